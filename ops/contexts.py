@@ -1,0 +1,139 @@
+"""What operators are given when they are differentiated, planned and run: protocols, no machinery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.proto import NetDef, OperatorDef
+
+__all__ = ["GradientContext", "Layout", "PlanContext", "Prepared", "RunContext", "Sparse"]
+
+Array = Any
+"""A NumPy or CuPy array."""
+
+Call = Callable[[], object]
+"""A bound call: runs one operator on buffers fixed when it was made."""
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A sparse gradient: the rows ``indices`` of a table have the gradients ``values`` (blob names)."""
+
+    indices: str
+    values: str
+
+
+class GradientContext(Protocol):
+    """Names of the blobs around one operator while its gradient is built.
+
+    Blobs are asked for by index or by the name in the operator's signature.
+    """
+
+    op: OperatorDef
+
+    def input(self, which: int | str) -> str:
+        """Name of a forward input; using it declares that the gradient reads it."""
+
+    def output(self, which: int | str) -> str:
+        """Name of a forward output; using it declares that the gradient reads it."""
+
+    def d_output(self, which: int | str) -> str:
+        """Name of the gradient of an output.
+
+        Raises:
+            GradientError: it has none, or a sparse one.
+        """
+
+    def has_d_output(self, which: int | str) -> bool:
+        """Whether a gradient of this output reaches the operator."""
+
+    def d_output_sparse(self, which: int | str) -> Sparse | None:
+        """The gradient of an output if it is sparse, else None."""
+
+    def d_input(self, which: int | str) -> str:
+        """Name for the gradient of an input (``<input>_grad``), which the returned operators must write."""
+
+    def set_d_input(self, which: int | str, blob: str) -> None:
+        """Say that the gradient of an input is ``blob`` (an existing one, such as the output's gradient)."""
+
+    def set_d_input_sparse(self, which: int | str, indices: str, values: str) -> None:
+        """Say that the gradient of an input is sparse."""
+
+    def differentiate(self, net: NetDef, losses: Any, **options: Any) -> Any:
+        """Differentiate a net that the operator holds (see netbuilder.graph.gradients)."""
+
+
+class RunContext(Protocol):
+    """What a plain kernel may use besides its inputs."""
+
+    xp: Any  #: numpy or cupy
+    is_gpu: bool
+    workspace: Any  #: the workspace the net runs in
+    op_def: OperatorDef  #: the operator as it stands in the net
+
+    def uniform(self, shape: Sequence[int], *, per_sample: bool = False) -> Array:
+        """Doubles in [0, 1), by (seed, operator, iteration, global sample); see ops.engines.random."""
+
+    def normal(self, shape: Sequence[int], *, per_sample: bool = False) -> Array:
+        """Standard normal doubles, by the same key."""
+
+    def host(self, array: Array) -> np.ndarray[Any, Any]:
+        """``array`` as a NumPy array (a copy from the device where it lives on one)."""
+
+    def compile(self, net: NetDef) -> Callable[[], None]:
+        """Return a call that runs ``net`` in the operator's workspace (for operators that hold nets)."""
+
+
+class Layout(Protocol):
+    """How an engine orders a value in memory; compared and hashed by meaning."""
+
+    nbytes: int
+    engine: str
+
+
+@dataclass(eq=False)
+class Prepared:
+    """An operator made ready for inputs of given specs; binding it to buffers gives a call.
+
+    Args:
+        inputs: the spec each input must have; a layout that differs from what the value has makes the
+            plan insert a reorder. None: the input is not read.
+        outputs: the specs of the outputs, with the layouts that the call writes. None: not written.
+        bind: ``bind(inputs, outputs, scratch) -> call``. Buffers are arrays of the spec's shape and
+            dtype, or, for a value with a layout, one-dimensional uint8 of ``nbytes``; all are aligned
+            to 64 bytes. ``scratch`` is uint8 of ``scratch`` bytes, shared with other calls of the lane.
+        scratch: bytes of scratch memory a call needs.
+        inplace: pairs (input index, output index) that may be given the same buffer. In any other
+            case the plan sees to it that outputs and inputs do not overlap.
+        capturable: the call reads nothing on the host and does not synchronise.
+        name: what profilers show (library and implementation).
+    """
+
+    inputs: Sequence[TensorSpec | None]
+    outputs: Sequence[TensorSpec | None]
+    bind: Callable[[Sequence[Array | None], Sequence[Array | None], Array | None], Call]
+    scratch: int = 0
+    inplace: Sequence[tuple[int, int]] = ()
+    capturable: bool = True
+    name: str = ""
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+class PlanContext(Protocol):
+    """What a prepared kernel may use while it is made ready, once per plan."""
+
+    threads: int  #: threads its lane computes with
+    device_id: int
+    op_def: OperatorDef
+    run: RunContext  #: for kernels that call plain ones
+
+    def publish(self, output: int, key: str, value: Any) -> None:
+        """Keep ``value`` for the kernels that read this output (a pooling workspace, a forward primitive)."""
+
+    def published(self, input: int, key: str) -> Any:
+        """What the kernel that made this input published under ``key``, or None."""

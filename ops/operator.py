@@ -1,0 +1,308 @@
+"""What an operator is: its specs, its base class, and how one is read from an OperatorDef."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError, TensorProto
+from netbuilder.proto.arguments import argument_value
+
+if TYPE_CHECKING:
+    from netbuilder.ops.contexts import GradientContext
+
+__all__ = ["STRING", "Operator", "TensorSpec", "decode", "check_arity"]
+
+STRING = np.dtype(object)
+"""The dtype of a tensor of strings (bytes objects)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape, element type and layout of a value.
+
+    Args:
+        shape: extents, in elements; () is a scalar.
+        dtype: NumPy dtype; ``STRING`` (object) for tensors of strings.
+        layout: None for plain row-major; else an engine's layout (hashable, see ``ops.contexts.Layout``).
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    layout: Any = None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for extent in self.shape:
+            n *= extent
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer that holds the value in its layout."""
+        if self.layout is not None:
+            return int(self.layout.nbytes)
+        return self.size * self.dtype.itemsize
+
+    @property
+    def plain(self) -> TensorSpec:
+        return self if self.layout is None else TensorSpec(self.shape, self.dtype)
+
+    def with_layout(self, layout: Any) -> TensorSpec:
+        return TensorSpec(self.shape, self.dtype, layout)
+
+    def with_shape(self, shape: Sequence[int]) -> TensorSpec:
+        return TensorSpec(tuple(int(n) for n in shape), self.dtype)
+
+    def with_dtype(self, dtype: Any) -> TensorSpec:
+        return TensorSpec(self.shape, np.dtype(dtype))
+
+
+def spec_of(array: Any) -> TensorSpec:
+    """Return the plain spec of an array."""
+    return TensorSpec(tuple(array.shape), np.dtype(array.dtype))
+
+
+class Operator:
+    """Base of all operators: a frozen dataclass whose fields are the arguments, with their defaults.
+
+    Class attributes that a subclass sets:
+
+    inputs, outputs: names in order. ``"b?"`` may be left out (then so are those behind it),
+        ``"X*"`` stands for any number, ``"X+"`` for at least one; either only last.
+    inplace: which output may be the same blob as which input: pairs (input index, output index),
+        or ``"one-to-one"`` for "output i and input i, any i".
+    must_inplace: pairs (input index, output index) that have to be the same blob.
+    dynamic: the output shapes depend on data, or on Python; such an operator cuts a plan.
+    stateful: it does more than compute outputs from inputs (random, counters, files), so it is never
+        removed, shared or run twice.
+    renamed_arguments: old argument name -> field, for arguments that cannot be Python identifiers.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[str, ...]] = ()
+    inplace: ClassVar[tuple[tuple[int, int], ...] | Literal["one-to-one"]] = ()
+    must_inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
+    dynamic: ClassVar[bool] = False
+    stateful: ClassVar[bool] = False
+    renamed_arguments: ClassVar[dict[str, str]] = {}
+    copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one
+
+    # Set by decode (or by with_arity); for an operator made by hand, the numbers of the required ones.
+    n_in: int
+    n_out: int
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.n_in = _count(cls.inputs)[0]
+        cls.n_out = _count(cls.outputs)[0]
+
+    @property
+    def type(self) -> str:
+        return type(self).__name__
+
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        """Return this operator for so many inputs and outputs."""
+        object.__setattr__(self, "n_in", n_in)
+        object.__setattr__(self, "n_out", n_out)
+        return self
+
+    def check(self) -> None:
+        """Raise ArgumentError if an argument is out of range; called once, by ``decode``."""
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Return the plain specs of the ``n_out`` outputs.
+
+        Raises:
+            ShapeError: the inputs do not fit.
+        """
+        raise NotImplementedError(f"{self.type}: shapes cannot be inferred")
+
+    def infer_partial(
+        self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
+    ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
+        """Infer with some specs unknown (None); operators that pass shapes sideways override it (Sum)."""
+        if self.dynamic or any(spec is None for spec in inputs):
+            return inputs, outputs
+        return inputs, self.infer(*inputs)  # type: ignore[arg-type]
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        """Return the operators that compute the gradients of the inputs.
+
+        Raises:
+            NotImplementedError: the operator has no gradient (the default).
+        """
+        raise NotImplementedError
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        """Return the floating-point operations of one run; the default counts one per output element."""
+        try:
+            return sum(spec.size for spec in self.infer(*inputs))
+        except NotImplementedError:
+            return 0
+
+
+def _count(names: Sequence[str]) -> tuple[int, int]:
+    """Return how few and how many blobs a signature allows."""
+    least = sum(1 for n in names if n[-1] not in "?*")
+    most = 1_000_000 if names and names[-1][-1] in "*+" else len(names)
+    return least, most
+
+
+def check_arity(cls: type[Operator], op: OperatorDef) -> None:
+    """Raise NetError if ``op`` has too few or too many inputs or outputs, or a forbidden in-place pair."""
+    for what, blobs, names in (("input", op.input, cls.inputs), ("output", op.output, cls.outputs)):
+        least, most = _count(names)
+        if not least <= len(blobs) <= most:
+            rule = f"{least}" if least == most else f"{least} to {most}" if most < 1_000_000 else f"at least {least}"
+            raise NetError(
+                f"{op.type}: takes {rule} {what}s {names}, got {len(blobs)}: {list(blobs)}"
+            )
+    if cls.inplace != "one-to-one":
+        for j, blob in enumerate(op.output):
+            for i, source in enumerate(op.input):
+                if blob == source and (i, j) not in cls.inplace and (i, j) not in cls.must_inplace:
+                    if any(op.input[k] == blob for k, o in cls.inplace if o == j and k < len(op.input)):
+                        continue
+                    raise NetError(
+                        f"{op.type}: output {j} ({blob!r}) may not overwrite input {i}; "
+                        f"allowed (input, output) pairs: {list(cls.inplace + cls.must_inplace)}; use another output name"
+                    )
+    for i, j in cls.must_inplace:
+        if i < len(op.input) and j < len(op.output) and op.input[i] != op.output[j]:
+            raise NetError(
+                f"{op.type}: output {j} must overwrite input {i} ({op.input[i]!r}), got {op.output[j]!r}"
+            )
+
+
+Reader = Callable[[Any], Any]
+
+
+def _as_bool(value: Any) -> bool:
+    return bool(value)
+
+
+def _as_text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _list_of(element: Reader) -> Reader:
+    def read(value: Any) -> tuple[Any, ...]:
+        if value is None:
+            return ()
+        return tuple(element(v) for v in (value if isinstance(value, (list, tuple)) else [value]))
+
+    return read
+
+
+def _number(kind: type) -> Reader:
+    def read(value: Any) -> Any:
+        if isinstance(value, (int, float)):
+            return kind(value)
+        raise TypeError
+
+    return read
+
+
+# By the text of the annotation (modules use postponed evaluation), "| None" stripped.
+_READERS: dict[str, Reader] = {
+    "int": _number(int),
+    "float": _number(float),
+    "bool": _as_bool,
+    "str": _as_text,
+    "bytes": lambda v: v if isinstance(v, bytes) else str(v).encode(),
+    "tuple[int, ...]": _list_of(_number(int)),
+    "tuple[float, ...]": _list_of(_number(float)),
+    "tuple[bool, ...]": _list_of(_as_bool),
+    "tuple[str, ...]": _list_of(_as_text),
+    "tuple[bytes, ...]": _list_of(lambda v: v if isinstance(v, bytes) else str(v).encode()),
+    "NetDef": lambda v: _message(v, NetDef),
+    "TensorProto": lambda v: _message(v, TensorProto),
+    "Any": lambda v: v,
+}
+
+
+def _message(value: Any, cls: type) -> Any:
+    if isinstance(value, cls):
+        return value
+    if isinstance(value, bytes):  # Caffe2 scripts also pass nets as their bytes
+        message = cls()
+        message.ParseFromString(value)
+        return message
+    raise TypeError
+
+
+def argument_fields(cls: type[Operator]) -> dict[str, Reader]:
+    """Return for each argument of an operator class the function that reads it (cached on the class)."""
+    readers = cls.__dict__.get("_readers")
+    if readers is None:
+        readers = {}
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+            text = str(field.type if isinstance(field.type, str) else getattr(field.type, "__name__", field.type))
+            text = text.replace(" | None", "")
+            if text not in _READERS:
+                raise TypeError(f"{cls.__name__}.{field.name}: no reader for arguments of type {field.type!r}")
+            readers[field.name] = _READERS[text]
+        cls._readers = readers  # type: ignore[attr-defined]
+    return readers
+
+
+def decode(cls: type[Operator], op: OperatorDef, *, strict: bool = False) -> Operator:
+    """Return the operator that ``op`` describes.
+
+    Args:
+        cls: the operator's class.
+        op: the message; arguments that the class does not know are ignored unless ``strict``.
+        strict: refuse unknown arguments, as builders do.
+
+    Raises:
+        ArgumentError: an argument has the wrong type or is out of range.
+        NetError: too few or too many inputs or outputs, or a forbidden in-place pair.
+    """
+    check_arity(cls, op)
+    readers = argument_fields(cls)
+    values: dict[str, Any] = {}
+    for argument in op.arg:
+        name = cls.renamed_arguments.get(argument.name, argument.name)
+        reader = readers.get(name)
+        if reader is None:
+            if strict:
+                raise ArgumentError(
+                    f"{op.type}: unknown argument {argument.name!r}; it takes {sorted(readers)}"
+                )
+            continue
+        if name in values:
+            continue
+        value = argument_value(argument)
+        if value is None and reader is not None and not isinstance(reader, type) and name in readers:
+            if "tuple" not in str(_annotation(cls, name)):
+                continue
+        try:
+            values[name] = reader(value)
+        except (TypeError, ValueError):
+            raise ArgumentError(
+                f"{op.type}: argument {name!r} must be {_annotation(cls, name)}, got {value!r}"
+            ) from None
+    operator = cls(**values)
+    operator.with_arity(len(op.input), len(op.output))
+    operator.check()
+    return operator
+
+
+def _annotation(cls: type[Operator], name: str) -> Any:
+    return next(f.type for f in dataclasses.fields(cls) if f.name == name)  # type: ignore[arg-type]
+
+
+def require(condition: bool, op: Operator, text: str) -> None:
+    """Raise ShapeError with the operator's type and ``text`` unless ``condition`` holds."""
+    if not condition:
+        raise ShapeError(f"{op.type}: {text}")

@@ -1,0 +1,33 @@
+"""The exceptions of netbuilder; each message names the thing, the rule, the value and the remedy."""
+
+
+class NetError(ValueError):
+    """A net, an operator or a call that builds one breaks a rule."""
+
+
+class ArgumentError(NetError):
+    """An operator's argument is unknown, of the wrong type, or out of range."""
+
+
+class ShapeError(NetError):
+    """Shapes or types of an operator's inputs do not fit each other or its arguments."""
+
+
+class GradientError(NetError, RuntimeError):
+    """A backward pass cannot be built."""
+
+
+class BlobError(NetError, LookupError):
+    """A blob that a call names does not exist, or may not be read."""
+
+
+class ParseError(NetError):
+    """Bytes or a file do not hold the message that was asked for."""
+
+
+class DeviceError(RuntimeError):
+    """A device, or a library that drives it, is missing; the message says what to install."""
+
+
+class OperatorError(RuntimeError):
+    """An operator failed while a net ran; the cause is chained, the message says which and where."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError, TensorProto
-from netbuilder.proto.arguments import argument_value
+from netbuilder.proto.arguments import argument_value, make_op
 
 if TYPE_CHECKING:
     from netbuilder.ops.contexts import GradientContext
 
-__all__ = ["STRING", "Operator", "TensorSpec", "decode", "check_arity"]
+__all__ = ["STRING", "Operator", "TensorSpec", "check_arity", "decode", "encode", "require", "spec_of"]
 
 STRING = np.dtype(object)
 """The dtype of a tensor of strings (bytes objects)."""
@@ -306,3 +306,14 @@ def require(condition: bool, op: Operator, text: str) -> None:
     """Raise ShapeError with the operator's type and ``text`` unless ``condition`` holds."""
     if not condition:
         raise ShapeError(f"{op.type}: {text}")
+
+
+def encode(op: Operator, inputs: Sequence[str], outputs: Sequence[str], **fields: Any) -> OperatorDef:
+    """Return the OperatorDef of an operator made by hand: arguments that differ from their defaults are written."""
+    args = {}
+    for field in dataclasses.fields(op):  # type: ignore[arg-type]
+        value = getattr(op, field.name)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if value is not None and value != default:
+            args[field.name] = value
+    return make_op(op.type, inputs, outputs, **fields, **args)

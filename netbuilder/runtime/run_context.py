@@ -1,0 +1,71 @@
+"""The run context: what plain kernels may use besides their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.engines import random
+from netbuilder.ops.engines.arrays import array_module, to_host
+from netbuilder.proto import NetDef, OperatorDef
+
+__all__ = ["KernelContext"]
+
+
+class KernelContext:
+    """See ``netbuilder.ops.contexts.RunContext``.
+
+    Args:
+        op_def: the operator as it stands in the net.
+        workspace: the workspace that the net runs in, or None where no kernel needs one.
+        seed: of the random stream.
+        stream: text that identifies the operator over replicas: its first output without device prefix.
+        replica: which replica the operator belongs to; its samples follow those of the replicas before.
+        compile_net: makes a call that runs a net in the same workspace.
+    """
+
+    def __init__(
+        self,
+        op_def: OperatorDef,
+        workspace: Any = None,
+        *,
+        seed: int = 0,
+        stream: str = "",
+        replica: int = 0,
+        compile_net: Callable[[NetDef], Callable[[], None]] | None = None,
+    ) -> None:
+        device = op_def.device_option
+        self.xp: Any = array_module(device.device_type)
+        self.is_gpu = self.xp is not np
+        self.op_def = op_def
+        self.workspace = workspace
+        self.iteration = 0
+        self._seed = device.random_seed if device.HasField("random_seed") else seed
+        self._stream = stream or (op_def.output[0] if op_def.output else op_def.type)
+        self._replica = replica
+        self._compile_net = compile_net
+
+    def _key(self) -> int:
+        return random.stream_key(self._seed, self._stream, self.iteration)
+
+    def _start(self, shape: Sequence[int], per_sample: bool) -> int:
+        size = 1
+        for extent in shape:
+            size *= int(extent)
+        return self._replica * size if per_sample else 0
+
+    def uniform(self, shape: Sequence[int], *, per_sample: bool = False) -> Any:
+        return random.uniform(self.xp, self._key(), shape, start=self._start(shape, per_sample))
+
+    def normal(self, shape: Sequence[int], *, per_sample: bool = False) -> Any:
+        return random.normal(self.xp, self._key(), shape, start=self._start(shape, per_sample))
+
+    def host(self, array: Any) -> np.ndarray[Any, Any]:
+        return to_host(array)
+
+    def compile(self, net: NetDef) -> Callable[[], None]:
+        if self._compile_net is None:
+            raise NotImplementedError("this caller cannot run the nets that an operator holds")
+        return self._compile_net(net)

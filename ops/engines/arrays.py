@@ -1,0 +1,70 @@
+"""The array module of a device: NumPy on the CPU, CuPy on NVIDIA GPUs."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import numpy as np
+
+from netbuilder.proto import DeviceError
+
+__all__ = ["aligned_empty", "array_module", "as_flat", "gpu_count", "to_host"]
+
+_ALIGNMENT = 64  # bytes: a cache line, and what oneDNN's AVX-512 kernels like
+
+
+@functools.cache
+def _cupy() -> Any:
+    """CuPy, or None where it or the driver is missing."""
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError:
+        return None
+    return cupy if cupy.cuda.is_available() else None
+
+
+def gpu_count() -> int:
+    """Return how many NVIDIA GPUs can be used; 0 without CuPy or a driver."""
+    cupy = _cupy()
+    return int(cupy.cuda.runtime.getDeviceCount()) if cupy is not None else 0
+
+
+def array_module(device_type: int) -> Any:
+    """Return numpy for PROTO_CPU, cupy for PROTO_CUDA.
+
+    Raises:
+        DeviceError: no GPU can be used, or the device type is none that we run on.
+    """
+    if device_type == 0:
+        return np
+    if device_type != 1:
+        raise DeviceError(f"device type {device_type}: operators run on the CPU (0) and on CUDA GPUs (1) only")
+    cupy = _cupy()
+    if cupy is None:
+        raise DeviceError(
+            "no NVIDIA GPU can be used: install the extra netbuilder[gpu] (CuPy) and NVIDIA's driver, "
+            "or build the net with Parallelize_CPU"
+        )
+    return cupy
+
+
+def to_host(array: Any) -> np.ndarray[Any, Any]:
+    """Return ``array`` as a NumPy array; a GPU array is copied."""
+    if isinstance(array, np.ndarray):
+        return array
+    get = getattr(array, "get", None)
+    return get() if get is not None else np.asarray(array)
+
+
+def aligned_empty(nbytes: int) -> np.ndarray[Any, Any]:
+    """Return uninitialised memory, one-dimensional uint8, that starts at a multiple of 64 bytes."""
+    raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+def as_flat(buffer: Any, dtype: Any) -> Any:
+    """Return any contiguous buffer as a one-dimensional array of ``dtype`` over the same memory."""
+    return buffer.reshape(-1).view(dtype)

@@ -1,0 +1,85 @@
+"""Softmax and its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Softmax", "SoftmaxGradient"]
+
+
+def _rows(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
+    """Return the shape of the matrix whose rows are normalised: everything from ``axis`` on is one row."""
+    axis %= len(shape)
+    rows, columns = 1, 1
+    for extent in shape[:axis]:
+        rows *= extent
+    for extent in shape[axis:]:
+        columns *= extent
+    return rows, columns
+
+
+@register
+@dataclass(frozen=True)
+class Softmax(Operator):
+    """Y = exp(X) / sum(exp(X)), the sum taken over all axes from ``axis`` on."""
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    axis: int = 1
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(
+            -x.ndim <= self.axis < x.ndim,
+            self,
+            f"axis must lie in [{-x.ndim}, {x.ndim}) for X of shape {x.shape}, got {self.axis}",
+        )
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("SoftmaxGradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return 4 * x.size
+
+
+@kernel(Softmax)
+def softmax(op: Softmax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    rows = x.reshape(_rows(x.shape, op.axis))
+    if rows.size == 0:
+        return (x.copy(),)
+    e = ctx.xp.exp(rows - rows.max(axis=1, keepdims=True))  # the shift keeps exp from overflowing
+    e /= e.sum(axis=1, keepdims=True)
+    return (e.reshape(x.shape),)
+
+
+@register
+@dataclass(frozen=True)
+class SoftmaxGradient(Operator):
+    """dX = Y * (dY - sum(dY * Y)), the sum taken over all axes from ``axis`` on."""
+
+    inputs = ("Y", "dY")
+    outputs = ("dX",)
+    inplace = ((1, 0),)
+    axis: int = 1
+
+    def infer(self, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have one shape")
+        return (y.plain,)
+
+    def flops(self, y: TensorSpec, dy: TensorSpec) -> int:
+        return 4 * y.size
+
+
+@kernel(SoftmaxGradient)
+def softmax_gradient(op: SoftmaxGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    shape = _rows(y.shape, op.axis)
+    rows, d_rows = y.reshape(shape), dy.reshape(shape)
+    dx = rows * (d_rows - (rows * d_rows).sum(axis=1, keepdims=True))
+    return (dx.reshape(y.shape),)

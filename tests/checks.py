@@ -1,0 +1,215 @@
+"""Shared checks of operators: forward against a reference, shapes, numerical gradients, refusals.
+
+Operators run here by a small interpreter over plain kernels and, for the same inputs, in a workspace, where the
+planner picks prepared kernels: both must agree with the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.ops.contexts import Sparse
+from netbuilder.ops.engines.arrays import gpu_count, to_host
+from netbuilder.ops.operator import Operator, TensorSpec, decode, encode, spec_of
+from netbuilder.ops.registry import find, plain_kernel
+from netbuilder.proto import PROTO_CUDA, OperatorDef
+from netbuilder.proto.arguments import make_device_option
+from netbuilder.runtime.run_context import KernelContext
+
+CPU = "cpu"
+GPU = "gpu"
+DEVICES = [
+    CPU,
+    pytest.param(GPU, marks=[pytest.mark.gpu, pytest.mark.skipif(gpu_count() == 0, reason="needs an NVIDIA GPU")]),
+]
+
+Arrays = Sequence[Any]
+
+
+def _on_device(op_def: OperatorDef, device: str) -> OperatorDef:
+    placed = OperatorDef()
+    placed.CopyFrom(op_def)
+    if device == GPU:
+        placed.device_option.CopyFrom(make_device_option(PROTO_CUDA, 0))
+    return placed
+
+
+def interpret(
+    ops: Sequence[OperatorDef], blobs: Mapping[str, Any], device: str = CPU, workspace: Any = None
+) -> dict[str, Any]:
+    """Run operators in order through their plain kernels; return all blobs, as NumPy arrays where they are arrays."""
+    values: dict[str, Any] = {}
+    for name, value in blobs.items():
+        values[name] = value
+    for op_def in ops:
+        placed = _on_device(op_def, device)
+        context = KernelContext(placed, workspace)
+        op = decode(find(op_def.type), op_def)
+        kernel = plain_kernel(op_def.type, placed.device_option.device_type)
+        assert kernel is not None, f"{op_def.type} has no plain kernel"
+        inputs = [_to_device(context.xp, values[name]) for name in op_def.input]
+        results = kernel(op, context, *inputs)
+        assert isinstance(results, tuple), f"{op_def.type}: a kernel returns a tuple"
+        assert len(results) >= len(op_def.output), f"{op_def.type}: {len(results)} results for {list(op_def.output)}"
+        for name, result in zip(op_def.output, results):
+            values[name] = result
+    return {name: to_host(v) if hasattr(v, "dtype") else v for name, v in values.items()}
+
+
+def _to_device(xp: Any, value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return xp.asarray(value)
+    return value
+
+
+def names_of(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}{i}" for i in range(count)]
+
+
+def run_plain(op: Operator, inputs: Arrays, device: str = CPU) -> list[Any]:
+    """Run an operator made by hand; ``op.n_out`` says how many outputs are asked for."""
+    xs, ys = names_of("x", len(inputs)), names_of("y", op.n_out)
+    done = interpret([_placed(op, xs, ys)], dict(zip(xs, inputs)), device)
+    return [done[y] for y in _placed(op, xs, ys).output]
+
+
+def _placed(op: Operator, xs: list[str], ys: list[str]) -> OperatorDef:
+    outputs = list(ys)
+    for i, j in type(op).must_inplace:
+        if i < len(xs) and j < len(outputs):
+            outputs[j] = xs[i]
+    return encode(op, xs, outputs)
+
+
+def check_forward(
+    op: Operator,
+    inputs: Arrays,
+    expected: Arrays,
+    device: str = CPU,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+) -> None:
+    """Compare outputs with a float64 reference, and their shapes and dtypes with ``infer``.
+
+    Args:
+        expected: one array per output, or None for an output that has no reference.
+    """
+    op.with_arity(len(inputs), max(op.n_out, len(expected)))
+    got = run_plain(op, inputs, device)
+    if not type(op).dynamic:
+        inferred = op.infer(*(spec_of(np.asarray(x)) for x in inputs))
+        assert [(s.shape, s.dtype) for s in inferred] == [(y.shape, y.dtype) for y in got], f"{op}: infer is wrong"
+    _compare(op, got, expected, rtol, atol, "plain")
+    from netbuilder.runtime import Workspace
+
+    xs, ys = names_of("x", len(inputs)), names_of("y", op.n_out)
+    op_def = _on_device(_placed(op, xs, ys), device)
+    for engines in ((), None) if device == CPU else (None,):
+        workspace = Workspace(engines=engines)
+        for name, value in zip(xs, inputs):
+            workspace.feed(name, value)
+        workspace.run_operator_once(op_def)
+        got = [workspace.fetch(y) for y in op_def.output]
+        _compare(op, got, expected, rtol, atol, "planned" if engines is None else "planned without engines")
+
+
+def _compare(op: Operator, got: Arrays, expected: Arrays, rtol: float, atol: float, how: str) -> None:
+    for i, (y, want) in enumerate(zip(got, expected)):
+        if want is None:
+            continue
+        if np.asarray(want).dtype == object:
+            assert (np.asarray(y, object) == want).all(), f"{op}, output {i}, {how}"
+            continue
+        assert np.shape(y) == np.shape(want), f"{op}, output {i}, {how}: shape {np.shape(y)}, not {np.shape(want)}"
+        np.testing.assert_allclose(
+            np.asarray(y, np.float64), np.asarray(want, np.float64), rtol, atol, err_msg=f"{op}, output {i}, {how}"
+        )
+
+
+def check_gradient(
+    op: Operator,
+    inputs: Arrays,
+    device: str = CPU,
+    *,
+    wrt: Sequence[int] = (0,),
+    outputs: Sequence[int] = (0,),
+    step: float = 1e-5,
+    rtol: float = 1e-4,
+    atol: float = 1e-6,
+) -> None:
+    """Compare an operator's gradient with central differences, both in float64.
+
+    Args:
+        op: made by hand, ``n_out`` set where optional outputs are wanted.
+        inputs: floating inputs are taken in float64.
+        wrt: the inputs whose gradients are checked.
+        outputs: the outputs that a gradient reaches; the loss is their sum, weighted by fixed random numbers.
+    """
+    inputs = [np.asarray(x, np.float64) if np.asarray(x).dtype.kind == "f" else x for x in inputs]
+    op.with_arity(len(inputs), op.n_out)
+    xs, ys = names_of("x", len(inputs)), names_of("y", op.n_out)
+    op_def = encode(op, xs, ys)
+    forward = interpret([op_def], dict(zip(xs, inputs)), device)
+    weights = {j: np.random.default_rng(j).standard_normal(np.shape(forward[ys[j]])) for j in outputs}
+
+    ops, d_inputs = operator_gradient(op_def, {j: f"dy{j}" for j in outputs})
+    blobs = interpret(ops, {**forward, **{f"dy{j}": w for j, w in weights.items()}}, device)
+
+    def loss(values: Arrays) -> float:
+        done = interpret([op_def], dict(zip(xs, values)), device)
+        return sum(float((weights[j] * done[ys[j]]).sum()) for j in outputs)
+
+    for i in wrt:
+        assert i in d_inputs, f"{op}: input {i} has no gradient"
+        got = dense_gradient(d_inputs[i], blobs, np.shape(inputs[i]))
+        want = np.zeros(np.shape(inputs[i]))
+        for k in np.ndindex(want.shape):
+            moved = [np.array(x) for x in inputs]
+            moved[i][k] += step
+            up = loss(moved)
+            moved[i][k] -= 2 * step
+            want[k] = (up - loss(moved)) / (2 * step)
+        assert got.shape == want.shape, f"{op}: gradient of input {i} has shape {got.shape}, not {want.shape}"
+        np.testing.assert_allclose(got, want, rtol, atol, err_msg=f"{op}: gradient of input {i}")
+
+
+def dense_gradient(where: str | Sparse, blobs: Mapping[str, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Return a gradient as an array; a sparse one is added up."""
+    if isinstance(where, str):
+        return np.asarray(blobs[where])
+    dense = np.zeros(tuple(shape))
+    np.add.at(dense, blobs[where.indices], blobs[where.values])
+    return dense
+
+
+def check_inplace(op: Operator, inputs: Arrays, pair: tuple[int, int], device: str = CPU) -> None:
+    """Check that output ``pair[1]`` over input ``pair[0]`` gives what separate blobs give, in a workspace."""
+    from netbuilder.runtime import Workspace
+
+    op.with_arity(len(inputs), op.n_out)
+    xs, ys = names_of("x", len(inputs)), names_of("y", op.n_out)
+    separate = run_plain(op, inputs, device)
+    ys = list(_placed(op, xs, ys).output)
+    ys[pair[1]] = xs[pair[0]]
+    for engines in ((), None) if device == CPU else (None,):
+        workspace = Workspace(engines=engines)
+        for name, value in zip(xs, inputs):
+            workspace.feed(name, value)
+        workspace.run_operator_once(_on_device(encode(op, xs, ys), device))
+        np.testing.assert_allclose(
+            np.asarray(workspace.fetch(ys[pair[1]])), separate[pair[1]], 1e-5, 1e-6, err_msg=f"{op} in place {pair}"
+        )
+
+
+def infer_error(op: Operator, *specs: TensorSpec) -> None:
+    """Run ``infer`` for its error."""
+    op.with_arity(len(specs), op.n_out)
+    op.check()
+    op.infer(*specs)

@@ -233,9 +233,7 @@ def _case(op: str, number: int, parts: Arrays) -> Case:
         operator=parse(OperatorDef, parts["op"].tobytes()),
         inputs=_under(parts, "in/"),
         outputs=_under(parts, "out/"),
-        gradient_ops=tuple(
-            parse(OperatorDef, parts[f"gop/{j}"].tobytes()) for j in range(meta.get("num_grad_ops", 0))
-        ),
+        gradient_ops=tuple(parse(OperatorDef, parts[f"gop/{j}"].tobytes()) for j in range(meta.get("num_grad_ops", 0))),
         output_grads=_under(parts, "gin/"),
         gradient_blobs=written,
         input_grads=grads,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -267,9 +267,9 @@ def export(name: str) -> Export:
     return Export(name, folder, _meta(folder), protos, _arrays(folder))
 
 
-def all_protobufs() -> Iterator[Path]:
+def all_protobufs() -> list[Path]:
     """Paths of all stored messages."""
-    yield from sorted(GOLDEN.rglob("*.pb"))
+    return sorted(GOLDEN.rglob("*.pb"))
 
 
 def mismatch(got: Any, want: np.ndarray, check: str = "close", rtol: float = 0.0, atol: float = 0.0) -> str | None:

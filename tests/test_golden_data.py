@@ -3,9 +3,10 @@
 import doctest
 import re
 
-import golden_data
 import numpy as np
 import pytest
+
+import golden_data
 from golden_data import cases, export, exports, index, mismatch, net, nets
 
 

@@ -1,0 +1,261 @@
+"""Messages to and from files and bytes, binary and text, with errors that say where a file is broken."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf import text_format
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, EncodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from netbuilder.proto.errors import NetError, ParseError
+from netbuilder.proto.wire import find_fault, is_plain_text
+
+__all__ = ["load", "load_text", "parse", "parse_text", "save", "save_text", "to_bytes", "to_text"]
+
+M = TypeVar("M", bound=Message)
+PathLike = str | os.PathLike[str]
+
+_LOOKS_LIKE_TEXT = re.compile(rb"\s*(#|[A-Za-z_]+\s*[:{])")
+
+
+def load(path: PathLike, message_class: type[M], *, allow_unknown: bool = False) -> M:
+    """Read a message from a binary file (``.pb``).
+
+    Args:
+        path: the file.
+        message_class: what it holds, for instance ``NetDef``.
+        allow_unknown: keep fields that the schema does not have instead of refusing the file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ParseError: the file is empty, cut short, or holds something else.
+    """
+    data = _read(path)
+    if not data:
+        raise ParseError(f"{os.fspath(path)!r}: cannot read a {_name(message_class)}: the file is empty")
+    return parse(data, message_class, source=os.fspath(path), allow_unknown=allow_unknown)
+
+
+def save(path: PathLike, message: Message) -> None:
+    """Write a message to a binary file, whole or not at all.
+
+    Raises:
+        NetError: the message is empty, or lacks required fields.
+        OSError: the file cannot be written; one that was there is as before.
+    """
+    data = to_bytes(message)
+    if not data:
+        raise NetError(
+            f"{os.fspath(path)!r}: cannot write an empty {_name(type(message))}, which could not be told from "
+            "a file that was cut short; give it a name"
+        )
+    _write(path, data)
+
+
+def parse(data: bytes, message_class: type[M], *, source: str = "the given bytes", allow_unknown: bool = False) -> M:
+    """Return the message that ``data`` holds.
+
+    Bytes that end between two fields of the outermost message cannot be told from a shorter message.
+
+    Args:
+        data: a serialised message.
+        message_class: its type.
+        source: what to call the bytes in errors, for instance the file's name.
+        allow_unknown: keep fields that the schema does not have instead of refusing the bytes.
+
+    Raises:
+        ParseError: ``data`` is cut short or holds something else; the message names the source, what was
+            expected, and the byte and field at which reading stopped.
+
+    >>> from netbuilder.proto import NetDef
+    >>> parse(NetDef(name="lenet").SerializeToString(), NetDef).name
+    'lenet'
+    >>> parse(b"\\x0a\\x05len", NetDef)
+    Traceback (most recent call last):
+        ...
+    netbuilder.proto.errors.ParseError: the given bytes: cannot read a NetDef: stopped at byte 2 of 5, in name: \
+the field says 5 bytes, but only 3 are left
+    """
+    try:
+        message = message_class.FromString(data)
+    except DecodeError as error:
+        raise _parse_error(data, message_class, source, str(error), allow_unknown) from None
+    if not allow_unknown and not _fits(message):
+        raise _parse_error(data, message_class, source, "bytes of another kind", allow_unknown)
+    if missing := message.FindInitializationErrors():
+        raise ParseError(
+            f"{_quoted(source)}: cannot read a {_name(message_class)}: all {len(data)} bytes were read, "
+            f"but required fields are missing: {', '.join(missing)}"
+        )
+    return message
+
+
+def to_bytes(message: Message) -> bytes:
+    """Return the message's bytes, the same for equal messages.
+
+    Raises:
+        NetError: required fields are missing, or the message is larger than protobuf's 2 GiB.
+    """
+    _check_complete(message)
+    try:
+        return message.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError) as error:
+        raise NetError(f"cannot serialise a {_name(type(message))}: {error}; protobuf holds at most 2 GiB") from error
+
+
+def load_text(path: PathLike, message_class: type[M]) -> M:
+    """Read a message from a text file (``.pbtxt``).
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ParseError: the file holds no such message; the error tells line and column.
+    """
+    data = _read(path)
+    source = os.fspath(path)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ParseError(
+            f"{source!r}: cannot read a {_name(message_class)} as text: byte {error.start} of {len(data)} "
+            "is no UTF-8 text; netbuilder.proto.files.load reads binary files"
+        ) from None
+    if not text.strip():
+        raise ParseError(f"{source!r}: cannot read a {_name(message_class)} as text: the file is empty")
+    return parse_text(text, message_class, source=source)
+
+
+def save_text(path: PathLike, message: Message) -> None:
+    """Write a message to a text file, whole or not at all.
+
+    Raises:
+        NetError: the message is empty, or lacks required fields.
+        OSError: the file cannot be written; one that was there is as before.
+    """
+    text = to_text(message)
+    if not text:
+        raise NetError(f"{os.fspath(path)!r}: cannot write an empty {_name(type(message))}; give it a name")
+    _write(path, text.encode())
+
+
+def parse_text(text: str, message_class: type[M], *, source: str = "the given text") -> M:
+    """Return the message that ``text`` describes.
+
+    Raises:
+        ParseError: it describes no such message; the error tells line and column.
+
+    >>> from netbuilder.proto import NetDef
+    >>> parse_text('name: "lenet" op { type: "Relu" }', NetDef).op[0].type
+    'Relu'
+    """
+    message = message_class()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        reason = re.sub(r"^\d+:\d+ : ", "", str(error))
+        raise ParseError(
+            f"{_quoted(source)}: cannot read a {_name(message_class)} as text: stopped at line {error.GetLine()}, "
+            f"column {error.GetColumn()}: {reason}"
+        ) from None
+    if missing := message.FindInitializationErrors():
+        raise ParseError(
+            f"{_quoted(source)}: cannot read a {_name(message_class)} as text: "
+            f"required fields are missing: {', '.join(missing)}"
+        )
+    return message
+
+
+def to_text(message: Message) -> str:
+    """Return the message as text, from which ``parse_text`` makes an equal one.
+
+    Raises:
+        NetError: required fields are missing.
+    """
+    _check_complete(message)
+    return text_format.MessageToString(message, as_utf8=True)
+
+
+def _fits(message: Message) -> bool:
+    """Say whether the message, and all in it, has known fields only, and text where text belongs."""
+    if len(UnknownFieldSet(message)):
+        return False
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            if not all(map(_fits, [value] if isinstance(value, Message) else value)):
+                return False
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            if not all(map(is_plain_text, [value] if isinstance(value, str | bytes) else value)):
+                return False
+    return True
+
+
+def _parse_error(
+    data: bytes, message_class: type[Message], source: str, fallback: str, allow_unknown: bool
+) -> ParseError:
+    what = f"{_quoted(source)}: cannot read a {_name(message_class)}: "
+    fault = find_fault(data, message_class.DESCRIPTOR, allow_unknown=allow_unknown)
+    if fault is None:
+        what += f"{fallback} among {len(data)} bytes"
+    else:
+        where = f", in {fault.path}" if fault.path else ""
+        what += f"stopped at byte {fault.offset} of {len(data)}{where}: {fault.reason}"
+    if _LOOKS_LIKE_TEXT.match(data[:200]) and is_plain_text(data[:200].decode(errors="replace")):
+        what += "; this looks like text, which netbuilder.proto.files.load_text reads"
+    return ParseError(what)
+
+
+def _check_complete(message: Message) -> None:
+    if missing := message.FindInitializationErrors():
+        raise NetError(f"cannot serialise a {_name(type(message))}: required fields are missing: {', '.join(missing)}")
+
+
+def _read(path: PathLike) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, _missing(Path(path)), os.fspath(path)) from None
+
+
+def _missing(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"no such file: the folder {str(folder)!r} does not exist"
+    names = sorted(entry.name for entry in folder.iterdir())
+    near = difflib.get_close_matches(path.name, names, n=3) or [n for n in names if Path(n).suffix == path.suffix][:3]
+    return f"no such file; near it are {', '.join(near)}" if near else "no such file; its folder holds none like it"
+
+
+def _write(path: PathLike, data: bytes) -> None:
+    """Write a new file beside the old one and put it in its place, so that no reader sees half of it."""
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"the folder {str(target.parent)!r} does not exist", os.fspath(path))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; give the name of a file", os.fspath(path))
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with open(draft, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            draft.unlink()
+        raise
+
+
+def _quoted(source: str) -> str:
+    return source if source.startswith("the given") else repr(source)
+
+
+def _name(message_class: type[Message]) -> str:
+    return message_class.DESCRIPTOR.name

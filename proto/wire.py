@@ -1,0 +1,225 @@
+"""Walks serialised bytes beside a message's description, to say where and why they do not fit it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+__all__ = ["Fault", "find_fault", "is_plain_text"]
+
+_VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
+_WIRE_NAMES = {
+    _VARINT: "an integer",
+    _FIXED64: "8 bytes",
+    _BYTES: "a run of bytes",
+    _GROUP: "a group",
+    _END_GROUP: "the end of a group",
+    _FIXED32: "4 bytes",
+}
+_WIRE_TYPE = {
+    FieldDescriptor.TYPE_DOUBLE: _FIXED64,
+    FieldDescriptor.TYPE_FIXED64: _FIXED64,
+    FieldDescriptor.TYPE_SFIXED64: _FIXED64,
+    FieldDescriptor.TYPE_FLOAT: _FIXED32,
+    FieldDescriptor.TYPE_FIXED32: _FIXED32,
+    FieldDescriptor.TYPE_SFIXED32: _FIXED32,
+    FieldDescriptor.TYPE_STRING: _BYTES,
+    FieldDescriptor.TYPE_BYTES: _BYTES,
+    FieldDescriptor.TYPE_MESSAGE: _BYTES,
+}  # every other type is an integer
+
+# The parser of the protobuf library goes no deeper.
+_DEPTH_LIMIT = 100
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Where bytes stop fitting a message: offset in bytes, path of fields ("op[3].arg[0]"), and why."""
+
+    offset: int
+    path: str
+    reason: str
+
+
+class _Misfit(Exception):
+    def __init__(self, offset: int, path: str, reason: str) -> None:
+        self.fault = Fault(offset, path, reason)
+
+
+def is_plain_text(value: str | bytes) -> bool:
+    """Say whether a string field holds text; bytes of another kind of file do not.
+
+    >>> is_plain_text("conv1_w"), is_plain_text("\\n\\x04data\\x12\\x01"), is_plain_text(b"\\xff\\xd8")
+    (True, False, False)
+    """
+    if isinstance(value, bytes):  # the protobuf library gives bytes where they are no UTF-8
+        return False
+    return value.isprintable() or not _CONTROL.search(value)
+
+
+def find_fault(data: bytes, descriptor: Descriptor, *, allow_unknown: bool = False) -> Fault | None:
+    """Return the first place where ``data`` does not fit the message, or None if it fits.
+
+    Fields that the message does not have, strings that hold no text, and enum values without a name
+    count as misfits, unless ``allow_unknown``. Missing required fields are not looked at.
+
+    >>> from netbuilder.proto import NetDef
+    >>> find_fault(NetDef(name="lenet").SerializeToString()[:-2], NetDef.DESCRIPTOR)
+    Fault(offset=2, path='name', reason='the field says 5 bytes, but only 3 are left')
+    """
+    try:
+        _message(data, 0, len(data), descriptor, "", 0, allow_unknown)
+    except _Misfit as misfit:
+        return misfit.fault
+    return None
+
+
+def _message(
+    data: bytes, at: int, end: int, descriptor: Descriptor, path: str, depth: int, allow_unknown: bool
+) -> None:
+    if depth > _DEPTH_LIMIT:
+        raise _Misfit(at, path, f"messages are nested deeper than {_DEPTH_LIMIT}")
+    counts: dict[int, int] = {}
+    while at < end:
+        start = at
+        tag, at = _varint(data, at, end, path)
+        number, wire = tag >> 3, tag & 7
+        if number == 0 or wire not in _WIRE_NAMES or tag >= 1 << 32:
+            raise _Misfit(start, path, f"byte 0x{data[start]:02x} starts no field")
+        field = descriptor.fields_by_number.get(number)
+        if field is None or not _fits(field, wire):
+            if not allow_unknown:
+                raise _Misfit(start, path, _unknown(descriptor, field, number, wire))
+            at = _skip(data, start, at, end, wire, number, path, depth)
+            continue
+        counts[number] = counts.get(number, -1) + 1
+        inner = _join(path, field, counts[number])
+        at = _field(data, at, end, field, wire, inner, depth, allow_unknown)
+
+
+def _field(
+    data: bytes, at: int, end: int, field: FieldDescriptor, wire: int, path: str, depth: int, allow_unknown: bool
+) -> int:
+    """Check one field's value that starts at ``at``; return where it ends."""
+    if wire != _BYTES:
+        start = at
+        at = _scalar(data, at, end, wire, path)
+        if field.type == FieldDescriptor.TYPE_ENUM and not allow_unknown:
+            _check_enum(data, start, end, field, path)
+        return at
+    start, stop = _run(data, at, end, path)
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        _message(data, start, stop, field.message_type, path, depth + 1, allow_unknown)
+    elif field.type == FieldDescriptor.TYPE_STRING:
+        if not allow_unknown:
+            _check_text(data[start:stop], start, path)
+    elif field.type != FieldDescriptor.TYPE_BYTES:
+        _packed(data, start, stop, field, path, allow_unknown)
+    return stop
+
+
+def _fits(field: FieldDescriptor, wire: int) -> bool:
+    own = _WIRE_TYPE.get(field.type, _VARINT)
+    return wire == own or (wire == _BYTES and own != _BYTES and _repeated(field))
+
+
+def _repeated(field: FieldDescriptor) -> bool:
+    # `label` is deprecated on newer protobuf, `is_repeated` is missing on older ones.
+    repeated = getattr(field, "is_repeated", None)
+    return field.label == FieldDescriptor.LABEL_REPEATED if repeated is None else repeated
+
+
+def _packed(data: bytes, at: int, stop: int, field: FieldDescriptor, path: str, allow_unknown: bool) -> None:
+    wire = _WIRE_TYPE.get(field.type, _VARINT)
+    if field.type == FieldDescriptor.TYPE_ENUM and not allow_unknown:
+        while at < stop:
+            _check_enum(data, at, stop, field, path)
+            at = _varint(data, at, stop, path)[1]
+    elif wire == _VARINT:
+        if stop > at and data[stop - 1] & 0x80:
+            raise _Misfit(stop - 1, path, "the last integer is cut short")
+    elif (stop - at) % (8 if wire == _FIXED64 else 4):
+        raise _Misfit(at, path, f"{stop - at} bytes are no whole number of values")
+
+
+def _check_text(raw: bytes, start: int, path: str) -> None:
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise _Misfit(start + error.start, path, f"byte 0x{raw[error.start]:02x} is no UTF-8 text") from None
+    if found := _CONTROL.search(text):
+        offset = start + len(text[: found.start()].encode())
+        raise _Misfit(offset, path, f"byte 0x{ord(found.group()):02x} is no text")
+
+
+def _check_enum(data: bytes, at: int, end: int, field: FieldDescriptor, path: str) -> None:
+    value, _ = _varint(data, at, end, path)
+    if value >= 1 << 63:
+        value -= 1 << 64
+    if value not in field.enum_type.values_by_number:
+        raise _Misfit(at, path, f"{field.enum_type.name} has no value {value}")
+
+
+def _scalar(data: bytes, at: int, end: int, wire: int, path: str) -> int:
+    if wire == _VARINT:
+        return _varint(data, at, end, path)[1]
+    size = 8 if wire == _FIXED64 else 4
+    if at + size > end:
+        raise _Misfit(at, path, f"the field takes {size} bytes, but only {end - at} are left")
+    return at + size
+
+
+def _run(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:
+    size, start = _varint(data, at, end, path)
+    if start + size > end:
+        raise _Misfit(start, path, f"the field says {size} bytes, but only {end - start} are left")
+    return start, start + size
+
+
+def _skip(data: bytes, start: int, at: int, end: int, wire: int, number: int, path: str, depth: int) -> int:
+    """Return where the value of an unknown field ends."""
+    if wire == _BYTES:
+        return _run(data, at, end, path)[1]
+    if wire == _END_GROUP:
+        raise _Misfit(start, path, "a group ends that did not start")
+    if wire != _GROUP:
+        return _scalar(data, at, end, wire, path)
+    if depth > _DEPTH_LIMIT:
+        raise _Misfit(start, path, f"groups are nested deeper than {_DEPTH_LIMIT}")
+    while at < end:
+        inner = at
+        tag, at = _varint(data, at, end, path)
+        if tag & 7 == _END_GROUP and tag >> 3 == number:
+            return at
+        if tag & 7 not in _WIRE_NAMES:
+            raise _Misfit(inner, path, f"byte 0x{data[inner]:02x} starts no field")
+        at = _skip(data, inner, at, end, tag & 7, tag >> 3, path, depth + 1)
+    raise _Misfit(end, path, "a group does not end")
+
+
+def _varint(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at + shift // 7 >= end:
+            raise _Misfit(end, path, "an integer is cut short")
+        byte = data[at + shift // 7]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & (1 << 64) - 1, at + shift // 7 + 1
+    raise _Misfit(at, path, "an integer is longer than 10 bytes")
+
+
+def _join(path: str, field: FieldDescriptor, index: int) -> str:
+    name = f"{field.name}[{index}]" if _repeated(field) else field.name
+    return f"{path}.{name}" if path else name
+
+
+def _unknown(descriptor: Descriptor, field: FieldDescriptor | None, number: int, wire: int) -> str:
+    if field is None:
+        return f"{descriptor.name} has no field {number}"
+    own = _WIRE_TYPE.get(field.type, _VARINT)
+    return f"field {number} of {descriptor.name} ({field.name}) is {_WIRE_NAMES[own]}, but {_WIRE_NAMES[wire]} came"

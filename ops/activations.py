@@ -1,0 +1,124 @@
+"""Activations that work element by element: Relu, LeakyRelu, Elu, Sigmoid, Tanh, and their gradients from Y."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from netbuilder.ops.contexts import GradientContext
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "Elu",
+    "EluGradient",
+    "LeakyRelu",
+    "LeakyReluGradient",
+    "Relu",
+    "ReluGradient",
+    "Sigmoid",
+    "SigmoidGradient",
+    "Tanh",
+    "TanhGradient",
+]
+
+
+@dataclass(frozen=True)
+class Activation(Operator):
+    """A function of each element, whose slope can be told from its value."""
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind == "f", self, f"X must be of a floating type, got {x.dtype}")
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op(self.type + "Gradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
+
+
+@dataclass(frozen=True)
+class ActivationGradient(Operator):
+    """dX = dY * slope, the slope told from Y."""
+
+    inputs = ("Y", "dY")
+    outputs = ("dX",)
+    inplace = ((1, 0),)
+
+    def infer(self, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have one shape")
+        return (dy.plain,)
+
+
+@register
+@dataclass(frozen=True)
+class Relu(Activation):
+    """Y = max(X, 0)."""
+
+
+@register
+@dataclass(frozen=True)
+class ReluGradient(ActivationGradient):
+    """dX = dY where Y > 0, else 0."""
+
+
+@register
+@dataclass(frozen=True)
+class LeakyRelu(Activation):
+    """Y = X where X >= 0, else alpha * X."""
+
+    alpha: float = 0.01
+
+
+@register
+@dataclass(frozen=True)
+class LeakyReluGradient(ActivationGradient):
+    """dX = dY where Y >= 0, else alpha * dY."""
+
+    alpha: float = 0.01
+
+
+@register
+@dataclass(frozen=True)
+class Elu(Activation):
+    """Y = X where X >= 0, else alpha * (exp(X) - 1).
+
+    Source: Clevert et al., "Fast and Accurate Deep Network Learning by ELUs", 2015, arXiv:1511.07289.
+    """
+
+    alpha: float = 1.0
+
+
+@register
+@dataclass(frozen=True)
+class EluGradient(ActivationGradient):
+    """dX = dY where Y >= 0, else dY * (Y + alpha)."""
+
+    alpha: float = 1.0
+
+
+@register
+@dataclass(frozen=True)
+class Sigmoid(Activation):
+    """Y = 1 / (1 + exp(-X))."""
+
+
+@register
+@dataclass(frozen=True)
+class SigmoidGradient(ActivationGradient):
+    """dX = dY * Y * (1 - Y)."""
+
+
+@register
+@dataclass(frozen=True)
+class Tanh(Activation):
+    """Y = tanh(X)."""
+
+
+@register
+@dataclass(frozen=True)
+class TanhGradient(ActivationGradient):
+    """dX = dY * (1 - Y * Y)."""

@@ -1,0 +1,118 @@
+"""Convolution over images with any number of axes, and its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from netbuilder.ops.contexts import GradientContext
+from netbuilder.ops.conv_geometry import Geometry, WindowArguments, channel_axis, image_shape, product
+from netbuilder.ops.operator import TensorSpec, require
+from netbuilder.ops.registry import register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Conv", "ConvGradient"]
+
+
+@dataclass(frozen=True)
+class ConvArguments(WindowArguments):
+    """What convolution and its gradient have in common."""
+
+    group: int = 1
+    no_bias: bool = False
+
+    def check(self) -> None:
+        super().check()
+        if self.group < 1:
+            raise ArgumentError(f"{self.type}: group must be at least 1, got {self.group}")
+
+    def geometry(self, x: TensorSpec, w: TensorSpec) -> Geometry:
+        """Return how the windows lie for X and W of these shapes.
+
+        Raises:
+            ShapeError: X, W and the arguments do not fit each other.
+        """
+        axes = self.image_axes(x)
+        require(w.ndim == x.ndim, self, f"W must have as many axes as X, got X {x.shape} and W {w.shape}")
+        given = self.per_axis("kernel", axes)
+        kernel = w.shape[2:] if self.order == "NCHW" else w.shape[1:-1]
+        require(
+            not any(given) or tuple(given) == tuple(kernel),
+            self,
+            f"the arguments say a kernel of {tuple(given)}, but W {w.shape} in order {self.order} has one of {kernel}",
+        )
+        channels, per_group = x.shape[channel_axis(self.order, x.ndim)], w.shape[channel_axis(self.order, w.ndim)]
+        require(
+            channels == per_group * self.group and w.shape[0] % self.group == 0,
+            self,
+            f"X {x.shape} in order {self.order} with group {self.group} needs W with {channels} / {self.group} input "
+            f"channels and a number of filters that {self.group} divides, got W {w.shape}",
+        )
+        return self.slide(x, tuple(kernel), self.group)
+
+    def products(self, x: TensorSpec, w: TensorSpec) -> int:
+        """Return the multiplications of one pass over X with all filters."""
+        return x.shape[0] * product(self.geometry(x, w).out) * w.size
+
+
+@register
+@dataclass(frozen=True)
+class Conv(ConvArguments):
+    """Y[n, m, p] = b[m] + sum over c, k of W[m, c, k] * X[n, c, p * stride + k * dilation - pad].
+
+    In order NCHW, X is (N, C, H, W) and the filter W (M, C / group, kH, kW); in order NHWC they are (N, H, W, C) and
+    (M, kH, kW, C / group). Images may have any number of axes from 1 on.
+    """
+
+    inputs = ("X", "W", "b?")
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        geometry = self.geometry(x, w)
+        if b is not None:
+            require(b.shape == (w.shape[0],), self, f"b must have shape ({w.shape[0]},), one per filter, got {b.shape}")
+        return (x.with_shape(image_shape(self.order, x.shape[0], w.shape[0], geometry.out)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("W"), g.d_output("Y")]
+        if self.n_in == 3:
+            return [make_op("ConvGradient", inputs, [g.d_input("W"), g.d_input("b"), g.d_input("X")])]
+        return [make_op("ConvGradient", inputs, [g.d_input("W"), g.d_input("X")], no_bias=1)]
+
+    def flops(self, x: TensorSpec, w: TensorSpec, b: TensorSpec | None = None) -> int:
+        bias = 0 if b is None else self.infer(x, w, b)[0].size
+        return 2 * self.products(x, w) + bias
+
+
+@register
+@dataclass(frozen=True)
+class ConvGradient(ConvArguments):
+    """Gradients of Conv: of the filter, of the bias unless ``no_bias``, and of X if asked for."""
+
+    inputs = ("X", "W", "dY")
+    outputs = ("dW", "db_or_dX?", "dX?")
+
+    def infer(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        geometry = self.geometry(x, w)
+        shape = image_shape(self.order, x.shape[0], w.shape[0], geometry.out)
+        require(dy.shape == shape, self, f"dY must have the shape of Y, {shape}, got {dy.shape}")
+        results = (w.plain, x.plain) if self.no_bias else (w.plain, w.with_shape((w.shape[0],)), x.plain)
+        require(
+            self.n_out <= len(results),
+            self,
+            f"with no_bias=1 it has 2 outputs (dW, dX), but {self.n_out} are asked for",
+        )
+        return results[: self.n_out]
+
+    @property
+    def computes_dx(self) -> bool:
+        """Whether the gradient of X is among the outputs asked for."""
+        return self.n_out == (2 if self.no_bias else 3)
+
+    @property
+    def computes_db(self) -> bool:
+        return not self.no_bias and self.n_out >= 2
+
+    def flops(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> int:
+        passes = 2 if self.computes_dx else 1
+        return 2 * passes * self.products(x, w) + (dy.size if self.computes_db else 0)

@@ -1,0 +1,206 @@
+"""Windows that slide over images: their arguments in all of Caffe2's spellings, and what these come to for a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.proto import ArgumentError
+
+__all__ = [
+    "CAFFE_LEGACY_POOLING",
+    "NOTSET",
+    "SAME",
+    "VALID",
+    "Geometry",
+    "WindowArguments",
+    "channel_axis",
+    "check_order",
+    "image_extents",
+    "image_shape",
+    "product",
+]
+
+NOTSET, VALID, SAME, CAFFE_LEGACY_POOLING = range(4)
+"""Values of ``legacy_pad``: pads as given; none; as many as make the output ceil(input / stride) long; output lengths
+rounded up, the last window reaching over the edge."""
+
+
+def product(extents: Sequence[int]) -> int:
+    n = 1
+    for extent in extents:
+        n *= extent
+    return n
+
+
+def check_order(op: Operator, order: str) -> None:
+    """Raise ArgumentError unless ``order`` is NCHW or NHWC."""
+    if order not in ("NCHW", "NHWC"):
+        raise ArgumentError(f"{op.type}: order must be NCHW or NHWC, got {order!r}")
+
+
+def channel_axis(order: str, ndim: int) -> int:
+    """Return the axis of the channels: 1, or the last one for NHWC."""
+    return 1 if order == "NCHW" else ndim - 1
+
+
+def image_extents(shape: Sequence[int], order: str) -> tuple[int, ...]:
+    """Return the extents that windows slide over: all but batch and channels."""
+    return tuple(shape[2:] if order == "NCHW" else shape[1:-1])
+
+
+def image_shape(order: str, batch: int, channels: int, extents: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of images; for weights, ``batch`` and ``channels`` are those of the filter.
+
+    >>> image_shape("NHWC", 8, 3, (224, 200))
+    (8, 224, 200, 3)
+    """
+    return (batch, channels, *extents) if order == "NCHW" else (batch, *extents, channels)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A window as it slides over one shape; a number per image axis each (outermost first), in elements.
+
+    Args:
+        kernel: extents of the window, without dilation.
+        strides: steps between windows.
+        begin, end: zeros (for pooling: nothing) added before and after; ``end`` may be negative where the
+            last windows leave some of the input out.
+        dilations: distances between the elements of a window.
+        out: extents of the output.
+        groups: parts that the channels are cut into.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    dilations: tuple[int, ...]
+    out: tuple[int, ...]
+    groups: int = 1
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """Extents of the window with dilation."""
+        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations))
+
+
+@dataclass(frozen=True)
+class WindowArguments(Operator):
+    """Base of convolution and pooling: the arguments of a window.
+
+    An argument for all axes (``stride``), for height and width (``stride_h``, ``stride_w``) or listed for each
+    axis, outermost first (``strides``); of several the most detailed counts. ``pads`` lists what stands before
+    each axis, then what stands after each.
+    """
+
+    kernel: int = 0
+    kernel_h: int = 0
+    kernel_w: int = 0
+    kernels: tuple[int, ...] = ()
+    stride: int = 1
+    stride_h: int = 0
+    stride_w: int = 0
+    strides: tuple[int, ...] = ()
+    dilation: int = 1
+    dilation_h: int = 0
+    dilation_w: int = 0
+    dilations: tuple[int, ...] = ()
+    pad: int = 0
+    pad_t: int = 0
+    pad_l: int = 0
+    pad_b: int = 0
+    pad_r: int = 0
+    pads: tuple[int, ...] = ()
+    legacy_pad: int = NOTSET
+    order: str = "NCHW"
+
+    def check(self) -> None:
+        check_order(self, self.order)
+        if self.legacy_pad not in (NOTSET, VALID, SAME, CAFFE_LEGACY_POOLING):
+            raise ArgumentError(f"{self.type}: legacy_pad must be 0 to 3, got {self.legacy_pad}")
+        padding = (self.pad, self.pad_t, self.pad_l, self.pad_b, self.pad_r, *self.pads)
+        if self.legacy_pad in (VALID, SAME) and any(padding):
+            raise ArgumentError(
+                f"{self.type}: legacy_pad={self.legacy_pad} sets the pads itself, but pads {padding} are given; "
+                "leave one of the two out"
+            )
+        if min(padding) < 0:
+            raise ArgumentError(f"{self.type}: pads must not be negative, got {padding}")
+
+    def per_axis(self, name: str, axes: int) -> tuple[int, ...]:
+        """Return ``kernel``, ``stride``, ``dilation`` or ``adj`` for each of the image's axes."""
+        listed: tuple[int, ...] = getattr(self, name + "s")
+        everywhere: int = getattr(self, name)
+        height, width = getattr(self, name + "_h"), getattr(self, name + "_w")
+        if listed:
+            require(len(listed) == axes, self, f"{name}s must have {axes} numbers, one per image axis, got {listed}")
+            return listed
+        if height or width:
+            require(axes == 2, self, f"{name}_h and {name}_w need images with 2 axes, got {axes}; use {name}s")
+            return (height or everywhere, width or everywhere)
+        return (everywhere,) * axes
+
+    def explicit_pads(self, axes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the pads before and after each axis, as the arguments give them."""
+        if self.pads:
+            require(
+                len(self.pads) == 2 * axes,
+                self,
+                f"pads must have {2 * axes} numbers, those before each image axis, then those after, got {self.pads}",
+            )
+            return self.pads[:axes], self.pads[axes:]
+        if self.pad_t or self.pad_l or self.pad_b or self.pad_r:
+            require(axes == 2, self, f"pad_t, pad_l, pad_b and pad_r need images with 2 axes, got {axes}; use pads")
+            return (self.pad_t, self.pad_l), (self.pad_b, self.pad_r)
+        return (self.pad,) * axes, (self.pad,) * axes
+
+    def image_axes(self, x: TensorSpec) -> int:
+        """Return how many axes the windows slide over.
+
+        Raises:
+            ShapeError: X has none.
+        """
+        require(x.ndim >= 3, self, f"X must have a batch, a channel and at least one image axis, got shape {x.shape}")
+        return x.ndim - 2
+
+    def slide(self, x: TensorSpec, kernel: tuple[int, ...], groups: int = 1) -> Geometry:
+        """Return the geometry of windows of extents ``kernel`` over X.
+
+        Raises:
+            ShapeError: a window does not fit, or an argument has the wrong number of values.
+        """
+        axes = self.image_axes(x)
+        extents = image_extents(x.shape, self.order)
+        strides, dilations = self.per_axis("stride", axes), self.per_axis("dilation", axes)
+        for name, values in (("kernel", kernel), ("stride", strides), ("dilation", dilations)):
+            require(min(values) >= 1, self, f"{name} must be at least 1 along every image axis, got {values}")
+        begin, end = self.explicit_pads(axes)
+        found = [
+            self._along(n, (k - 1) * d + 1, s, b, e)
+            for n, k, s, d, b, e in zip(extents, kernel, strides, dilations, begin, end)
+        ]
+        out = tuple(row[0] for row in found)
+        require(
+            min(out) >= 1,
+            self,
+            f"a window of {kernel} (dilation {dilations}) does not fit X of shape {x.shape} with pads {begin} and {end}",
+        )
+        return Geometry(
+            kernel, strides, tuple(row[1] for row in found), tuple(row[2] for row in found), dilations, out, groups
+        )
+
+    def _along(self, extent: int, reach: int, stride: int, begin: int, end: int) -> tuple[int, int, int]:
+        """Return output extent and pads along one axis."""
+        if self.legacy_pad == SAME:
+            out = -(-extent // stride)
+            missing = max(0, (out - 1) * stride + reach - extent)
+            return out, missing // 2, missing - missing // 2
+        if self.legacy_pad == CAFFE_LEGACY_POOLING:
+            out = -(-(extent + begin + end - reach) // stride) + 1
+            if begin > 0 and (out - 1) * stride >= extent + begin:
+                out -= 1  # the last window would start in the padding
+            return out, begin, (out - 1) * stride + reach - extent - begin
+        return (extent + begin + end - reach) // stride + 1, begin, end

@@ -1,0 +1,120 @@
+"""Fully connected layers and their gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from netbuilder.ops.contexts import GradientContext
+from netbuilder.ops.conv_geometry import product
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["FC", "FCGradient", "FCTransposed", "FCTransposedGradient"]
+
+
+@dataclass(frozen=True)
+class FCArguments(Operator):
+    """What the fully connected operators have in common."""
+
+    axis: int = 1
+    axis_w: int = 1
+    _transposed = False
+
+    def sizes(self, x: TensorSpec, w: TensorSpec) -> tuple[int, int, int]:
+        """Return rows of X, columns of Y and the length of the sums, all after flattening to matrices.
+
+        Raises:
+            ShapeError: X and W do not fit.
+        """
+        for name, spec, axis in (("X", x, self.axis), ("W", w, self.axis_w)):
+            field = "axis" if name == "X" else "axis_w"
+            require(
+                -spec.ndim <= axis <= spec.ndim,
+                self,
+                f"{field} must lie in [{-spec.ndim}, {spec.ndim}] for {name} of shape {spec.shape}, got {axis}",
+            )
+        a, b = self.split_x(x), self.split_w(w)
+        m, k, n, k_w = product(x.shape[:a]), product(x.shape[a:]), product(w.shape[:b]), product(w.shape[b:])
+        if self._transposed:
+            n, k_w = k_w, n
+        require(
+            k == k_w,
+            self,
+            f"X {x.shape} flattened at axis {self.axis} has rows of {k}, W {w.shape} flattened at axis "
+            f"{self.axis_w} takes rows of {k_w}",
+        )
+        return m, n, k
+
+    def split_x(self, x: TensorSpec) -> int:
+        return self.axis if self.axis >= 0 else self.axis + x.ndim
+
+    def split_w(self, w: TensorSpec) -> int:
+        return self.axis_w if self.axis_w >= 0 else self.axis_w + w.ndim
+
+    def y_shape(self, x: TensorSpec, n: int) -> tuple[int, ...]:
+        return (*x.shape[: self.split_x(x)], n)
+
+
+@dataclass(frozen=True)
+class _Forward(FCArguments):
+    inputs = ("X", "W", "b")
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
+        _, n, _ = self.sizes(x, w)
+        require(b.shape == (n,), self, f"b must have shape ({n},), one per row of the output, got {b.shape}")
+        return (x.with_shape(self.y_shape(x, n)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("W"), g.d_output("Y")]
+        return [make_op(self.type + "Gradient", inputs, [g.d_input("W"), g.d_input("b"), g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> int:
+        m, n, k = self.sizes(x, w)
+        return 2 * m * n * k + m * n
+
+
+@dataclass(frozen=True)
+class _Backward(FCArguments):
+    inputs = ("X", "W", "dY")
+    outputs = ("dW", "db", "dX?")
+
+    def infer(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        _, n, _ = self.sizes(x, w)
+        shape = self.y_shape(x, n)
+        require(dy.shape == shape, self, f"dY must have the shape of Y, {shape}, got {dy.shape}")
+        return (w.plain, w.with_shape((n,)), x.plain)[: self.n_out]
+
+    def flops(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> int:
+        m, n, k = self.sizes(x, w)
+        return 2 * (self.n_out - 1) * m * n * k + m * n
+
+
+@register
+@dataclass(frozen=True)
+class FC(_Forward):
+    """Y = X W^T + b, X flattened to a matrix at ``axis`` and W, (outputs, inputs), at ``axis_w``."""
+
+
+@register
+@dataclass(frozen=True)
+class FCGradient(_Backward):
+    """Gradients of FC: dW = dY^T X, db = the column sums of dY, and dX = dY W if asked for."""
+
+
+@register
+@dataclass(frozen=True)
+class FCTransposed(_Forward):
+    """Y = X W + b, X flattened to a matrix at ``axis`` and W, (inputs, outputs), at ``axis_w``."""
+
+    _transposed = True
+
+
+@register
+@dataclass(frozen=True)
+class FCTransposedGradient(_Backward):
+    """Gradients of FCTransposed: dW = X^T dY, db = the column sums of dY, and dX = dY W^T if asked for."""
+
+    _transposed = True

@@ -1,0 +1,128 @@
+"""Batch normalisation over images, and its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from netbuilder.ops.contexts import GradientContext
+from netbuilder.ops.conv_geometry import channel_axis, check_order
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["SpatialBN", "SpatialBNGradient"]
+
+
+@dataclass(frozen=True)
+class BNArguments(Operator):
+    """What batch normalisation and its gradient have in common."""
+
+    is_test: bool = False
+    epsilon: float = 1e-5
+    momentum: float = 0.9
+    order: str = "NCHW"
+    num_batches: int = 1
+
+    def check(self) -> None:
+        check_order(self, self.order)
+        if not 0 <= self.momentum <= 1:
+            raise ArgumentError(f"{self.type}: momentum must lie in [0, 1], got {self.momentum}")
+        if self.epsilon < 0:
+            raise ArgumentError(f"{self.type}: epsilon must not be negative, got {self.epsilon}")
+        if self.num_batches < 1:
+            raise ArgumentError(f"{self.type}: num_batches must be at least 1, got {self.num_batches}")
+
+    def channels(self, x: TensorSpec) -> int:
+        """Return the number of channels.
+
+        Raises:
+            ShapeError: X has no channels.
+        """
+        require(x.ndim >= 2, self, f"X must have a batch and a channel axis at least, got shape {x.shape}")
+        return x.shape[channel_axis(self.order, x.ndim)]
+
+    def check_channels(self, x: TensorSpec, names: tuple[str, ...], specs: tuple[TensorSpec, ...]) -> None:
+        """Raise ShapeError unless each of ``specs`` has one number per channel of X."""
+        channels = self.channels(x)
+        for name, spec in zip(names, specs):
+            require(
+                spec.shape == (channels,),
+                self,
+                f"{name} must have shape ({channels},), one number per channel of X {x.shape} in order {self.order}, "
+                f"got {spec.shape}",
+            )
+
+
+@register
+@dataclass(frozen=True)
+class SpatialBN(BNArguments):
+    """Y = scale * (X - mean) / sqrt(var + epsilon) + bias, channel by channel.
+
+    In training, mean and variance (biased) are those of the batch, and the running ones become ``momentum * running +
+    (1 - momentum) * batch``, the variance unbiased in this. With ``num_batches`` > 1, X is one of so many shares of a
+    batch, and ``sums`` and ``sumsq`` are the sums of X and of its squares over all of them. In test mode the running
+    mean and variance are used, and Y is the only output.
+
+    Source: Ioffe and Szegedy, "Batch Normalization", 2015, arXiv:1502.03167, section 3.
+    """
+
+    inputs = ("X", "scale", "bias", "mean", "var", "sums?", "sumsq?")
+    outputs = ("Y", "running_mean?", "running_var?", "saved_mean?", "saved_inv_std?")
+    inplace = ((0, 0), (5, 3), (6, 4))
+    must_inplace = ((3, 1), (4, 2))
+
+    def infer(self, x: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_channels(x, ("scale", "bias", "mean", "var", "sums", "sumsq"), others)
+        if self.num_batches > 1 and not self.is_test:
+            require(
+                len(others) == 6,
+                self,
+                f"with num_batches={self.num_batches} it takes the inputs sums and sumsq as well",
+            )
+        channels = others[0].with_shape(others[0].shape)
+        return (x.plain, channels, channels, channels, channels)[: self.n_out]
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("scale"), g.d_output("Y")]
+        outputs = [g.d_input("X"), g.d_input("scale"), g.d_input("bias")]
+        if self.is_test:
+            inputs += [g.input("mean"), g.input("var")]
+        else:
+            inputs += [g.output("saved_mean"), g.output("saved_inv_std")]
+            if self.num_batches > 1:
+                inputs += outputs[1:]
+        return [make_op("SpatialBNGradient", inputs, outputs)]
+
+    def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
+        return (2 if self.is_test else 6) * x.size
+
+
+@register
+@dataclass(frozen=True)
+class SpatialBNGradient(BNArguments):
+    """Gradients of SpatialBN: of X, of the scale and of the bias.
+
+    ``mean`` and ``inv_std`` are what SpatialBN saved; in test mode, the running mean and variance. With
+    ``num_batches`` > 1, the gradients of scale and bias, divided by ``num_batches``, come in as well, summed over all
+    shares of the batch, and are passed on.
+    """
+
+    inputs = ("X", "scale", "dY", "mean", "inv_std", "dscale_sum?", "dbias_sum?")
+    outputs = ("dX", "dscale", "dbias")
+    inplace = ((5, 1), (6, 2))
+
+    def infer(self, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
+        names = ("scale", "mean", "inv_std", "dscale_sum", "dbias_sum")
+        self.check_channels(x, names, (scale, *others))
+        if self.num_batches > 1 and not self.is_test:
+            require(
+                len(others) == 4,
+                self,
+                f"with num_batches={self.num_batches} it takes the summed gradients of scale and bias as well",
+            )
+        return (x.plain, scale.plain, scale.plain)
+
+    def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
+        return 9 * x.size

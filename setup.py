@@ -1,0 +1,94 @@
+"""Packaging: ops/, proto/ and tools/, which lie beside netbuilder/, are installed inside it."""
+
+import ast
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+ROOMS_BESIDE = ["ops", "proto", "tools"]
+
+TEST = [
+    "hypothesis>=6.100",
+    "mypy>=1.15,<3",
+    "pytest>=8.2",
+    "pytest-xdist>=3.6",
+    "ruff>=0.17,<0.18",  # its formatting changes from one minor version to the next
+    "types-cffi",
+    "types-protobuf>=4.25",
+]
+TRAIN = ["tqdm>=4.60"]
+DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]
+GPU = [
+    "cupy-cuda12x[ctk]>=14",
+    "nvidia-cudnn-cu12>=9",
+    "nvidia-cudnn-frontend>=1.14,<1.19",  # later ones pull in half a gigabyte that nothing here uses
+    "nvidia-nccl-cu12",
+]
+
+
+def version() -> str:
+    """The version that netbuilder/__init__.py states."""
+    for node in ast.parse((ROOT / "netbuilder" / "__init__.py").read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__version__":
+            return ast.literal_eval(node.value)
+    raise RuntimeError("netbuilder/__init__.py: no line sets __version__")
+
+
+def packages() -> list[str]:
+    """Every package under its installed name."""
+    found = find_packages(str(ROOT), include=["netbuilder", "netbuilder.*"])
+    for room in ROOMS_BESIDE:
+        found.append(f"netbuilder.{room}")
+        found.extend(f"netbuilder.{room}.{name}" for name in find_packages(str(ROOT / room)))
+    return found
+
+
+setup(
+    name="netbuilder",
+    version=version(),
+    description="Neural nets as protobuf graphs: differentiated, replicated over devices, planned and run",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=packages(),
+    package_dir={"netbuilder": "netbuilder", **{f"netbuilder.{room}": room for room in ROOMS_BESIDE}},
+    package_data={"": ["py.typed", "*.pyi", "*.proto", "*.h", "*.gz", "*.json", "*.md", "*.txt"]},
+    include_package_data=False,
+    zip_safe=False,
+    install_requires=[
+        "numpy>=2.0",
+        "protobuf>=4.25",
+        "cffi>=1.15",
+        # The last release for CPUs without a SYCL runtime; elsewhere the NumPy kernels serve.
+        "onednn-cpu-gomp==2023.2.0; sys_platform == 'linux' and platform_machine == 'x86_64'",
+    ],
+    extras_require={
+        "data": DATA,
+        "dev": TEST + TRAIN + DATA,
+        "gpu": GPU,
+        "test": TEST + TRAIN,
+        "train": TRAIN,
+    },
+    entry_points={
+        "console_scripts": [
+            "netbuilder-train = netbuilder.tools.imagenet_trainer:main",
+            "netbuilder-extract = netbuilder.tools.extract_predictor_net:main",
+            "netbuilder-benchmark = netbuilder.tools.benchmark:main",
+        ]
+    },
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+)

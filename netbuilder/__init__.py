@@ -1,8 +1,86 @@
-"""netbuilder: neural nets as protobuf graphs, differentiated, replicated over devices, planned and run."""
+"""netbuilder: neural nets as protobuf graphs, differentiated, replicated over devices, planned and run.
 
+The names in ``__all__`` are imported when they are first used, so that ``import netbuilder`` costs next to
+nothing and needs no other library.
+"""
+
+from __future__ import annotations
+
+import importlib as _importlib
 import os as _os
+from typing import TYPE_CHECKING
+from typing import Any as _Any
+
+__version__ = "0.1.0"
 
 # In a checkout ops/, proto/ and tools/ lie beside this folder; an installed copy holds them inside.
 _root = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
 if _os.path.isfile(_os.path.join(_root, "setup.py")) and _os.path.isdir(_os.path.join(_root, "ops")):
     __path__.append(_root)
+
+# Public names by the module they live in. The imports below say the same to type checkers.
+_EXPORTS = {
+    "netbuilder.graph": ["BlobReference", "DeviceScope", "ExecutionStep", "NameScope", "Net", "Plan"],
+    "netbuilder.model": ["ModelHelper", "brew"],
+    "netbuilder.parallel": ["Parallelize", "Parallelize_CPU", "Parallelize_GPU"],
+    "netbuilder.proto": [
+        "ArgumentError",
+        "BlobError",
+        "DeviceError",
+        "GradientError",
+        "NetError",
+        "OperatorError",
+        "ParseError",
+        "ShapeError",
+    ],
+    "netbuilder.runtime": ["Workspace"],
+}
+_HOME = {name: module for module, names in _EXPORTS.items() for name in names}
+
+# Sub-packages that `import netbuilder` alone makes reachable, as in `netbuilder.optimizers.build_sgd`.
+_ROOMS = frozenset(
+    {"data", "exchange", "graph", "model", "ops", "optimizers", "parallel", "passes", "proto", "runtime", "zoo"}
+)
+
+__all__ = ["__version__", *sorted(_HOME)]
+
+if TYPE_CHECKING:
+    from netbuilder.graph import BlobReference as BlobReference
+    from netbuilder.graph import DeviceScope as DeviceScope
+    from netbuilder.graph import ExecutionStep as ExecutionStep
+    from netbuilder.graph import NameScope as NameScope
+    from netbuilder.graph import Net as Net
+    from netbuilder.graph import Plan as Plan
+    from netbuilder.model import ModelHelper as ModelHelper
+    from netbuilder.model import brew as brew
+    from netbuilder.parallel import Parallelize as Parallelize
+    from netbuilder.parallel import Parallelize_CPU as Parallelize_CPU
+    from netbuilder.parallel import Parallelize_GPU as Parallelize_GPU
+    from netbuilder.proto import ArgumentError as ArgumentError
+    from netbuilder.proto import BlobError as BlobError
+    from netbuilder.proto import DeviceError as DeviceError
+    from netbuilder.proto import GradientError as GradientError
+    from netbuilder.proto import NetError as NetError
+    from netbuilder.proto import OperatorError as OperatorError
+    from netbuilder.proto import ParseError as ParseError
+    from netbuilder.proto import ShapeError as ShapeError
+    from netbuilder.runtime import Workspace as Workspace
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _HOME:
+        value = getattr(_importlib.import_module(_HOME[name]), name)
+    elif name in _ROOMS:
+        value = _importlib.import_module(f"netbuilder.{name}")
+    else:
+        import difflib
+
+        near = difflib.get_close_matches(name, [*_HOME, *_ROOMS], n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise AttributeError(f"module 'netbuilder' has no attribute {name!r}{hint}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -1,5 +1,16 @@
 """The exceptions of netbuilder; each message names the thing, the rule, the value and the remedy."""
 
+__all__ = [
+    "ArgumentError",
+    "BlobError",
+    "DeviceError",
+    "GradientError",
+    "NetError",
+    "OperatorError",
+    "ParseError",
+    "ShapeError",
+]
+
 
 class NetError(ValueError):
     """A net, an operator or a call that builds one breaks a rule."""

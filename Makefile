@@ -1,0 +1,100 @@
+# Everything happens in .venv beside this file; only Python 3.10 or later, its venv module and make are needed.
+#
+#   make train      install, then train a small residual net on two devices and export it
+#   make test       install with what tests need, then lint, types, protobuf versions, tests
+#   make test-gpu   the tests that need an NVIDIA GPU; they skip where there is none
+#   make proto      generate proto/netbuilder_pb2.py and .pyi from proto/netbuilder.proto
+#   make venv       only install; EXTRAS=... names the extras, as in setup.py
+#   make clean      remove all that the others made
+
+PYTHON ?= python3
+EXTRAS ?= train
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ROOMS := netbuilder ops proto tools
+SOURCES := $(shell find $(ROOMS) -type f ! -name '*.pyc') setup.py pyproject.toml README.md
+PROTOBUF_VERSIONS := 4.25 5 6 7
+
+# Kernels of tests are small: one thread each, and as many test processes as WORKERS.
+TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+.PHONY: train test test-gpu lint types protobuf unit venv proto clean
+.DELETE_ON_ERROR:
+
+train: $(VENV)/.with-train
+	$(BIN)/netbuilder-train --demo
+
+test: lint types protobuf unit
+
+lint: $(VENV)/.with-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# On the installed copy, from elsewhere: in the checkout type checkers do not find netbuilder.ops.
+types: $(VENV)/.with-test
+	cd $(VENV) && bin/python -m mypy --config-file ../pyproject.toml --cache-dir .mypy_cache -p netbuilder
+
+unit: $(VENV)/.with-test
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+
+# The generated code must load and work on every protobuf from the lowest major version to the highest.
+protobuf: $(PROTOBUF_VERSIONS:%=protobuf-%)
+
+protobuf-%: $(VENV)/protobuf-%/.done $(VENV)/.with-test
+	PYTHONPATH="$(CURDIR)/$(VENV)/protobuf-$*" $(BIN)/python -c \
+	  "import google.protobuf as p; print('protobuf', p.__version__); assert p.__version__.startswith('$*.')"
+	$(TEST_ENV) PYTHONPATH="$(CURDIR)/$(VENV)/protobuf-$*" $(BIN)/python -m pytest -q -p no:cacheprovider tests/proto
+
+$(VENV)/protobuf-%/.done: | $(VENV)/.made
+	$(PIP) install --no-deps --target $(@D) 'protobuf==$*.*'
+	touch $@
+
+COMMA := ,
+GPU_EXTRAS := $(if $(shell command -v nvidia-smi),gpu$(COMMA)test,test)
+
+test-gpu: $(VENV)/.with-$(GPU_EXTRAS)
+	$(BIN)/python -m pytest -q -m "gpu or multi_gpu" $(PYTEST_ARGS)
+
+venv: $(VENV)/.with-$(EXTRAS)
+
+$(VENV)/.made:
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 10) and 'netbuilder needs Python 3.10 or later')"
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# Libraries are installed when setup.py changes, our own copy whenever a source does. What an earlier
+# installation left in build/ would be installed again, files that are gone from here included.
+$(VENV)/.libraries-%: setup.py | $(VENV)/.made
+	rm -rf build netbuilder.egg-info
+	$(PIP) install '.[$*]'
+	touch $@
+
+$(VENV)/.with-%: $(VENV)/.libraries-% $(SOURCES)
+	rm -rf build netbuilder.egg-info
+	$(PIP) install --force-reinstall --no-deps .
+	touch $@
+
+.PRECIOUS: $(VENV)/.libraries-% $(VENV)/.with-% $(VENV)/protobuf-%/.done
+
+# The code that the generator of grpcio-tools 1.62 makes loads on every protobuf from 4.25 on; that of later
+# ones does not. It runs on Python 3.10 to 3.12 (make proto PYTHON=python3.12).
+PROTO_VENV := .proto-venv
+
+proto: $(PROTO_VENV)/.made
+	rm -rf $(PROTO_VENV)/out && mkdir $(PROTO_VENV)/out
+	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -Inetbuilder/proto=proto \
+	  --python_out=$(PROTO_VENV)/out --pyi_out=$(PROTO_VENV)/out netbuilder/proto/netbuilder.proto
+	cp $(PROTO_VENV)/out/netbuilder/proto/netbuilder_pb2.py $(PROTO_VENV)/out/netbuilder/proto/netbuilder_pb2.pyi proto/
+
+$(PROTO_VENV)/.made:
+	$(PYTHON) -m venv $(PROTO_VENV)
+	$(PROTO_VENV)/bin/python -m pip --disable-pip-version-check --quiet install 'grpcio-tools==1.62.3' 'setuptools<80'
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(PROTO_VENV) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find $(ROOMS) tests -name __pycache__ -type d -prune -exec rm -rf {} +

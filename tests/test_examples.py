@@ -1,0 +1,42 @@
+"""Every example in a docstring, in README and in the pages under docs/ runs and gives what it shows."""
+
+import doctest
+import importlib
+import re
+
+import numpy as np
+import pytest
+
+from house import ROOT, library_modules
+
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+WITH_EXAMPLES = [m for m in library_modules() if ">>> " in m.path.read_text(encoding="utf-8")]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def runs(examples: doctest.DocTest) -> str:
+    """Run the examples; return what the failed ones say."""
+    said: list[str] = []
+    doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(examples, out=said.append)
+    return "".join(said)
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES, ids=str)
+def test_docstrings(module):
+    loaded = importlib.import_module(module.name)
+    found = [t for t in doctest.DocTestFinder(exclude_empty=True).find(loaded, extraglobs={"np": np}) if t.examples]
+    assert found, "the file has '>>>' outside its docstrings"
+    failures = "".join(map(runs, found))
+    assert not failures, failures
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_pages(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
+        if ">>> " in block:
+            failures = runs(doctest.DocTestParser().get_doctest(block, namespace, page.name, str(page), 0))
+            assert not failures, failures
+        else:
+            exec(compile(block, str(page), "exec"), namespace)

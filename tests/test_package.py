@@ -1,0 +1,124 @@
+"""The package as a whole: what it exports, how fast it imports, what it needs, what is installed."""
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import netbuilder
+from house import ROOMS_BESIDE, ROOT, library_modules
+
+# Refuses every library but the standard one, NumPy and protobuf.
+BLOCKER = """
+import sys
+sys.path.insert(0, {root!r})
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in sys.stdlib_module_names and top not in ("numpy", "google", "netbuilder"):
+            raise ModuleNotFoundError(f"No module named {{name!r}} (blocked)", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def python(code: str) -> str:
+    """Run ``code`` in a fresh interpreter; return what it prints."""
+    run = subprocess.run(
+        [sys.executable, "-c", BLOCKER.format(root=str(ROOT)) + code], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_import_is_quick():
+    code = "import time; start = time.perf_counter(); import netbuilder; print(time.perf_counter() - start)"
+    assert min(float(python(code)) for _ in range(3)) < 0.3
+
+
+def test_import_loads_no_library():
+    assert (
+        python("import netbuilder; print('numpy' in sys.modules, 'google.protobuf' in sys.modules)") == "False False\n"
+    )
+
+
+def test_every_public_name_needs_numpy_and_protobuf_alone():
+    assert python("import netbuilder\nfor name in netbuilder.__all__: getattr(netbuilder, name)\nprint('all there')")
+
+
+def test_every_operator_needs_numpy_and_protobuf_alone():
+    assert int(python("import netbuilder.ops.all; print(len(netbuilder.ops.registry.operator_types()))")) > 0
+
+
+def test_the_blocker_blocks():
+    assert "cffi" in python("try: import cffi\nexcept ModuleNotFoundError as error: print(error)")
+
+
+def test_public_names_are_told_to_type_checkers():
+    tree = ast.parse(Path(netbuilder.__file__).read_text())
+    told = {
+        (node.module, alias.name)
+        for branch in tree.body
+        if isinstance(branch, ast.If) and getattr(branch.test, "id", "") == "TYPE_CHECKING"
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name == alias.asname
+    }
+    assert told == {(module, name) for name, module in netbuilder._HOME.items()}
+
+
+def test_public_names_are_listed():
+    assert set(netbuilder.__all__) <= set(dir(netbuilder))
+    assert all(getattr(netbuilder, name) is not None for name in netbuilder.__all__)
+    assert {module.room for module in library_modules()} - netbuilder._ROOMS <= {"", "caffe2", "tools"}
+
+
+def test_rooms_are_reachable_from_the_root():
+    assert python("import netbuilder; print(netbuilder.proto.NetDef().name)") == "\n"
+
+
+def test_unknown_name_gets_the_nearest():
+    with pytest.raises(
+        AttributeError, match=r"module 'netbuilder' has no attribute 'ModelHalper'; did you mean ModelHelper"
+    ):
+        netbuilder.ModelHalper  # noqa: B018
+
+
+def test_version_is_in_the_changelog():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", netbuilder.__version__)
+    assert f"## {netbuilder.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def installed() -> importlib.metadata.Distribution:
+    """The installed copy, if it is a copy."""
+    try:
+        found = importlib.metadata.distribution("netbuilder")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("netbuilder is not installed here; `make test` installs it")
+    if (found.read_text("direct_url.json") or "").count('"editable": true'):
+        pytest.skip("netbuilder is installed as a link to this checkout")
+    return found
+
+
+def test_installation_adds_one_name():
+    tops = {path.parts[0] for path in installed().files if path.parts[0] != ".."}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"netbuilder"}
+
+
+def test_installation_has_every_file():
+    there = {str(path) for path in installed().files}
+    for top in ("netbuilder", *ROOMS_BESIDE):
+        for path in (ROOT / top).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                inside = path.relative_to(ROOT)
+                assert str(inside if top == "netbuilder" else Path("netbuilder") / inside) in there
+
+
+def test_installation_has_its_commands():
+    entries = {entry.name: entry.load() for entry in installed().entry_points if entry.group == "console_scripts"}
+    assert entries.keys() == {"netbuilder-train", "netbuilder-extract", "netbuilder-benchmark"}
+    assert all(map(callable, entries.values()))

@@ -85,7 +85,10 @@ class Operator:
     dynamic: the output shapes depend on data, or on Python; such an operator cuts a plan.
     stateful: it does more than compute outputs from inputs (random, counters, files), so it is never
         removed, shared or run twice.
+    outputs_on_host: the outputs lie in the host's memory, also where the operator runs on a GPU.
     renamed_arguments: old argument name -> field, for arguments that cannot be Python identifiers.
+    open_arguments: beginnings of the names of further arguments, which the kernel reads from the
+        OperatorDef; ``""`` allows any.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ()
@@ -94,7 +97,9 @@ class Operator:
     must_inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
     dynamic: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
+    outputs_on_host: ClassVar[bool] = False
     renamed_arguments: ClassVar[dict[str, str]] = {}
+    open_arguments: ClassVar[tuple[str, ...]] = ()
     copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one
 
     # Set by decode (or by with_arity); for an operator made by hand, the numbers of the required ones.
@@ -275,7 +280,7 @@ def decode(cls: type[Operator], op: OperatorDef, *, strict: bool = False) -> Ope
         name = cls.renamed_arguments.get(argument.name, argument.name)
         reader = readers.get(name)
         if reader is None:
-            if strict:
+            if strict and not argument.name.startswith(cls.open_arguments):
                 raise ArgumentError(
                     f"{op.type}: unknown argument {argument.name!r}; it takes {sorted(readers)}"
                 )

@@ -24,6 +24,7 @@ class KernelContext:
         stream: text that identifies the operator over replicas: its first output without device prefix.
         replica: which replica the operator belongs to; its samples follow those of the replicas before.
         compile_net: makes a call that runs a net in the same workspace.
+        clock: holds the iteration, by which random operators draw.
     """
 
     def __init__(
@@ -35,20 +36,21 @@ class KernelContext:
         stream: str = "",
         replica: int = 0,
         compile_net: Callable[[NetDef], Callable[[], None]] | None = None,
+        clock: Any = None,
     ) -> None:
         device = op_def.device_option
         self.xp: Any = array_module(device.device_type)
         self.is_gpu = self.xp is not np
         self.op_def = op_def
         self.workspace = workspace
-        self.iteration = 0
+        self._clock = clock
         self._seed = device.random_seed if device.HasField("random_seed") else seed
         self._stream = stream or (op_def.output[0] if op_def.output else op_def.type)
         self._replica = replica
         self._compile_net = compile_net
 
     def _key(self) -> int:
-        return random.stream_key(self._seed, self._stream, self.iteration)
+        return random.stream_key(self._seed, self._stream, self._clock.iteration if self._clock is not None else 0)
 
     def _start(self, shape: Sequence[int], per_sample: bool) -> int:
         size = 1

@@ -1,0 +1,216 @@
+"""A blob: a name's value in a workspace, with its buffer, its layout and a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.engines.arrays import array_module, to_host
+from netbuilder.ops.engines.layouts import HOST, Location, convert, new_buffer
+from netbuilder.ops.operator import STRING, TensorSpec
+
+__all__ = ["Blob", "EdgeContext", "Generation"]
+
+_POOLED = 6  # buffers of other specs that a blob keeps, so that plans for alternating shapes keep theirs
+
+
+class Generation:
+    """A number that rises whenever any blob of a workspace gets another buffer, shape, type or layout."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
+class EdgeContext:
+    """The plan context of conversions at the edge of a plan (feeds and fetches): one thread, nothing published."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+        self.device_id = 0
+        self.op_def: Any = None
+        self.run: Any = None
+
+    def publish(self, output: int, key: str, value: Any) -> None:
+        pass
+
+    def published(self, input: int, key: str) -> Any:
+        return None
+
+
+_EDGE = EdgeContext()
+
+Key = tuple[TensorSpec, Location]
+
+
+class Blob:
+    """A name's value: an array in ``buffer`` as ``spec`` says, or any Python object (``spec`` None).
+
+    Buffers belong to the blob, one per spec, so that a plan compiled for some shapes finds its own again after a run
+    with others. ``lazy``, where set, computes the value in plain layout: a plan left it unwritten because it fused
+    the operator away.
+    """
+
+    __slots__ = ("_buffers", "_generation", "buffer", "lazy", "location", "name", "owner", "spec")
+
+    def __init__(self, name: str, generation: Generation) -> None:
+        self.name = name
+        self.buffer: Any = None
+        self.spec: TensorSpec | None = None
+        self.location: Location = HOST
+        self.lazy: Callable[[], Any] | None = None
+        self.owner: object = None  # the net that chose the layout
+        self._buffers: dict[Key, Any] = {}
+        self._generation = generation
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.spec is not None and self.spec.dtype != STRING
+
+    def buffer_for(self, spec: TensorSpec, location: Location = HOST) -> Any:
+        """Return this blob's buffer for values of ``spec``, made at the first call; the blob itself is unchanged."""
+        key = (spec, location)
+        buffer = self._buffers.get(key)
+        if buffer is None:
+            if len(self._buffers) >= _POOLED:
+                for old, held in self._buffers.items():
+                    if held is not self.buffer:
+                        del self._buffers[old]
+                        break
+            buffer = self._buffers[key] = new_buffer(spec, location)
+        return buffer
+
+    def bind(
+        self, spec: TensorSpec, buffer: Any, location: Location = HOST, lazy: Callable[[], Any] | None = None
+    ) -> None:
+        """Make ``buffer`` the blob's value, or ``lazy`` what computes it in plain layout."""
+        if buffer is not self.buffer or spec != self.spec or lazy is not self.lazy:
+            self._generation.number += 1
+        self.buffer, self.spec, self.location, self.lazy = buffer, spec, location, lazy
+
+    def _written(self) -> None:
+        if self.lazy is not None:
+            self.lazy = None
+            self._generation.number += 1
+
+    def store(self, value: Any, location: Location | None = None) -> None:
+        """Set the value: arrays are copied into the blob's buffer, any other object is kept as it is.
+
+        A blob that has the same shape and type already keeps its buffer, its place and its layout.
+        """
+        if isinstance(value, (str, bytes)):
+            value = np.array(value.encode() if isinstance(value, str) else value, object)
+        if not _is_array(value):
+            self._written()
+            if value is not self.buffer or self.spec is not None:
+                self._generation.number += 1
+            self.buffer, self.spec, self.location = value, None, HOST
+            return
+        if value.dtype.kind in "SU":
+            value = _as_bytes(value)
+        target = location or (HOST if isinstance(value, np.ndarray) else (1, value.device.id))
+        if value.dtype == STRING:
+            self.bind(TensorSpec(value.shape, STRING), value.copy())
+            return
+        spec = TensorSpec(value.shape, value.dtype.newbyteorder("=") if not value.dtype.isnative else value.dtype)
+        current = self.spec
+        if current is not None and current.shape == spec.shape and current.dtype == spec.dtype:
+            if location is None or location == self.location:
+                self._written()
+                if current.layout is not None:
+                    plain = np.ascontiguousarray(to_host(value), spec.dtype)
+                    convert(plain, spec, current, _EDGE, self.buffer)
+                else:
+                    copy_into(self.buffer, value, self.location)
+                return
+        buffer = self.buffer_for(spec, target)
+        copy_into(buffer, value, target)
+        self.bind(spec, buffer, target)
+
+    def relayout(self, layout: Any) -> None:
+        """Move the value into another layout, which from now on is the one that feeds and plans find."""
+        if self.spec is None or self.spec.layout == layout:
+            return
+        target = self.spec.with_layout(layout)
+        value = self.plain()
+        self._buffers.clear()  # one copy of a parameter is enough
+        buffer = self.buffer_for(target)
+        convert(np.ascontiguousarray(value), self.spec.plain, target, _EDGE, buffer)
+        self.bind(target, buffer)
+
+    def move(self, location: Location) -> None:
+        """Move the value to another place (host or GPU)."""
+        if location != self.location and self.is_tensor:
+            assert self.spec is not None
+            spec = self.spec.plain
+            value = self.plain()
+            buffer = self.buffer_for(spec, location)
+            copy_into(buffer, value, location)
+            self.bind(spec, buffer, location)
+
+    def at(self, location: Location) -> Any:
+        """Return the value in plain order at a place, a copy if it lies elsewhere."""
+        value = self.plain()
+        if location == self.location:
+            return value
+        if location[0] == 0:
+            return to_host(value)
+        xp = array_module(location[0])
+        with xp.cuda.Device(location[1]):
+            return xp.asarray(to_host(value))
+
+    def materialise(self) -> None:
+        """Write a value that a plan left to be computed on demand."""
+        if self.lazy is not None:
+            assert self.spec is not None
+            value, layout = self.lazy(), self.spec.layout
+            if layout is None:
+                copy_into(self.buffer, value, self.location)
+            else:
+                convert(np.ascontiguousarray(value), self.spec.plain, self.spec, _EDGE, self.buffer)
+            self._written()
+
+    def plain(self) -> Any:
+        """Return the value in plain order, where it lies; not a copy if it is plain already."""
+        if self.lazy is not None:
+            return self.lazy()
+        if self.spec is not None and self.spec.layout is not None:
+            return convert(self.buffer, self.spec, self.spec.plain, _EDGE)
+        return self.buffer
+
+    def fetch(self) -> Any:
+        """Return a copy of the value on the host: an array, or the object."""
+        value = self.plain()
+        if self.spec is None:
+            return value
+        host = to_host(value)
+        if host.dtype == STRING and host.ndim == 0:
+            return host[()]
+        return host if host is not self.buffer else host.copy()
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or hasattr(value, "__cuda_array_interface__")
+
+
+def _as_bytes(value: Any) -> Any:
+    result = np.empty(value.shape, object)
+    for index in np.ndindex(value.shape):
+        item = value[index]
+        result[index] = item.encode() if isinstance(item, str) else bytes(item)
+    return result
+
+
+def copy_into(buffer: Any, value: Any, location: Location) -> None:
+    """Copy an array into a buffer of its shape, from the host or a GPU to the host or a GPU."""
+    if location[0] == 0:
+        np.copyto(buffer, to_host(value), casting="same_kind")
+        return
+    xp = array_module(location[0])
+    if not isinstance(value, np.ndarray) and value.device.id != location[1]:
+        value.device.synchronize()
+    with xp.cuda.Device(location[1]):
+        buffer[...] = xp.asarray(value)

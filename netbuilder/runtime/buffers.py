@@ -1,0 +1,115 @@
+"""Where the values of a plan lie: the last version of a name in its blob, earlier ones with it or apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from netbuilder.ops.engines.layouts import new_buffer, prepare_reorder
+from netbuilder.runtime.blob import Blob, EdgeContext
+from netbuilder.runtime.compiler import Compilation
+from netbuilder.runtime.values import Step, Value
+
+__all__ = ["Output", "assign_buffers", "needs_detour"]
+
+
+class Output:
+    """A blob that a plan writes: the buffer it gets, and how it is computed if no kernel writes it."""
+
+    __slots__ = ("blob", "value")
+
+    def __init__(self, blob: Blob, value: Value) -> None:
+        self.blob = blob
+        self.value = value
+
+
+def assign_buffers(
+    plan: Compilation, make_blob: Callable[[str], Blob], may_relayout: Callable[[Blob], bool]
+) -> tuple[list[Output], dict[str, Any]]:
+    """Give every value of a plan its buffer.
+
+    A blob that the plan both reads and writes has to end in the buffer in which it began. Where the writer wants
+    another layout (an update in the layout of the gradient), the blob changes its layout for good, if nobody else
+    has chosen one before: the layouts asked for are returned, and the plan is to be compiled again with them. Where
+    the blob cannot change, a step that copies the value back is added.
+
+    Returns:
+        The blobs written, and the layouts wanted by name (then no buffer is set).
+    """
+    versions: dict[str, list[Value]] = {}
+    for value in plan.values:
+        if value.producer is not None or value.blob is not None or value.lazy is not None:
+            if not _is_copy(value):
+                versions.setdefault(value.name, []).append(value)
+
+    wanted: dict[str, Any] = {}
+    for name, chain in versions.items():
+        first, final = chain[0], _physical(chain[-1])
+        if first.blob is not None and final is not first and _same_kind(first, final):
+            assert first.spec is not None and final.spec is not None
+            if first.spec.layout != final.spec.layout and may_relayout(first.blob):
+                wanted[name] = final.spec.layout
+    if wanted:
+        return [], wanted
+
+    outputs: list[Output] = []
+    for name, chain in versions.items():
+        first, last = chain[0], chain[-1]
+        final = _physical(last)
+        if first.blob is not None:
+            first.buffer = first.blob.buffer
+            if final is not first and _same_kind(first, final) and first.spec != final.spec:
+                final = last = _restored(plan, first, final)
+        if final is not first:
+            assert final.spec is not None
+            blob = first.blob or make_blob(name)
+            final.buffer = blob.buffer_for(final.spec, final.location)
+            outputs.append(Output(blob, last))
+        for value in reversed(chain):
+            if value.shares is not None and value.shares.buffer is None and value.shares.blob is None:
+                value.shares.buffer = value.buffer
+    for value in plan.values:
+        if value.buffer is None and (value.producer is not None or _is_copy(value)):
+            assert value.spec is not None
+            value.buffer = new_buffer(value.spec, value.location)
+    return outputs, {}
+
+
+def _restored(plan: Compilation, first: Value, final: Value) -> Value:
+    """Return the last version of a name in the layout that its blob has, made by one more step."""
+    assert first.spec is not None
+    assert final.spec is not None
+    assert final.producer is not None
+    restored = Value(final.name, final.version + 1, first.spec, None, final.location)
+    prepared = prepare_reorder(EdgeContext(), final.spec, first.spec)
+    step = Step(final.producer.node, prepared, [final], [restored], final.producer.lane, "restore")
+    restored.producer = step
+    plan.steps.append(step)
+    plan.values.append(restored)
+    return restored
+
+
+def _is_copy(value: Value) -> bool:
+    """Whether the value is a copy of another one in a layout or place of its own."""
+    return value.producer is not None and value.producer.what == "reorder"
+
+
+def _physical(value: Value) -> Value:
+    return value.lazy_from if value.lazy_from is not None else value
+
+
+def _same_kind(a: Value, b: Value) -> bool:
+    assert a.spec is not None and b.spec is not None
+    return a.spec.plain == b.spec.plain and a.location == b.location
+
+
+def needs_detour(step: Step, j: int) -> bool:
+    """Whether output ``j`` lies in the buffer of an input that its kernel may not overwrite."""
+    out = step.outputs[j]
+    if out is None:
+        return False
+    allowed = set(step.prepared.inplace)
+    return any(
+        value is not None and value.buffer is out.buffer and (i, j) not in allowed
+        for i, value in enumerate(step.inputs)
+    )

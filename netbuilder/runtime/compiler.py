@@ -1,0 +1,306 @@
+"""The plan compiler: from a net's operators and the specs of its inputs to steps over values.
+
+A plan covers the operators from ``start`` up to the first one whose output shapes depend on data. The phases:
+shapes, values (each write makes a new version), fusion, kernels with their layouts, buffers, binding.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.layouts import HOST, Location, prepare_reorder
+from netbuilder.ops.operator import STRING, TensorSpec
+from netbuilder.ops.registry import plain_kernel, prepared_kernels
+from netbuilder.proto import BlobError, NetError
+from netbuilder.runtime.blob import Blob
+from netbuilder.runtime.fusion import fuse
+from netbuilder.runtime.node_context import NodeContext
+from netbuilder.runtime.plain import plain_prepared, transfer
+from netbuilder.runtime.program import Instruction, describe, located
+from netbuilder.runtime.run_context import KernelContext
+from netbuilder.runtime.values import Node, Step, Value
+
+__all__ = ["Compilation", "Runner", "Setting", "compile_steps", "default_threads"]
+
+
+def default_threads() -> int:
+    """Return how many threads a step may use: OMP_NUM_THREADS, or the cores this process may run on."""
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a net is to be planned.
+
+    Args:
+        engines: libraries that may serve; None: all that are present, (): NumPy alone.
+        lanes: how many lanes; devices are dealt out over them.
+        threads: threads over all lanes.
+        fuse: whether neighbours may become one kernel.
+    """
+
+    engines: tuple[str, ...] | None = None
+    lanes: int = 1
+    threads: int = 1
+    fuse: bool = True
+
+    @property
+    def lane_threads(self) -> int:
+        return max(1, self.threads // self.lanes)
+
+    def allows(self, engine: str) -> bool:
+        return engine == "" or self.engines is None or engine in self.engines
+
+
+@dataclass(slots=True)
+class Compilation:
+    """What the compiler hands to the buffer phase."""
+
+    end: int
+    steps: list[Step]
+    values: list[Value]
+    last: dict[str, Value]
+    externals: dict[str, Value]
+
+
+class Runner(Protocol):
+    """What the compiler needs to know of the net it compiles for (see ``runtime.net.RuntimeNet``)."""
+
+    name: str
+    program: list[Instruction]
+
+    def find_blob(self, name: str) -> Blob | None:
+        """The blob of that name, or None."""
+
+    def kernel_context(self, instruction: Instruction) -> KernelContext:
+        """What the kernels of an operator are given."""
+
+
+def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | None:
+    """Compile the longest static run of operators from ``start``; None if the first is not static."""
+    if setting.allows("ONEDNN"):
+        getattr(onednn, "register_kernels", lambda: None)()
+    specs, end = _infer(net, start)
+    if end == start:
+        return None
+    nodes, last, externals, values = _values(net, start, end, specs)
+    if setting.fuse:
+        nodes = fuse(nodes, last, setting)
+    steps = _kernels(net, nodes, setting, values)
+    return Compilation(end, steps, values, last, externals)
+
+
+def _blob(net: Runner, name: str, instruction: Instruction) -> Blob:
+    blob = net.find_blob(name)
+    if blob is None or (blob.spec is None and blob.buffer is None):
+        error = BlobError(f"input blob {name!r} holds no value; feed it, or run the net that makes it, first")
+        raise located(describe(net.name, instruction), error)
+    return blob
+
+
+def _blob_spec(blob: Blob) -> TensorSpec:
+    return blob.spec if blob.spec is not None else TensorSpec((), STRING)
+
+
+def _infer(net: Runner, start: int) -> tuple[list[tuple[TensorSpec, ...]], int]:
+    """Return the plain specs of all outputs, and the first operator that a plan cannot hold."""
+    known: dict[str, TensorSpec] = {}
+    specs: list[tuple[TensorSpec, ...]] = []
+    for index in range(start, len(net.program)):
+        instruction = net.program[index]
+        if instruction.op.dynamic:
+            return specs, index
+        ins = []
+        for name in instruction.inputs:
+            spec = known.get(name)
+            if spec is None:
+                spec = known[name] = _blob_spec(_blob(net, name, instruction)).plain
+            ins.append(spec)
+        try:
+            outs = tuple(instruction.op.infer(*ins))
+        except NotImplementedError:
+            return specs, index
+        except Exception as error:
+            raise located(describe(net.name, instruction), error) from error
+        if any(spec.dtype == STRING for spec in outs) or (
+            any(spec.dtype == STRING for spec in ins)
+            and not prepared_kernels(instruction.op_def.type, instruction.device[0])
+        ):
+            return specs, index
+        if len(outs) < len(instruction.outputs):
+            error = NetError(f"its shapes are known for {len(outs)} of {len(instruction.outputs)} outputs")
+            raise located(describe(net.name, instruction), error)
+        specs.append(outs)
+        known.update(zip(instruction.outputs, outs))
+    return specs, len(net.program)
+
+
+def _values(
+    net: Runner, start: int, end: int, specs: Sequence[tuple[TensorSpec, ...]]
+) -> tuple[list[Node], dict[str, Value], dict[str, Value], list[Value]]:
+    last: dict[str, Value] = {}
+    externals: dict[str, Value] = {}
+    values: list[Value] = []
+    nodes: list[Node] = []
+    for index in range(start, end):
+        instruction = net.program[index]
+        ins = []
+        for name in instruction.inputs:
+            value = last.get(name)
+            if value is None:
+                blob = _blob(net, name, instruction)
+                value = Value(name, 0, _blob_spec(blob), blob, blob.location)
+                last[name] = externals[name] = value
+                values.append(value)
+            value.readers += 1
+            ins.append(value)
+        outs = []
+        place = HOST if instruction.op.outputs_on_host else instruction.location
+        for name, spec in zip(instruction.outputs, specs[index - start]):
+            before = last.get(name)
+            value = Value(name, before.version + 1 if before else 0, spec.plain, None, place)
+            last[name] = value
+            values.append(value)
+            outs.append(value)
+        nodes.append(Node([instruction], ins, outs))
+    return nodes, last, externals, values
+
+
+def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Value]) -> list[Step]:
+    steps: list[Step] = []
+    lane_of = _Lanes(setting.lanes)
+    for node in nodes:
+        instruction = node.first
+        lane = lane_of(instruction.device)
+        run = net.kernel_context(instruction)
+        ctx = NodeContext(instruction.op_def, run, setting.lane_threads, node.inputs, node.outputs)
+        try:
+            prepared = _prepare(node, ctx, setting)
+            ins = []
+            for value, wanted in zip(node.inputs, prepared.inputs):
+                if wanted is None:
+                    ins.append(None)
+                    continue
+                ins.append(_in_form(value, wanted, instruction.location, node, lane, steps, values, ctx))
+        except Exception as error:
+            raise located(describe(net.name, instruction), error) from error
+        step = Step(node, prepared, ins, list(node.outputs), lane, prepared.name)
+        for j, value in enumerate(node.outputs):
+            spec = prepared.outputs[j] if j < len(prepared.outputs) else None
+            if spec is None:
+                step.outputs[j] = None
+                continue
+            value.spec = spec
+            value.producer = step
+        _share(step)
+        steps.append(step)
+    return steps
+
+
+class _Lanes:
+    """Deals devices out over lanes, in the order in which they are met."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._lanes: dict[tuple[int, int], int] = {}
+
+    def __call__(self, device: tuple[int, int]) -> int:
+        lane = self._lanes.get(device)
+        if lane is None:
+            lane = self._lanes[device] = len(self._lanes) % self._count
+        return lane
+
+
+def _prepare(node: Node, ctx: NodeContext, setting: Setting) -> Prepared:
+    specs = [value.spec for value in node.inputs]
+    if node.fused is not None:
+        prepared = node.fused(ctx, *specs)
+        if prepared is not None:
+            return prepared
+        raise NetError("a fused kernel could not be made")
+    instruction = node.first
+    op_type, device_type = instruction.op_def.type, instruction.device[0]
+    for row in prepared_kernels(op_type, device_type):
+        if setting.allows(row.engine):
+            prepared = row.make(instruction.op, ctx, *specs)
+            if prepared is not None:
+                return prepared  # type: ignore[no-any-return]
+    kernel = plain_kernel(op_type, device_type)
+    if kernel is None:
+        raise NetError(f"no kernel of {op_type!r} serves inputs {[s and (s.shape, str(s.dtype)) for s in specs]}")
+    outs = [value.spec for value in node.outputs]
+    return plain_prepared(instruction.op, ctx.run, kernel, specs, outs, instruction.location)  # type: ignore[arg-type]
+
+
+def _in_form(
+    value: Value,
+    wanted: TensorSpec,
+    location: Location,
+    node: Node,
+    lane: int,
+    steps: list[Step],
+    values: list[Value],
+    ctx: NodeContext,
+) -> Value:
+    """Return ``value`` in the layout and place that a kernel wants: itself, or a copy, made once."""
+    assert value.spec is not None
+    if value.spec.dtype == STRING:
+        return value
+    if value.location != location:
+        value = _copy(value, value.spec.plain, value.location, node, lane, steps, values, ctx)
+        value = _copy(value, value.spec.plain, location, node, lane, steps, values, ctx)
+    return _copy(value, wanted, location, node, lane, steps, values, ctx)
+
+
+def _copy(
+    value: Value,
+    wanted: TensorSpec,
+    location: Location,
+    node: Node,
+    lane: int,
+    steps: list[Step],
+    values: list[Value],
+    ctx: NodeContext,
+) -> Value:
+    if value.spec == wanted and value.location == location:
+        return value
+    key = (wanted.layout, location)
+    copy = value.copies.get(key)
+    if copy is None:
+        assert value.spec is not None
+        if location != value.location:
+            prepared = transfer(value.spec, location)
+        else:
+            prepared = prepare_reorder(ctx, value.spec, wanted)
+        copy = Value(value.name, value.version, wanted, None, location)
+        copy.published = value.published
+        step = Step(node, prepared, [value], [copy], lane, "reorder")
+        copy.producer = step
+        value.copies[key] = copy
+        values.append(copy)
+        steps.append(step)
+    return copy
+
+
+def _share(step: Step) -> None:
+    """Let outputs that overwrite an input of the same name keep its buffer, where the kernel can."""
+    allowed = set(step.prepared.inplace)
+    for j, out in enumerate(step.outputs):
+        if out is None:
+            continue
+        for i, value in enumerate(step.inputs):
+            if value is None or value.name != out.name or (i, j) not in allowed:
+                continue
+            original = step.node.inputs[i]
+            if value is original and value.spec == out.spec and value.location == out.location:
+                if value.version == out.version - 1:
+                    out.shares = value
+                    break

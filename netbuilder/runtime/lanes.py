@@ -1,0 +1,164 @@
+"""Lanes: threads that run the steps of a plan side by side, each in its order, waiting where they depend."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = ["LaneProgram", "thread_count"]
+
+Call = Callable[[], object]
+
+
+class _Stopped(Exception):
+    """Another lane failed."""
+
+
+class _Worker(threading.Thread):
+    """A thread that runs one job after another; it waits in between and ends with the process."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(name=f"netbuilder-lane-{number}", daemon=True)
+        self._go = threading.Lock()
+        self._go.acquire()
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._job: Call = lambda: None
+        self.start()
+
+    def begin(self, job: Call) -> None:
+        self._job = job
+        self._go.release()
+
+    def wait(self) -> None:
+        self._done.acquire()
+
+    def run(self) -> None:
+        while True:
+            self._go.acquire()
+            self._job()
+            self._done.release()
+
+
+class _Pool:
+    """Workers that are free; made when first needed and kept for all plans of the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[_Worker] = []
+        self.made = 0
+
+    def take(self, count: int) -> list[_Worker]:
+        with self._lock:
+            while len(self._free) < count:
+                self.made += 1
+                self._free.append(_Worker(self.made))
+            taken = self._free[-count:]
+            del self._free[-count:]
+            return taken
+
+    def give_back(self, workers: list[_Worker]) -> None:
+        with self._lock:
+            self._free.extend(workers)
+
+
+_pool = _Pool()
+
+
+def thread_count() -> int:
+    """Return how many lane threads the process has made."""
+    return _pool.made
+
+
+class LaneProgram:
+    """Calls dealt out over lanes, with the waits between them.
+
+    Args:
+        calls: what to run, in the order that a single thread would use.
+        lanes: the lane of each call.
+        after: for each call, the earlier ones (by index) that it has to wait for; those in its own lane may be named.
+        count: how many lanes.
+    """
+
+    def __init__(
+        self, calls: Sequence[Call], lanes: Sequence[int], after: Sequence[Sequence[int]], count: int
+    ) -> None:
+        self._locks: list[Any] = []
+        self._stop = False
+        self._failure: tuple[int, BaseException] | None = None
+        self._items: list[list[tuple[Call, int]]] = [[] for _ in range(count)]
+        signals: list[list[Call]] = [[] for _ in calls]
+        waits: list[list[Call]] = [[] for _ in calls]
+        # What lane a has seen of lane b: waiting for an earlier call of b again would be in vain.
+        seen = [[-1] * count for _ in range(count)]
+        at_call: list[list[int]] = []
+        for index, lane in enumerate(lanes):
+            for source in sorted(after[index], reverse=True):
+                other = lanes[source]
+                if other != lane and seen[lane][other] < source:
+                    wait, signal = self._edge()
+                    waits[index].append(wait)
+                    signals[source].append(signal)
+                    seen[lane] = [max(a, b) for a, b in zip(seen[lane], at_call[source])]
+                    seen[lane][other] = max(seen[lane][other], source)
+            seen[lane][lane] = index
+            at_call.append(list(seen[lane]))
+        for index, lane in enumerate(lanes):
+            for call in (*waits[index], calls[index], *signals[index]):
+                self._items[lane].append((call, index))
+        self._programs = [[call for call, _ in items] for items in self._items]
+
+    def _edge(self) -> tuple[Call, Call]:
+        lock = threading.Lock()
+        lock.acquire()
+        self._locks.append(lock)
+
+        def wait() -> None:
+            lock.acquire()
+            if self._stop:
+                raise _Stopped
+
+        def signal() -> None:
+            try:
+                lock.release()
+            except RuntimeError:  # a lane that failed has released it already
+                if not self._stop:
+                    raise
+
+        return wait, signal
+
+    def _run_lane(self, lane: int) -> None:
+        calls = iter(self._programs[lane])
+        try:
+            for call in calls:
+                call()
+        except _Stopped:
+            pass
+        except BaseException as error:
+            position = len(self._programs[lane]) - calls.__length_hint__() - 1
+            if self._failure is None:
+                self._failure = (self._items[lane][position][1], error)
+            self._stop = True
+            for lock in self._locks:
+                if lock.locked():
+                    try:
+                        lock.release()
+                    except RuntimeError:
+                        continue
+
+    def run(self) -> tuple[int, BaseException] | None:
+        """Run all calls; return the first failure (index of the call, error), or None."""
+        workers = _pool.take(len(self._programs) - 1)
+        for lane, worker in enumerate(workers, start=1):
+            worker.begin(lambda lane=lane: self._run_lane(lane))  # type: ignore[misc]
+        self._run_lane(0)
+        for worker in workers:
+            worker.wait()
+        _pool.give_back(workers)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self._stop = False
+            for lock in self._locks:
+                lock.acquire(blocking=False)
+        return failure

@@ -1,0 +1,212 @@
+"""A created net: a snapshot of a NetDef, its plans for the shapes seen so far, and how it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from netbuilder.ops.engines.layouts import HOST
+from netbuilder.ops.operator import STRING
+from netbuilder.ops.registry import plain_kernel
+from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.proto.arguments import arguments
+from netbuilder.runtime.blob import Blob
+from netbuilder.runtime.compiler import Setting
+from netbuilder.runtime.plan import Plan, make_plan
+from netbuilder.runtime.program import Instruction, describe, located, read_program
+from netbuilder.runtime.run_context import KernelContext
+
+__all__ = ["NET_TYPES", "RuntimeNet"]
+
+ONE_LANE = ("", "simple", "simple_refcount", "async_simple")
+MANY_LANES = ("dag", "prof_dag", "async_dag", "async_polling", "async_scheduling", "parallel", "async_net_executor")
+NET_TYPES = tuple(t for t in ONE_LANE + MANY_LANES if t)
+
+_KEPT_PLANS = 8  # per start: as many shapes alternate without compiling again
+
+
+class Clock:
+    """Counts the runs of a net; random operators draw by it."""
+
+    __slots__ = ("iteration",)
+
+    def __init__(self) -> None:
+        self.iteration = 0
+
+
+class RuntimeNet:
+    """A net in a workspace, ready to run.
+
+    Args:
+        net: the net; a copy is kept, so later edits have no effect.
+        workspace: where its blobs are.
+        engines: see ``Setting``; None: the workspace's.
+        inner: the net is held by an operator: its inputs are not checked before it runs.
+        fuse: whether the plan may join neighbours.
+
+    Raises:
+        NetError: the net is wrong (see ``read_program``), or its type is unknown.
+    """
+
+    def __init__(
+        self,
+        net: NetDef,
+        workspace: Any,
+        *,
+        engines: tuple[str, ...] | None = None,
+        inner: bool = False,
+        fuse: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        if net.type not in ONE_LANE + MANY_LANES:
+            raise NetError(f"net {net.name!r}: unknown type {net.type!r}; the types are {', '.join(NET_TYPES)}")
+        self.proto = NetDef()
+        self.proto.CopyFrom(net)
+        self.name = net.name
+        self.workspace = workspace
+        self.program = read_program(self.proto, None if inner else workspace.has)
+        self.clock = clock or Clock()
+        self._replicas = _replica_prefixes(self.proto)
+        threads = workspace.threads
+        devices = {instruction.device for instruction in self.program}
+        lanes = 1
+        if net.type in MANY_LANES:
+            lanes = max(1, min(len(devices), self.proto.num_workers or len(devices), threads))
+        self.setting = Setting(engines if engines is not None else workspace.engines, lanes, threads, fuse)
+        self._plans: dict[int, list[Plan]] = {}
+        self._current: dict[int, Plan | None] = {}
+        self._single: Plan | None = None
+        self._contexts: dict[int, KernelContext] = {}
+
+    # What the compiler asks of a net.
+
+    def find_blob(self, name: str) -> Blob | None:
+        return self.workspace.find(name)  # type: ignore[no-any-return]
+
+    def kernel_context(self, instruction: Instruction) -> KernelContext:
+        context = self._contexts.get(instruction.index)
+        if context is None:
+            stream, replica = self._stream(instruction)
+            context = self._contexts[instruction.index] = KernelContext(
+                instruction.op_def,
+                self.workspace,
+                seed=self.workspace.seed,
+                stream=stream,
+                replica=replica,
+                compile_net=self._compile_inner,
+                clock=self.clock,
+            )
+        return context
+
+    def _stream(self, instruction: Instruction) -> tuple[str, int]:
+        """Return the name of the operator's random stream, without its replica's prefix, and the replica."""
+        name = instruction.outputs[0] if instruction.outputs else instruction.op_def.type
+        for replica, prefix in enumerate(self._replicas):
+            if name.startswith(prefix):
+                return name[len(prefix) :], replica
+        return name, 0
+
+    def _compile_inner(self, net: NetDef) -> Callable[[], None]:
+        inner = RuntimeNet(
+            net, self.workspace, engines=self.setting.engines, inner=True, fuse=self.setting.fuse, clock=self.clock
+        )
+        return inner.run_first
+
+    # Running.
+
+    def run(self) -> None:
+        """Run the net once.
+
+        Raises:
+            NetError, DeviceError, OperatorError: an operator failed, or an input is missing.
+        """
+        self.clock.iteration += 1
+        self._run_once()
+
+    def run_first(self) -> None:
+        """Run a net that is not kept, as iteration 0: initial values do not depend on what ran before."""
+        self._run_once()
+
+    def forget_plans(self) -> None:
+        """Compile again at the next run: a blob has been removed."""
+        self._plans.clear()
+        self._current.clear()
+        self._single = None
+
+    def _run_once(self) -> None:
+        plan = self._single
+        if plan is not None and plan.seen == plan._generation.number:
+            plan.run()
+            return
+        index, count = 0, len(self.program)
+        while index < count:
+            plan = self._plan_at(index)
+            if plan is not None:
+                plan.run()
+                if index == 0 and plan.end == count:
+                    self._single = plan
+                index = plan.end
+            if index < count:
+                self._run_dynamic(self.program[index])
+                index += 1
+
+    def _plan_at(self, start: int) -> Plan | None:
+        """Return the plan for the blobs as they are, from the operator ``start`` on; None: run it by itself."""
+        if self.program[start].op.dynamic:
+            return None
+        current = self._current.get(start)
+        generation = self.workspace.generation
+        if current is not None and current.seen == generation.number:
+            return current
+        plans = self._plans.setdefault(start, [])
+        for plan in plans:
+            if plan.fits():
+                plan.take_over()
+                if not plan.is_stale():
+                    plan.seen = generation.number
+                    self._current[start] = plan
+                    return plan
+                plans.remove(plan)
+                break
+        made = make_plan(self, generation, start, self.setting, self.workspace.make)
+        if made is not None:
+            if len(plans) >= _KEPT_PLANS:
+                plans.pop(0)
+            plans.append(made)
+            made.take_over()
+        self._current[start] = made
+        return made
+
+    def _run_dynamic(self, instruction: Instruction) -> None:
+        context = self.kernel_context(instruction)
+        try:
+            kernel = plain_kernel(instruction.op_def.type, instruction.device[0])
+            if kernel is None:
+                raise NetError(f"operator {instruction.op_def.type!r} has no plain kernel")
+            inputs = [self._value(name, instruction) for name in instruction.inputs]
+            results = kernel(instruction.op, context, *inputs)
+            for name, result in zip(instruction.outputs, results):
+                blob = self.workspace.make(name)
+                if result is blob.buffer and blob.lazy is None:
+                    continue
+                host = instruction.op.outputs_on_host or instruction.location == HOST
+                blob.store(result, HOST if host else instruction.location)
+        except Exception as error:
+            raise located(describe(self.name, instruction), error) from error
+
+    def _value(self, name: str, instruction: Instruction) -> Any:
+        blob = self.find_blob(name)
+        if blob is None or (blob.spec is None and blob.buffer is None):
+            raise BlobError(f"input blob {name!r} holds no value; feed it, or run the net that makes it, first")
+        if blob.spec is None or blob.spec.dtype == STRING:
+            return blob.buffer
+        if blob.location != instruction.location:
+            return blob.at(instruction.location)
+        return blob.plain()
+
+
+def _replica_prefixes(net: NetDef) -> list[str]:
+    """Return the prefixes of a data-parallel net's replicas, from the record that Parallelize stored in it."""
+    value = arguments(net).get("replica_prefixes")
+    return [v.decode() if isinstance(v, bytes) else str(v) for v in value] if value else []
+

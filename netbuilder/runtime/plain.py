@@ -1,0 +1,96 @@
+"""Plain kernels as prepared ones: results are copied to where the plan wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.engines.arrays import array_module
+from netbuilder.ops.engines.layouts import Location
+from netbuilder.ops.operator import Operator, TensorSpec
+from netbuilder.proto import OperatorError
+from netbuilder.runtime.blob import copy_into
+from netbuilder.runtime.run_context import KernelContext
+
+__all__ = ["plain_prepared", "transfer"]
+
+Kernel = Callable[..., Any]
+
+
+def plain_prepared(
+    op: Operator,
+    ctx: KernelContext,
+    kernel: Kernel,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    location: Location,
+) -> Prepared:
+    """Return a plain kernel as a prepared one; any output may take the place of any input."""
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        overlap = any(out is given for out in outs for given in ins)
+        put = _put_host if location[0] == 0 else _putter(location)
+
+        def call() -> None:
+            results = kernel(op, ctx, *ins)
+            if len(results) < len(outs):
+                raise OperatorError(f"its kernel returned {len(results)} results for {len(outs)} outputs")
+            if overlap and len(outs) > 1:  # a result may be a view of an input that an earlier copy overwrites
+                results = [r.copy() for r in results]
+            for out, result in zip(outs, results):
+                if result is not out:
+                    put(out, result)
+
+        return call
+
+    pairs = [(i, j) for i in range(len(inputs)) for j in range(len(outputs))]
+    return Prepared(
+        [spec.plain for spec in inputs], [spec.plain for spec in outputs], bind, inplace=pairs, name="plain"
+    )
+
+
+def _put_host(out: Any, result: Any) -> None:
+    if np.shape(result) != out.shape:
+        raise OperatorError(f"its kernel returned shape {np.shape(result)} where its shapes say {out.shape}")
+    np.copyto(out, result)
+
+
+def _putter(location: Location) -> Callable[[Any, Any], None]:
+    def put(out: Any, result: Any) -> None:
+        if result.shape != out.shape:
+            raise OperatorError(f"its kernel returned shape {result.shape} where its shapes say {out.shape}")
+        if isinstance(out, np.ndarray):
+            copy_into(out, result, (0, 0))
+        else:
+            copy_into(out, result, location)
+
+    return put
+
+
+def transfer(source: TensorSpec, location: Location) -> Prepared:
+    """Return the prepared copy of a plain value to another place (host or GPU)."""
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        given, out = ins[0], outs[0]
+
+        def call() -> None:
+            copy_into(out, given, location)
+
+        return call
+
+    return Prepared([source.plain], [source.plain], bind, capturable=False, name="transfer")
+
+
+def on_gpu(call: Callable[[], Any], location: Location) -> Callable[[], None]:
+    """Return ``call`` run on a GPU, and waited for where it hands data to another device."""
+    xp = array_module(location[0])
+    device = xp.cuda.Device(location[1])
+
+    def run() -> None:
+        with device:
+            call()
+
+    return run

@@ -1,0 +1,216 @@
+"""A plan: the bound calls of a run of operators, for inputs of given shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from netbuilder.ops.engines.arrays import aligned_empty
+from netbuilder.ops.engines.layouts import Location, new_buffer
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.runtime.blob import Blob, Generation, copy_into
+from netbuilder.runtime.buffers import Output, assign_buffers, needs_detour
+from netbuilder.runtime.compiler import Compilation, Runner, Setting, compile_steps
+from netbuilder.runtime.lanes import LaneProgram
+from netbuilder.runtime.plain import on_gpu
+from netbuilder.runtime.program import describe, located
+from netbuilder.runtime.values import Step
+
+__all__ = ["Plan", "make_plan"]
+
+_ATTEMPTS = 4  # compilations until layouts of blobs that are read and written have settled; two are usual
+
+Call = Callable[[], object]
+
+
+class Plan:
+    """Bound calls over fixed buffers; running it again costs a loop over the calls."""
+
+    def __init__(
+        self,
+        net: Runner,
+        generation: Generation,
+        compilation: Compilation,
+        outputs: Sequence[Output],
+        setting: Setting,
+    ) -> None:
+        self.end = compilation.end
+        self.steps = compilation.steps
+        self.seen = -1
+        self._net = net
+        self._generation = generation
+        self._inputs: list[tuple[Blob, TensorSpec, Location, Any]] = []
+        for value in compilation.externals.values():
+            blob = value.blob
+            assert blob is not None
+            spec = value.spec if blob.spec is not None else None
+            self._inputs.append((blob, spec, blob.location, blob.buffer))  # type: ignore[arg-type]
+        self._outputs = [
+            (o.blob, (o.value.lazy_from or o.value), o.value.lazy) for o in outputs
+        ]
+        self._calls = _bind(net, self.steps, setting)
+        self._lanes: LaneProgram | None = None
+        if setting.lanes > 1:
+            self._lanes = LaneProgram(
+                self._calls, [step.lane for step in self.steps], _dependencies(self.steps), setting.lanes
+            )
+
+    def fits(self) -> bool:
+        """Whether the workspace's blobs are those that the plan was made for; false if one has another spec."""
+        for blob, spec, location, _ in self._inputs:
+            current = blob.spec
+            if (current is None) != (spec is None):
+                return False
+            if current is not None and (current.plain != spec.plain or blob.location != location):
+                return False
+        return True
+
+    def is_stale(self) -> bool:
+        """Whether a blob of the right shape lies in another buffer or layout than the plan was bound to."""
+        return any(blob.buffer is not buffer or blob.spec != spec for blob, spec, _, buffer in self._inputs)
+
+    def take_over(self) -> None:
+        """Bind the blobs that the plan writes to its buffers, and note the generation."""
+        for blob, _, _, _ in self._inputs:
+            if blob.lazy is not None:
+                blob.materialise()
+        for blob, value, lazy in self._outputs:
+            assert value.spec is not None
+            blob.bind(value.spec, value.buffer, value.location, lazy)
+        self.seen = self._generation.number
+
+    def run(self) -> None:
+        """Run every call once.
+
+        Raises:
+            NetError, DeviceError, OperatorError: an operator failed; the message says which, where, and who made it.
+        """
+        if self._lanes is not None:
+            failure = self._lanes.run()
+            if failure is not None:
+                raise self._located(*failure)
+            return
+        calls = iter(self._calls)
+        try:
+            for call in calls:
+                call()
+        except Exception as error:
+            raise self._located(len(self._calls) - calls.__length_hint__() - 1, error) from error
+
+    def _located(self, index: int, error: BaseException) -> BaseException:
+        step = self.steps[index]
+        where = describe(self._net.name, step.node.first)
+        if step.what in ("reorder", "restore"):
+            where += f" ({step.what})"
+        return located(where, error)
+
+
+def make_plan(
+    net: Runner,
+    generation: Generation,
+    start: int,
+    setting: Setting,
+    make_blob: Callable[[str], Blob],
+) -> Plan | None:
+    """Compile the longest static run of operators from ``start``; None if the first one is dynamic."""
+    for attempt in range(_ATTEMPTS):
+        compilation = compile_steps(net, start, setting)
+        if compilation is None:
+            return None
+
+        def may_relayout(blob: Blob, attempt: int = attempt) -> bool:
+            return attempt < _ATTEMPTS - 1 and (blob.owner is None or blob.owner is net)
+
+        outputs, wanted = assign_buffers(compilation, make_blob, may_relayout)
+        if not wanted:
+            break
+        for name, layout in wanted.items():
+            blob = compilation.externals[name].blob
+            assert blob is not None
+            blob.materialise()
+            blob.relayout(layout)
+            blob.owner = net
+    return Plan(net, generation, compilation, outputs, setting)
+
+
+def _bind(net: Runner, steps: Sequence[Step], setting: Setting) -> list[Call]:
+    scratch: list[Any] = [None] * setting.lanes
+    for lane in range(setting.lanes):
+        size = max((step.prepared.scratch for step in steps if step.lane == lane), default=0)
+        if size:
+            scratch[lane] = aligned_empty(size)
+    calls = []
+    for step in steps:
+        try:
+            calls.append(_bind_step(step, scratch[step.lane]))
+        except Exception as error:
+            raise located(describe(net.name, step.node.first), error) from error
+    return calls
+
+
+def _bind_step(step: Step, scratch: Any) -> Call:
+    ins = [None if value is None else _buffer_of(value) for value in step.inputs]
+    outs: list[Any] = []
+    detours: list[tuple[Any, Any, Location]] = []
+    for j, value in enumerate(step.outputs):
+        if value is None:
+            outs.append(None)
+        elif needs_detour(step, j):
+            assert value.spec is not None
+            aside = new_buffer(value.spec, value.location)
+            outs.append(aside)
+            detours.append((value.buffer, aside, value.location))
+        else:
+            outs.append(value.buffer)
+    call = step.prepared.bind(ins, outs, scratch)
+    if detours:
+        call = _with_detours(call, detours)
+    location = step.node.first.location
+    return call if location[0] == 0 else on_gpu(call, location)
+
+
+def _buffer_of(value: Any) -> Any:
+    if value.buffer is None and value.blob is not None:
+        return value.blob.buffer
+    return value.buffer
+
+
+def _with_detours(call: Call, detours: Sequence[tuple[Any, Any, Location]]) -> Call:
+    def run() -> None:
+        call()
+        for buffer, aside, location in detours:
+            copy_into(buffer, aside, location)
+
+    return run
+
+
+def _dependencies(steps: Sequence[Step]) -> list[set[int]]:
+    """Return for each step the earlier ones it has to follow: by buffers read and written, and control inputs."""
+    writer: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    named: dict[str, int] = {}
+    result: list[set[int]] = []
+    for index, step in enumerate(steps):
+        after: set[int] = set()
+        reads = {id(_buffer_of(v)) for v in step.inputs if v is not None}
+        writes = {id(v.buffer) for v in step.outputs if v is not None}
+        for buffer in reads | writes:
+            if buffer in writer:
+                after.add(writer[buffer])
+        for buffer in writes:
+            after.update(readers.pop(buffer, ()))
+        for part in step.node.parts:
+            after.update(named[name] for name in part.control if name in named)
+            for value in step.node.inputs:  # a kernel may use what its inputs' producer published
+                if value.producer is not None and value.published:
+                    after.add(named.get(value.name, index))
+        for buffer in reads - writes:
+            readers.setdefault(buffer, []).append(index)
+        for buffer in writes:
+            writer[buffer] = index
+        for value in step.outputs:
+            if value is not None:
+                named[value.name] = index
+        after.discard(index)
+        result.append(after)
+    return result

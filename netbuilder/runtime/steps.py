@@ -1,0 +1,110 @@
+"""Plans of nets: execution steps, run over a workspace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from netbuilder.proto import ExecutionStep, NetError, PlanDef
+
+__all__ = ["run_plan"]
+
+
+def run_plan(workspace: Any, plan: PlanDef) -> None:
+    """Create the nets of ``plan`` in ``workspace``, then run its steps in order.
+
+    Raises:
+        NetError: a step names a net that does not exist, or an operator failed.
+    """
+    for net in plan.network:
+        workspace.create_net(net, overwrite=True)
+    done: set[int] = set()
+    for step in plan.execution_step:
+        _run_step(workspace, step, done)
+
+
+def _run_step(workspace: Any, step: ExecutionStep, done: set[int]) -> None:
+    if step.substep and step.network:
+        raise NetError(f"execution step {step.name!r} has both substeps and nets; give it one of the two")
+    if step.only_once:
+        if id(step) in done:
+            return
+        done.add(id(step))
+    reporter = _Reporter(workspace, step) if step.report_net and step.report_interval > 0 else None
+    limit = step.num_iter if step.HasField("num_iter") else (None if step.should_stop_blob else 1)
+    iteration = 0
+    try:
+        while limit is None or iteration < limit:
+            began = time.monotonic()
+            if step.criteria_network:
+                workspace.run_net(step.criteria_network)
+            if step.concurrent_substeps and len(step.substep) > 1:
+                _run_together(workspace, step, done)
+            else:
+                for substep in step.substep:
+                    _run_step(workspace, substep, done)
+                    if _says_stop(workspace, step):
+                        return
+            for net in step.network:
+                workspace.run_net(net)
+                if _says_stop(workspace, step):
+                    return
+            iteration += 1
+            if step.run_every_ms:
+                time.sleep(max(0.0, step.run_every_ms / 1000 - (time.monotonic() - began)))
+    finally:
+        if reporter is not None:
+            reporter.stop()
+
+
+def _says_stop(workspace: Any, step: ExecutionStep) -> bool:
+    if not step.should_stop_blob:
+        return False
+    if not workspace.has(step.should_stop_blob):
+        raise NetError(f"execution step {step.name!r}: should_stop_blob {step.should_stop_blob!r} does not exist")
+    value = np.asarray(workspace.fetch(step.should_stop_blob))
+    if value.size != 1:
+        raise NetError(
+            f"execution step {step.name!r}: should_stop_blob {step.should_stop_blob!r} must hold one value, "
+            f"has shape {value.shape}"
+        )
+    return bool(value.reshape(-1)[0])
+
+
+def _run_together(workspace: Any, step: ExecutionStep, done: set[int]) -> None:
+    failures: list[BaseException] = []
+
+    def run(substep: ExecutionStep) -> None:
+        try:
+            _run_step(workspace, substep, done)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(substep,), daemon=True) for substep in step.substep]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+class _Reporter:
+    """Runs a net every so many seconds beside a step."""
+
+    def __init__(self, workspace: Any, step: ExecutionStep) -> None:
+        self._stopped = threading.Event()
+
+        def report() -> None:
+            while not self._stopped.wait(step.report_interval):
+                workspace.run_net(step.report_net)
+
+        self._thread = threading.Thread(target=report, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()

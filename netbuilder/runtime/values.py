@@ -1,0 +1,81 @@
+"""What a plan is made of: versioned values, and the steps that compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.runtime.blob import Blob
+from netbuilder.runtime.program import Instruction
+
+__all__ = ["Node", "Step", "Value"]
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """One version of a name's value: written once, by one step, or there when the plan starts.
+
+    Args:
+        name: the blob's name.
+        version: 0 is what the workspace held, or the first value made here.
+        spec: shape and dtype; the layout once the producer is prepared.
+        blob: for a value that was there before, the blob that holds it.
+        location: where its buffer lies.
+        shares: the value whose buffer this one overwrites (in place), if any.
+        copies: the same value elsewhere or in another layout, by (layout, location).
+        published: what the producing kernel keeps for the kernels that read the value.
+        lazy: computes the plain value from the buffers of others: its operator was fused away.
+        lazy_from: the value of the same name that takes its place in memory.
+    """
+
+    name: str
+    version: int
+    spec: TensorSpec | None = None
+    blob: Blob | None = None
+    location: Location = HOST
+    buffer: Any = None
+    producer: Step | None = None
+    shares: Value | None = None
+    readers: int = 0
+    copies: dict[tuple[Any, Location], Value] = field(default_factory=dict)
+    published: dict[str, Any] = field(default_factory=dict)
+    lazy: Callable[[], Any] | None = None
+    lazy_from: Value | None = None
+
+
+Maker = Callable[..., Prepared | None]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """An operator, or several fused into one, over values.
+
+    ``fused`` makes the prepared kernel of a fused node; ``parts`` are then its operators, the first of which stands
+    for it in messages.
+    """
+
+    parts: list[Instruction]
+    inputs: list[Value]
+    outputs: list[Value]
+    fused: Maker | None = None
+    removed: bool = False
+
+    @property
+    def first(self) -> Instruction:
+        return self.parts[0]
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A prepared kernel over values: an operator of the net, or a copy that the plan put in."""
+
+    node: Node
+    prepared: Prepared
+    inputs: list[Value | None]
+    outputs: list[Value | None]
+    lane: int
+    what: str = ""

@@ -1,0 +1,253 @@
+"""Workspaces: named blobs, and the nets that run over them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.engines.layouts import Location
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
+from netbuilder.runtime.blob import Blob, Generation
+from netbuilder.runtime.compiler import default_threads
+from netbuilder.runtime.net import RuntimeNet
+from netbuilder.runtime.steps import run_plan
+
+__all__ = ["Workspace"]
+
+
+class Workspace:
+    """Named blobs, and nets that read and write them.
+
+    Args:
+        engines: the libraries that may serve operators ("ONEDNN"); None: all that are present, (): NumPy alone.
+        threads: threads that a net may use; None: OMP_NUM_THREADS, or the cores of the machine.
+        seed: of all random operators; the same seed gives the same numbers.
+        fuse: whether plans may join neighbouring operators.
+
+    A workspace serves one thread at a time; different workspaces serve different threads side by side.
+
+    >>> ws = Workspace()
+    >>> ws.feed("x", np.float32([1.0, -2.0]))
+    >>> from netbuilder.proto.arguments import make_op
+    >>> ws.run_operator_once(make_op("Relu", ["x"], ["y"]))
+    >>> ws.fetch("y").tolist()
+    [1.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        *,
+        engines: tuple[str, ...] | None = None,
+        threads: int | None = None,
+        seed: int = 0,
+        fuse: bool = True,
+    ) -> None:
+        self.engines = engines
+        self.threads = threads or default_threads()
+        self.seed = seed
+        self.fuse = fuse
+        self.generation = Generation()
+        self._blobs: dict[str, Blob] = {}
+        self._nets: dict[str, RuntimeNet] = {}
+
+    def __repr__(self) -> str:
+        return f"Workspace({len(self._blobs)} blobs, {len(self._nets)} nets)"
+
+    # Blobs.
+
+    def feed(self, name: str, value: Any, device: DeviceOption | None = None) -> None:
+        """Set a blob.
+
+        Args:
+            name: the blob; made if it is not there.
+            value: an array of any dtype (strings too), a number, list, string or bytes, or any other object.
+            device: where the array is to lie; None: where the blob lies, or the host.
+
+        Raises:
+            NetError: the name is empty, or the array has a dtype that blobs cannot hold.
+            DeviceError: the device is missing.
+        """
+        name = str(name)
+        if not name:
+            raise NetError("a blob needs a name; got an empty one")
+        if isinstance(value, (bool, int, float, list, tuple, np.generic)):
+            value = np.asarray(value)
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "biufSUO":
+            raise NetError(f"blob {name!r}: arrays of dtype {value.dtype} cannot be fed; convert it to a real type")
+        location: Location | None = None
+        if device is not None:
+            location = (0, 0) if device.device_type != 1 else (1, device.device_id)
+        self.make(name).store(value, location)
+
+    def fetch(self, name: str) -> Any:
+        """Return a copy of a blob's value: a NumPy array in plain order, bytes, or the object.
+
+        Raises:
+            BlobError: there is no such blob, or it holds no value yet.
+        """
+        blob = self.get(str(name))
+        if blob.spec is None and blob.buffer is None:
+            raise BlobError(f"blob {str(name)!r} holds no value yet; run the net that makes it")
+        return blob.fetch()
+
+    def spec(self, name: str) -> TensorSpec | None:
+        """Return shape and dtype of a blob; None if it holds another kind of object."""
+        spec = self.get(str(name)).spec
+        return spec.plain if spec is not None else None
+
+    def has(self, name: str) -> bool:
+        """Whether a blob of that name exists."""
+        return str(name) in self._blobs
+
+    def blobs(self) -> list[str]:
+        """Return the names of all blobs, sorted."""
+        return sorted(self._blobs)
+
+    def remove(self, name: str) -> None:
+        """Remove a blob.
+
+        Raises:
+            BlobError: there is no such blob.
+        """
+        self.get(str(name))
+        del self._blobs[str(name)]
+        self._forget_plans()
+
+    def make(self, name: str) -> Blob:
+        """Return the blob of that name, made empty if it is not there."""
+        blob = self._blobs.get(name)
+        if blob is None:
+            blob = self._blobs[name] = Blob(name, self.generation)
+        return blob
+
+    def find(self, name: str) -> Blob | None:
+        return self._blobs.get(name)
+
+    def get(self, name: str) -> Blob:
+        """Return the blob of that name.
+
+        Raises:
+            BlobError: there is none; the message names the nearest ones.
+        """
+        blob = self._blobs.get(name)
+        if blob is None:
+            near = difflib.get_close_matches(name, self._blobs, n=3)
+            hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+            raise BlobError(f"no blob {name!r} in the workspace, which has {len(self._blobs)}{hint}")
+        return blob
+
+    def reset(self) -> None:
+        """Remove all blobs and nets."""
+        self._blobs.clear()
+        self._nets.clear()
+        self.generation.number += 1
+
+    def _forget_plans(self) -> None:
+        self.generation.number += 1
+        for net in self._nets.values():
+            net.forget_plans()
+
+    # Nets.
+
+    def create_net(self, net: Any, overwrite: bool = False, **options: Any) -> str:
+        """Take a snapshot of a net and make it ready to run; return its name.
+
+        Args:
+            net: a Net or NetDef.
+            overwrite: replace a net of that name.
+            options: see ``RuntimeNet`` (engines, fuse).
+
+        Raises:
+            NetError: a net of that name exists, or the net is wrong.
+        """
+        proto = proto_of(net, NetDef)
+        if proto.name in self._nets and not overwrite:
+            raise NetError(
+                f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name"
+            )
+        options.setdefault("fuse", self.fuse)
+        made = RuntimeNet(proto, self, **options)
+        for op in proto.op:
+            for name in op.output:
+                self.make(name)
+        self._nets[proto.name] = made
+        return proto.name  # type: ignore[no-any-return]
+
+    def run_net(self, name: Any, iterations: int = 1) -> None:
+        """Run a created net.
+
+        Raises:
+            NetError: there is no such net, or an operator failed.
+        """
+        net = self._nets.get(name)
+        if net is None:
+            net = self._net(name)
+        for _ in range(iterations):
+            net.run()
+
+    def _net(self, name: Any) -> RuntimeNet:
+        text = str(name.Name()) if hasattr(name, "Name") else getattr(name, "name", None) or str(name)
+        net = self._nets.get(text)
+        if net is None:
+            known = ", ".join(map(repr, sorted(self._nets))) or "none"
+            raise NetError(f"no net {text!r} in the workspace; create it first (created: {known})")
+        return net
+
+    def run_net_once(self, net: Any) -> None:
+        """Run a net that is not kept."""
+        proto = proto_of(net, NetDef)
+        RuntimeNet(proto, self, fuse=self.fuse).run_first()
+
+    def run_operator_once(self, op: OperatorDef) -> None:
+        """Run one operator."""
+        net = NetDef(name=op.name or op.type)
+        net.op.append(op)
+        self.run_net_once(net)
+
+    def run_operators_once(self, ops: Any) -> None:
+        """Run operators one after the other."""
+        for op in ops:
+            self.run_operator_once(op)
+
+    def run_plan(self, plan: Any) -> None:
+        """Create the nets of a plan and run its steps."""
+        run_plan(self, proto_of(plan, PlanDef))
+
+    def delete_net(self, name: str) -> None:
+        """Forget a created net; unknown names are ignored."""
+        self._nets.pop(str(name), None)
+
+    def nets(self) -> list[str]:
+        """Return the names of the created nets, sorted."""
+        return sorted(self._nets)
+
+    def net(self, name: Any) -> RuntimeNet:
+        """Return a created net.
+
+        Raises:
+            NetError: there is no such net.
+        """
+        return self._net(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.blobs())
+
+    def __contains__(self, name: object) -> bool:
+        return str(name) in self._blobs
+
+
+def proto_of(thing: Any, message: type) -> Any:
+    """Return the message behind a Net, Plan or the like; bytes are parsed."""
+    if isinstance(thing, message):
+        return thing
+    if hasattr(thing, "Proto"):
+        return thing.Proto()
+    if isinstance(thing, bytes):
+        parsed: Any = message()
+        parsed.ParseFromString(thing)
+        return parsed
+    raise NetError(f"expected a {message.__name__} or what has Proto(), got {thing!r}")

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from netbuilder.ops.contexts import GradientContext
+from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import Geometry, WindowArguments, channel_axis, image_shape, product
-from netbuilder.ops.operator import TensorSpec, require
-from netbuilder.ops.registry import register
+from netbuilder.ops.conv_windows import (
+    accumulate,
+    batch_parts,
+    channels_first,
+    column_matrices,
+    compute_dtype,
+    from_channels_first,
+)
+from netbuilder.ops.operator import TensorSpec, require, spec_of
+from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Conv", "ConvGradient"]
+__all__ = ["Conv", "ConvGradient", "correlate", "correlate_filter_gradient", "correlate_input_gradient"]
 
 
 @dataclass(frozen=True)
@@ -100,7 +110,7 @@ class ConvGradient(ConvArguments):
         require(
             self.n_out <= len(results),
             self,
-            f"with no_bias=1 it has 2 outputs (dW, dX), but {self.n_out} are asked for",
+            f"with no_bias=1 there are 2 outputs, dW and dX, but {self.n_out} are asked for",
         )
         return results[: self.n_out]
 
@@ -116,3 +126,92 @@ class ConvGradient(ConvArguments):
     def flops(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> int:
         passes = 2 if self.computes_dx else 1
         return 2 * passes * self.products(x, w) + (dy.size if self.computes_db else 0)
+
+
+def _bytes_per_image(geometry: Geometry, channels: int, small: Sequence[int], dtype: Any) -> int:
+    return channels * product(geometry.kernel) * product(small) * dtype.itemsize
+
+
+def correlate(xp: Any, x: Any, w: Any, geometry: Geometry, small: Sequence[int]) -> Any:
+    """Return the sums of X under each filter in each of the ``small`` places, (N, M, *small).
+
+    Args:
+        x: images (N, C, *extents).
+        w: filters (M, C / groups, *kernel).
+    """
+    n, groups, m = x.shape[0], geometry.groups, w.shape[0]
+    filters = w.reshape(groups, m // groups, product(w.shape[1:]))
+    y = xp.empty((n, groups, m // groups, product(small)), x.dtype)
+    for part in batch_parts(n, _bytes_per_image(geometry, x.shape[1], small, x.dtype)):
+        xp.matmul(filters, column_matrices(xp, x[part], geometry, small), out=y[part])
+    return y.reshape(n, m, *small)
+
+
+def correlate_input_gradient(xp: Any, dy: Any, w: Any, geometry: Geometry, extents: Sequence[int]) -> Any:
+    """Return the gradient of ``correlate`` by its images, (N, C, *extents).
+
+    Args:
+        dy: (N, M, *small).
+        w: filters (M, C / groups, *kernel).
+    """
+    n, groups, m, small = dy.shape[0], geometry.groups, w.shape[0], dy.shape[2:]
+    filters = w.reshape(groups, m // groups, product(w.shape[1:])).swapaxes(1, 2)
+    rows = dy.reshape(n, groups, m // groups, product(small))
+    channels = w.shape[1] * groups
+    dx = xp.empty((n, channels, *extents), dy.dtype)
+    for part in batch_parts(n, _bytes_per_image(geometry, channels, small, dy.dtype)):
+        dx[part] = accumulate(xp, xp.matmul(filters, rows[part]), extents, geometry, small)
+    return dx
+
+
+def correlate_filter_gradient(xp: Any, x: Any, dy: Any, geometry: Geometry) -> Any:
+    """Return the gradient of ``correlate`` by its filters, (M, C / groups, *kernel)."""
+    n, groups, m, small = dy.shape[0], geometry.groups, dy.shape[1], dy.shape[2:]
+    dw: Any = 0
+    for part in batch_parts(n, _bytes_per_image(geometry, x.shape[1], small, x.dtype)):
+        columns = column_matrices(xp, x[part], geometry, small)
+        rows = dy[part].reshape(columns.shape[0], groups, m // groups, -1)
+        # One product per group over all images, not one per image: the images' places are one long axis.
+        long_columns = columns.transpose(1, 2, 0, 3).reshape(groups, columns.shape[2], -1)
+        long_rows = rows.transpose(1, 2, 0, 3).reshape(groups, m // groups, -1)
+        dw = dw + xp.matmul(long_rows, long_columns.swapaxes(1, 2))
+    if n == 0:
+        dw = xp.zeros((m, x.shape[1] // groups * product(geometry.kernel)), x.dtype)
+    return dw.reshape(m, x.shape[1] // groups, *geometry.kernel)
+
+
+def add_bias(y: Any, b: Any) -> Any:
+    """Add a number per channel to channels-first images, in place."""
+    y += b.reshape(-1, *(1,) * (y.ndim - 2))
+    return y
+
+
+def sum_bias(dy: Any) -> Any:
+    """Return the sums of channels-first images, channel by channel."""
+    return dy.sum(axis=(0, *range(2, dy.ndim)))
+
+
+@kernel(Conv)
+def conv(op: Conv, ctx: RunContext, x: Any, w: Any, b: Any = None) -> tuple[Any, ...]:
+    xp, geometry = ctx.xp, op.geometry(spec_of(x), spec_of(w))
+    images, filters = (channels_first(xp, a.astype(compute_dtype(xp, a.dtype), copy=False), op.order) for a in (x, w))
+    y = correlate(xp, images, filters, geometry, geometry.out)
+    if b is not None:
+        add_bias(y, b)
+    return (from_channels_first(xp, y.astype(x.dtype, copy=False), op.order),)
+
+
+@kernel(ConvGradient)
+def conv_gradient(op: ConvGradient, ctx: RunContext, x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
+    xp, geometry = ctx.xp, op.geometry(spec_of(x), spec_of(w))
+    images, filters, slopes = (
+        channels_first(xp, a.astype(compute_dtype(xp, a.dtype), copy=False), op.order) for a in (x, w, dy)
+    )
+    dw = correlate_filter_gradient(xp, images, slopes, geometry)
+    results = [from_channels_first(xp, dw.astype(w.dtype, copy=False), op.order)]
+    if op.computes_db:
+        results.append(sum_bias(slopes).astype(w.dtype, copy=False))
+    if op.computes_dx:
+        dx = correlate_input_gradient(xp, slopes, filters, geometry, images.shape[2:])
+        results.append(from_channels_first(xp, dx.astype(x.dtype, copy=False), op.order))
+    return tuple(results)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from netbuilder.ops.contexts import GradientContext
+from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import product
-from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.ops.registry import register
+from netbuilder.ops.conv_windows import compute_dtype
+from netbuilder.ops.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -118,3 +120,35 @@ class FCTransposedGradient(_Backward):
     """Gradients of FCTransposed: dW = X^T dY, db = the column sums of dY, and dX = dY W^T if asked for."""
 
     _transposed = True
+
+
+def _matrices(op: FCArguments, x: Any, w: Any) -> tuple[Any, Any]:
+    """Return X as (rows, inputs) and W as (outputs, inputs), in the dtype to calculate in."""
+    m, n, k = op.sizes(spec_of(x), spec_of(w))
+    filters = w.reshape(k, n).T if op._transposed else w.reshape(n, k)
+    return x.reshape(m, k), filters
+
+
+def _fc(op: FC | FCTransposed, ctx: RunContext, x: Any, w: Any, b: Any) -> tuple[Any, ...]:
+    dtype = compute_dtype(ctx.xp, x.dtype)
+    rows, filters = _matrices(op, x.astype(dtype, copy=False), w.astype(dtype, copy=False))
+    y = rows @ filters.T
+    y += b
+    return (y.reshape(op.y_shape(spec_of(x), filters.shape[0])).astype(x.dtype, copy=False),)
+
+
+def _fc_gradient(op: FCGradient | FCTransposedGradient, ctx: RunContext, x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
+    dtype = compute_dtype(ctx.xp, x.dtype)
+    rows, filters = _matrices(op, x.astype(dtype, copy=False), w.astype(dtype, copy=False))
+    slopes = dy.astype(dtype, copy=False).reshape(rows.shape[0], filters.shape[0])
+    dw = rows.T @ slopes if op._transposed else slopes.T @ rows
+    results = [dw.reshape(w.shape).astype(w.dtype, copy=False), slopes.sum(axis=0).astype(w.dtype, copy=False)]
+    if op.n_out == 3:
+        results.append((slopes @ filters).reshape(x.shape).astype(x.dtype, copy=False))
+    return tuple(results)
+
+
+kernel(FC)(_fc)
+kernel(FCTransposed)(_fc)
+kernel(FCGradient)(_fc_gradient)
+kernel(FCTransposedGradient)(_fc_gradient)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from netbuilder.ops.contexts import GradientContext
+from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import Geometry, WindowArguments, channel_axis, image_extents, image_shape, product
-from netbuilder.ops.operator import TensorSpec, require
-from netbuilder.ops.registry import register
+from netbuilder.ops.conv_windows import channels_first, compute_dtype, crop, from_channels_first, pad_images, taps
+from netbuilder.ops.operator import TensorSpec, require, spec_of
+from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -115,3 +118,93 @@ class AveragePoolGradient(_Backward):
     """dX: each element of dY, divided by the size of its window, goes to all elements of the window."""
 
     count_include_pad: bool = False
+
+
+def _prepare(op: PoolArguments, xp: Any, *arrays: Any) -> list[Any]:
+    """Return arrays channels-first, in the dtype to calculate in."""
+    return [channels_first(xp, a.astype(compute_dtype(xp, a.dtype), copy=False), op.order) for a in arrays]
+
+
+def _finish(op: PoolArguments, xp: Any, y: Any, dtype: Any) -> tuple[Any, ...]:
+    return (from_channels_first(xp, y.astype(dtype, copy=False), op.order),)
+
+
+def _along(axis: int, start: int, windows: int, stride: int) -> tuple[slice, ...]:
+    """Index the element ``start`` of all windows along one image axis."""
+    return (slice(None),) * (axis + 2) + (slice(start, start + (windows - 1) * stride + 1, stride),)
+
+
+def _reduce(padded: Any, geometry: Geometry, combine: Any) -> Any:
+    """Reduce all windows of padded images, one axis after the other."""
+    for axis, (size, stride, out) in enumerate(zip(geometry.kernel, geometry.strides, geometry.out)):
+        reduced = padded[_along(axis, 0, out, stride)].copy()
+        for start in range(1, size):
+            combine(reduced, padded[_along(axis, start, out, stride)], out=reduced)
+        padded = reduced
+    return padded
+
+
+@kernel(MaxPool)
+def max_pool(op: MaxPool, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    xp, geometry = ctx.xp, op.geometry(spec_of(x))
+    (images,) = _prepare(op, xp, x)
+    if op.global_pooling:
+        y = images.max(axis=tuple(range(2, x.ndim)), keepdims=True)
+    else:
+        y = _reduce(pad_images(xp, images, geometry, -xp.inf), geometry, xp.maximum)
+    return _finish(op, xp, y, x.dtype)
+
+
+@kernel(MaxPoolGradient)
+def max_pool_gradient(op: MaxPoolGradient, ctx: RunContext, x: Any, y: Any, dy: Any) -> tuple[Any, ...]:
+    xp, geometry = ctx.xp, op.geometry(spec_of(x))
+    images, greatest, slopes = _prepare(op, xp, x, y, dy)
+    if op.global_pooling:
+        return _finish(op, xp, slopes * (images == greatest), x.dtype)
+    padded = pad_images(xp, images, geometry, -xp.inf)
+    d_padded = xp.zeros(padded.shape, slopes.dtype)
+    for _, index in taps(geometry, geometry.out):
+        d_padded[index] += slopes * (padded[index] == greatest)
+    return _finish(op, xp, crop(d_padded, images.shape[2:], geometry), x.dtype)
+
+
+def _window_sizes(op: AveragePool | AveragePoolGradient, xp: Any, geometry: Geometry, extents: Sequence[int]) -> Any:
+    """Return by how much the sum of each window is divided, (*out) or a number."""
+    if op.count_include_pad or not any(geometry.begin) and max(geometry.end) <= 0:
+        return float(product(geometry.kernel))
+    sizes = xp.ones((), xp.float32)
+    for n, k, s, b, out in zip(extents, geometry.kernel, geometry.strides, geometry.begin, geometry.out):
+        first = xp.arange(out) * s - b
+        inside = xp.minimum(first + k, n) - xp.maximum(first, 0)
+        sizes = sizes[..., None] * inside.astype(xp.float32)
+    return sizes
+
+
+@kernel(AveragePool)
+def average_pool(op: AveragePool, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    xp, geometry = ctx.xp, op.geometry(spec_of(x))
+    (images,) = _prepare(op, xp, x)
+    if op.global_pooling:
+        y = images.mean(axis=tuple(range(2, x.ndim)), keepdims=True)
+    else:
+        y = _reduce(pad_images(xp, images, geometry), geometry, xp.add)
+        y /= _window_sizes(op, xp, geometry, images.shape[2:])
+    return _finish(op, xp, y, x.dtype)
+
+
+@kernel(AveragePoolGradient)
+def average_pool_gradient(op: AveragePoolGradient, ctx: RunContext, x: Any, y: Any, dy: Any) -> tuple[Any, ...]:
+    xp, geometry = ctx.xp, op.geometry(spec_of(x))
+    images, slopes = _prepare(op, xp, x, dy)
+    extents = images.shape[2:]
+    if op.global_pooling:
+        shared = slopes / float(product(extents))
+        return _finish(op, xp, xp.broadcast_to(shared, images.shape), x.dtype)
+    spread = slopes / _window_sizes(op, xp, geometry, extents)
+    lengths = [n + b + max(0, e) for n, b, e in zip(extents, geometry.begin, geometry.end)]
+    for axis, (size, stride, out) in enumerate(zip(geometry.kernel, geometry.strides, geometry.out)):
+        wider = xp.zeros((*spread.shape[: axis + 2], lengths[axis], *spread.shape[axis + 3 :]), spread.dtype)
+        for start in range(size):
+            wider[_along(axis, start, out, stride)] += spread
+        spread = wider
+    return _finish(op, xp, crop(spread, extents, geometry), x.dtype)

@@ -50,7 +50,7 @@ def _fill(argument: Argument, value: Any) -> None:
     if isinstance(value, _WHOLE):
         argument.i = int(value)
     elif isinstance(value, _REAL):
-        argument.f = value
+        argument.f = float(value)
     elif isinstance(value, str):
         argument.s = value.encode()
     elif isinstance(value, bytes):
@@ -137,7 +137,7 @@ def set_argument(holder: OperatorDef | NetDef, name: str, value: Any) -> None:
 
 def make_device_option(device_type: int = 0, device_id: int = 0, **fields: Any) -> DeviceOption:
     """Return a device option; ``fields`` are the message's further ones (``random_seed``, ``node_name``, ...)."""
-    return DeviceOption(device_type=device_type, device_id=device_id, **fields)  # type: ignore[arg-type]
+    return DeviceOption(device_type=device_type, device_id=device_id, **fields)
 
 
 def make_op(

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
@@ -91,7 +91,7 @@ the field says 5 bytes, but only 3 are left
         raise _parse_error(data, message_class, source, str(error), allow_unknown) from None
     if not allow_unknown and not _fits(message):
         raise _parse_error(data, message_class, source, "bytes of another kind", allow_unknown)
-    if missing := message.FindInitializationErrors():
+    if missing := _missing_fields(message):
         raise ParseError(
             f"{_quoted(source)}: cannot read a {_name(message_class)}: all {len(data)} bytes were read, "
             f"but required fields are missing: {', '.join(missing)}"
@@ -165,7 +165,7 @@ def parse_text(text: str, message_class: type[M], *, source: str = "the given te
             f"{_quoted(source)}: cannot read a {_name(message_class)} as text: stopped at line {error.GetLine()}, "
             f"column {error.GetColumn()}: {reason}"
         ) from None
-    if missing := message.FindInitializationErrors():
+    if missing := _missing_fields(message):
         raise ParseError(
             f"{_quoted(source)}: cannot read a {_name(message_class)} as text: "
             f"required fields are missing: {', '.join(missing)}"
@@ -212,8 +212,12 @@ def _parse_error(
     return ParseError(what)
 
 
+def _missing_fields(message: Any) -> list[str]:
+    return message.FindInitializationErrors()  # not in the type stubs of Message
+
+
 def _check_complete(message: Message) -> None:
-    if missing := message.FindInitializationErrors():
+    if missing := _missing_fields(message):
         raise NetError(f"cannot serialise a {_name(type(message))}: required fields are missing: {', '.join(missing)}")
 
 
@@ -221,10 +225,10 @@ def _read(path: PathLike) -> bytes:
     try:
         return Path(path).read_bytes()
     except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, _missing(Path(path)), os.fspath(path)) from None
+        raise FileNotFoundError(errno.ENOENT, _neighbours(Path(path)), os.fspath(path)) from None
 
 
-def _missing(path: Path) -> str:
+def _neighbours(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"no such file: the folder {str(folder)!r} does not exist"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 
 __all__ = ["Fault", "find_fault", "is_plain_text"]
 
@@ -29,6 +30,9 @@ _WIRE_TYPE = {
     FieldDescriptor.TYPE_BYTES: _BYTES,
     FieldDescriptor.TYPE_MESSAGE: _BYTES,
 }  # every other type is an integer
+
+# Two classes describe messages, one in Python and one in protobuf's C library; the stubs name the first alone.
+Descriptor = Any
 
 # The parser of the protobuf library goes no deeper.
 _DEPTH_LIMIT = 100
@@ -102,7 +106,7 @@ def _message(
 
 
 def _field(
-    data: bytes, at: int, end: int, field: FieldDescriptor, wire: int, path: str, depth: int, allow_unknown: bool
+    data: bytes, at: int, end: int, field: Any, wire: int, path: str, depth: int, allow_unknown: bool
 ) -> int:
     """Check one field's value that starts at ``at``; return where it ends."""
     if wire != _BYTES:
@@ -122,18 +126,18 @@ def _field(
     return stop
 
 
-def _fits(field: FieldDescriptor, wire: int) -> bool:
+def _fits(field: Any, wire: int) -> bool:
     own = _WIRE_TYPE.get(field.type, _VARINT)
     return wire == own or (wire == _BYTES and own != _BYTES and _repeated(field))
 
 
-def _repeated(field: FieldDescriptor) -> bool:
+def _repeated(field: Any) -> bool:
     # `label` is deprecated on newer protobuf, `is_repeated` is missing on older ones.
     repeated = getattr(field, "is_repeated", None)
     return field.label == FieldDescriptor.LABEL_REPEATED if repeated is None else repeated
 
 
-def _packed(data: bytes, at: int, stop: int, field: FieldDescriptor, path: str, allow_unknown: bool) -> None:
+def _packed(data: bytes, at: int, stop: int, field: Any, path: str, allow_unknown: bool) -> None:
     wire = _WIRE_TYPE.get(field.type, _VARINT)
     if field.type == FieldDescriptor.TYPE_ENUM and not allow_unknown:
         while at < stop:
@@ -156,7 +160,7 @@ def _check_text(raw: bytes, start: int, path: str) -> None:
         raise _Misfit(offset, path, f"byte 0x{ord(found.group()):02x} is no text")
 
 
-def _check_enum(data: bytes, at: int, end: int, field: FieldDescriptor, path: str) -> None:
+def _check_enum(data: bytes, at: int, end: int, field: Any, path: str) -> None:
     value, _ = _varint(data, at, end, path)
     if value >= 1 << 63:
         value -= 1 << 64
@@ -213,12 +217,12 @@ def _varint(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:
     raise _Misfit(at, path, "an integer is longer than 10 bytes")
 
 
-def _join(path: str, field: FieldDescriptor, index: int) -> str:
+def _join(path: str, field: Any, index: int) -> str:
     name = f"{field.name}[{index}]" if _repeated(field) else field.name
     return f"{path}.{name}" if path else name
 
 
-def _unknown(descriptor: Descriptor, field: FieldDescriptor | None, number: int, wire: int) -> str:
+def _unknown(descriptor: Descriptor, field: Any, number: int, wire: int) -> str:
     if field is None:
         return f"{descriptor.name} has no field {number}"
     own = _WIRE_TYPE.get(field.type, _VARINT)

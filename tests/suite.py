@@ -53,7 +53,11 @@ def i64(*shape: int) -> TensorSpec:
 
 
 def floats(
-    *extents: int | tuple[int, int], low: float = -2.0, high: float = 2.0, apart: float = 0.0, avoid: float | None = None
+    *extents: int | tuple[int, int],
+    low: float = -2.0,
+    high: float = 2.0,
+    apart: float = 0.0,
+    avoid: float | None = None,
 ) -> st.SearchStrategy[Any]:
     """Float32 arrays; an extent is a number or a range (least, most).
 

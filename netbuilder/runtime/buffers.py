@@ -60,7 +60,7 @@ def assign_buffers(
             first.buffer = first.blob.buffer
             if final is not first and _same_kind(first, final) and first.spec != final.spec:
                 final = last = _restored(plan, first, final)
-        if final is not first:
+        if final.blob is None:
             assert final.spec is not None
             blob = first.blob or make_blob(name)
             final.buffer = blob.buffer_for(final.spec, final.location)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from netbuilder.ops.contexts import GradientContext
+from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.ops.registry import register
+from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -122,3 +123,56 @@ class Tanh(Activation):
 @dataclass(frozen=True)
 class TanhGradient(ActivationGradient):
     """dX = dY * (1 - Y * Y)."""
+
+
+@kernel(Relu)
+def relu(op: Relu, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.maximum(x, 0),)
+
+
+@kernel(ReluGradient)
+def relu_gradient(op: ReluGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    return (dy * (y > 0),)
+
+
+@kernel(LeakyRelu)
+def leaky_relu(op: LeakyRelu, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.where(x >= 0, x, op.alpha * x),)
+
+
+@kernel(LeakyReluGradient)
+def leaky_relu_gradient(op: LeakyReluGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    return (ctx.xp.where(y >= 0, dy, op.alpha * dy),)
+
+
+@kernel(Elu)
+def elu(op: Elu, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    return (xp.where(x >= 0, x, op.alpha * xp.expm1(xp.minimum(x, 0))),)
+
+
+@kernel(EluGradient)
+def elu_gradient(op: EluGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    return (ctx.xp.where(y >= 0, dy, dy * (y + op.alpha)),)
+
+
+@kernel(Sigmoid)
+def sigmoid(op: Sigmoid, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    e = xp.exp(-xp.abs(x))  # never overflows
+    return (xp.where(x >= 0, 1, e) / (1 + e),)
+
+
+@kernel(SigmoidGradient)
+def sigmoid_gradient(op: SigmoidGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    return (dy * y * (1 - y),)
+
+
+@kernel(Tanh)
+def tanh(op: Tanh, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.tanh(x),)
+
+
+@kernel(TanhGradient)
+def tanh_gradient(op: TanhGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    return (dy * (1 - y * y),)

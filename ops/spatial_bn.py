@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from netbuilder.ops.contexts import GradientContext
+from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import channel_axis, check_order
+from netbuilder.ops.conv_windows import compute_dtype
 from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.ops.registry import register
+from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -78,7 +80,7 @@ class SpatialBN(BNArguments):
             require(
                 len(others) == 6,
                 self,
-                f"with num_batches={self.num_batches} it takes the inputs sums and sumsq as well",
+                f"with num_batches={self.num_batches} it also takes the inputs sums and sumsq",
             )
         channels = others[0].with_shape(others[0].shape)
         return (x.plain, channels, channels, channels, channels)[: self.n_out]
@@ -104,8 +106,8 @@ class SpatialBNGradient(BNArguments):
     """Gradients of SpatialBN: of X, of the scale and of the bias.
 
     ``mean`` and ``inv_std`` are what SpatialBN saved; in test mode, the running mean and variance. With
-    ``num_batches`` > 1, the gradients of scale and bias, divided by ``num_batches``, come in as well, summed over all
-    shares of the batch, and are passed on.
+    ``num_batches`` > 1 the gradients of scale and bias come in, summed over all shares of the batch, and each share
+    gives out its part, the sums divided by ``num_batches``.
     """
 
     inputs = ("X", "scale", "dY", "mean", "inv_std", "dscale_sum?", "dbias_sum?")
@@ -126,3 +128,75 @@ class SpatialBNGradient(BNArguments):
 
     def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
         return 9 * x.size
+
+
+def _over_channels(op: BNArguments, x: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return the axes that statistics are taken over, the shape that lays channels along X, and the count."""
+    channel = channel_axis(op.order, x.ndim)
+    axes = tuple(i for i in range(x.ndim) if i != channel)
+    laid = tuple(-1 if i == channel else 1 for i in range(x.ndim))
+    return axes, laid, x.size // max(1, x.shape[channel])
+
+
+@kernel(SpatialBN)
+def spatial_bn(
+    op: SpatialBN,
+    ctx: RunContext,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    sums: Any = None,
+    sumsq: Any = None,
+) -> tuple[Any, ...]:
+    xp = ctx.xp
+    axes, laid, count = _over_channels(op, x)
+    values = x.astype(compute_dtype(xp, x.dtype), copy=False)
+    if op.is_test:
+        batch_mean, batch_var, running = mean, var, (mean, var)
+    else:
+        if op.num_batches > 1:
+            count *= op.num_batches
+            batch_mean = sums / count
+            batch_var = sumsq / count - batch_mean * batch_mean
+        else:
+            batch_mean = values.mean(axis=axes)
+            batch_var = xp.square(values - batch_mean.reshape(laid)).mean(axis=axes)
+        unbiased = count / (count - 1) if count > 1 else 1.0
+        old, new = op.momentum, 1.0 - op.momentum
+        running = (old * mean + new * batch_mean, old * var + (new * unbiased) * batch_var)
+    inv_std = 1.0 / xp.sqrt(batch_var + op.epsilon)
+    factor = scale * inv_std
+    y = values * factor.reshape(laid) + (bias - batch_mean * factor).reshape(laid)
+    return (y.astype(x.dtype, copy=False), *running, batch_mean, inv_std)
+
+
+@kernel(SpatialBNGradient)
+def spatial_bn_gradient(
+    op: SpatialBNGradient,
+    ctx: RunContext,
+    x: Any,
+    scale: Any,
+    dy: Any,
+    mean: Any,
+    inv_std: Any,
+    dscale_sum: Any = None,
+    dbias_sum: Any = None,
+) -> tuple[Any, ...]:
+    xp = ctx.xp
+    axes, laid, count = _over_channels(op, x)
+    values, slopes = (a.astype(compute_dtype(xp, a.dtype), copy=False) for a in (x, dy))
+    if op.is_test:
+        inv_std = 1.0 / xp.sqrt(inv_std + op.epsilon)  # the input is the running variance then
+    normal = (values - mean.reshape(laid)) * inv_std.reshape(laid)
+    factor = (scale * inv_std).reshape(laid)
+    if op.num_batches > 1 and not op.is_test:
+        dscale, dbias = dscale_sum / op.num_batches, dbias_sum / op.num_batches
+    else:
+        dscale, dbias = (slopes * normal).sum(axis=axes), slopes.sum(axis=axes)
+    if op.is_test:
+        dx = factor * slopes
+    else:
+        dx = factor * (slopes - (dbias / count).reshape(laid) - normal * (dscale / count).reshape(laid))
+    return (dx.astype(x.dtype, copy=False), dscale, dbias)

@@ -1,0 +1,118 @@
+"""Windows over arrays of images, for NumPy and CuPy alike: padding, windows as rows of a matrix, and the way back.
+
+Images are channels-first here, (N, C, *extents); other orders come and go as views.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from netbuilder.ops.conv_geometry import Geometry, product
+
+__all__ = [
+    "accumulate",
+    "batch_parts",
+    "channels_first",
+    "column_matrices",
+    "compute_dtype",
+    "crop",
+    "from_channels_first",
+    "pad_images",
+    "taps",
+    "windows",
+]
+
+_PART = 1 << 26  # bytes: convolution unrolls at most about so much of a batch at a time
+
+
+def compute_dtype(xp: Any, dtype: Any) -> Any:
+    """Return the dtype to calculate in: float32 for half precision, else ``dtype`` itself."""
+    return xp.float32 if dtype == xp.float16 else dtype
+
+
+def channels_first(xp: Any, x: Any, order: str) -> Any:
+    """Return images or filters with the channels on axis 1, as a view."""
+    return x if order == "NCHW" else xp.moveaxis(x, -1, 1)
+
+
+def from_channels_first(xp: Any, y: Any, order: str) -> Any:
+    """Return channels-first images in ``order``, contiguous."""
+    return xp.ascontiguousarray(y if order == "NCHW" else xp.moveaxis(y, 1, -1))
+
+
+def pad_images(xp: Any, x: Any, geometry: Geometry, value: float = 0.0) -> Any:
+    """Return images with ``value`` around them; X itself where the geometry has no pads."""
+    end = [max(0, e) for e in geometry.end]
+    if not any(geometry.begin) and not any(end):
+        return x
+    extents = [n + b + e for n, b, e in zip(x.shape[2:], geometry.begin, end)]
+    padded = xp.full((*x.shape[:2], *extents), value, x.dtype)
+    padded[_inside(x.shape[2:], geometry)] = x
+    return padded
+
+
+def _inside(extents: Sequence[int], geometry: Geometry) -> tuple[slice, ...]:
+    return (slice(None), slice(None), *(slice(b, b + n) for n, b in zip(extents, geometry.begin)))
+
+
+def crop(padded: Any, extents: Sequence[int], geometry: Geometry) -> Any:
+    """Return the part of padded images that lies inside the pads, as a view."""
+    return padded[_inside(extents, geometry)]
+
+
+def taps(geometry: Geometry, small: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+    """Yield for each element of the window its place, and the index of padded images that gives it for all windows.
+
+    Args:
+        small: how many windows there are along each image axis.
+    """
+    for place in itertools.product(*(range(k) for k in geometry.kernel)):
+        starts = [k * d for k, d in zip(place, geometry.dilations)]
+        along = [slice(a, a + (n - 1) * s + 1, s) for a, n, s in zip(starts, small, geometry.strides)]
+        yield place, (slice(None), slice(None), *along)
+
+
+def windows(xp: Any, padded: Any, geometry: Geometry, small: Sequence[int]) -> Any:
+    """Return all windows of padded images as a view, (N, C, *kernel, *small)."""
+    steps = padded.strides[2:]
+    return xp.lib.stride_tricks.as_strided(
+        padded,
+        shape=(*padded.shape[:2], *geometry.kernel, *small),
+        strides=(
+            *padded.strides[:2],
+            *(s * d for s, d in zip(steps, geometry.dilations)),
+            *(s * t for s, t in zip(steps, geometry.strides)),
+        ),
+    )
+
+
+def column_matrices(xp: Any, x: Any, geometry: Geometry, small: Sequence[int]) -> Any:
+    """Return for each image and group a matrix with a window per column, (N, groups, C / groups * kernel, windows)."""
+    view = windows(xp, pad_images(xp, x, geometry), geometry, small)
+    rows = x.shape[1] // geometry.groups * product(geometry.kernel)
+    return view.reshape(x.shape[0], geometry.groups, rows, product(small))
+
+
+def accumulate(xp: Any, columns: Any, extents: Sequence[int], geometry: Geometry, small: Sequence[int]) -> Any:
+    """Return images (N, C, *extents) that hold at each place the sum over all windows that cover it.
+
+    The reverse of ``column_matrices``.
+    """
+    n, channels = columns.shape[0], columns.shape[1] * columns.shape[2] // product(geometry.kernel)
+    if product(geometry.kernel) == 1 and tuple(small) == tuple(extents) and not any(geometry.begin):
+        return columns.reshape(n, channels, *extents)
+    parts = columns.reshape(n, channels, *geometry.kernel, *small)
+    lengths = [e + b + max(0, t) for e, b, t in zip(extents, geometry.begin, geometry.end)]
+    padded = xp.zeros((n, channels, *lengths), columns.dtype)
+    for place, index in taps(geometry, small):
+        padded[index] += parts[(slice(None), slice(None), *place)]
+    return crop(padded, extents, geometry)
+
+
+def batch_parts(n: int, bytes_per_image: int) -> Iterator[slice]:
+    """Cut a batch into parts whose unrolled windows stay in the order of 64 MiB."""
+    step = max(1, _PART // max(1, bytes_per_image))
+    for start in range(0, n, step):
+        yield slice(start, min(n, start + step))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,11 @@ def make_argument(name: str, value: Any) -> Argument:
     Args:
         name: the argument's name.
         value: a float, an integer or bool, a string or bytes, a NetDef or TensorProto (any other
-            message is stored as its bytes), a list, tuple or array of one of these kinds. An empty
-            list makes an argument without a value.
+            message is stored as its bytes), a net, a blob reference (stored as its name), or a list, tuple
+            or array of one of these kinds. An empty list makes an argument without a value.
 
     Raises:
-        ArgumentError: ``value`` is of no kind that an argument can hold.
+        ArgumentError: ``value`` is of no kind that an argument can hold, or an integer beyond 64 bits.
 
     >>> argument_value(make_argument("pads", (1, 2)))
     [1, 2]
@@ -46,6 +46,15 @@ def make_argument(name: str, value: Any) -> Argument:
 
 
 def _fill(argument: Argument, value: Any) -> None:
+    try:
+        _store(argument, value)
+    except ValueError as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError(f"argument {argument.name!r}: {error}; integers are signed, of 64 bits") from None
+
+
+def _store(argument: Argument, value: Any) -> None:
     # The order follows how often each kind occurs: this runs for every argument of every operator.
     if isinstance(value, _WHOLE):
         argument.i = int(value)
@@ -62,16 +71,30 @@ def _fill(argument: Argument, value: Any) -> None:
     elif isinstance(value, Message):
         argument.s = value.SerializeToString()
     elif isinstance(value, np.ndarray) and value.ndim == 0:
-        _fill(argument, value[()])
+        _store(argument, value[()])
     elif isinstance(value, np.ndarray):
-        _fill_list(argument, value.ravel().tolist(), value)
-    elif isinstance(value, Iterable):
+        _fill_array(argument, value)
+    elif isinstance(value, Iterable) and not isinstance(value, Mapping | Set):
         _fill_list(argument, list(value), value)
+    elif hasattr(value, "GetUnscopedName"):  # a blob reference
+        argument.s = str(value).encode()
+    elif hasattr(value, "Proto"):
+        argument.n.CopyFrom(value.Proto())
     else:
         raise ArgumentError(
             f"argument {argument.name!r}: cannot hold {value!r} of type {type(value).__name__}; "
             "give a number, a string, a net, a tensor message, or a list of one of these"
         )
+
+
+def _fill_array(argument: Argument, array: np.ndarray) -> None:
+    values = array.ravel().tolist()
+    if array.dtype.kind in "iu":  # parameters come this way, millions of values at once
+        argument.ints.extend(values)
+    elif array.dtype.kind == "f":
+        argument.floats.extend(values)
+    else:
+        _fill_list(argument, values, array)
 
 
 def _fill_list(argument: Argument, values: list[Any], given: Any) -> None:

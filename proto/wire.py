@@ -105,9 +105,7 @@ def _message(
         at = _field(data, at, end, field, wire, inner, depth, allow_unknown)
 
 
-def _field(
-    data: bytes, at: int, end: int, field: Any, wire: int, path: str, depth: int, allow_unknown: bool
-) -> int:
+def _field(data: bytes, at: int, end: int, field: Any, wire: int, path: str, depth: int, allow_unknown: bool) -> int:
     """Check one field's value that starts at ``at``; return where it ends."""
     if wire != _BYTES:
         start = at

@@ -1,0 +1,43 @@
+"""oneDNN through its C interface: layouts, reorders, and prepared kernels for the CPU.
+
+Nothing is loaded before it is needed. ``available()`` says whether the library is there, ``register_kernels()`` gives
+its kernels to the registry. A thread that runs calls made here first says with ``set_threads`` how many threads it
+computes with: some primitives keep the number they were made with, others ask when they run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.engines.onednn.library import available, set_threads, why_unavailable
+from netbuilder.ops.engines.onednn.registration import register_kernels
+
+__all__ = [
+    "available",
+    "fused_bn_relu",
+    "fused_bn_relu_gradient",
+    "fused_conv",
+    "fused_fc_relu",
+    "fused_sum_relu",
+    "register_kernels",
+    "reorder",
+    "set_threads",
+    "why_unavailable",
+]
+
+_LAZY = {
+    "fused_bn_relu": "kernels_norm",
+    "fused_bn_relu_gradient": "kernels_norm",
+    "fused_conv": "kernels_conv",
+    "fused_fc_relu": "kernels_dense",
+    "fused_sum_relu": "kernels_eltwise",
+    "reorder": "reorders",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,0 +1,206 @@
+"""Functions of one value, sums and products of values of one shape, on oneDNN; any layout is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, row_major
+from netbuilder.ops.engines.onednn.library import dnnl
+from netbuilder.ops.engines.onednn.primitive import (
+    In,
+    Out,
+    PostOp,
+    Primitive,
+    Step,
+    cached,
+    compile_primitive,
+    prepared,
+)
+from netbuilder.ops.operator import TensorSpec
+
+__all__ = ["common_layout", "fused_sum_relu"]
+
+# Up to so many elements one NumPy call is done before several threads have met; one thread alone is always faster.
+SMALL = 8192
+
+
+@cached
+def _forward(algorithm: int, data: Desc, alpha: float, beta: float) -> Primitive:
+    return compile_primitive("eltwise_forward", c.FORWARD_TRAINING, algorithm, data.handle, data.handle, alpha, beta)
+
+
+@cached
+def _backward(algorithm: int, data: Desc, alpha: float, beta: float) -> Primitive:
+    forward = compile_primitive("eltwise_forward", c.FORWARD_TRAINING, algorithm, data.handle, data.handle, alpha, beta)
+    return compile_primitive(
+        "eltwise_backward", algorithm, data.handle, data.handle, data.handle, alpha, beta, hint=forward
+    )
+
+
+@cached
+def _binary(algorithm: int, data: Desc, post: tuple[PostOp, ...]) -> Primitive:
+    return compile_primitive("binary", algorithm, data.handle, data.handle, data.handle, post=post)
+
+
+@cached
+def _sum(data: Desc, count: int) -> Primitive:
+    ffi = dnnl().ffi
+    scales, sources = ffi.new("float[]", [1.0] * count), ffi.new("md_t[]", [data.handle] * count)
+    return compile_primitive("sum", data.handle, count, scales, sources)
+
+
+def common_layout(specs: Sequence[TensorSpec]) -> tuple[list[TensorSpec], Desc]:
+    """Return the specs in one layout, that of the first blocked one, and its description.
+
+    A plain value is described with one dimension, which any implementation walks fastest.
+    """
+    layout = next((s.layout for s in specs if isinstance(s.layout, BlockedLayout)), None)
+    same = [TensorSpec(s.shape, s.dtype, layout) for s in specs]
+    view = row_major((specs[0].size,)) if layout is None else layout.view
+    return same, desc_of(same[0], view)
+
+
+def _serves(*specs: TensorSpec) -> bool:
+    first = specs[0]
+    return all(s.dtype == np.float32 and s.shape == first.shape for s in specs) and first.size > 0
+
+
+def _small(ctx: PlanContext, spec: TensorSpec) -> bool:
+    return ctx.threads > 1 and spec.nbytes <= 4 * SMALL
+
+
+def relu(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    if not _serves(x):
+        return None
+    if _small(ctx, x):
+        return Prepared([x], [x], _bind_relu, inplace=((0, 0),), name="numpy relu")
+    return _unary(ctx, x, c.RELU, 0.0)
+
+
+def _bind_relu(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+    x, y = as_flat(inputs[0], np.float32), as_flat(outputs[0], np.float32)
+    zero, maximum = np.float32(0), np.maximum
+    return lambda: maximum(x, zero, y)
+
+
+def leaky_relu(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    return _unary(ctx, x, c.RELU, float(op.alpha)) if _serves(x) else None
+
+
+def elu(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    return _unary(ctx, x, c.ELU, float(op.alpha)) if _serves(x) else None
+
+
+def sigmoid(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    return _unary(ctx, x, c.LOGISTIC, 0.0) if _serves(x) else None
+
+
+def tanh(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    return _unary(ctx, x, c.TANH, 0.0) if _serves(x) else None
+
+
+def _unary(ctx: PlanContext, x: TensorSpec, algorithm: int, alpha: float) -> Prepared | None:
+    (spec,), desc = common_layout([x])
+    made = _forward(algorithm, desc, alpha, 0.0, threads=ctx.threads)
+    if made is None:
+        return None
+    return prepared([spec], [spec], [Step(made, {c.SRC: In(0), c.DST: Out(0)})], inplace=[(0, 0)])
+
+
+def relu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    return _unary_gradient(ctx, y, dy, c.RELU_FROM_DST, 0.0)
+
+
+def leaky_relu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    return _unary_gradient(ctx, y, dy, c.RELU_FROM_DST, float(op.alpha)) if op.alpha >= 0 else None
+
+
+def elu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    return _unary_gradient(ctx, y, dy, c.ELU_FROM_DST, float(op.alpha)) if op.alpha >= 0 else None
+
+
+def sigmoid_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    return _unary_gradient(ctx, y, dy, c.LOGISTIC_FROM_DST, 0.0)
+
+
+def tanh_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    return _unary_gradient(ctx, y, dy, c.TANH_FROM_DST, 0.0)
+
+
+def _unary_gradient(ctx: PlanContext, y: TensorSpec, dy: TensorSpec, algorithm: int, alpha: float) -> Prepared | None:
+    if not _serves(y, dy):
+        return None
+    specs, desc = common_layout([y, dy])
+    made = _backward(algorithm, desc, alpha, 0.0, threads=ctx.threads)
+    if made is None:
+        return None
+    step = Step(made, {c.DST: In(0), c.DIFF_DST: In(1), c.DIFF_SRC: Out(0)})
+    return prepared(specs, [specs[0]], [step], inplace=[(1, 0)])
+
+
+def add(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
+    return _binary_kernel(ctx, a, b, c.BINARY_ADD, np.add)
+
+
+def subtract(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
+    return _binary_kernel(ctx, a, b, c.BINARY_SUB, np.subtract)
+
+
+def multiply(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
+    return _binary_kernel(ctx, a, b, c.BINARY_MUL, np.multiply)
+
+
+def _binary_kernel(ctx: PlanContext, a: TensorSpec, b: TensorSpec, algorithm: int, ufunc: Any) -> Prepared | None:
+    if not _serves(a, b):
+        return None
+    specs, desc = common_layout([a, b])
+    pairs = ((0, 0), (1, 0))
+    if _small(ctx, specs[0]):
+
+        def bind_small(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+            x, y, z = (as_flat(v, np.float32) for v in (inputs[0], inputs[1], outputs[0]))
+            return lambda: ufunc(x, y, z)
+
+        return Prepared(specs, [specs[0]], bind_small, inplace=pairs, name=f"numpy {ufunc.__name__}")
+    made = _binary(algorithm, desc, (), threads=ctx.threads)
+    if made is None:
+        return None
+    return prepared(specs, [specs[0]], [Step(made, {c.SRC: In(0), c.SRC_1: In(1), c.DST: Out(0)})], inplace=pairs)
+
+
+def sum_kernel(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare Sum: any number of values of one shape."""
+    if len(specs) == 2:
+        return add(op, ctx, *specs)
+    if not _serves(*specs) or len(specs) < 2:
+        return None
+    same, desc = common_layout(specs)
+    made = _sum(desc, len(specs), threads=ctx.threads)
+    if made is None:
+        return None
+    places: dict[int, Any] = {c.MULTIPLE_SRC + i: In(i) for i in range(len(specs))}
+    return prepared(same, [same[0]], [Step(made, {**places, c.DST: Out(0)})], inplace=[(0, 0)])
+
+
+def fused_sum_relu(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
+    """Prepare relu(A + B) in one pass: a Sum (or Add) of two values and the Relu that follows it.
+
+    Args:
+        op: the Sum or Add.
+        ctx: of the plan.
+        a, b: values of one shape, float32.
+    """
+    if not _serves(a, b):
+        return None
+    specs, desc = common_layout([a, b])
+    made = _binary(c.BINARY_ADD, desc, (PostOp("relu"),), threads=ctx.threads)
+    if made is None:
+        return None
+    step = Step(made, {c.SRC: In(0), c.SRC_1: In(1), c.DST: Out(0)})
+    return prepared(specs, [specs[0]], [step], inplace=[(0, 0), (1, 0)])

@@ -1,0 +1,278 @@
+"""SpatialBN, alone and with the Relu behind it, and LRN, forward and backward, on oneDNN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.layout import Desc, desc_of, image_view
+from netbuilder.ops.engines.onednn.primitive import (
+    Held,
+    In,
+    Out,
+    Primitive,
+    Step,
+    cached,
+    compile_primitive,
+    prepared,
+)
+from netbuilder.ops.engines.onednn.window import channels_last
+from netbuilder.ops.operator import TensorSpec
+
+__all__ = ["fused_bn_relu", "fused_bn_relu_gradient", "lrn", "lrn_gradient", "spatial_bn", "spatial_bn_gradient"]
+
+_VARIANCE = "onednn batch variance"
+_RELU = "onednn relu behind batch normalisation"
+
+
+@cached
+def _forward(prop: int, data: Desc, epsilon: float, flags: int) -> Primitive:
+    return compile_primitive("batch_normalization_forward", prop, data.handle, data.handle, epsilon, flags)
+
+
+@cached
+def _backward(data: Desc, diff: Desc, epsilon: float, flags: int, hint: Primitive) -> Primitive:
+    return compile_primitive(
+        "batch_normalization_backward", c.BACKWARD, diff.handle, diff.handle, data.handle, epsilon, flags, hint=hint
+    )
+
+
+def _serves(op: Any, x: TensorSpec) -> bool:
+    return x.dtype == np.float32 and x.size > 0 and 2 <= x.ndim <= 5 and getattr(op, "num_batches", 1) <= 1
+
+
+def spatial_bn(
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, bias: TensorSpec, *stats: TensorSpec
+) -> Prepared | None:
+    """Prepare SpatialBN: X, scale, bias, running mean, running variance -> Y, and in training four statistics."""
+    return _prepare_forward(op, ctx, x, scale, bias, stats, relu=False)
+
+
+def fused_bn_relu(
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, bias: TensorSpec, *stats: TensorSpec
+) -> Prepared | None:
+    """Prepare a SpatialBN with the Relu that follows it; output 0 is the Relu's.
+
+    In training, where the Relu let through is published with outputs 0 and 4 for ``fused_bn_relu_gradient``.
+
+    Args:
+        op: the SpatialBN.
+        ctx: of the plan.
+        x, scale, bias, stats: the inputs of the SpatialBN.
+    """
+    return _prepare_forward(op, ctx, x, scale, bias, stats, relu=True)
+
+
+def _prepare_forward(
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, bias: TensorSpec, stats: Any, *, relu: bool
+) -> Prepared | None:
+    if not _serves(op, x) or len(stats) != 2:
+        return None
+    view = image_view(x.shape, channels_last(op))
+    flags = c.USE_SCALE | c.USE_SHIFT | (c.FUSE_RELU if relu else 0)
+    test = bool(op.is_test)
+    prop = c.FORWARD_INFERENCE if test else c.FORWARD_TRAINING
+    made = _forward(prop, desc_of(x, view), float(op.epsilon), flags | (c.GLOBAL_STATS if test else 0),
+                    threads=ctx.threads)  # fmt: skip
+    if made is None:
+        return None
+    spec, channel = made.spec(c.SRC, x, view), TensorSpec((view.dims[1],), x.dtype)
+    inputs = [spec, scale.plain, bias.plain, stats[0].plain, stats[1].plain]
+    places: dict[int, Any] = {c.SRC: In(0), c.SCALE: In(1), c.SHIFT: In(2), c.DST: Out(0)}
+    if test:
+        places |= {c.MEAN: In(3), c.VARIANCE: In(4)}
+        return prepared(inputs, [spec], [Step(made, places)], inplace=[(0, 0)])
+    variance = Held(4 * channel.size)
+    places |= {c.MEAN: Out(3), c.VARIANCE: variance}
+    if made.workspace:
+        places[c.WORKSPACE] = Held(made.workspace)
+    if relu:
+        for output in (0, 4):
+            ctx.publish(output, _RELU, (made, places.get(c.WORKSPACE)))
+    ctx.publish(4, _VARIANCE, variance)
+    count = x.size // channel.size
+    steps = [Step(made, places), _running(float(op.momentum), float(op.epsilon), count, variance)]
+    return prepared(inputs, [spec, channel, channel, channel, channel], steps, inplace=[(3, 1), (4, 2)])
+
+
+def _running(momentum: float, epsilon: float, count: int, variance: Held) -> Any:
+    """A step that updates the running statistics and gives the inverse deviation of the batch."""
+    unbiased = count / max(count - 1, 1)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        old_mean, old_variance = inputs[3], inputs[4]
+        _, new_mean, new_variance, mean, inverse = outputs
+        batch = variance.buffer.view(np.float32)
+        rest = np.empty_like(mean)
+        keep, share = np.float32(momentum), np.float32(1 - momentum)
+        share_unbiased, small = np.float32((1 - momentum) * unbiased), np.float32(epsilon)
+        one = np.float32(1)
+        multiply, add, sqrt, divide = np.multiply, np.add, np.sqrt, np.divide
+
+        def call() -> None:
+            multiply(mean, share, rest)
+            multiply(old_mean, keep, new_mean)
+            add(new_mean, rest, new_mean)
+            multiply(batch, share_unbiased, rest)
+            multiply(old_variance, keep, new_variance)
+            add(new_variance, rest, new_variance)
+            add(batch, small, rest)
+            sqrt(rest, rest)
+            divide(one, rest, inverse)
+
+        return call
+
+    return bind
+
+
+def spatial_bn_gradient(
+    op: Any,
+    ctx: PlanContext,
+    x: TensorSpec,
+    scale: TensorSpec,
+    dy: TensorSpec,
+    mean: TensorSpec,
+    inverse: TensorSpec,
+    *sums: TensorSpec,
+) -> Prepared | None:
+    """Prepare SpatialBNGradient: X, scale, dY, saved mean, saved inverse deviation -> dX, dscale, dbias.
+
+    The variance is what the forward operator published; without it, it is computed from the inverse deviation.
+    """
+    if sums:
+        return None
+    return _prepare_gradient(op, ctx, x, scale, dy, relu=False)
+
+
+def fused_bn_relu_gradient(
+    op: Any,
+    ctx: PlanContext,
+    x: TensorSpec,
+    scale: TensorSpec,
+    dy: TensorSpec,
+    mean: TensorSpec,
+    inverse: TensorSpec,
+) -> Prepared | None:
+    """Prepare the gradient of ``fused_bn_relu``; None unless its forward operator published what it let through.
+
+    Args:
+        op: the SpatialBNGradient.
+        ctx: of the plan.
+        x, scale, mean, inverse: as in SpatialBNGradient.
+        dy: gradient of the Relu's output.
+    """
+    return _prepare_gradient(op, ctx, x, scale, dy, relu=True)
+
+
+def _prepare_gradient(
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, *, relu: bool
+) -> Prepared | None:
+    if not _serves(op, x) or x.ndim < 3 or bool(op.is_test) or dy.dtype != np.float32:
+        return None
+    view = image_view(x.shape, channels_last(op))
+    flags, epsilon = c.USE_SCALE | c.USE_SHIFT | (c.FUSE_RELU if relu else 0), float(op.epsilon)
+    workspace = None
+    if relu:
+        found = ctx.published(4, _RELU)
+        if found is None:
+            return None
+        forward, workspace = found
+    else:
+        # dY leads: it was made by a primitive of the backward pass, and X can be had in its layout once.
+        forward = _forward(c.FORWARD_TRAINING, desc_of(x, view), epsilon, flags, threads=ctx.threads)
+    if forward is None:
+        return None
+    spec = forward.spec(c.SRC, x, view)
+    data = desc_of(spec, view)
+    made = _backward(data, data, epsilon, flags, forward, threads=ctx.threads)
+    if made is None:
+        return None
+    channel = TensorSpec((view.dims[1],), x.dtype)
+    variance = ctx.published(4, _VARIANCE)
+    inputs: list[TensorSpec | None] = [spec, scale.plain, spec, channel, None]
+    steps: list[Any] = []
+    if variance is None:
+        inputs[4] = channel
+        variance = Held(4 * channel.size)
+        steps.append(_variance_from_inverse(epsilon, variance))
+    places: dict[int, Any] = {
+        c.SRC: In(0), c.SCALE: In(1), c.DIFF_DST: In(2), c.MEAN: In(3), c.VARIANCE: variance,
+        c.DIFF_SRC: Out(0), c.DIFF_SCALE: Out(1), c.DIFF_SHIFT: Out(2),
+    }  # fmt: skip
+    if workspace is not None:
+        places[c.WORKSPACE] = workspace
+    steps.append(Step(made, places))
+    return prepared(inputs, [spec, channel, channel], steps, inplace=[(2, 0)])
+
+
+def _variance_from_inverse(epsilon: float, variance: Held) -> Any:
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        inverse, result = inputs[4], variance.buffer.view(np.float32)
+        minus_two, small, zero = np.float32(-2), np.float32(epsilon), np.float32(0)
+
+        def call() -> None:
+            np.power(inverse, minus_two, result)
+            np.subtract(result, small, result)
+            np.maximum(result, zero, result)
+
+        return call
+
+    return bind
+
+
+@cached
+def _lrn_forward(data: Desc, size: int, alpha: float, beta: float, bias: float) -> Primitive:
+    return compile_primitive(
+        "lrn_forward", c.FORWARD_TRAINING, c.LRN_ACROSS_CHANNELS, data.handle, data.handle, size, alpha, beta, bias
+    )
+
+
+@cached
+def _lrn_backward(data: Desc, size: int, alpha: float, beta: float, bias: float, hint: Primitive) -> Primitive:
+    return compile_primitive(
+        "lrn_backward", c.LRN_ACROSS_CHANNELS, data.handle, data.handle, data.handle, size, alpha, beta, bias, hint=hint
+    )
+
+
+_LRN = "onednn lrn"
+
+
+def _lrn_arguments(op: Any) -> tuple[int, float, float, float]:
+    return int(op.size), float(op.alpha), float(op.beta), float(op.bias)
+
+
+def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    """Prepare LRN: X -> Y; not where the scale (output 1) is asked for, which oneDNN does not give."""
+    if x.dtype != np.float32 or x.ndim != 4 or x.size == 0 or op.n_out > 1:
+        return None
+    view = image_view(x.shape, channels_last(op))
+    made = _lrn_forward(desc_of(x, view), *_lrn_arguments(op), threads=ctx.threads)
+    if made is None:
+        return None
+    places: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
+    if made.workspace:
+        places[c.WORKSPACE] = Held(made.workspace)
+    ctx.publish(0, _LRN, (made, places.get(c.WORKSPACE)))
+    spec = made.spec(c.SRC, x, view)
+    return prepared([spec], [made.spec(c.DST, x.plain, view)], [Step(made, places)])
+
+
+def lrn_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    """Prepare LRNGradient: X, Y, dY -> dX; where the forward operator ran on oneDNN, whose workspace it needs."""
+    found = ctx.published(1, _LRN)
+    if found is None or dy.dtype != np.float32:
+        return None
+    forward, workspace = found
+    view = image_view(x.shape, channels_last(op))
+    spec = forward.spec(c.SRC, x.plain, view)
+    made = _lrn_backward(desc_of(spec, view), *_lrn_arguments(op), forward, threads=ctx.threads)
+    if made is None:
+        return None
+    places: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_SRC: Out(0)}
+    if workspace is not None:
+        places[c.WORKSPACE] = workspace
+    return prepared([spec, None, spec], [spec], [Step(made, places)])

@@ -1,0 +1,158 @@
+"""MaxPool and AveragePool, forward and backward, on oneDNN.
+
+Where several elements of a window are the greatest, the gradient goes to the first of them (the array kernels give
+it to each, as Caffe2 does). Behind a Relu the two agree for all windows of zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import PlanContext, Prepared
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, image_view, plain_desc
+from netbuilder.ops.engines.onednn.primitive import (
+    Held,
+    In,
+    Out,
+    Primitive,
+    Step,
+    cached,
+    compile_primitive,
+    prepared,
+)
+from netbuilder.ops.engines.onednn.window import Window, channels_last, window
+from netbuilder.ops.operator import TensorSpec
+
+__all__ = ["average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient"]
+
+_WORKSPACE = "onednn max pool"
+
+
+@cached
+def _forward(algorithm: int, prop: int, src: Desc, dst: Desc, w: Window) -> Primitive:
+    return compile_primitive("pooling_forward", prop, algorithm, src.handle, dst.handle, *_geometry(w))
+
+
+@cached
+def _backward(algorithm: int, src: Desc, dst: Desc, w: Window, hint: Primitive) -> Primitive:
+    return compile_primitive("pooling_backward", algorithm, src.handle, dst.handle, *_geometry(w), hint=hint)
+
+
+def _geometry(w: Window) -> tuple[Any, ...]:
+    return w.strides, w.kernel, w.dilates, w.pad_begin, w.pad_end
+
+
+def _window(op: Any, x: TensorSpec) -> Window | None:
+    """Return the operator's window on X, or None if oneDNN cannot serve it."""
+    if x.dtype != np.float32 or not 3 <= x.ndim <= 5 or x.size == 0:
+        return None
+    w = window(op, image_view(x.shape, channels_last(op)).dims[2:])
+    if min(w.out) < 1 or any(pad >= k for pad, k in zip(w.pad_begin, w.kernel)):
+        return None
+    return w
+
+
+def _out_shape(op: Any, x: TensorSpec, w: Window) -> tuple[int, ...]:
+    if channels_last(op):
+        return (x.shape[0], *w.out, x.shape[-1])
+    return (*x.shape[:2], *w.out)
+
+
+def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    """Prepare MaxPool; where each maximum stood is published for the gradient."""
+    w = _window(op, x)
+    if w is None:
+        return None
+    last = channels_last(op)
+    y = TensorSpec(_out_shape(op, x, w), x.dtype)
+    view, y_view = image_view(x.shape, last), image_view(y.shape, last)
+    free = plain_desc(y_view, x.dtype).free
+    made = _forward(c.POOLING_MAX, c.FORWARD_TRAINING, desc_of(x, view), _same_order(x, view, free), w,
+                    threads=ctx.threads)  # fmt: skip
+    if made is None:
+        return None
+    places: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
+    if made.workspace:
+        places[c.WORKSPACE] = Held(made.workspace)
+    ctx.publish(0, _WORKSPACE, (made, w, places.get(c.WORKSPACE), x.plain))
+    return prepared([made.spec(c.SRC, x, view)], [made.spec(c.DST, y, y_view)], [Step(made, places)])
+
+
+def _same_order(x: TensorSpec, view: Any, free: Desc) -> Desc:
+    """Blocked in, blocked out; plain in, plain out."""
+    if isinstance(x.layout, BlockedLayout) and x.layout.view == view:
+        return free
+    return free if view.strides[-1] != 1 else _plain_like(free)
+
+
+def _plain_like(free: Desc) -> Desc:
+    strides = [1] * len(free.dims)
+    for i in range(len(free.dims) - 2, -1, -1):
+        strides[i] = strides[i + 1] * free.dims[i + 1]
+    return Desc(free.dims, free.code, tuple(strides))
+
+
+def max_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    """Prepare MaxPoolGradient: X, Y, dY -> dX, from what the forward operator published; X and Y are not read."""
+    found = ctx.published(1, _WORKSPACE)
+    if found is None or dy.dtype != np.float32 or dy.shape != y.shape:
+        return None
+    forward, w, held, made_for = found
+    if made_for != x.plain or held is None:
+        return None
+    last = channels_last(op)
+    view, y_view = image_view(x.shape, last), image_view(y.shape, last)
+    # The workspace is ordered as Y was, so dY has to be, too.
+    y_spec = forward.spec(c.DST, dy.plain, y_view)
+    x_spec = forward.spec(c.SRC, x.plain, view)
+    made = _backward(c.POOLING_MAX, desc_of(x_spec, view), desc_of(y_spec, y_view), w, forward, threads=ctx.threads)
+    if made is None:
+        return None
+    step = Step(made, {c.DIFF_DST: In(2), c.WORKSPACE: held, c.DIFF_SRC: Out(0)})
+    ready = prepared([None, None, y_spec], [x_spec], [step])
+    ready.notes["ties"] = "first"
+    return ready
+
+
+def average_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    """Prepare AveragePool."""
+    w = _window(op, x)
+    if w is None:
+        return None
+    last = channels_last(op)
+    y = TensorSpec(_out_shape(op, x, w), x.dtype)
+    view, y_view = image_view(x.shape, last), image_view(y.shape, last)
+    free = plain_desc(y_view, x.dtype).free
+    made = _forward(_average(op), c.FORWARD_TRAINING, desc_of(x, view), _same_order(x, view, free), w,
+                    threads=ctx.threads)  # fmt: skip
+    if made is None:
+        return None
+    step = Step(made, {c.SRC: In(0), c.DST: Out(0)})
+    return prepared([made.spec(c.SRC, x, view)], [made.spec(c.DST, y, y_view)], [step])
+
+
+def _average(op: Any) -> int:
+    return c.POOLING_AVERAGE_ALL if getattr(op, "count_include_pad", False) else c.POOLING_AVERAGE_VALID
+
+
+def average_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    """Prepare AveragePoolGradient: X, Y, dY -> dX, in the layout of X; X and Y are not read."""
+    w = _window(op, x)
+    if w is None or dy.dtype != np.float32 or dy.shape != _out_shape(op, x, w):
+        return None
+    last = channels_last(op)
+    view, y_view = image_view(x.shape, last), image_view(dy.shape, last)
+    source, free = desc_of(x, view), plain_desc(y_view, x.dtype).free
+    algorithm, count = _average(op), ctx.threads
+    forward = _forward(algorithm, c.FORWARD_TRAINING, source, _same_order(x, view, free), w, threads=count)
+    if forward is None:
+        return None
+    y_spec = forward.spec(c.DST, dy.plain, y_view)
+    made = _backward(algorithm, source, desc_of(y_spec, y_view), w, forward, threads=count)
+    if made is None:
+        return None
+    step = Step(made, {c.DIFF_DST: In(2), c.DIFF_SRC: Out(0)})
+    return prepared([None, None, y_spec], [made.spec(c.DIFF_SRC, x.plain, view)], [step])

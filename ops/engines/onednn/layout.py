@@ -1,0 +1,228 @@
+"""How oneDNN orders a value in memory, and how that is told apart from, or is the same as, plain row-major order."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.library import check, dnnl
+from netbuilder.ops.operator import TensorSpec
+
+__all__ = ["BlockedLayout", "Desc", "View", "any_desc", "desc_of", "image_view", "layout_of", "plain_desc", "row_major"]
+
+_TYPES = {"float32": c.F32, "uint16": c.BF16, "int32": c.S32, "int8": c.S8, "uint8": c.U8}
+
+
+def type_code(dtype: Any) -> int | None:
+    """Return oneDNN's number for a NumPy dtype (uint16: the bits of bfloat16), or None."""
+    return _TYPES.get(np.dtype(dtype).name)
+
+
+@dataclass(frozen=True)
+class View:
+    """A plain array as oneDNN is to see it: extents in its order of dimensions, and strides in elements.
+
+    An NHWC image becomes N, C, H, W with the strides of NHWC; the weights of a convolution in groups get a
+    dimension of their own for the group.
+    """
+
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for extent in self.dims:
+            n *= extent
+        return n
+
+
+@functools.lru_cache(4096)
+def row_major(shape: tuple[int, ...]) -> View:
+    """Return the view of a plain array that keeps its dimensions; a scalar is seen as one element."""
+    shape = shape or (1,)
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * shape[i + 1]
+    return View(shape, tuple(strides))
+
+
+@functools.lru_cache(4096)
+def image_view(shape: tuple[int, ...], channels_last: bool = False) -> View:
+    """Return the view N, C, spatial... of images (or O, I, spatial... of weights) in either order."""
+    plain = row_major(shape)
+    if not channels_last or len(shape) < 3:
+        return plain
+    order = (0, len(shape) - 1, *range(1, len(shape) - 1))
+    return View(tuple(plain.dims[i] for i in order), tuple(plain.strides[i] for i in order))
+
+
+@functools.lru_cache(4096)
+def grouped(view: View, group: int) -> View:
+    """Return weights O, I, ... as G, O/G, I, ...; with one group, as they are."""
+    if group == 1:
+        return view
+    per_group = view.dims[0] // group
+    return View((group, per_group, *view.dims[1:]), (per_group * view.strides[0], *view.strides))
+
+
+class BlockedLayout:
+    """An order of elements that is not the plain one; equal layouts are one object.
+
+    ``view`` says which plain array is meant, so a layout can be undone without knowing who made it.
+    """
+
+    engine = "ONEDNN"
+    __slots__ = ("descriptor", "nbytes", "text", "view")
+
+    def __init__(self, view: View, descriptor: Any, nbytes: int, text: str) -> None:
+        self.view = view
+        self.descriptor = descriptor
+        self.nbytes = nbytes
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"<oneDNN layout {self.text}>"
+
+
+@dataclass(frozen=True)
+class Desc:
+    """What a primitive is asked to take or give: extents, type, and an order (None: whichever it likes best)."""
+
+    dims: tuple[int, ...]
+    code: int
+    order: tuple[int, ...] | BlockedLayout | None
+
+    @property
+    def handle(self) -> Any:
+        return _handle(self)
+
+    @property
+    def free(self) -> Desc:
+        """The same value in whichever order the primitive likes."""
+        return Desc(self.dims, self.code, None)
+
+
+def plain_desc(view: View, dtype: Any) -> Desc:
+    code = type_code(dtype)
+    assert code is not None, dtype
+    return Desc(view.dims, code, view.strides)
+
+
+def any_desc(view: View, dtype: Any) -> Desc:
+    return plain_desc(view, dtype).free
+
+
+def desc_of(spec: TensorSpec, view: View) -> Desc:
+    """Return the description of a value as it lies; one in the layout of another view is wanted plain."""
+    plain = plain_desc(view, spec.dtype)
+    if isinstance(spec.layout, BlockedLayout) and spec.layout.view == view:
+        return Desc(view.dims, plain.code, spec.layout)
+    return plain
+
+
+@functools.lru_cache(8192)
+def _handle(desc: Desc) -> Any:
+    if isinstance(desc.order, BlockedLayout):
+        return desc.order.descriptor
+    d = dnnl()
+    out = d.ffi.new("md_t *")
+    n = len(desc.dims)
+    if desc.order is None:
+        status = d.lib.dnnl_memory_desc_create_with_tag(out, n, desc.dims, desc.code, c.FORMAT_TAG_ANY)
+    else:
+        status = d.lib.dnnl_memory_desc_create_with_strides(out, n, desc.dims, desc.code, desc.order)
+    check(status, f"memory descriptor {desc.dims}")
+    return d.ffi.gc(out[0], d.lib.dnnl_memory_desc_destroy)
+
+
+_layouts: dict[Any, BlockedLayout] = {}
+
+
+def layout_of(descriptor: Any, view: View) -> BlockedLayout | None:
+    """Return the layout that a memory descriptor stands for, None if it is the plain order of ``view``."""
+    digits, padded, code, offset = _structure(descriptor)
+    if padded == view.dims and offset == 0 and digits == _plain_digits(view):
+        return None
+    key = (view, digits, padded, code, offset)
+    found = _layouts.get(key)
+    if found is None:
+        d = dnnl()
+        out = d.ffi.new("md_t *")
+        check(d.lib.dnnl_memory_desc_clone(out, descriptor), "memory descriptor")
+        own = d.ffi.gc(out[0], d.lib.dnnl_memory_desc_destroy)
+        nbytes = int(d.lib.dnnl_memory_desc_get_size(own))
+        found = _layouts.setdefault(key, BlockedLayout(view, own, nbytes, _describe(view, digits, padded)))
+    return found
+
+
+Digits = tuple[tuple[tuple[int, int], ...], ...]
+
+
+def _structure(descriptor: Any) -> tuple[Digits, tuple[int, ...], int, int]:
+    """Return what decides where an element lies: for each dimension its (extent, stride) digits, most significant
+    first, without those of extent 1 and with neighbours joined; so two descriptors that mean the same are equal.
+    """
+    dims = _dims(descriptor, c.QUERY_DIMS)
+    padded = _dims(descriptor, c.QUERY_PADDED_DIMS)
+    if _number(descriptor, c.QUERY_FORMAT) != c.FORMAT_BLOCKED:
+        raise ValueError(f"oneDNN chose an order that only it can read, for a value of extents {dims}")
+    strides = _dims(descriptor, c.QUERY_STRIDES)
+    count = _number(descriptor, c.QUERY_BLOCK_COUNT)
+    blocks = _dims(descriptor, c.QUERY_BLOCKS, count)
+    block_dims = _dims(descriptor, c.QUERY_BLOCK_DIMS, count)
+
+    inner: list[list[tuple[int, int]]] = [[] for _ in dims]  # least significant first
+    stride = 1
+    for extent, dim in zip(reversed(blocks), reversed(block_dims)):
+        inner[dim].append((extent, stride))
+        stride *= extent
+    digits = []
+    for dim, extent in enumerate(padded):
+        outer = extent
+        for block, _ in inner[dim]:
+            outer //= block
+        joined: list[tuple[int, int]] = []
+        for n, s in [(outer, strides[dim]), *reversed(inner[dim])]:
+            if n == 1:
+                continue
+            if joined and joined[-1][1] == n * s:
+                joined[-1] = (joined[-1][0] * n, s)
+            else:
+                joined.append((n, s))
+        digits.append(tuple(joined))
+    return tuple(digits), padded, _number(descriptor, c.QUERY_TYPE), _number(descriptor, c.QUERY_OFFSET, "dim_t *")
+
+
+def _plain_digits(view: View) -> Digits:
+    return tuple(((n, s),) if n != 1 else () for n, s in zip(view.dims, view.strides))
+
+
+def _number(descriptor: Any, what: int, kind: str = "int *") -> int:
+    d = dnnl()
+    out = d.ffi.new(kind)
+    check(d.lib.dnnl_memory_desc_query(descriptor, what, out), "query of a memory descriptor")
+    return int(out[0])
+
+
+def _dims(descriptor: Any, what: int, count: int | None = None) -> tuple[int, ...]:
+    d = dnnl()
+    out = d.ffi.new("dim_t **")
+    check(d.lib.dnnl_memory_desc_query(descriptor, what, out), "query of a memory descriptor")
+    n = _number(descriptor, c.QUERY_NDIMS) if count is None else count
+    return tuple(out[0][i] for i in range(n))
+
+
+def _describe(view: View, digits: Digits, padded: Sequence[int]) -> str:
+    """Return the dimensions as letters from the slowest to the fastest, extents of inner blocks as numbers."""
+    loops = [(s, dim, n, k) for dim, parts in enumerate(digits) for k, (n, s) in enumerate(parts)]
+    text = ""
+    for _, dim, n, k in sorted(loops, key=lambda loop: -loop[0]):
+        letter = "abcdefghijkl"[dim]
+        text += f"{n}{letter}" if k else (letter.upper() if len(digits[dim]) > 1 else letter)
+    return f"{text} of {'x'.join(map(str, view.dims))}" + (" padded" if tuple(padded) != view.dims else "")

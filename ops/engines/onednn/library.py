@@ -1,0 +1,144 @@
+"""The oneDNN library: found, loaded once, its status codes checked, its thread count set."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netbuilder.ops.engines.onednn import declarations as c
+
+__all__ = ["OneDnnError", "available", "check", "dnnl", "set_threads", "threads", "why_unavailable"]
+
+PACKAGE = "onednn-cpu-gomp"
+PATH_VARIABLE = "NETBUILDER_DNNL"
+SWITCH_VARIABLE = "NETBUILDER_ONEDNN"
+
+_RTLD_NOW = 0x2
+_RTLD_NODELETE = 0x1000  # Linux; OpenMP's workers still spin inside the library when the interpreter unloads it
+
+
+class OneDnnError(RuntimeError):
+    """oneDNN refused or failed; the message names the primitive and the status."""
+
+    def __init__(self, what: str, status: int) -> None:
+        super().__init__(f"oneDNN, {what}: {c.STATUS_NAMES.get(status, f'status {status}')}")
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Library:
+    """What every other module of this package talks to."""
+
+    ffi: Any
+    lib: Any
+    omp: Any
+    engine: Any
+    version: tuple[int, int, int]
+    path: str
+
+
+def available() -> bool:
+    """Whether oneDNN can be used: installed, loadable, and not turned off by ``NETBUILDER_ONEDNN=0``."""
+    return not why_unavailable()
+
+
+def why_unavailable() -> str:
+    """Return why oneDNN cannot be used, and what to install; "" if it can."""
+    if turned_off():
+        return f"turned off by {SWITCH_VARIABLE}={os.environ[SWITCH_VARIABLE]}"
+    loaded = _load()
+    return loaded if isinstance(loaded, str) else ""
+
+
+def turned_off() -> bool:
+    return os.environ.get(SWITCH_VARIABLE, "1").strip().lower() in ("0", "off", "no", "false")
+
+
+def dnnl() -> Library:
+    """Return the loaded library.
+
+    Raises:
+        RuntimeError: it is not available.
+    """
+    loaded = _load()
+    if isinstance(loaded, str):
+        raise RuntimeError(f"oneDNN is not available: {loaded}")
+    return loaded
+
+
+def check(status: int, what: str) -> None:
+    """Raise OneDnnError unless ``status`` is success."""
+    if status:
+        raise OneDnnError(what, status)
+
+
+def set_threads(n: int) -> None:
+    """Set how many threads OpenMP uses for calls made by this Python thread, and for primitives made on it."""
+    dnnl().omp.omp_set_num_threads(max(1, n))
+
+
+@contextlib.contextmanager
+def threads(n: int) -> Iterator[None]:
+    """Use ``n`` threads for primitives made inside: a primitive keeps the count it was made with."""
+    omp = dnnl().omp
+    before = omp.omp_get_max_threads()
+    omp.omp_set_num_threads(max(1, n))
+    try:
+        yield
+    finally:
+        omp.omp_set_num_threads(before)
+
+
+@functools.cache
+def _load() -> Library | str:
+    """Load the library, or say why that is not possible."""
+    if importlib.util.find_spec("cffi") is None:
+        return f"cffi is not installed (pip install cffi {PACKAGE})"
+    import cffi
+
+    path = _find()
+    if path is None:
+        if sys.platform != "linux" or os.uname().machine != "x86_64":
+            return f"no library for {sys.platform}: set {PATH_VARIABLE} to a libdnnl of version 3"
+        return f"the package is not installed (pip install {PACKAGE})"
+    flags = _RTLD_NOW | (_RTLD_NODELETE if sys.platform == "linux" else 0)
+    ffi, omp_ffi = cffi.FFI(), cffi.FFI()
+    ffi.cdef(c.CDEF)
+    omp_ffi.cdef(c.OMP_CDEF)
+    try:
+        omp = omp_ffi.dlopen("libgomp.so.1", flags)
+    except OSError:
+        return "libgomp.so.1 is missing (Debian and Ubuntu: apt-get install libgomp1)"
+    try:
+        lib = ffi.dlopen(path, flags)
+        found = lib.dnnl_version()
+    except (OSError, AttributeError) as error:
+        return f"{path} cannot be loaded: {error} (pip install {PACKAGE}, or set {PATH_VARIABLE})"
+    version = (found.major, found.minor, found.patch)
+    if version[0] != 3:
+        return f"{path} is oneDNN {'.'.join(map(str, version))}, but version 3 is needed (pip install {PACKAGE})"
+    engine = ffi.new("engine_t *")
+    check(lib.dnnl_engine_create(engine, 1, 0), "engine")
+    return Library(ffi, lib, omp, engine[0], version, path)
+
+
+def _find() -> str | None:
+    """Return the path of the library: the one the environment names, or that of the installed package."""
+    named = os.environ.get(PATH_VARIABLE)
+    if named:
+        return named
+    try:
+        files = importlib.metadata.files(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    places = [Path(str(file.locate())) for file in files if file.name == "libdnnl.so.3"]
+    places += [Path(prefix) / "lib" / "libdnnl.so.3" for prefix in (sys.prefix, sys.base_prefix)]
+    return next((str(place.resolve()) for place in places if place.exists()), None)

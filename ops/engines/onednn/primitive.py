@@ -1,0 +1,274 @@
+"""Compiled oneDNN primitives, and how they become prepared operators and bound calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from netbuilder.ops.contexts import Call, Prepared
+from netbuilder.ops.engines.arrays import aligned_empty
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.layout import View, layout_of
+from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, threads
+from netbuilder.ops.operator import TensorSpec
+
+__all__ = ["Held", "In", "Out", "PostOp", "Primitive", "Scratch", "Step", "cached", "compile_primitive", "prepared"]
+
+
+@dataclass(frozen=True)
+class PostOp:
+    """What a primitive does to its result before it stores it: ``relu``, or ``sum`` (adds what lies there)."""
+
+    kind: str
+
+
+class Primitive:
+    """A primitive compiled for certain descriptors and a number of threads; kept alive by whoever may call it."""
+
+    __slots__ = ("descriptor", "handle", "name", "scratch")
+
+    def __init__(self, descriptor: Any, kind: str) -> None:
+        d = dnnl()
+        self.descriptor = descriptor
+        out = d.ffi.new("primitive_t *")
+        check(d.lib.dnnl_primitive_create(out, descriptor), kind)
+        self.handle = d.ffi.gc(out[0], d.lib.dnnl_primitive_destroy)
+        text = d.ffi.new("char **")
+        check(d.lib.dnnl_primitive_desc_query(descriptor, c.QUERY_IMPLEMENTATION, 0, text), kind)
+        self.name = f"onednn {kind} {d.ffi.string(text[0]).decode()}"
+        self.scratch = self._size(c.QUERY_SCRATCHPAD)
+
+    @property
+    def slow(self) -> bool:
+        """Whether this is one of the library's reference implementations."""
+        return "ref:" in self.name or "ref_" in self.name
+
+    def argument(self, number: int) -> Any:
+        """Return the memory descriptor of an argument of execution."""
+        return dnnl().lib.dnnl_primitive_desc_query_md(self.descriptor, c.QUERY_ARGUMENT, number)
+
+    def spec(self, number: int, spec: TensorSpec, view: View) -> TensorSpec:
+        """Return ``spec`` in the layout that this primitive has chosen for an argument."""
+        return TensorSpec(spec.shape, spec.dtype, layout_of(self.argument(number), view))
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that the forward primitive leaves for the backward one."""
+        return self._size(c.QUERY_WORKSPACE)
+
+    def _size(self, what: int) -> int:
+        d = dnnl()
+        descriptor = d.lib.dnnl_primitive_desc_query_md(self.descriptor, what, 0)
+        return int(d.lib.dnnl_memory_desc_get_size(descriptor)) if descriptor != d.ffi.NULL else 0
+
+
+def compile_primitive(kind: str, *args: Any, post: Sequence[PostOp] = (), hint: Primitive | None = None) -> Primitive:
+    """Compile a primitive; the arguments are those of the C function, without engine, attributes and hint.
+
+    Raises:
+        OneDnnError: the library has no implementation, or refuses the arguments.
+    """
+    d = dnnl()
+    out = d.ffi.new("pd_t *")
+    create = getattr(d.lib, f"dnnl_{kind}_primitive_desc_create")
+    attributes = _attributes(tuple(post))
+    if kind == "reorder":
+        args = (args[0], d.engine, args[1], d.engine)
+    else:
+        args = (d.engine, *args)
+    if kind.endswith(("_backward", "_backward_data", "_backward_weights")):
+        args = (*args, d.ffi.NULL if hint is None else hint.descriptor)
+    check(create(out, *args, attributes), kind)
+    return Primitive(d.ffi.gc(out[0], d.lib.dnnl_primitive_desc_destroy), kind)
+
+
+@functools.lru_cache(64)
+def _attributes(post: tuple[PostOp, ...]) -> Any:
+    """Attributes: scratch memory comes from us, and what is to be done to results."""
+    d = dnnl()
+    out = d.ffi.new("primitive_attr_t *")
+    check(d.lib.dnnl_primitive_attr_create(out), "attributes")
+    attributes = d.ffi.gc(out[0], d.lib.dnnl_primitive_attr_destroy)
+    check(d.lib.dnnl_primitive_attr_set_scratchpad_mode(attributes, 1), "attributes")
+    if post:
+        made = d.ffi.new("post_ops_t *")
+        check(d.lib.dnnl_post_ops_create(made), "post-operations")
+        for op in post:
+            if op.kind == "sum":
+                check(d.lib.dnnl_post_ops_append_sum(made[0], 1.0, 0, 0), "post-operation sum")
+            else:
+                check(d.lib.dnnl_post_ops_append_eltwise(made[0], c.RELU, 0.0, 0.0), "post-operation relu")
+        check(d.lib.dnnl_primitive_attr_set_post_ops(attributes, made[0]), "post-operations")
+        check(d.lib.dnnl_post_ops_destroy(made[0]), "post-operations")
+    return attributes
+
+
+Made = TypeVar("Made")
+
+
+def cached(make: Callable[..., Made]) -> Callable[..., Made]:
+    """Decorator of a function that compiles: keep its results by arguments and ``threads``, so replanning is fast.
+
+    The decorated function takes one more keyword, ``threads``, and returns None where the library has no
+    implementation (the undecorated one raises OneDnnError).
+    """
+
+    @functools.lru_cache(2048)
+    def by_threads(n: int, *args: Any, **kwargs: Any) -> Any:
+        with threads(n):
+            try:
+                return make(*args, **kwargs)
+            except (OneDnnError, ValueError):
+                return None
+
+    @functools.wraps(make)
+    def call(*args: Any, threads: int, **kwargs: Any) -> Any:
+        return by_threads(threads, *args, **kwargs)
+
+    return call
+
+
+@dataclass(frozen=True)
+class In:
+    """The memory of the operator's input ``index``."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Out:
+    """The memory of the operator's output ``index``."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Part of the lane's scratch memory, for values that live within one call."""
+
+    offset: int
+    nbytes: int
+
+
+class Held:
+    """Memory that lives from a forward operator to its backward one; made when first bound."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._buffer: Any = None
+
+    @property
+    def buffer(self) -> Any:
+        if self._buffer is None:
+            self._buffer = aligned_empty(max(self.nbytes, 1))
+            self._buffer[:] = 0
+        return self._buffer
+
+
+Place = In | Out | Scratch | Held
+
+
+@dataclass(frozen=True)
+class Step:
+    """One execution of a primitive: where each of its arguments lies."""
+
+    primitive: Primitive
+    arguments: Mapping[int, Place]
+
+    def bind(self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any, start: int) -> Call:
+        """Return a call that executes the primitive on these buffers; its own scratch memory starts at ``start``."""
+        d = dnnl()
+        buffers = {}
+        for number, place in self.arguments.items():
+            if isinstance(place, In):
+                buffers[number] = inputs[place.index]
+            elif isinstance(place, Out):
+                buffers[number] = outputs[place.index]
+            elif isinstance(place, Scratch):
+                buffers[number] = scratch[place.offset : place.offset + place.nbytes]
+            else:
+                buffers[number] = place.buffer
+        if self.primitive.scratch:
+            buffers[c.SCRATCHPAD] = scratch[start:]
+        arguments = d.ffi.new("exec_arg_t[]", len(buffers))
+        memories = []
+        for slot, (number, buffer) in zip(arguments, buffers.items()):
+            memory = d.ffi.new("memory_t *")
+            pointer = d.ffi.cast("void *", buffer.ctypes.data)
+            check(d.lib.dnnl_memory_create(memory, self.primitive.argument(number), d.engine, pointer), "memory")
+            memories.append(d.ffi.gc(memory[0], d.lib.dnnl_memory_destroy))
+            slot.arg = number
+            slot.memory = memory[0]
+        out = d.ffi.new("stream_t *")
+        check(d.lib.dnnl_stream_create(out, d.engine, 1), "stream")
+        stream = d.ffi.gc(out[0], d.lib.dnnl_stream_destroy)
+        return _execution(self.primitive, stream, arguments, (memories, list(buffers.values())))
+
+
+def _execution(primitive: Primitive, stream: Any, arguments: Any, keep: Any) -> Call:
+    execute = dnnl().lib.dnnl_primitive_execute
+    handle, count = primitive.handle, len(arguments)
+
+    def call(keep: Any = (primitive, keep)) -> None:
+        status = execute(handle, stream, count, arguments)
+        if status:
+            raise OneDnnError(primitive.name, status)
+
+    return call
+
+
+Extra = Callable[[Sequence[Any], Sequence[Any], Any], Call | None]
+
+
+def prepared(
+    inputs: Sequence[TensorSpec | None],
+    outputs: Sequence[TensorSpec | None],
+    steps: Sequence[Step | Extra],
+    *,
+    inplace: Sequence[tuple[int, int]] = (),
+    scratch: int = 0,
+) -> Prepared:
+    """Return the prepared operator that executes ``steps`` in order.
+
+    A step is a primitive's execution, or, for the little that is done in NumPy, a function that binds to (inputs,
+    outputs, scratch) like one, or returns None if there is nothing to do.
+
+    Args:
+        scratch: bytes that the steps' ``Scratch`` places need; the primitives' own scratch memory lies behind them.
+    """
+    own = max([step.primitive.scratch for step in steps if isinstance(step, Step)], default=0)
+    start = -(-scratch // 64) * 64
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], memory: Any) -> Call:
+        calls = [
+            step.bind(ins, outs, memory, start) if isinstance(step, Step) else step(ins, outs, memory) for step in steps
+        ]
+        return _in_order([call for call in calls if call is not None])
+
+    names = [step.primitive.name for step in steps if isinstance(step, Step)]
+    return Prepared(
+        list(inputs), list(outputs), bind, start + own if start or own else 0, tuple(inplace), name=" + ".join(names)
+    )
+
+
+def _in_order(calls: Sequence[Call]) -> Call:
+    if len(calls) == 1:
+        return calls[0]
+    if len(calls) == 2:
+        first, second = calls
+
+        def two() -> None:
+            first()
+            second()
+
+        return two
+
+    def several() -> None:
+        for call in calls:
+            call()
+
+    return several

@@ -1,0 +1,80 @@
+"""Which prepared kernel serves which operator; registered once, and only where the library is there."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from netbuilder.ops.engines.onednn.library import available, turned_off, why_unavailable
+from netbuilder.ops.registry import CPU, find, is_registered, prepare
+
+__all__ = ["register_kernels"]
+
+_registered: set[str] = set()
+_warned: list[str] = []
+
+
+def register_kernels() -> bool:
+    """Register the prepared kernels of all operators that are known by now; more may follow in a later call.
+
+    Returns:
+        Whether oneDNN is available. If it is missing, one warning per process says what to install; if it is turned
+        off, none does.
+    """
+    if not available():
+        if not turned_off() and not _warned:
+            _warned.append(why_unavailable())
+            warnings.warn(
+                f"oneDNN is not available, so operators run on NumPy alone, many times slower: {_warned[0]}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return False
+    for op_type, make in _table().items():
+        if op_type not in _registered and is_registered(op_type):
+            prepare(find(op_type), device=CPU, engine="ONEDNN", priority=10)(make)
+            _registered.add(op_type)
+    return True
+
+
+def _table() -> dict[str, Any]:
+    from netbuilder.ops.engines.onednn import kernels_conv as conv
+    from netbuilder.ops.engines.onednn import kernels_dense as dense
+    from netbuilder.ops.engines.onednn import kernels_eltwise as eltwise
+    from netbuilder.ops.engines.onednn import kernels_norm as norm
+    from netbuilder.ops.engines.onednn import kernels_pool as pool
+
+    return {
+        "Add": eltwise.add,
+        "AveragePool": pool.average_pool,
+        "AveragePoolGradient": pool.average_pool_gradient,
+        "BatchMatMul": dense.batch_matmul,
+        "Conv": conv.conv,
+        "ConvGradient": conv.conv_gradient,
+        "ConvTranspose": conv.conv_transpose,
+        "ConvTransposeGradient": conv.conv_transpose_gradient,
+        "Elu": eltwise.elu,
+        "EluGradient": eltwise.elu_gradient,
+        "FC": dense.fc,
+        "FCGradient": dense.fc_gradient,
+        "LRN": norm.lrn,
+        "LRNGradient": norm.lrn_gradient,
+        "LeakyRelu": eltwise.leaky_relu,
+        "LeakyReluGradient": eltwise.leaky_relu_gradient,
+        "MatMul": dense.matmul,
+        "MaxPool": pool.max_pool,
+        "MaxPoolGradient": pool.max_pool_gradient,
+        "Mul": eltwise.multiply,
+        "Relu": eltwise.relu,
+        "ReluGradient": eltwise.relu_gradient,
+        "Sigmoid": eltwise.sigmoid,
+        "SigmoidGradient": eltwise.sigmoid_gradient,
+        "Softmax": dense.softmax,
+        "SoftmaxGradient": dense.softmax_gradient,
+        "SpatialBN": norm.spatial_bn,
+        "SpatialBNGradient": norm.spatial_bn_gradient,
+        "Sub": eltwise.subtract,
+        "Sum": eltwise.sum_kernel,
+        "Tanh": eltwise.tanh,
+        "TanhGradient": eltwise.tanh_gradient,
+    }

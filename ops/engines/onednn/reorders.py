@@ -1,0 +1,78 @@
+"""Changes of order: from plain to blocked, back, and from one blocked order to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, row_major
+from netbuilder.ops.engines.onednn.primitive import (
+    In,
+    Out,
+    Primitive,
+    Scratch,
+    Step,
+    cached,
+    compile_primitive,
+    prepared,
+)
+from netbuilder.ops.operator import TensorSpec
+
+__all__ = ["reorder"]
+
+
+@cached
+def _reorder(source: Desc, target: Desc) -> Primitive:
+    return compile_primitive("reorder", source.handle, target.handle)
+
+
+def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
+    """Return the prepared copy of a value from one order to another.
+
+    Args:
+        ctx: of the plan; its ``threads`` are used.
+        source, target: specs of one shape and dtype; layouts are None or made by this package.
+
+    Raises:
+        ValueError: shapes or dtypes differ.
+        RuntimeError: the library has no such reorder.
+    """
+    if source.shape != target.shape or source.dtype != target.dtype:
+        raise ValueError(f"a reorder changes neither shape nor dtype: {source} cannot become {target}")
+    if source.layout is target.layout:
+        return _copy(source, target)
+    views = [spec.layout.view for spec in (source, target) if isinstance(spec.layout, BlockedLayout)]
+    if len(set(views)) == 1:
+        made = _between(ctx, source, target, views[0])
+        return prepared([source], [target], [Step(made, {c.SRC: In(0), c.DST: Out(0)})])
+    # The two layouts see the value with different dimensions: only the plain order is common to them.
+    plain, nbytes = source.plain, source.plain.nbytes
+    middle = Scratch(0, nbytes)
+    first = _between(ctx, source, plain, views[0])
+    second = _between(ctx, plain, target, views[1])
+    steps = [Step(first, {c.SRC: In(0), c.DST: middle}), Step(second, {c.SRC: middle, c.DST: Out(0)})]
+    return prepared([source], [target], steps, scratch=nbytes)
+
+
+def _between(ctx: PlanContext, source: TensorSpec, target: TensorSpec, view: Any) -> Primitive:
+    made = _reorder(desc_of(source, view), desc_of(target, view), threads=ctx.threads)
+    if made is None:
+        raise RuntimeError(f"oneDNN cannot reorder {source} to {target}")
+    assert isinstance(made, Primitive)
+    return made
+
+
+def _copy(source: TensorSpec, target: TensorSpec) -> Prepared:
+    def bind(inputs: Any, outputs: Any, scratch: Any) -> Call:
+        read, written = inputs[0], outputs[0]
+        return lambda: np.copyto(written, read)
+
+    return Prepared([source], [target], bind, inplace=((0, 0),), name="copy")
+
+
+def view_of(spec: TensorSpec) -> Any:
+    """Return the view in which a value's own layout sees it; a plain value keeps its dimensions."""
+    return spec.layout.view if isinstance(spec.layout, BlockedLayout) else row_major(spec.shape)

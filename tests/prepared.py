@@ -1,0 +1,113 @@
+"""Runs prepared kernels without a plan: makes them ready, converts layouts, binds them to buffers and calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.arrays import aligned_empty
+from netbuilder.ops.operator import TensorSpec, spec_of
+from netbuilder.proto import OperatorDef
+
+
+@dataclass
+class Value:
+    """A value in some layout: its spec, its bytes, and what its producer published about it."""
+
+    spec: TensorSpec
+    buffer: Any
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(array: Any) -> Value:
+        array = np.asarray(array)
+        spec = spec_of(array)
+        value = Value(spec, _buffer(spec))
+        value.buffer[...] = array
+        return value
+
+    def plain(self) -> Any:
+        """The value as an ordinary array (a copy)."""
+        return self.to(self.spec.plain).buffer.copy()
+
+    def to(self, spec: TensorSpec) -> Value:
+        """The same value in another layout."""
+        if spec == self.spec:
+            return self
+        moved = Value(spec, _buffer(spec), self.notes)
+        change = onednn.reorder(FakePlan(), self.spec, spec)
+        change.bind([self.buffer], [moved.buffer], aligned_empty(change.scratch))()
+        return moved
+
+
+def _buffer(spec: TensorSpec) -> Any:
+    raw = aligned_empty(spec.nbytes)
+    raw[:] = 0xFF  # NaN for floats: what is not written shows
+    return raw if spec.layout is not None else raw.view(spec.dtype).reshape(spec.shape)
+
+
+@dataclass
+class FakePlan:
+    """The part of a plan that kernels see while they are made ready."""
+
+    threads: int = 1
+    device_id: int = 0
+    op_def: OperatorDef = field(default_factory=OperatorDef)
+    run: Any = None
+    inputs: Sequence[Value] = ()
+    notes: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def publish(self, output: int, key: str, value: Any) -> None:
+        self.notes.setdefault(output, {})[key] = value
+
+    def published(self, input: int, key: str) -> Any:
+        return self.inputs[input].notes.get(key) if input < len(self.inputs) else None
+
+
+@dataclass
+class Bound:
+    """A prepared kernel bound to buffers."""
+
+    prepared: Any
+    call: Any
+    outputs: list[Value]
+    reorders: int
+
+
+def bind(
+    make: Any, op: Any, inputs: Sequence[Value], *, inplace: bool = False, threads: int = 1, **options: Any
+) -> Any:
+    """Make a kernel ready and bind it; None if it does not serve.
+
+    Args:
+        make: ``make(op, ctx, *specs) -> Prepared | None``.
+        inplace: give every pair that the kernel allows one buffer (the inputs are copied first).
+    """
+    plan = FakePlan(threads=threads, inputs=inputs)
+    ready = make(op, plan, *(v.spec for v in inputs), **options)
+    if ready is None:
+        return None
+    assert len(ready.inputs) == len(inputs)
+    reorders = sum(1 for have, want in zip(inputs, ready.inputs) if want is not None and want != have.spec)
+    ins = [None if want is None else have.to(want).buffer for have, want in zip(inputs, ready.inputs)]
+    outs = [None if spec is None else _buffer(spec) for spec in ready.outputs]
+    if inplace:
+        for i, j in ready.inplace:
+            assert ready.inputs[i] == ready.outputs[j], "a pair that shares memory has one spec"
+            outs[j][...] = ins[i]
+            ins[i] = outs[j]
+    call = ready.bind(ins, outs, aligned_empty(ready.scratch) if ready.scratch else None)
+    values = [Value(s, b, plan.notes.get(j, {})) for j, (s, b) in enumerate(zip(ready.outputs, outs)) if s is not None]
+    return Bound(ready, call, values, reorders)
+
+
+def run(make: Any, op: Any, inputs: Sequence[Value], **options: Any) -> list[Value]:
+    """Make ready, bind and call; return the outputs."""
+    bound = bind(make, op, inputs, **options)
+    assert bound is not None, f"{make.__name__} does not serve {op} of {[v.spec for v in inputs]}"
+    bound.call()
+    return bound.outputs

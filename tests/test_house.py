@@ -80,6 +80,39 @@ def test_no_room_imports_the_faces():
                 assert module.room in {"caffe2", "tools"}, f"{module.path}:{line} imports {name}"
 
 
+# Import name -> the distribution that setup.py must name.
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "cffi": "cffi",
+    "cudnn": "nvidia-cudnn-frontend",
+    "cupy": "cupy-cuda12x",
+    "cupyx": "cupy-cuda12x",
+    "cv2": "opencv-python-headless",
+    "google": "protobuf",
+    "lmdb": "lmdb",
+    "numpy": "numpy",
+    "simplejpeg": "simplejpeg",
+    "tqdm": "tqdm",
+}
+
+
+@pytest.mark.parametrize("module", LIBRARY, ids=str)
+def test_libraries_are_declared(module):
+    declared = (ROOT / "setup.py").read_text(encoding="utf-8")
+    for name, line in module.imports():
+        top = name.partition(".")[0]
+        if top not in sys.stdlib_module_names and top not in ("netbuilder", "caffe2"):
+            wanted = DISTRIBUTIONS.get(top)
+            assert wanted is not None, f"line {line} imports {top}: name its distribution here and in setup.py"
+            assert re.search(rf'"{wanted}\b', declared), f"line {line} imports {top}: setup.py does not name {wanted}"
+
+
+def test_every_folder_of_modules_is_a_package():
+    """Folders without __init__.py are not installed."""
+    for module in LIBRARY:
+        assert (module.path.parent / "__init__.py").is_file(), module.path.parent
+
+
 def names_cupy(module) -> list[int]:
     lines = [line for name, line in module.imports() if re.match(r"cupyx?\b", name)]
     for node in ast.walk(module.tree):

@@ -5,6 +5,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -94,14 +95,14 @@ def test_version_is_in_the_changelog():
 
 
 def installed() -> importlib.metadata.Distribution:
-    """The installed copy, if it is a copy."""
-    try:
-        found = importlib.metadata.distribution("netbuilder")
-    except importlib.metadata.PackageNotFoundError:
+    """The installed copy, if it is a copy; the checkout may hold the remains of a build, which do not count."""
+    folders = [sysconfig.get_path("purelib")]
+    found = list(importlib.metadata.distributions(name="netbuilder", path=folders))
+    if not found:
         pytest.skip("netbuilder is not installed here; `make test` installs it")
-    if (found.read_text("direct_url.json") or "").count('"editable": true'):
+    if '"editable": true' in (found[0].read_text("direct_url.json") or ""):
         pytest.skip("netbuilder is installed as a link to this checkout")
-    return found
+    return found[0]
 
 
 def test_installation_adds_one_name():

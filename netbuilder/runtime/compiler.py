@@ -7,6 +7,7 @@ shapes, values (each write makes a new version), fusion, kernels with their layo
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -92,8 +93,8 @@ def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | No
     if end == start:
         return None
     nodes, last, externals, values = _values(net, start, end, specs)
-    if setting.fuse:
-        nodes = fuse(nodes, last, setting)
+    if setting.fuse and setting.allows("ONEDNN") and onednn.available():
+        nodes = fuse(nodes, last)
     steps = _kernels(net, nodes, setting, values)
     return Compilation(end, steps, values, last, externals)
 
@@ -177,13 +178,18 @@ def _values(
 def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Value]) -> list[Step]:
     steps: list[Step] = []
     lane_of = _Lanes(setting.lanes)
-    for node in nodes:
+    waiting = deque(nodes)
+    while waiting:
+        node = waiting.popleft()
         instruction = node.first
         lane = lane_of(instruction.device)
         run = net.kernel_context(instruction)
         ctx = NodeContext(instruction.op_def, run, setting.lane_threads, node.inputs, node.outputs)
         try:
             prepared = _prepare(node, ctx, setting)
+            if prepared is None:
+                waiting.extendleft(reversed(node.originals))
+                continue
             ins = []
             for value, wanted in zip(node.inputs, prepared.inputs):
                 if wanted is None:
@@ -219,13 +225,11 @@ class _Lanes:
         return lane
 
 
-def _prepare(node: Node, ctx: NodeContext, setting: Setting) -> Prepared:
+def _prepare(node: Node, ctx: NodeContext, setting: Setting) -> Prepared | None:
+    """Return the kernel of a node; None if there is none for operators joined."""
     specs = [value.spec for value in node.inputs]
     if node.fused is not None:
-        prepared = node.fused(ctx, *specs)
-        if prepared is not None:
-            return prepared
-        raise NetError("a fused kernel could not be made")
+        return node.fused(ctx, *specs)
     instruction = node.first
     op_type, device_type = instruction.op_def.type, instruction.device[0]
     for row in prepared_kernels(op_type, device_type):

@@ -55,14 +55,14 @@ class Node:
     """An operator, or several fused into one, over values.
 
     ``fused`` makes the prepared kernel of a fused node; ``parts`` are then its operators, the first of which stands
-    for it in messages.
+    for it in messages, and ``originals`` the nodes that serve if no kernel can be made for them together.
     """
 
     parts: list[Instruction]
     inputs: list[Value]
     outputs: list[Value]
     fused: Maker | None = None
-    removed: bool = False
+    originals: list[Node] = field(default_factory=list)
 
     @property
     def first(self) -> Instruction:

@@ -1,0 +1,225 @@
+"""Workspaces: feeding and fetching, names, nets, errors that name the thing and the remedy."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from netbuilder.proto import BlobError, NetDef, NetError, ShapeError
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import NET_TYPES, Workspace, default
+
+
+def net_of(*ops, name="net", inputs=(), net_type=""):
+    net = NetDef(name=name, type=net_type)
+    net.op.extend(ops)
+    net.external_input.extend(inputs)
+    return net
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", ">f4", ">i8"]
+)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3, 4)])
+def test_feed_and_fetch_every_dtype(dtype, shape):
+    ws = Workspace()
+    value = (np.arange(np.prod(shape, dtype=int)).reshape(shape) % 2).astype(dtype)
+    ws.feed("x", value)
+    got = ws.fetch("x")
+    assert got.dtype == np.dtype(dtype).newbyteorder("=")
+    assert got.shape == shape
+    np.testing.assert_array_equal(got, value)
+
+
+def test_feed_copies_and_fetch_copies():
+    ws = Workspace()
+    value = np.zeros(3, np.float32)
+    ws.feed("x", value)
+    value[:] = 1
+    got = ws.fetch("x")
+    got[:] = 2
+    assert ws.fetch("x").tolist() == [0, 0, 0]
+
+
+def test_strings_numbers_lists_and_objects():
+    ws = Workspace()
+    ws.feed("text", "abc")
+    assert ws.fetch("text") == b"abc"
+    ws.feed("texts", np.array(["a", "bc"]))
+    assert ws.fetch("texts").tolist() == [b"a", b"bc"]
+    ws.feed("bytes", np.array([b"x", b"yz"], object))
+    assert ws.fetch("bytes").tolist() == [b"x", b"yz"]
+    ws.feed("number", 2.5)
+    assert ws.fetch("number") == 2.5
+    ws.feed("list", [1, 2])
+    assert ws.fetch("list").tolist() == [1, 2]
+    thing = object()
+    ws.feed("thing", thing)
+    assert ws.fetch("thing") is thing
+    ws.feed("thing", np.float32([1]))
+    assert ws.fetch("thing").tolist() == [1]
+
+
+def test_a_strided_array_is_fed_by_value():
+    ws = Workspace()
+    value = np.arange(12, dtype=np.float32).reshape(3, 4).T[::2]
+    ws.feed("x", value)
+    np.testing.assert_array_equal(ws.fetch("x"), value)
+
+
+def test_names_and_removal():
+    ws = Workspace()
+    ws.feed("b", 1.0)
+    ws.feed("a", 1.0)
+    assert ws.blobs() == ["a", "b"]
+    assert "a" in ws
+    ws.remove("a")
+    assert not ws.has("a")
+    with pytest.raises(BlobError, match="no blob 'a'"):
+        ws.fetch("a")
+    ws.reset()
+    assert ws.blobs() == []
+
+
+def test_fetch_of_an_unknown_blob_names_near_ones():
+    ws = Workspace()
+    ws.feed("conv1_w", 1.0)
+    with pytest.raises(BlobError, match=r"no blob 'conv1_v'.*did you mean 'conv1_w'"):
+        ws.fetch("conv1_v")
+
+
+def test_fetch_of_a_blob_without_value():
+    ws = Workspace()
+    ws.create_net(net_of(make_op("Relu", ["x"], ["y"]), inputs=["x"]))
+    with pytest.raises(BlobError, match="'y' holds no value yet"):
+        ws.fetch("y")
+
+
+def test_bad_feeds():
+    ws = Workspace()
+    with pytest.raises(NetError, match="needs a name"):
+        ws.feed("", 1.0)
+    with pytest.raises(NetError, match="complex"):
+        ws.feed("x", np.complex64([1]))
+
+
+def test_created_nets():
+    ws = Workspace()
+    ws.feed("x", np.float32([-1, 2]))
+    net = net_of(make_op("Relu", ["x"], ["y"]), inputs=["x"])
+    assert ws.create_net(net) == "net"
+    assert ws.nets() == ["net"]
+    with pytest.raises(NetError, match="'net' exists already; give overwrite=True"):
+        ws.create_net(net)
+    net.op[0].output[0] = "z"
+    ws.run_net("net")  # the snapshot, not the edited net
+    assert not ws.has("z")
+    ws.create_net(net, overwrite=True)
+    ws.run_net("net")
+    assert ws.fetch("z").tolist() == [0, 2]
+    with pytest.raises(NetError, match=r"no net 'other'.*created: 'net'"):
+        ws.run_net("other")
+    ws.delete_net("net")
+    assert ws.nets() == []
+
+
+def test_run_net_many_times():
+    ws = Workspace()
+    ws.feed("n", np.int64([0]))
+    ws.create_net(net_of(make_op("Iter", ["n"], ["n"]), inputs=["n"]))
+    ws.run_net("net", 5)
+    assert ws.fetch("n").tolist() == [5]
+
+
+def test_unknown_net_type():
+    with pytest.raises(NetError, match=f"unknown type 'fast'; the types are {', '.join(NET_TYPES)}"):
+        Workspace().create_net(net_of(net_type="fast"))
+
+
+@pytest.mark.parametrize("net_type", NET_TYPES)
+def test_all_net_types_run(net_type):
+    ws = Workspace()
+    ws.feed("x", np.float32([-1, 2]))
+    ws.run_net_once(net_of(make_op("Relu", ["x"], ["y"]), inputs=["x"], net_type=net_type))
+    assert ws.fetch("y").tolist() == [0, 2]
+
+
+def test_an_unknown_operator_is_refused_with_its_place():
+    op = make_op("Rellu", ["x"], ["y"])
+    op.debug_info = "train.py:7 in build"
+    with pytest.raises(NetError, match=r"net 'net', operator 0: Rellu.*train.py:7.*did you mean Relu"):
+        Workspace().create_net(net_of(op))
+
+
+def test_an_input_that_nothing_makes_is_refused_at_creation():
+    with pytest.raises(NetError, match=r"operator 0: Relu \['x'\].*'x' is made by no earlier operator"):
+        Workspace().create_net(net_of(make_op("Relu", ["x"], ["y"])))
+
+
+def test_an_external_input_that_was_not_fed_is_named_at_the_run():
+    ws = Workspace()
+    ws.create_net(net_of(make_op("Relu", ["x"], ["y"]), inputs=["x"]))
+    with pytest.raises(BlobError, match=r"operator 0: Relu.*'x' holds no value; feed it"):
+        ws.run_net("net")
+    ws.feed("x", np.float32([1]))
+    ws.run_net("net")
+    assert ws.fetch("y").tolist() == [1]
+
+
+def test_an_error_of_an_operator_keeps_its_kind_and_says_where():
+    ws = Workspace()
+    ws.feed("x", np.ones((2, 3), np.float32))
+    op = make_op("Softmax", ["x"], ["y"], axis=5)
+    op.debug_info = "train.py:9 in build"
+    with pytest.raises(ShapeError, match=r"net 'net', operator 0: Softmax.*made at train.py:9.*axis must lie in"):
+        ws.run_net_once(net_of(op, inputs=["x"]))
+
+
+def test_named_workspaces():
+    first = default.current_name()
+    try:
+        default.workspace().feed("only here", 1.0)
+        other = default.switch("another", create=True)
+        assert not other.has("only here")
+        assert default.current_name() == "another"
+        assert {first, "another"} <= set(default.names())
+        with pytest.raises(NetError, match="no workspace 'third'"):
+            default.switch("third")
+    finally:
+        default.switch(first)
+        default.reset()
+
+
+def test_two_workspaces_in_two_threads():
+    """Each thread trains its own copy; neither disturbs the other."""
+    results = {}
+
+    def work(seed):
+        ws = Workspace(threads=1, seed=seed)
+        rng = np.random.default_rng(seed)
+        w = rng.standard_normal((64, 64)).astype(np.float32)
+        ws.feed("w", w)
+        ws.feed("b", np.zeros(64, np.float32))
+        net = net_of(
+            make_op("FC", ["x", "w", "b"], ["y"]),
+            make_op("Relu", ["y"], ["y"]),
+            make_op("FC", ["y", "w", "b"], ["z"]),
+            inputs=["x", "w", "b"],
+        )
+        ws.create_net(net)
+        worst = 0.0
+        for _ in range(50):
+            x = rng.standard_normal((32, 64)).astype(np.float32)
+            ws.feed("x", x)
+            ws.run_net("net")
+            want = np.maximum(x @ w.T, 0) @ w.T
+            worst = max(worst, float(np.abs(ws.fetch("z") - want).max() / np.abs(want).max()))
+        results[seed] = worst
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(results.values()) < 1e-5
+    assert len(results) == 2

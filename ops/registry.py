@@ -99,6 +99,7 @@ def find(op_type: str) -> type[Operator]:
 
 
 def is_registered(op_type: str) -> bool:
+    """Say whether an operator of this name is known."""
     return op_type in _operators
 
 
@@ -108,8 +109,10 @@ def operator_types() -> list[str]:
 
 
 def plain_kernel(op_type: str, device: int) -> Callable[..., Any] | None:
+    """Return the plain kernel that serves a device, one made for it before one for all; None if there is none."""
     return _plain.get((op_type, device)) or _plain.get((op_type, None))
 
 
 def prepared_kernels(op_type: str, device: int) -> list[PreparedKernel]:
+    """Return the prepared kernels of an operator on a device, the preferred ones first."""
     return _prepared.get((op_type, device), [])

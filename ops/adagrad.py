@@ -1,0 +1,155 @@
+"""Adagrad, dense and sparse: the gradient over the root of the sum of its squares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.engines import flat
+from netbuilder.ops.operator import Operator, TensorSpec
+from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.ops.update_rules import check_rate, check_rows, check_same, distinct_rows, in_place, rate_as, wide
+
+__all__ = ["Adagrad", "SparseAdagrad"]
+
+
+@register
+@dataclass(frozen=True)
+class Adagrad(Operator):
+    """H' = decay * H + G^2; P' = P + L * G with the effective rate L = lr / (sqrt(H') + epsilon).
+
+    The third output is L, the fourth the update L * G. The step is added, so ``lr`` is negative for descent.
+
+    Source: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization",
+    2011, section 1.
+    """
+
+    inputs = ("param", "moment", "grad", "lr")
+    outputs = ("output_param", "output_moment", "output_effective_lr?", "output_update?")
+    inplace = ((0, 0), (1, 1))
+    epsilon: float = 1e-5
+    decay: float = 1.0
+
+    def infer(self, param: TensorSpec, moment: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, moment=moment, grad=grad)
+        check_rate(self, lr)
+        return (param.plain,) * self.n_out
+
+    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
+        return 8 * param.size
+
+
+@kernel(Adagrad)
+def adagrad(op: Adagrad, ctx: RunContext, param: Any, moment: Any, grad: Any, lr: Any) -> tuple[Any, ...]:
+    g = wide(grad)
+    h = op.decay * wide(moment) + g * g
+    effective = rate_as(lr, g) / (ctx.xp.sqrt(h) + op.epsilon)
+    update = effective * g
+    results = (wide(param) + update, h, effective, update)
+    return tuple(x.astype(param.dtype) for x in results[: op.n_out])
+
+
+@prepare(Adagrad, device=CPU)
+def prepare_adagrad(
+    op: Adagrad, ctx: PlanContext, param: TensorSpec, moment: TensorSpec, grad: TensorSpec, lr: TensorSpec
+) -> Prepared | None:
+    # The effective rate of padding is not zero, so where it is asked for only plain order serves.
+    spec = flat.common_spec([param, moment, grad], zero_to_zero=op.epsilon > 0 and op.n_out == 2)
+    if spec is None or lr.dtype != spec.dtype:
+        return None
+    decay, epsilon = flat.scalar(op.decay, spec.dtype), flat.scalar(op.epsilon, spec.dtype)
+
+    def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
+        rate = inputs[3].reshape(())
+        steps: list[flat.Step] = []
+        made = len(outputs)
+        for part in flat.pieces(spec, [*inputs[:3], *outputs], scratch, 1):
+            p, h, g = part[:3]
+            p_new, h_new, *extra = part[3 : 3 + made]
+            t = part[-1]
+            effective = extra[0] if extra else t
+            update = extra[1] if len(extra) > 1 else t
+            steps += [(np.multiply, (g, g, t))]
+            steps += [(np.multiply, (h, decay, h_new))] if op.decay != 1 else []
+            steps += [
+                (np.add, (h_new if op.decay != 1 else h, t, h_new)),
+                (np.sqrt, (h_new, t)),
+                (np.add, (t, epsilon, t)),
+                (np.divide, (rate, t, effective)),
+                (np.multiply, (effective, g, update)),
+                (np.add, (p, update, p_new)),
+            ]
+        return flat.replay(steps)
+
+    return Prepared(
+        [spec, spec, spec, lr.plain],
+        [spec] * op.n_out,
+        bind,
+        scratch=flat.scratch_bytes(spec, 1),
+        inplace=Adagrad.inplace,
+        name="numpy",
+    )
+
+
+@register
+@dataclass(frozen=True)
+class SparseAdagrad(Operator):
+    """Adagrad on the rows ``indices`` of a table; a row that comes several times is updated that often, in order."""
+
+    inputs = ("param", "moment", "indices", "grad", "lr")
+    outputs = ("output_param", "output_moment_1")
+    must_inplace = ((0, 0), (1, 1))
+    epsilon: float = 1e-5
+
+    def infer(
+        self, param: TensorSpec, moment: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, moment=moment)
+        check_rows(self, param, indices, grad)
+        check_rate(self, lr)
+        return param.plain, moment.plain
+
+    def flops(
+        self, param: TensorSpec, moment: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec
+    ) -> int:
+        return 7 * grad.size
+
+
+def _update_rows(op: SparseAdagrad, ctx: RunContext, param: Any, moment: Any, indices: Any, grad: Any, lr: Any) -> None:
+    """Update rows of ``param`` and ``moment`` where they are."""
+    indices = indices.reshape(-1)
+    grad = grad.reshape((-1, *param.shape[1:]))
+    for positions in distinct_rows(op, ctx, indices, param.shape[0]):
+        rows, g = indices[positions], wide(grad[positions])
+        h = wide(moment[rows]) + g * g
+        moment[rows] = h
+        param[rows] = wide(param[rows]) + rate_as(lr, g) * g / (ctx.xp.sqrt(h) + op.epsilon)
+
+
+@kernel(SparseAdagrad)
+def sparse_adagrad(
+    op: SparseAdagrad, ctx: RunContext, param: Any, moment: Any, indices: Any, grad: Any, lr: Any
+) -> tuple[Any, ...]:
+    param, moment = param.copy(), moment.copy()
+    _update_rows(op, ctx, param, moment, indices, grad, lr)
+    return param, moment
+
+
+@prepare(SparseAdagrad, device=CPU)
+def prepare_sparse_adagrad(
+    op: SparseAdagrad,
+    ctx: PlanContext,
+    param: TensorSpec,
+    moment: TensorSpec,
+    indices: TensorSpec,
+    grad: TensorSpec,
+    lr: TensorSpec,
+) -> Prepared | None:
+    def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
+        return in_place(inputs[:2], outputs, lambda: _update_rows(op, ctx.run, outputs[0], outputs[1], *inputs[2:]))
+
+    specs = [spec.plain for spec in (param, moment, indices, grad, lr)]
+    return Prepared(specs, specs[:2], bind, inplace=SparseAdagrad.must_inplace, capturable=False, name="numpy rows")

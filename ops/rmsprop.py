@@ -1,0 +1,91 @@
+"""RmsProp: the gradient over the root of its running mean square, with momentum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.engines import flat
+from netbuilder.ops.operator import Operator, TensorSpec
+from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.ops.update_rules import check_rate, check_same, rate_as, wide
+
+__all__ = ["RmsProp"]
+
+
+@register
+@dataclass(frozen=True)
+class RmsProp(Operator):
+    """S' = decay * S + (1 - decay) * G^2; M' = momentum * M + lr * G / sqrt(S' + epsilon); the step is M'.
+
+    The step is to be subtracted from the parameter.
+
+    Source: Tieleman and Hinton, "Lecture 6.5: rmsprop", Coursera, 2012.
+    """
+
+    inputs = ("grad", "mean_squares", "moment", "lr")
+    outputs = ("output_grad", "output_mean_squares", "output_moment")
+    inplace = ((0, 0), (1, 1), (2, 2))
+    decay: float = 0.9
+    momentum: float = 0.0
+    epsilon: float = 1e-5
+
+    def infer(
+        self, grad: TensorSpec, mean_squares: TensorSpec, moment: TensorSpec, lr: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        check_same(self, grad=grad, mean_squares=mean_squares, moment=moment)
+        check_rate(self, lr)
+        return grad.plain, mean_squares.plain, moment.plain
+
+    def flops(self, grad: TensorSpec, *others: TensorSpec) -> int:
+        return 9 * grad.size
+
+
+@kernel(RmsProp)
+def rmsprop(op: RmsProp, ctx: RunContext, grad: Any, mean_squares: Any, moment: Any, lr: Any) -> tuple[Any, ...]:
+    g, s = wide(grad), wide(mean_squares)
+    s = s + (1 - op.decay) * (g * g - s)
+    m = op.momentum * wide(moment) + rate_as(lr, g) * g / ctx.xp.sqrt(s + op.epsilon)
+    m = m.astype(grad.dtype)
+    return m, s.astype(grad.dtype), m
+
+
+@prepare(RmsProp, device=CPU)
+def prepare_rmsprop(
+    op: RmsProp, ctx: PlanContext, grad: TensorSpec, mean_squares: TensorSpec, moment: TensorSpec, lr: TensorSpec
+) -> Prepared | None:
+    spec = flat.common_spec([moment, mean_squares, grad], zero_to_zero=op.epsilon > 0)
+    if spec is None or lr.dtype != spec.dtype:
+        return None
+    share, momentum, epsilon = (flat.scalar(v, spec.dtype) for v in (1 - op.decay, op.momentum, op.epsilon))
+
+    def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
+        rate = inputs[3].reshape(())
+        steps: list[flat.Step] = []
+        for g, s, m, step, s_new, m_new, t in flat.pieces(spec, [*inputs[:3], *outputs], scratch, 1):
+            steps += [
+                (np.multiply, (g, g, t)),
+                (np.subtract, (t, s, t)),
+                (np.multiply, (t, share, t)),
+                (np.add, (s, t, s_new)),
+                (np.add, (s_new, epsilon, t)),
+                (np.sqrt, (t, t)),
+                (np.divide, (g, t, t)),
+                (np.multiply, (t, rate, t)),
+                (np.multiply, (m, momentum, m_new)),
+                (np.add, (m_new, t, m_new)),
+                (step.__setitem__, (slice(None), m_new)),
+            ]
+        return flat.replay(steps)
+
+    return Prepared(
+        [spec, spec, spec, lr.plain],
+        [spec, spec, spec],
+        bind,
+        scratch=flat.scratch_bytes(spec, 1),
+        inplace=RmsProp.inplace,
+        name="numpy",
+    )

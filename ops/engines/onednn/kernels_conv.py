@@ -21,7 +21,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     compile_primitive,
     prepared,
 )
-from netbuilder.ops.engines.onednn.window import Window, channels_last, transposed_window, window
+from netbuilder.ops.engines.onednn.geometry import channels_last, transposed_geometry, window_arguments
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["conv", "conv_gradient", "conv_transpose", "conv_transpose_gradient", "fused_conv"]
@@ -73,16 +73,16 @@ class _Views:
         self.kind = "deconvolution" if transposed else "convolution"
         self.x = image_view(x.shape, last)
         weights = image_view(w.shape, last)
-        kernel, extents = weights.dims[2:], self.x.dims[2:]
         if transposed:
             self.weights = _transposed_weights(weights, group)
-            self.window: Window = transposed_window(op, extents, kernel)
+            geometry = transposed_geometry(op, x, w)
             channels = weights.dims[1] * group
         else:
             self.weights = grouped(weights, group)
-            self.window = window(op, extents, kernel)
+            geometry = op.geometry(x, w)
             channels = weights.dims[0]
-        n, spatial = x.shape[0], self.window.out
+        n, spatial = x.shape[0], geometry.out
+        self.window = window_arguments(geometry)
         self.y_shape = (n, *spatial, channels) if last else (n, channels, *spatial)
         self.y = image_view(self.y_shape, last)
         self.bias = row_major((channels,))
@@ -160,7 +160,7 @@ def _prepare_forward(
 
     def make(src: Desc) -> Primitive | None:
         weights = plain_desc(v.weights, x.dtype).free
-        return _forward(v.kind, src, weights, bias, dst, v.window.geometry, inference, post, threads=ctx.threads)
+        return _forward(v.kind, src, weights, bias, dst, v.window, inference, post, threads=ctx.threads)
 
     made = _first_fast([make(_wish(x, v.x)), lambda: make(plain_desc(v.x, x.dtype).free)])
     if made is None:
@@ -224,7 +224,7 @@ def _prepare_gradient(
     weights = plain_desc(v.weights, x.dtype).free
     free_x, free_y = plain_desc(v.x, x.dtype).free, plain_desc(v.y, x.dtype).free
     bias = plain_desc(v.bias, x.dtype) if with_bias else None
-    geometry, count = v.window.geometry, ctx.threads
+    geometry, count = v.window, ctx.threads
     hint = _forward(v.kind, free_x, weights, bias, free_y, geometry, False, (), threads=count)
     if hint is None:
         return None

@@ -13,6 +13,7 @@ from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
 from netbuilder.ops.engines.onednn.primitive import (
+    NOT_NEGATIVE,
     In,
     Out,
     PostOp,
@@ -78,6 +79,7 @@ def _small(ctx: PlanContext, spec: TensorSpec) -> bool:
 def relu(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if not _serves(x):
         return None
+    ctx.publish(0, NOT_NEGATIVE, True)
     if _small(ctx, x):
         return Prepared([x], [x], _bind_relu, inplace=((0, 0),), name="numpy relu")
     return _unary(ctx, x, c.RELU, 0.0)
@@ -202,5 +204,6 @@ def fused_sum_relu(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> P
     made = _binary(c.BINARY_ADD, desc, (PostOp("relu"),), threads=ctx.threads)
     if made is None:
         return None
+    ctx.publish(0, NOT_NEGATIVE, True)
     step = Step(made, {c.SRC: In(0), c.SRC_1: In(1), c.DST: Out(0)})
     return prepared(specs, [specs[0]], [step], inplace=[(0, 0), (1, 0)])

@@ -11,6 +11,7 @@ from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import Desc, desc_of, image_view
 from netbuilder.ops.engines.onednn.primitive import (
+    NOT_NEGATIVE,
     Held,
     In,
     Out,
@@ -20,7 +21,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     compile_primitive,
     prepared,
 )
-from netbuilder.ops.engines.onednn.window import channels_last
+from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["fused_bn_relu", "fused_bn_relu_gradient", "lrn", "lrn_gradient", "spatial_bn", "spatial_bn_gradient"]
@@ -80,6 +81,8 @@ def _prepare_forward(
                     threads=ctx.threads)  # fmt: skip
     if made is None:
         return None
+    if relu:
+        ctx.publish(0, NOT_NEGATIVE, True)
     spec, channel = made.spec(c.SRC, x, view), TensorSpec((view.dims[1],), x.dtype)
     inputs = [spec, scale.plain, bias.plain, stats[0].plain, stats[1].plain]
     places: dict[int, Any] = {c.SRC: In(0), c.SCALE: In(1), c.SHIFT: In(2), c.DST: Out(0)}
@@ -257,6 +260,8 @@ def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if made.workspace:
         places[c.WORKSPACE] = Held(made.workspace)
     ctx.publish(0, _LRN, (made, places.get(c.WORKSPACE)))
+    if ctx.published(0, NOT_NEGATIVE):
+        ctx.publish(0, NOT_NEGATIVE, True)
     spec = made.spec(c.SRC, x, view)
     return prepared([spec], [made.spec(c.DST, x.plain, view)], [Step(made, places)])
 

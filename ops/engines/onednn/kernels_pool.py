@@ -1,7 +1,8 @@
 """MaxPool and AveragePool, forward and backward, on oneDNN.
 
-Where several elements of a window are the greatest, the gradient goes to the first of them (the array kernels give
-it to each, as Caffe2 does). Behind a Relu the two agree for all windows of zeros.
+Where several elements of a window are the greatest, oneDNN gives the gradient to the first of them, while it is due to
+each. So its MaxPoolGradient serves only where X comes from a Relu: there nearly all ties are between zeroes, to
+which the Relu's own gradient lets nothing through. Elsewhere the kernel over arrays serves.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import PlanContext, Prepared
+from netbuilder.ops.conv_geometry import Geometry
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, image_view, plain_desc
 from netbuilder.ops.engines.onednn.primitive import (
+    NOT_NEGATIVE,
     Held,
     In,
     Out,
@@ -23,7 +26,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     compile_primitive,
     prepared,
 )
-from netbuilder.ops.engines.onednn.window import Window, channels_last, window
+from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient"]
@@ -32,42 +35,39 @@ _WORKSPACE = "onednn max pool"
 
 
 @cached
-def _forward(algorithm: int, prop: int, src: Desc, dst: Desc, w: Window) -> Primitive:
+def _forward(algorithm: int, prop: int, src: Desc, dst: Desc, w: Geometry) -> Primitive:
     return compile_primitive("pooling_forward", prop, algorithm, src.handle, dst.handle, *_geometry(w))
 
 
 @cached
-def _backward(algorithm: int, src: Desc, dst: Desc, w: Window, hint: Primitive) -> Primitive:
+def _backward(algorithm: int, src: Desc, dst: Desc, w: Geometry, hint: Primitive) -> Primitive:
     return compile_primitive("pooling_backward", algorithm, src.handle, dst.handle, *_geometry(w), hint=hint)
 
 
-def _geometry(w: Window) -> tuple[Any, ...]:
-    return w.strides, w.kernel, w.dilates, w.pad_begin, w.pad_end
+def _geometry(w: Geometry) -> tuple[Any, ...]:
+    strides, dilates, begin, end = window_arguments(w)
+    return strides, w.kernel, dilates, begin, end
 
 
-def _window(op: Any, x: TensorSpec) -> Window | None:
-    """Return the operator's window on X, or None if oneDNN cannot serve it."""
+def _window(op: Any, x: TensorSpec) -> Geometry | None:
+    """Return how the operator's windows lie on X, or None if oneDNN cannot serve it."""
     if x.dtype != np.float32 or not 3 <= x.ndim <= 5 or x.size == 0:
         return None
-    w = window(op, image_view(x.shape, channels_last(op)).dims[2:])
-    if min(w.out) < 1 or any(pad >= k for pad, k in zip(w.pad_begin, w.kernel)):
-        return None
-    return w
+    w: Geometry = op.geometry(x)
+    return None if any(pad >= k for pad, k in zip(w.begin, w.kernel)) else w
 
 
-def _out_shape(op: Any, x: TensorSpec, w: Window) -> tuple[int, ...]:
-    if channels_last(op):
-        return (x.shape[0], *w.out, x.shape[-1])
-    return (*x.shape[:2], *w.out)
+def _out_shape(op: Any, x: TensorSpec) -> tuple[int, ...]:
+    return op.pooled(x).shape  # type: ignore[no-any-return]
 
 
 def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    """Prepare MaxPool; where each maximum stood is published for the gradient."""
+    """Prepare MaxPool; behind a Relu, where each maximum stood is published for the gradient."""
     w = _window(op, x)
     if w is None:
         return None
     last = channels_last(op)
-    y = TensorSpec(_out_shape(op, x, w), x.dtype)
+    y = TensorSpec(_out_shape(op, x), x.dtype)
     view, y_view = image_view(x.shape, last), image_view(y.shape, last)
     free = plain_desc(y_view, x.dtype).free
     made = _forward(c.POOLING_MAX, c.FORWARD_TRAINING, desc_of(x, view), _same_order(x, view, free), w,
@@ -77,7 +77,9 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     places: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
     if made.workspace:
         places[c.WORKSPACE] = Held(made.workspace)
-    ctx.publish(0, _WORKSPACE, (made, w, places.get(c.WORKSPACE), x.plain))
+    if ctx.published(0, NOT_NEGATIVE):
+        ctx.publish(0, NOT_NEGATIVE, True)
+        ctx.publish(0, _WORKSPACE, (made, w, places.get(c.WORKSPACE), x.plain))
     return prepared([made.spec(c.SRC, x, view)], [made.spec(c.DST, y, y_view)], [Step(made, places)])
 
 
@@ -96,7 +98,7 @@ def _plain_like(free: Desc) -> Desc:
 
 
 def max_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    """Prepare MaxPoolGradient: X, Y, dY -> dX, from what the forward operator published; X and Y are not read."""
+    """Prepare MaxPoolGradient: X, Y, dY -> dX, if the forward operator published; X and Y are not read."""
     found = ctx.published(1, _WORKSPACE)
     if found is None or dy.dtype != np.float32 or dy.shape != y.shape:
         return None
@@ -112,9 +114,7 @@ def max_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, d
     if made is None:
         return None
     step = Step(made, {c.DIFF_DST: In(2), c.WORKSPACE: held, c.DIFF_SRC: Out(0)})
-    ready = prepared([None, None, y_spec], [x_spec], [step])
-    ready.notes["ties"] = "first"
-    return ready
+    return prepared([None, None, y_spec], [x_spec], [step])
 
 
 def average_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
@@ -123,7 +123,7 @@ def average_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if w is None:
         return None
     last = channels_last(op)
-    y = TensorSpec(_out_shape(op, x, w), x.dtype)
+    y = TensorSpec(_out_shape(op, x), x.dtype)
     view, y_view = image_view(x.shape, last), image_view(y.shape, last)
     free = plain_desc(y_view, x.dtype).free
     made = _forward(_average(op), c.FORWARD_TRAINING, desc_of(x, view), _same_order(x, view, free), w,
@@ -141,7 +141,7 @@ def _average(op: Any) -> int:
 def average_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
     """Prepare AveragePoolGradient: X, Y, dY -> dX, in the layout of X; X and Y are not read."""
     w = _window(op, x)
-    if w is None or dy.dtype != np.float32 or dy.shape != _out_shape(op, x, w):
+    if w is None or dy.dtype != np.float32 or dy.shape != _out_shape(op, x):
         return None
     last = channels_last(op)
     view, y_view = image_view(x.shape, last), image_view(dy.shape, last)

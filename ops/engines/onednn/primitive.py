@@ -16,7 +16,11 @@ from netbuilder.ops.engines.onednn.layout import View, layout_of
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, threads
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = ["Held", "In", "Out", "PostOp", "Primitive", "Scratch", "Step", "cached", "compile_primitive", "prepared"]
+__all__ = ["NOT_NEGATIVE", "Held", "In", "Out", "PostOp", "Primitive", "Scratch", "Step", "cached", "compile_primitive", "prepared"]
+
+
+NOT_NEGATIVE = "not negative"
+"""Published with an output that comes from a Relu."""
 
 
 @dataclass(frozen=True)

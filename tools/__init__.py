@@ -1,4 +1,4 @@
-"""Command-line programs: each a thin ``main()`` over the library."""
+"""Command-line programs, each a thin ``main()`` over the library."""
 
 if __name__ != "netbuilder.tools":
-    raise ImportError("import this package as netbuilder.tools: its modules import each other under that name")
+    raise ImportError("import this package as netbuilder.tools")

@@ -1,0 +1,41 @@
+"""What machine a benchmark runs on, and whether it is idle."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+__all__ = ["busy_share", "describe_machine"]
+
+
+def _cpu_times() -> tuple[int, int]:
+    fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    idle = fields[3] + fields[4]
+    return sum(fields), idle
+
+
+def busy_share(seconds: float = 1.0) -> float:
+    """Return the share of all cores that other work took over ``seconds``; 0.0 where the system does not say."""
+    try:
+        total, idle = _cpu_times()
+        time.sleep(seconds)
+        later_total, later_idle = _cpu_times()
+    except (OSError, IndexError, ValueError):
+        return 0.0
+    return 1.0 - (later_idle - idle) / max(later_total - total, 1)
+
+
+def describe_machine() -> str:
+    """Return one line about the processor, the cores and the operating system."""
+    model = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{model}, {cores} cores, Python {platform.python_version()}, {platform.system()} {platform.release()}"

@@ -1,0 +1,89 @@
+"""Pairs of workers that take turns: the ratio of their times holds when the machine's speed drifts."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Comparison", "Worker", "compare"]
+
+
+class Worker:
+    """A process that runs steps on command (see ``worker.serve``).
+
+    Raises:
+        RuntimeError: it ended before it was ready; the message has the last lines of what it printed.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env),
+            text=True,
+        )
+        self.info: dict[str, Any] = self._answer()["ready"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            assert self._process.stderr is not None
+            text = self._process.stderr.read().strip().splitlines()
+            raise RuntimeError(f"worker {self.name!r} ended with code {self._process.wait()}: " + "\n".join(text[-15:]))
+        return json.loads(line)  # type: ignore[no-any-return]
+
+    def run(self, steps: int) -> list[float]:
+        """Return the seconds that each of so many steps took."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"steps": steps}) + "\n")
+        self._process.stdin.flush()
+        return self._answer()["seconds"]  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Step times of two workers in turn, in seconds: the median of each turn."""
+
+    ours: Sequence[float]
+    peer: Sequence[float]
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster we are: median of the peer's turns over median of ours."""
+        return statistics.median(self.peer) / statistics.median(self.ours)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The least and the greatest ratio of a single pair."""
+        ratios = [b / a for a, b in zip(self.ours, self.peer)]
+        return min(ratios), max(ratios)
+
+
+def compare(ours: Worker, peer: Worker, *, pairs: int, steps: int) -> Comparison:
+    """Let two workers take turns, ``pairs`` times ``steps`` steps each.
+
+    The one that begins changes from pair to pair.
+    """
+    times: dict[str, list[float]] = {"ours": [], "peer": []}
+    for turn in range(pairs):
+        order = [("ours", ours), ("peer", peer)]
+        for key, worker in order if turn % 2 == 0 else reversed(order):
+            times[key].append(statistics.median(worker.run(steps)))
+    return Comparison(times["ours"], times["peer"])

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.contexts import GradientContext, RunContext
-from netbuilder.ops.conv_geometry import Geometry, WindowArguments, channel_axis, image_shape, product
+from netbuilder.ops.conv_geometry import Geometry, WindowArguments, channel_axis, image_shape
 from netbuilder.ops.conv_windows import (
     accumulate,
     batch_parts,
     channels_first,
     column_matrices,
-    compute_dtype,
     from_channels_first,
 )
+from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.operator import TensorSpec, require, spec_of
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Conv", "ConvGradient", "correlate", "correlate_filter_gradient", "correlate_input_gradient"]
+__all__ = [
+    "Conv",
+    "ConvArguments",
+    "ConvBackward",
+    "ConvForward",
+    "ConvGradient",
+    "add_bias",
+    "correlate",
+    "correlate_filter_gradient",
+    "correlate_input_gradient",
+    "ready",
+    "sum_bias",
+]
 
 
 @dataclass(frozen=True)
@@ -60,58 +73,59 @@ class ConvArguments(WindowArguments):
         )
         return self.slide(x, tuple(kernel), self.group)
 
+    def channels_out(self, w: TensorSpec) -> int:
+        """Return the channels of Y."""
+        return w.shape[0]
+
+    def y_shape(self, x: TensorSpec, w: TensorSpec) -> tuple[int, ...]:
+        """Return the shape of Y.
+
+        Raises:
+            ShapeError: X, W and the arguments do not fit each other.
+        """
+        return image_shape(self.order, x.shape[0], self.channels_out(w), self.geometry(x, w).out)
+
     def products(self, x: TensorSpec, w: TensorSpec) -> int:
         """Return the multiplications of one pass over X with all filters."""
-        return x.shape[0] * product(self.geometry(x, w).out) * w.size
+        return x.shape[0] * math.prod(self.geometry(x, w).out) * w.size
 
 
-@register
 @dataclass(frozen=True)
-class Conv(ConvArguments):
-    """Y[n, m, p] = b[m] + sum over c, k of W[m, c, k] * X[n, c, p * stride + k * dilation - pad].
-
-    In order NCHW, X is (N, C, H, W) and the filter W (M, C / group, kH, kW); in order NHWC they are (N, H, W, C) and
-    (M, kH, kW, C / group). Images may have any number of axes from 1 on.
-    """
+class ConvForward(ConvArguments):
+    """What convolution and transposed convolution have in common."""
 
     inputs = ("X", "W", "b?")
     outputs = ("Y",)
 
     def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        geometry = self.geometry(x, w)
+        y = x.with_shape(self.y_shape(x, w))
         if b is not None:
-            require(b.shape == (w.shape[0],), self, f"b must have shape ({w.shape[0]},), one per filter, got {b.shape}")
-        return (x.with_shape(image_shape(self.order, x.shape[0], w.shape[0], geometry.out)),)
+            m = self.channels_out(w)
+            require(b.shape == (m,), self, f"b must have shape ({m},), one number per channel of Y, got {b.shape}")
+        return (y,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("W"), g.d_output("Y")]
         if self.n_in == 3:
-            return [make_op("ConvGradient", inputs, [g.d_input("W"), g.d_input("b"), g.d_input("X")])]
-        return [make_op("ConvGradient", inputs, [g.d_input("W"), g.d_input("X")], no_bias=1)]
+            return [make_op(self.type + "Gradient", inputs, [g.d_input("W"), g.d_input("b"), g.d_input("X")])]
+        return [make_op(self.type + "Gradient", inputs, [g.d_input("W"), g.d_input("X")], no_bias=1)]
 
     def flops(self, x: TensorSpec, w: TensorSpec, b: TensorSpec | None = None) -> int:
-        bias = 0 if b is None else self.infer(x, w, b)[0].size
-        return 2 * self.products(x, w) + bias
+        return 2 * self.products(x, w) + (0 if b is None else math.prod(self.y_shape(x, w)))
 
 
-@register
 @dataclass(frozen=True)
-class ConvGradient(ConvArguments):
-    """Gradients of Conv: of the filter, of the bias unless ``no_bias``, and of X if asked for."""
+class ConvBackward(ConvArguments):
+    """What the gradients of convolution and of transposed convolution have in common."""
 
     inputs = ("X", "W", "dY")
     outputs = ("dW", "db_or_dX?", "dX?")
 
     def infer(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        geometry = self.geometry(x, w)
-        shape = image_shape(self.order, x.shape[0], w.shape[0], geometry.out)
+        shape = self.y_shape(x, w)
         require(dy.shape == shape, self, f"dY must have the shape of Y, {shape}, got {dy.shape}")
-        results = (w.plain, x.plain) if self.no_bias else (w.plain, w.with_shape((w.shape[0],)), x.plain)
-        require(
-            self.n_out <= len(results),
-            self,
-            f"with no_bias=1 there are 2 outputs, dW and dX, but {self.n_out} are asked for",
-        )
+        results = (w.plain, x.plain) if self.no_bias else (w.plain, w.with_shape((self.channels_out(w),)), x.plain)
+        require(self.n_out <= len(results), self, f"with no_bias=1 it has the outputs dW and dX, got {self.n_out}")
         return results[: self.n_out]
 
     @property
@@ -121,6 +135,7 @@ class ConvGradient(ConvArguments):
 
     @property
     def computes_db(self) -> bool:
+        """Whether the gradient of the bias is among the outputs asked for."""
         return not self.no_bias and self.n_out >= 2
 
     def flops(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> int:
@@ -128,8 +143,24 @@ class ConvGradient(ConvArguments):
         return 2 * passes * self.products(x, w) + (dy.size if self.computes_db else 0)
 
 
+@register
+@dataclass(frozen=True)
+class Conv(ConvForward):
+    """Y[n, m, p] = b[m] + sum over c, k of W[m, c, k] * X[n, c, p * stride + k * dilation - pad].
+
+    In order NCHW, X is (N, C, H, W) and the filter W (M, C / group, kH, kW); in order NHWC they are (N, H, W, C) and
+    (M, kH, kW, C / group). Images may have any number of axes from 1 on.
+    """
+
+
+@register
+@dataclass(frozen=True)
+class ConvGradient(ConvBackward):
+    """Gradients of Conv: of the filter, of the bias unless ``no_bias``, and of X if asked for."""
+
+
 def _bytes_per_image(geometry: Geometry, channels: int, small: Sequence[int], dtype: Any) -> int:
-    return channels * product(geometry.kernel) * product(small) * dtype.itemsize
+    return channels * math.prod(geometry.kernel) * math.prod(small) * dtype.itemsize
 
 
 def correlate(xp: Any, x: Any, w: Any, geometry: Geometry, small: Sequence[int]) -> Any:
@@ -140,8 +171,8 @@ def correlate(xp: Any, x: Any, w: Any, geometry: Geometry, small: Sequence[int])
         w: filters (M, C / groups, *kernel).
     """
     n, groups, m = x.shape[0], geometry.groups, w.shape[0]
-    filters = w.reshape(groups, m // groups, product(w.shape[1:]))
-    y = xp.empty((n, groups, m // groups, product(small)), x.dtype)
+    filters = w.reshape(groups, m // groups, math.prod(w.shape[1:]))
+    y = xp.empty((n, groups, m // groups, math.prod(small)), x.dtype)
     for part in batch_parts(n, _bytes_per_image(geometry, x.shape[1], small, x.dtype)):
         xp.matmul(filters, column_matrices(xp, x[part], geometry, small), out=y[part])
     return y.reshape(n, m, *small)
@@ -155,8 +186,8 @@ def correlate_input_gradient(xp: Any, dy: Any, w: Any, geometry: Geometry, exten
         w: filters (M, C / groups, *kernel).
     """
     n, groups, m, small = dy.shape[0], geometry.groups, w.shape[0], dy.shape[2:]
-    filters = w.reshape(groups, m // groups, product(w.shape[1:])).swapaxes(1, 2)
-    rows = dy.reshape(n, groups, m // groups, product(small))
+    filters = w.reshape(groups, m // groups, math.prod(w.shape[1:])).swapaxes(1, 2)
+    rows = dy.reshape(n, groups, m // groups, math.prod(small))
     channels = w.shape[1] * groups
     dx = xp.empty((n, channels, *extents), dy.dtype)
     for part in batch_parts(n, _bytes_per_image(geometry, channels, small, dy.dtype)):
@@ -176,7 +207,7 @@ def correlate_filter_gradient(xp: Any, x: Any, dy: Any, geometry: Geometry) -> A
         long_rows = rows.transpose(1, 2, 0, 3).reshape(groups, m // groups, -1)
         dw = dw + xp.matmul(long_rows, long_columns.swapaxes(1, 2))
     if n == 0:
-        dw = xp.zeros((m, x.shape[1] // groups * product(geometry.kernel)), x.dtype)
+        dw = xp.zeros((m, x.shape[1] // groups * math.prod(geometry.kernel)), x.dtype)
     return dw.reshape(m, x.shape[1] // groups, *geometry.kernel)
 
 
@@ -191,27 +222,30 @@ def sum_bias(dy: Any) -> Any:
     return dy.sum(axis=(0, *range(2, dy.ndim)))
 
 
+def ready(op: ConvArguments, xp: Any, *arrays: Any) -> list[Any]:
+    """Return images and filters channels-first, in the dtype to calculate in."""
+    return [channels_first(xp, widen(a), op.order) for a in arrays]
+
+
 @kernel(Conv)
 def conv(op: Conv, ctx: RunContext, x: Any, w: Any, b: Any = None) -> tuple[Any, ...]:
     xp, geometry = ctx.xp, op.geometry(spec_of(x), spec_of(w))
-    images, filters = (channels_first(xp, a.astype(compute_dtype(xp, a.dtype), copy=False), op.order) for a in (x, w))
+    images, filters = ready(op, xp, x, w)
     y = correlate(xp, images, filters, geometry, geometry.out)
     if b is not None:
         add_bias(y, b)
-    return (from_channels_first(xp, y.astype(x.dtype, copy=False), op.order),)
+    return (from_channels_first(xp, narrow(y, x), op.order),)
 
 
 @kernel(ConvGradient)
 def conv_gradient(op: ConvGradient, ctx: RunContext, x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
     xp, geometry = ctx.xp, op.geometry(spec_of(x), spec_of(w))
-    images, filters, slopes = (
-        channels_first(xp, a.astype(compute_dtype(xp, a.dtype), copy=False), op.order) for a in (x, w, dy)
-    )
+    images, filters, slopes = ready(op, xp, x, w, dy)
     dw = correlate_filter_gradient(xp, images, slopes, geometry)
-    results = [from_channels_first(xp, dw.astype(w.dtype, copy=False), op.order)]
+    results = [from_channels_first(xp, narrow(dw, w), op.order)]
     if op.computes_db:
-        results.append(sum_bias(slopes).astype(w.dtype, copy=False))
+        results.append(narrow(sum_bias(slopes), w))
     if op.computes_dx:
         dx = correlate_input_gradient(xp, slopes, filters, geometry, images.shape[2:])
-        results.append(from_channels_first(xp, dx.astype(x.dtype, copy=False), op.order))
+        results.append(from_channels_first(xp, narrow(dx, x), op.order))
     return tuple(results)

@@ -19,19 +19,11 @@ __all__ = [
     "check_order",
     "image_extents",
     "image_shape",
-    "product",
 ]
 
 NOTSET, VALID, SAME, CAFFE_LEGACY_POOLING = range(4)
 """Values of ``legacy_pad``: pads as given; none; as many as make the output ceil(input / stride) long; output lengths
 rounded up, the last window reaching over the edge."""
-
-
-def product(extents: Sequence[int]) -> int:
-    n = 1
-    for extent in extents:
-        n *= extent
-    return n
 
 
 def check_order(op: Operator, order: str) -> None:
@@ -186,7 +178,7 @@ class WindowArguments(Operator):
         require(
             min(out) >= 1,
             self,
-            f"a window of {kernel} (dilation {dilations}) does not fit X of shape {x.shape} with pads {begin} and {end}",
+            f"a window of {kernel} (dilation {dilations}) does not fit X {x.shape} with pads {begin} and {end}",
         )
         return Geometry(
             kernel, strides, tuple(row[1] for row in found), tuple(row[2] for row in found), dilations, out, groups

@@ -6,17 +6,17 @@ Images are channels-first here, (N, C, *extents); other orders come and go as vi
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from netbuilder.ops.conv_geometry import Geometry, product
+from netbuilder.ops.conv_geometry import Geometry
 
 __all__ = [
     "accumulate",
     "batch_parts",
     "channels_first",
     "column_matrices",
-    "compute_dtype",
     "crop",
     "from_channels_first",
     "pad_images",
@@ -25,11 +25,6 @@ __all__ = [
 ]
 
 _PART = 1 << 26  # bytes: convolution unrolls at most about so much of a batch at a time
-
-
-def compute_dtype(xp: Any, dtype: Any) -> Any:
-    """Return the dtype to calculate in: float32 for half precision, else ``dtype`` itself."""
-    return xp.float32 if dtype == xp.float16 else dtype
 
 
 def channels_first(xp: Any, x: Any, order: str) -> Any:
@@ -91,8 +86,8 @@ def windows(xp: Any, padded: Any, geometry: Geometry, small: Sequence[int]) -> A
 def column_matrices(xp: Any, x: Any, geometry: Geometry, small: Sequence[int]) -> Any:
     """Return for each image and group a matrix with a window per column, (N, groups, C / groups * kernel, windows)."""
     view = windows(xp, pad_images(xp, x, geometry), geometry, small)
-    rows = x.shape[1] // geometry.groups * product(geometry.kernel)
-    return view.reshape(x.shape[0], geometry.groups, rows, product(small))
+    rows = x.shape[1] // geometry.groups * math.prod(geometry.kernel)
+    return view.reshape(x.shape[0], geometry.groups, rows, math.prod(small))
 
 
 def accumulate(xp: Any, columns: Any, extents: Sequence[int], geometry: Geometry, small: Sequence[int]) -> Any:
@@ -100,8 +95,8 @@ def accumulate(xp: Any, columns: Any, extents: Sequence[int], geometry: Geometry
 
     The reverse of ``column_matrices``.
     """
-    n, channels = columns.shape[0], columns.shape[1] * columns.shape[2] // product(geometry.kernel)
-    if product(geometry.kernel) == 1 and tuple(small) == tuple(extents) and not any(geometry.begin):
+    n, channels = columns.shape[0], columns.shape[1] * columns.shape[2] // math.prod(geometry.kernel)
+    if math.prod(geometry.kernel) == 1 and tuple(small) == tuple(extents) and not any(geometry.begin):
         return columns.reshape(n, channels, *extents)
     parts = columns.reshape(n, channels, *geometry.kernel, *small)
     lengths = [e + b + max(0, t) for e, b, t in zip(extents, geometry.begin, geometry.end)]

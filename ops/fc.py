@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.contexts import GradientContext, RunContext
-from netbuilder.ops.conv_geometry import product
-from netbuilder.ops.conv_windows import compute_dtype
+from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -38,7 +38,7 @@ class FCArguments(Operator):
                 f"{field} must lie in [{-spec.ndim}, {spec.ndim}] for {name} of shape {spec.shape}, got {axis}",
             )
         a, b = self.split_x(x), self.split_w(w)
-        m, k, n, k_w = product(x.shape[:a]), product(x.shape[a:]), product(w.shape[:b]), product(w.shape[b:])
+        m, k, n, k_w = math.prod(x.shape[:a]), math.prod(x.shape[a:]), math.prod(w.shape[:b]), math.prod(w.shape[b:])
         if self._transposed:
             n, k_w = k_w, n
         require(
@@ -130,21 +130,19 @@ def _matrices(op: FCArguments, x: Any, w: Any) -> tuple[Any, Any]:
 
 
 def _fc(op: FC | FCTransposed, ctx: RunContext, x: Any, w: Any, b: Any) -> tuple[Any, ...]:
-    dtype = compute_dtype(ctx.xp, x.dtype)
-    rows, filters = _matrices(op, x.astype(dtype, copy=False), w.astype(dtype, copy=False))
+    rows, filters = _matrices(op, widen(x), widen(w))
     y = rows @ filters.T
     y += b
-    return (y.reshape(op.y_shape(spec_of(x), filters.shape[0])).astype(x.dtype, copy=False),)
+    return (narrow(y.reshape(op.y_shape(spec_of(x), filters.shape[0])), x),)
 
 
 def _fc_gradient(op: FCGradient | FCTransposedGradient, ctx: RunContext, x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
-    dtype = compute_dtype(ctx.xp, x.dtype)
-    rows, filters = _matrices(op, x.astype(dtype, copy=False), w.astype(dtype, copy=False))
-    slopes = dy.astype(dtype, copy=False).reshape(rows.shape[0], filters.shape[0])
+    rows, filters = _matrices(op, widen(x), widen(w))
+    slopes = widen(dy).reshape(rows.shape[0], filters.shape[0])
     dw = rows.T @ slopes if op._transposed else slopes.T @ rows
-    results = [dw.reshape(w.shape).astype(w.dtype, copy=False), slopes.sum(axis=0).astype(w.dtype, copy=False)]
+    results = [narrow(dw.reshape(w.shape), w), narrow(slopes.sum(axis=0), w)]
     if op.n_out == 3:
-        results.append((slopes @ filters).reshape(x.shape).astype(x.dtype, copy=False))
+        results.append(narrow((slopes @ filters).reshape(x.shape), x))
     return tuple(results)
 
 

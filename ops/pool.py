@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.contexts import GradientContext, RunContext
-from netbuilder.ops.conv_geometry import Geometry, WindowArguments, channel_axis, image_extents, image_shape, product
-from netbuilder.ops.conv_windows import channels_first, compute_dtype, crop, from_channels_first, pad_images, taps
+from netbuilder.ops.conv_geometry import Geometry, WindowArguments, channel_axis, image_extents, image_shape
+from netbuilder.ops.conv_windows import channels_first, crop, from_channels_first, pad_images, taps
+from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.operator import TensorSpec, require, spec_of
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -58,7 +60,7 @@ class PoolArguments(WindowArguments):
     def visits(self, x: TensorSpec) -> int:
         """Return how many elements of X all windows see together."""
         geometry = self.geometry(x)
-        return product(geometry.kernel) * self.pooled(x).size
+        return math.prod(geometry.kernel) * self.pooled(x).size
 
 
 @dataclass(frozen=True)
@@ -122,11 +124,11 @@ class AveragePoolGradient(_Backward):
 
 def _prepare(op: PoolArguments, xp: Any, *arrays: Any) -> list[Any]:
     """Return arrays channels-first, in the dtype to calculate in."""
-    return [channels_first(xp, a.astype(compute_dtype(xp, a.dtype), copy=False), op.order) for a in arrays]
+    return [channels_first(xp, widen(a), op.order) for a in arrays]
 
 
-def _finish(op: PoolArguments, xp: Any, y: Any, dtype: Any) -> tuple[Any, ...]:
-    return (from_channels_first(xp, y.astype(dtype, copy=False), op.order),)
+def _finish(op: PoolArguments, xp: Any, y: Any, x: Any) -> tuple[Any, ...]:
+    return (from_channels_first(xp, narrow(y, x), op.order),)
 
 
 def _along(axis: int, start: int, windows: int, stride: int) -> tuple[slice, ...]:
@@ -152,7 +154,7 @@ def max_pool(op: MaxPool, ctx: RunContext, x: Any) -> tuple[Any, ...]:
         y = images.max(axis=tuple(range(2, x.ndim)), keepdims=True)
     else:
         y = _reduce(pad_images(xp, images, geometry, -xp.inf), geometry, xp.maximum)
-    return _finish(op, xp, y, x.dtype)
+    return _finish(op, xp, y, x)
 
 
 @kernel(MaxPoolGradient)
@@ -160,18 +162,18 @@ def max_pool_gradient(op: MaxPoolGradient, ctx: RunContext, x: Any, y: Any, dy: 
     xp, geometry = ctx.xp, op.geometry(spec_of(x))
     images, greatest, slopes = _prepare(op, xp, x, y, dy)
     if op.global_pooling:
-        return _finish(op, xp, slopes * (images == greatest), x.dtype)
+        return _finish(op, xp, slopes * (images == greatest), x)
     padded = pad_images(xp, images, geometry, -xp.inf)
     d_padded = xp.zeros(padded.shape, slopes.dtype)
     for _, index in taps(geometry, geometry.out):
         d_padded[index] += slopes * (padded[index] == greatest)
-    return _finish(op, xp, crop(d_padded, images.shape[2:], geometry), x.dtype)
+    return _finish(op, xp, crop(d_padded, images.shape[2:], geometry), x)
 
 
 def _window_sizes(op: AveragePool | AveragePoolGradient, xp: Any, geometry: Geometry, extents: Sequence[int]) -> Any:
     """Return by how much the sum of each window is divided, (*out) or a number."""
     if op.count_include_pad or not any(geometry.begin) and max(geometry.end) <= 0:
-        return float(product(geometry.kernel))
+        return float(math.prod(geometry.kernel))
     sizes = xp.ones((), xp.float32)
     for n, k, s, b, out in zip(extents, geometry.kernel, geometry.strides, geometry.begin, geometry.out):
         first = xp.arange(out) * s - b
@@ -189,7 +191,7 @@ def average_pool(op: AveragePool, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     else:
         y = _reduce(pad_images(xp, images, geometry), geometry, xp.add)
         y /= _window_sizes(op, xp, geometry, images.shape[2:])
-    return _finish(op, xp, y, x.dtype)
+    return _finish(op, xp, y, x)
 
 
 @kernel(AveragePoolGradient)
@@ -198,8 +200,8 @@ def average_pool_gradient(op: AveragePoolGradient, ctx: RunContext, x: Any, y: A
     images, slopes = _prepare(op, xp, x, dy)
     extents = images.shape[2:]
     if op.global_pooling:
-        shared = slopes / float(product(extents))
-        return _finish(op, xp, xp.broadcast_to(shared, images.shape), x.dtype)
+        shared = slopes / float(math.prod(extents))
+        return _finish(op, xp, xp.broadcast_to(shared, images.shape), x)
     spread = slopes / _window_sizes(op, xp, geometry, extents)
     lengths = [n + b + max(0, e) for n, b, e in zip(extents, geometry.begin, geometry.end)]
     for axis, (size, stride, out) in enumerate(zip(geometry.kernel, geometry.strides, geometry.out)):
@@ -207,4 +209,4 @@ def average_pool_gradient(op: AveragePoolGradient, ctx: RunContext, x: Any, y: A
         for start in range(size):
             wider[_along(axis, start, out, stride)] += spread
         spread = wider
-    return _finish(op, xp, crop(spread, extents, geometry), x.dtype)
+    return _finish(op, xp, crop(spread, extents, geometry), x)

@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import channel_axis, check_order
-from netbuilder.ops.conv_windows import compute_dtype
+from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -152,7 +152,7 @@ def spatial_bn(
 ) -> tuple[Any, ...]:
     xp = ctx.xp
     axes, laid, count = _over_channels(op, x)
-    values = x.astype(compute_dtype(xp, x.dtype), copy=False)
+    values = widen(x)
     if op.is_test:
         batch_mean, batch_var, running = mean, var, (mean, var)
     else:
@@ -169,7 +169,7 @@ def spatial_bn(
     inv_std = 1.0 / xp.sqrt(batch_var + op.epsilon)
     factor = scale * inv_std
     y = values * factor.reshape(laid) + (bias - batch_mean * factor).reshape(laid)
-    return (y.astype(x.dtype, copy=False), *running, batch_mean, inv_std)
+    return (narrow(y, x), *running, batch_mean, inv_std)
 
 
 @kernel(SpatialBNGradient)
@@ -186,7 +186,7 @@ def spatial_bn_gradient(
 ) -> tuple[Any, ...]:
     xp = ctx.xp
     axes, laid, count = _over_channels(op, x)
-    values, slopes = (a.astype(compute_dtype(xp, a.dtype), copy=False) for a in (x, dy))
+    values, slopes = (widen(a) for a in (x, dy))
     if op.is_test:
         inv_std = 1.0 / xp.sqrt(inv_std + op.epsilon)  # the input is the running variance then
     normal = (values - mean.reshape(laid)) * inv_std.reshape(laid)
@@ -199,4 +199,4 @@ def spatial_bn_gradient(
         dx = factor * slopes
     else:
         dx = factor * (slopes - (dbias / count).reshape(laid) - normal * (dscale / count).reshape(laid))
-    return (dx.astype(x.dtype, copy=False), dscale, dbias)
+    return (narrow(dx, x), dscale, dbias)

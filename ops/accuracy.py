@@ -1,0 +1,50 @@
+"""Accuracy: the share of rows whose label is among the best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.labels import check_label_spec
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import ArgumentError
+
+__all__ = ["Accuracy"]
+
+
+@register
+@dataclass(frozen=True)
+class Accuracy(Operator):
+    """The share of rows of P whose label is among the ``top_k`` greatest; of equals, the lower class counts first."""
+
+    inputs = ("P", "label")
+    outputs = ("accuracy",)
+    top_k: int = 1
+
+    def check(self) -> None:
+        if self.top_k < 1:
+            raise ArgumentError(f"Accuracy: top_k must be at least 1, got {self.top_k}")
+
+    def infer(self, p: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(p.ndim == 2, self, f"P must be (rows, classes), got shape {p.shape}")
+        check_label_spec(self, label, p.shape[0])
+        return (p.with_shape(()),)
+
+    def flops(self, p: TensorSpec, label: TensorSpec) -> int:
+        return 2 * p.size
+
+
+@kernel(Accuracy)
+def accuracy(op: Accuracy, ctx: RunContext, p: Any, label: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    n, classes = p.shape
+    labels = label.reshape(-1)
+    known = (labels >= 0) & (labels < classes)  # a label that is no class is never right
+    labels = xp.where(known, labels, 0)[:, None]
+    own = xp.take_along_axis(p, labels, axis=1)
+    before = xp.arange(classes) < labels
+    better = ((p > own) | ((p == own) & before)).sum(axis=1)
+    right = ((better < op.top_k) & known).sum()
+    return (xp.asarray(right / max(n, 1), dtype=p.dtype).reshape(()),)

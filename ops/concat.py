@@ -1,0 +1,175 @@
+"""Concat and Split, each the other's gradient, and their old names DepthConcat and DepthSplit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.conv_geometry import channel_axis, check_order
+from netbuilder.ops.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Concat", "DepthConcat", "DepthSplit", "Split"]
+
+
+@dataclass(frozen=True)
+class JoinArguments(Operator):
+    """What Concat and Split have in common: the axis that is joined or cut, by default that of the channels."""
+
+    axis: int | None = None
+    add_axis: bool = False
+    order: str = "NCHW"
+
+    def check(self) -> None:
+        check_order(self, self.order)
+
+    def axis_in(self, ndim: int, shape: tuple[int, ...]) -> int:
+        """Return the axis, counted from the front, in the tensor of all parts, which has ``ndim`` axes."""
+        axis = channel_axis(self.order, ndim) if self.axis is None else self.axis
+        require(-ndim <= axis < ndim, self, f"axis must lie in [{-ndim}, {ndim}) for {shape}, got {axis}")
+        return axis % ndim
+
+
+@dataclass(frozen=True)
+class _Concat(JoinArguments):
+    inputs = ("X+",)
+    outputs = ("Y", "split_info")
+
+    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
+        first = xs[0]
+        axis = self.axis_in(first.ndim + self.add_axis, first.shape)
+        for i, x in enumerate(xs):
+            require(x.dtype == first.dtype, self, f"input {i} is of type {x.dtype}, input 0 of {first.dtype}")
+            same = x.shape == first.shape if self.add_axis else _without(x.shape, axis) == _without(first.shape, axis)
+            require(
+                same and x.ndim == first.ndim,
+                self,
+                f"input {i} of shape {x.shape} does not fit input 0 of shape {first.shape} along axis {axis}",
+            )
+        joined = len(xs) if self.add_axis else sum(x.shape[axis] for x in xs)
+        shape = (*first.shape[:axis], joined, *first.shape[axis + (not self.add_axis) :])
+        return (first.with_shape(shape), TensorSpec((len(xs),), np.dtype(np.int32)))
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        d_inputs = [g.d_input(i) for i in range(len(g.op.input))]
+        return [make_op("Split", [g.d_output("Y"), g.output("split_info")], d_inputs)]
+
+    def flops(self, *xs: TensorSpec) -> int:
+        return 0
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+@dataclass(frozen=True)
+class _Split(JoinArguments):
+    inputs = ("X", "split?")
+    outputs = ("Y+",)
+    split: tuple[int, ...] = ()
+
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        # With the extents as an input, the shapes depend on data.
+        object.__setattr__(self, "dynamic", n_in == 2)
+        return super().with_arity(n_in, n_out)
+
+    def infer(self, x: TensorSpec, split: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        if split is not None:
+            raise NotImplementedError(f"{self.type}: the second input says how X is cut, so no shape is known before")
+        return tuple(x.with_shape(shape) for shape in self.part_shapes(x, self.split))
+
+    def part_shapes(self, x: TensorSpec, split: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return the shapes of the outputs; without ``split`` they are equal parts.
+
+        Raises:
+            ShapeError: the parts do not make up X.
+        """
+        axis = self.axis_in(x.ndim, x.shape)
+        extent = x.shape[axis]
+        if not split:
+            require(
+                extent % self.n_out == 0,
+                self,
+                f"axis {axis} of X {x.shape} cannot be cut into {self.n_out} equal parts; give the argument split",
+            )
+            split = (extent // self.n_out,) * self.n_out
+        require(len(split) == self.n_out, self, f"split {split} must have one number per output, {self.n_out}")
+        require(sum(split) == extent and min(split) >= 0, self, f"split {split} must sum to axis {axis} of X {x.shape}")
+        if self.add_axis:
+            require(set(split) <= {1}, self, f"with add_axis every part has extent 1 along axis {axis}, got {split}")
+            return [_without(x.shape, axis)] * self.n_out
+        return [(*x.shape[:axis], n, *x.shape[axis + 1 :]) for n in split]
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        made, slopes = [], []
+        for i, output in enumerate(g.op.output):
+            if not g.has_d_output(i):
+                # Nothing depends on this part, so its gradient is zero.
+                slopes.append(output + "_grad_autogen_zero")
+                made.append(make_op("ConstantFill", [output], slopes[-1:], value=0.0))
+            else:
+                slopes.append(g.d_output(i))
+        d_input = g.d_input("X")
+        return [*made, make_op("Concat", slopes, [d_input, f"_{d_input}_dims"])]
+
+    def flops(self, x: TensorSpec, split: TensorSpec | None = None) -> int:
+        return 0
+
+
+@register
+@dataclass(frozen=True)
+class Concat(_Concat):
+    """Y = the inputs joined along ``axis`` (or, with ``add_axis``, along a new one); split_info = their extents."""
+
+
+@register
+@dataclass(frozen=True)
+class DepthConcat(_Concat):
+    """Concat under its old name."""
+
+
+@register
+@dataclass(frozen=True)
+class Split(_Split):
+    """X cut along ``axis`` into as many parts as there are outputs, of the extents ``split`` or of equal ones.
+
+    ``split`` is an argument or an input. With ``add_axis`` each part loses the axis.
+    """
+
+
+@register
+@dataclass(frozen=True)
+class DepthSplit(_Split):
+    """Split under its old name."""
+
+
+def _concat(op: Concat | DepthConcat, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    axis = op.axis_in(xs[0].ndim + op.add_axis, xs[0].shape)
+    extents = [1 if op.add_axis else x.shape[axis] for x in xs]
+    y = xp.stack(xs, axis=axis) if op.add_axis else xp.concatenate(xs, axis=axis)
+    return (y, xp.asarray(extents, dtype=xp.int32))
+
+
+def _split(op: Split | DepthSplit, ctx: RunContext, x: Any, split: Any = None) -> tuple[Any, ...]:
+    extents = op.split if split is None else tuple(int(n) for n in ctx.host(split))
+    shapes = op.part_shapes(spec_of(x), extents)
+    axis = op.axis_in(x.ndim, x.shape)
+    parts, start = [], 0
+    for shape in shapes:
+        stop = start + (1 if op.add_axis else shape[axis])
+        part = x[(slice(None),) * axis + (slice(start, stop),)]
+        parts.append(part.reshape(shape))
+        start = stop
+    return tuple(parts)
+
+
+kernel(Concat)(_concat)
+kernel(DepthConcat)(_concat)
+kernel(Split)(_split)
+kernel(DepthSplit)(_split)

@@ -1,0 +1,184 @@
+"""Losses of probabilities: LabelCrossEntropy, CrossEntropy, and AveragedLoss, with their gradients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.labels import check_label_spec, chosen
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "AveragedLoss",
+    "AveragedLossGradient",
+    "CrossEntropy",
+    "CrossEntropyGradient",
+    "LabelCrossEntropy",
+    "LabelCrossEntropyGradient",
+]
+
+_TINY = 1e-20  # a probability below it counts as it, in the logarithm and in its slope, as in Caffe2
+
+
+class _Labels:
+    """Labels that are whole numbers, one per row."""
+
+    def check_rows(self: Any, x: TensorSpec, label: TensorSpec) -> int:
+        """Return the number of rows; raise ShapeError unless the labels fit."""
+        require(x.ndim >= 1, self, "X must have a row per sample, got a scalar")
+        check_label_spec(self, label, x.shape[0])
+        return x.shape[0]
+
+
+class _Probabilities:
+    """Labels that are the probabilities of all classes."""
+
+    def check_rows(self: Any, x: TensorSpec, label: TensorSpec) -> int:
+        """Return the number of rows; raise ShapeError unless the labels fit."""
+        require(x.ndim >= 1, self, "X must have a row per sample, got a scalar")
+        require(label.shape == x.shape, self, f"label must have the shape of X, {x.shape}, got {label.shape}")
+        return x.shape[0]
+
+
+@dataclass(frozen=True)
+class _RowLoss(Operator):
+    """A loss per row of probabilities."""
+
+    inputs = ("X", "label")
+    outputs = ("Y",)
+
+    def infer(self: Any, x: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (x.with_shape((self.check_rows(x, label),)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("label"), g.d_output("Y")]
+        return [make_op(self.type + "Gradient", inputs, [g.d_input("X")])]
+
+
+@dataclass(frozen=True)
+class _RowLossGradient(Operator):
+    inputs = ("X", "label", "dY")
+    outputs = ("dX",)
+
+    def infer(self: Any, x: TensorSpec, label: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        rows = self.check_rows(x, label)
+        require(dy.size == rows, self, f"dY must have one number per row of X, {rows} in all, got shape {dy.shape}")
+        return (x.plain,)
+
+
+def _rows(x: Any) -> Any:
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
+
+
+@register
+@dataclass(frozen=True)
+class LabelCrossEntropy(_Labels, _RowLoss):
+    """Y[i] = -log(max(X[i, label[i]], 1e-20))."""
+
+    def flops(self, x: TensorSpec, label: TensorSpec) -> int:
+        return 2 * x.shape[0]
+
+
+@kernel(LabelCrossEntropy)
+def label_cross_entropy(op: LabelCrossEntropy, ctx: RunContext, x: Any, label: Any) -> tuple[Any, ...]:
+    rows = _rows(x)
+    picked = rows[chosen(op, ctx, label, rows.shape[1])]
+    return (-ctx.xp.log(ctx.xp.maximum(picked, x.dtype.type(_TINY))),)
+
+
+@register
+@dataclass(frozen=True)
+class LabelCrossEntropyGradient(_Labels, _RowLossGradient):
+    """dX[i, label[i]] = -dY[i] / max(X[i, label[i]], 1e-20), all else 0."""
+
+    def flops(self, x: TensorSpec, label: TensorSpec, dy: TensorSpec) -> int:
+        return 2 * x.shape[0]
+
+
+@kernel(LabelCrossEntropyGradient)
+def label_cross_entropy_gradient(
+    op: LabelCrossEntropyGradient, ctx: RunContext, x: Any, label: Any, dy: Any
+) -> tuple[Any, ...]:
+    rows = _rows(x)
+    picked = chosen(op, ctx, label, rows.shape[1])
+    dx = ctx.xp.zeros(rows.shape, x.dtype)
+    dx[picked] = -dy.reshape(-1) / ctx.xp.maximum(rows[picked], x.dtype.type(_TINY))
+    return (dx.reshape(x.shape),)
+
+
+@register
+@dataclass(frozen=True)
+class CrossEntropy(_Probabilities, _RowLoss):
+    """Y[i] = -sum over classes of label[i] * log(max(X[i], 1e-20))."""
+
+    def flops(self, x: TensorSpec, label: TensorSpec) -> int:
+        return 4 * x.size
+
+
+@kernel(CrossEntropy)
+def cross_entropy(op: CrossEntropy, ctx: RunContext, x: Any, label: Any) -> tuple[Any, ...]:
+    logs = ctx.xp.log(ctx.xp.maximum(x, x.dtype.type(_TINY)))
+    return (-_rows(label * logs).sum(axis=1),)
+
+
+@register
+@dataclass(frozen=True)
+class CrossEntropyGradient(_Probabilities, _RowLossGradient):
+    """dX[i] = -dY[i] * label[i] / max(X[i], 1e-20)."""
+
+    def flops(self, x: TensorSpec, label: TensorSpec, dy: TensorSpec) -> int:
+        return 3 * x.size
+
+
+@kernel(CrossEntropyGradient)
+def cross_entropy_gradient(op: CrossEntropyGradient, ctx: RunContext, x: Any, label: Any, dy: Any) -> tuple[Any, ...]:
+    slopes = -dy.reshape(-1, *(1,) * (x.ndim - 1))
+    return (slopes * label / ctx.xp.maximum(x, x.dtype.type(_TINY)),)
+
+
+@register
+@dataclass(frozen=True)
+class AveragedLoss(Operator):
+    """Y = the mean of all elements of X, a scalar; 0 for an empty X."""
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind == "f", self, f"X must be of a floating type, got {x.dtype}")
+        return (x.with_shape(()),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("AveragedLossGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return x.size
+
+
+@kernel(AveragedLoss)
+def averaged_loss(op: AveragedLoss, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.asarray(x.sum() / x.dtype.type(max(x.size, 1)), dtype=x.dtype).reshape(()),)
+
+
+@register
+@dataclass(frozen=True)
+class AveragedLossGradient(Operator):
+    """dX = dY / the number of elements of X, everywhere."""
+
+    inputs = ("X", "dY")
+    outputs = ("dX",)
+
+    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(dy.size == 1, self, f"dY must be one number, got shape {dy.shape}")
+        return (x.plain,)
+
+
+@kernel(AveragedLossGradient)
+def averaged_loss_gradient(op: AveragedLossGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
+    share = dy.reshape(()) / x.dtype.type(max(x.size, 1))
+    return (ctx.xp.broadcast_to(share, x.shape).astype(x.dtype),)

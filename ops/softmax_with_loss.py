@@ -1,0 +1,154 @@
+"""SoftmaxWithLoss: softmax and cross entropy in one, and its gradient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.half import narrow, widen
+from netbuilder.ops.labels import check_label_spec, chosen
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["SoftmaxWithLoss", "SoftmaxWithLossGradient"]
+
+_TINY = 1e-20  # a probability below it counts as it in the logarithm, as in Caffe2
+
+
+@dataclass(frozen=True)
+class LossArguments(Operator):
+    """What the loss and its gradient have in common."""
+
+    scale: float = 1.0
+    label_prob: bool = False
+    average_by_batch_size: bool = False
+    axis: int = 1
+    order: str = "NCHW"
+    only_loss: bool = False  # Caffe2 then reuses the memory of P; the numbers are the same
+
+    def check(self) -> None:
+        if self.scale < 0:
+            raise ArgumentError(f"{self.type}: scale must not be negative, got {self.scale}")
+
+    def matrix(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return rows (samples) and columns (classes) of X flattened at ``axis``."""
+        ndim = len(shape)
+        require(-ndim <= self.axis < ndim, self, f"axis must lie in [{-ndim}, {ndim}) for X {shape}, got {self.axis}")
+        axis = self.axis % ndim
+        return math.prod(shape[:axis]), math.prod(shape[axis:])
+
+    def check_labels(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None) -> None:
+        """Raise ShapeError unless label and weight fit X."""
+        rows, classes = self.matrix(x.shape)
+        if self.label_prob:
+            require(
+                label.size == x.size and label.dtype.kind == "f",
+                self,
+                f"with label_prob=1 the labels are probabilities, {rows} x {classes}, got {label.dtype} {label.shape}",
+            )
+        else:
+            check_label_spec(self, label, rows)
+        if weight is not None:
+            require(weight.size == rows, self, f"there must be one weight per row, {rows} in all, got {weight.shape}")
+
+
+@register
+@dataclass(frozen=True)
+class SoftmaxWithLoss(LossArguments):
+    """P = softmax(X) by rows; loss = scale * the mean of -log P[i, label[i]].
+
+    With ``label_prob`` the labels are probabilities of all classes and each row counts -sum(label * log P). With
+    weights the mean is weighted: it is divided by their sum or, with ``average_by_batch_size``, by the number of rows.
+    """
+
+    inputs = ("X", "label", "weight?")
+    outputs = ("P", "loss")
+
+    def infer(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        self.check_labels(x, label, weight)
+        return (x.plain, x.with_shape(()))
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input(i) for i in range(self.n_in)] + [g.output("P"), g.d_output("loss")]
+        return [make_op("SoftmaxWithLossGradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> int:
+        return 6 * x.size
+
+
+@register
+@dataclass(frozen=True)
+class SoftmaxWithLossGradient(LossArguments):
+    """dX of SoftmaxWithLoss: (P - label) * weight * dloss * scale / the number that the mean is divided by."""
+
+    inputs = ("X", "label", "weight_or_P", "P_or_dloss", "dloss?")
+    outputs = ("dX",)
+
+    def infer(self, x: TensorSpec, label: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
+        *weight, p, dloss = others
+        self.check_labels(x, label, weight[0] if weight else None)
+        require(p.shape == x.shape, self, f"P must have the shape of X, {x.shape}, got {p.shape}")
+        require(dloss.size == 1, self, f"the gradient of the loss must be one number, got shape {dloss.shape}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, label: TensorSpec, *others: TensorSpec) -> int:
+        return 3 * x.size
+
+
+def _divisor(op: LossArguments, rows: int, weight: Any) -> Any:
+    if weight is None or op.average_by_batch_size:
+        return float(max(rows, 1))
+    return weight.sum()
+
+
+def _per_unit(ctx: RunContext, value: Any, divisor: Any) -> Any:
+    """Return ``value / divisor``, or 0 where all weights are 0."""
+    if isinstance(divisor, float):
+        return value / divisor
+    safe = ctx.xp.where(divisor > 0, divisor, divisor.dtype.type(1))
+    return ctx.xp.where(divisor > 0, value / safe, value.dtype.type(0))
+
+
+@kernel(SoftmaxWithLoss)
+def softmax_with_loss(op: SoftmaxWithLoss, ctx: RunContext, x: Any, label: Any, weight: Any = None) -> tuple[Any, ...]:
+    xp = ctx.xp
+    rows = widen(x).reshape(op.matrix(x.shape))
+    shifted = rows - rows.max(axis=1, keepdims=True)  # keeps exp from overflowing
+    e = xp.exp(shifted)
+    sums = e.sum(axis=1, keepdims=True)
+    p = e / sums
+    if op.label_prob:
+        losses = -(label.reshape(rows.shape) * xp.log(xp.maximum(p, _TINY))).sum(axis=1)
+    else:
+        picked = chosen(op, ctx, label, rows.shape[1])
+        losses = xp.log(sums[:, 0]) - shifted[picked]
+    if weight is not None:
+        losses = losses * weight.reshape(-1)
+    loss = _per_unit(ctx, losses.sum() * _scalar(losses, op.scale), _divisor(op, rows.shape[0], weight))
+    return (narrow(p.reshape(x.shape), x), xp.asarray(loss, dtype=x.dtype).reshape(()))
+
+
+def _scalar(like: Any, value: float) -> Any:
+    return like.dtype.type(value)
+
+
+@kernel(SoftmaxWithLossGradient)
+def softmax_with_loss_gradient(
+    op: SoftmaxWithLossGradient, ctx: RunContext, x: Any, label: Any, *others: Any
+) -> tuple[Any, ...]:
+    *weights, p, dloss = others
+    weight = weights[0] if weights else None
+    slopes = widen(p).reshape(op.matrix(x.shape)).copy()
+    if op.label_prob:
+        slopes -= label.reshape(slopes.shape)
+    else:
+        slopes[chosen(op, ctx, label, slopes.shape[1])] -= 1
+    if weight is not None:
+        slopes *= weight.reshape(-1, 1)
+    factor = narrow(dloss.reshape(()), slopes) * _scalar(slopes, op.scale)
+    slopes *= _per_unit(ctx, factor, _divisor(op, slopes.shape[0], weight))
+    return (narrow(slopes.reshape(x.shape), x),)

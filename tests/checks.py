@@ -103,7 +103,7 @@ def check_forward(
     """
     op.with_arity(len(inputs), max(op.n_out, len(expected)))
     got = run_plain(op, inputs, device)
-    if not type(op).dynamic:
+    if not op.dynamic:
         inferred = op.infer(*(spec_of(np.asarray(x)) for x in inputs))
         assert [(s.shape, s.dtype) for s in inferred] == [(y.shape, y.dtype) for y in got], f"{op}: infer is wrong"
     _compare(op, got, expected, rtol, atol, "plain")

@@ -1,0 +1,162 @@
+"""Copies, within a device and between devices, and operators that pass a value on: Alias, StopGradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.operator import STRING, Operator, TensorSpec
+from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "Alias",
+    "Copy",
+    "CopyCPUToGPU",
+    "CopyFromCPUInput",
+    "CopyGPUToCPU",
+    "CopyOnDeviceLike",
+    "EnsureCPUOutput",
+    "StopGradient",
+]
+
+
+@dataclass(frozen=True)
+class _Copying(Operator):
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec, *like: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (x.plain,)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@dataclass(frozen=True)
+class Copy(_Copying):
+    """Y = X, on the operator's device; X may be on another device of its kind."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("CopyOnDeviceLike", [g.d_output("Y"), g.input("X")], [g.d_input("X")])]
+
+
+@register
+@dataclass(frozen=True)
+class CopyOnDeviceLike(_Copying):
+    """Y = X, on the device where the second input is."""
+
+    inputs = ("X", "like")
+
+
+@register
+@dataclass(frozen=True)
+class CopyCPUToGPU(_Copying):
+    """Y = X, from host memory to the operator's GPU."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("CopyGPUToCPU", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@register
+@dataclass(frozen=True)
+class CopyGPUToCPU(_Copying):
+    """Y = X, from a GPU to host memory."""
+
+    outputs_on_host = True
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("CopyCPUToGPU", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@register
+@dataclass(frozen=True)
+class CopyFromCPUInput(_Copying):
+    """Y = X, from host memory to the operator's device, whichever that is; it has no gradient."""
+
+
+@register
+@dataclass(frozen=True)
+class EnsureCPUOutput(_Copying):
+    """Y = X, in host memory; no gradient passes."""
+
+    outputs_on_host = True
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []
+
+
+@register
+@dataclass(frozen=True)
+class Alias(_Copying):
+    """Y = X; the gradient of X is that of Y itself."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        g.set_d_input("X", g.d_output("Y"))
+        return []
+
+
+@register
+@dataclass(frozen=True)
+class StopGradient(_Copying):
+    """Y = X; no gradient passes."""
+
+    inplace = ((0, 0),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []
+
+
+def _copy(op: _Copying, ctx: RunContext, x: Any, *like: Any) -> tuple[Any, ...]:
+    if getattr(x, "dtype", STRING) == STRING and not isinstance(x, np.ndarray):
+        return (x,)  # no tensor: a counter, a reader, ...
+    # A CuPy array is copied to the current device, wherever it was.
+    return (x.copy() if x.dtype == STRING or not ctx.is_gpu else ctx.xp.asarray(x).copy(),)
+
+
+def _copy_to_host(op: _Copying, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x.copy() if isinstance(x, np.ndarray) else ctx.host(x),)
+
+
+for _cls in (Copy, CopyOnDeviceLike, CopyCPUToGPU, CopyFromCPUInput):
+    kernel(_cls)(_copy)
+for _cls in (CopyGPUToCPU, EnsureCPUOutput):
+    kernel(_cls)(_copy_to_host)
+
+
+@kernel(Alias)
+def alias(op: Alias, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x,)
+
+
+@kernel(StopGradient)
+def stop_gradient(op: StopGradient, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x,)
+
+
+def _nothing() -> None:
+    """What is left of a copy onto itself."""
+
+
+def _prepare_copy(op: _Copying, ctx: PlanContext, x: TensorSpec, *like: TensorSpec) -> Prepared | None:
+    if x.dtype == STRING:
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        if inputs[0] is outputs[0]:
+            return _nothing
+        return partial(np.copyto, outputs[0], inputs[0])
+
+    unread = (None,) * len(like)
+    return Prepared((x.plain, *unread), (x.plain,), bind, inplace=op.inplace, name="numpy.copyto")
+
+
+for _cls in (Copy, CopyOnDeviceLike, CopyCPUToGPU, CopyGPUToCPU, CopyFromCPUInput, EnsureCPUOutput, Alias, StopGradient):
+    prepare(_cls, device=CPU)(_prepare_copy)

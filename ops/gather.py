@@ -1,0 +1,145 @@
+"""Gather and BatchGather: rows, or slices along an axis, picked by indices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.ops.rows import add_rows, check_indices
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["BatchGather", "BatchGatherGradient", "Gather"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Gathering(Operator):
+    inputs: ClassVar[tuple[str, ...]] = ("X", "indices")
+    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+
+    def along(self, ndim: int) -> int:
+        """Return the axis that is indexed, for an X of ``ndim`` axes."""
+        raise NotImplementedError
+
+    def infer(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check(self, x, indices)
+        axis = self.along(x.ndim)
+        return (x.with_shape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :]),)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+def _check(op: Operator, x: TensorSpec, indices: TensorSpec) -> None:
+    require(indices.dtype in (np.int32, np.int64), op, f"indices must be int32 or int64, got {indices.dtype}")
+    require(x.ndim >= 1, op, "X must have an axis to index, got a scalar")
+
+
+@register
+@dataclass(frozen=True)
+class Gather(_Gathering):
+    """Y = the slices of X at ``indices`` along ``axis``; their shape takes the axis' place.
+
+    The gradient of rows (axis 0) is sparse: the indices, and the output's gradient; with ``dense_gradient``,
+    and for other axes, it is dense.
+    """
+
+    axis: int = 0
+    dense_gradient: bool = False
+
+    def along(self, ndim: int) -> int:
+        require(-ndim <= self.axis < ndim, self, f"axis must lie in [{-ndim}, {ndim}), got {self.axis}")
+        return self.axis % ndim
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        indices, dy = g.input("indices"), g.d_output("Y")
+        if self.axis != 0:
+            return [make_op("BatchGatherGradient", [g.input("X"), indices, dy], [g.d_input("X")])]
+        if self.dense_gradient:
+            return [make_op("SparseToDense", [indices, dy, g.input("X")], [g.d_input("X")])]
+        g.set_d_input_sparse("X", indices, dy)
+        return []
+
+
+@register
+@dataclass(frozen=True)
+class BatchGather(_Gathering):
+    """Y = the slices of X at ``indices`` along the second axis, the same for each sample."""
+
+    def along(self, ndim: int) -> int:
+        require(ndim >= 2, self, f"X must have two axes or more, got {ndim}")
+        return 1
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("indices"), g.d_output("Y")]
+        return [make_op("BatchGatherGradient", inputs, [g.d_input("X")])]
+
+
+def _gather(op: _Gathering, ctx: RunContext, x: Any, indices: Any) -> tuple[Any, ...]:
+    axis = op.along(x.ndim)
+    check_indices(op.type, indices, x.shape[axis])
+    return (x.take(indices, axis=axis),)
+
+
+def _prepare_gather(op: _Gathering, ctx: PlanContext, x: TensorSpec, indices: TensorSpec) -> Prepared | None:
+    if x.dtype == STRING:
+        return None
+    out = op.infer(x.plain, indices.plain)[0]
+    axis, op_type = op.along(x.ndim), op.type
+    extent = x.shape[axis]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        (source, where), y = inputs, outputs[0]
+
+        def run() -> None:
+            check_indices(op_type, where, extent)
+            if extent:
+                source.take(where, axis, y, "clip")  # "raise" would write by way of a copy
+
+        return run
+
+    return Prepared((x.plain, indices.plain), (out,), bind, capturable=False, name="numpy.take")
+
+
+for _cls in (Gather, BatchGather):
+    kernel(_cls)(_gather)
+    prepare(_cls, device=CPU)(_prepare_gather)
+
+
+@register
+@dataclass(frozen=True)
+class BatchGatherGradient(Operator):
+    """dX = dY added up at ``indices`` along ``axis``, 0 elsewhere."""
+
+    inputs = ("X", "indices", "dY")
+    outputs = ("dX",)
+    axis: int = 1
+
+    def infer(self, x: TensorSpec, indices: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check(self, x, indices)
+        require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
+        axis = self.axis % x.ndim
+        shape = x.shape[:axis] + indices.shape + x.shape[axis + 1 :]
+        require(dy.shape == shape, self, f"dY must have shape {shape}, got {dy.shape}")
+        return (x.plain,)
+
+
+@kernel(BatchGatherGradient)
+def batch_gather_gradient(op: BatchGatherGradient, ctx: RunContext, x: Any, indices: Any, dy: Any) -> tuple[Any, ...]:
+    axis = op.axis % x.ndim
+    check_indices(op.type, indices, x.shape[axis])
+    # The axis goes first, so that what is added are rows.
+    outer, inner = x.shape[:axis], x.shape[axis + 1 :]
+    rows = dy.reshape(math.prod(outer), indices.size, math.prod(inner)).transpose(1, 0, 2)
+    table = ctx.xp.zeros((x.shape[axis], math.prod(outer), math.prod(inner)), x.dtype)
+    add_rows(ctx.xp, table, indices, ctx.xp.ascontiguousarray(rows))
+    return (table.transpose(1, 0, 2).reshape(x.shape),)

@@ -1,0 +1,175 @@
+"""Scale and WeightedSum: tensors times scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.proto import NetError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Scale", "WeightedSum", "WeightedSumGradient"]
+
+
+@register
+@dataclass(frozen=True)
+class Scale(Operator):
+    """Y = scale * X."""
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+    scale: float = 1.0
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind in "fi", self, f"X must hold signed numbers, got {x.dtype}")
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("Scale", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@kernel(Scale)
+def scale(op: Scale, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    if x.dtype.kind == "i":
+        return ((x * op.scale).astype(x.dtype),)
+    return (x * x.dtype.type(op.scale),)
+
+
+@prepare(Scale, device=CPU)
+def _prepare_scale(op: Scale, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    if x.dtype.kind != "f":
+        return None
+    factor = x.dtype.type(op.scale)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return partial(np.multiply, inputs[0], factor, outputs[0])
+
+    return Prepared((x.plain,), (x.plain,), bind, inplace=((0, 0),), name="numpy.multiply")
+
+
+def _check_pairs(op: Operator, pairs: Sequence[TensorSpec]) -> None:
+    for i in range(0, len(pairs), 2):
+        x, w = pairs[i], pairs[i + 1]
+        require(
+            x.shape == pairs[0].shape and x.dtype == pairs[0].dtype,
+            op,
+            f"X{i // 2} must have the shape and type of X0, {pairs[0].shape} {pairs[0].dtype}; "
+            f"got {x.shape} {x.dtype}",
+        )
+        require(w.size == 1, op, f"weight {i // 2} must have one element, got shape {w.shape}")
+    require(pairs[0].dtype.kind == "f", op, f"needs floating-point numbers, got {pairs[0].dtype}")
+
+
+@register
+@dataclass(frozen=True)
+class WeightedSum(Operator):
+    """Y = w0 * X0 + w1 * X1 + ...; the inputs are X0, w0, X1, w1, ..., each weight of one element.
+
+    With ``grad_on_w`` the weights have gradients too.
+    """
+
+    inputs = ("X0", "w0", "more*")
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+    grad_on_w: bool = False
+
+    def check(self) -> None:
+        if self.n_in % 2:
+            raise NetError(f"WeightedSum: takes pairs of a tensor and its weight, got {self.n_in} inputs")
+
+    def infer(self, *pairs: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_pairs(self, pairs)
+        return (pairs[0].plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        count = len(g.op.input)
+        inputs = [g.d_output("Y"), *(g.input(i) for i in range(count))]
+        outputs = [g.d_input(i) for i in range(0, count, 2)]
+        if self.grad_on_w:
+            outputs += [g.d_input(i) for i in range(1, count, 2)]
+        return [make_op("WeightedSumGradient", inputs, outputs)]
+
+    def flops(self, *pairs: TensorSpec) -> int:
+        return (len(pairs) - 1) * pairs[0].size
+
+
+@kernel(WeightedSum)
+def weighted_sum(op: WeightedSum, ctx: RunContext, *pairs: Any) -> tuple[Any, ...]:
+    kind = pairs[0].dtype
+    wide = np.dtype(np.float32) if kind == np.float16 else kind
+    total = None
+    for x, w in zip(pairs[::2], pairs[1::2]):
+        term = x.astype(wide, copy=False) * w.astype(wide, copy=False).reshape(())
+        total = term if total is None else total + term
+    return (total.astype(kind, copy=False),)
+
+
+@prepare(WeightedSum, device=CPU)
+def _prepare_weighted_sum(op: WeightedSum, ctx: PlanContext, *pairs: TensorSpec) -> Prepared | None:
+    out = op.infer(*(s.plain for s in pairs))[0]
+    if out.dtype == np.float16 or any(s.dtype != out.dtype for s in pairs):
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        y = outputs[0]
+        term = scratch[: out.nbytes].view(out.dtype).reshape(out.shape)
+        weights = [w.reshape(()) for w in inputs[1::2]]
+        calls = [partial(np.multiply, inputs[0], weights[0], y)]
+        for x, w in zip(inputs[2::2], weights[1:]):
+            calls += [partial(np.multiply, x, w, term), partial(np.add, y, term, y)]
+
+        def run() -> None:
+            for call in calls:
+                call()
+
+        return run
+
+    return Prepared(
+        [s.plain for s in pairs], (out,), bind, scratch=out.nbytes, inplace=((0, 0),), name="numpy.multiply, numpy.add"
+    )
+
+
+@register
+@dataclass(frozen=True)
+class WeightedSumGradient(Operator):
+    """dXi = wi * dY for each i and, with ``grad_on_w``, dwi = sum(Xi * dY); inputs are dY, X0, w0, X1, w1, ..."""
+
+    inputs = ("dY", "X0", "w0", "more*")
+    outputs = ("dX+",)
+    grad_on_w: bool = False
+
+    def check(self) -> None:
+        if self.n_in % 2 == 0:
+            raise NetError(f"WeightedSumGradient: takes dY and pairs of a tensor and its weight, got {self.n_in} inputs")
+        count = (self.n_in - 1) // 2 * (2 if self.grad_on_w else 1)
+        if self.n_out != count:
+            raise NetError(
+                f"WeightedSumGradient: makes {count} outputs of {self.n_in} inputs with grad_on_w={self.grad_on_w}, "
+                f"got {self.n_out}"
+            )
+
+    def infer(self, dy: TensorSpec, *pairs: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_pairs(self, pairs)
+        require(dy.shape == pairs[0].shape, self, f"dY {dy.shape} must have the shape of X0, {pairs[0].shape}")
+        tensors = tuple(s.plain for s in pairs[::2])
+        return tensors + tuple(s.plain for s in pairs[1::2]) if self.grad_on_w else tensors
+
+
+@kernel(WeightedSumGradient)
+def weighted_sum_gradient(op: WeightedSumGradient, ctx: RunContext, dy: Any, *pairs: Any) -> tuple[Any, ...]:
+    d_tensors = tuple(dy * w.astype(dy.dtype, copy=False).reshape(()) for w in pairs[1::2])
+    if not op.grad_on_w:
+        return d_tensors
+    wide = np.float32 if dy.dtype == np.float16 else dy.dtype
+    d_weights = (
+        (x * dy).sum(dtype=wide).astype(w.dtype).reshape(w.shape) for x, w in zip(pairs[::2], pairs[1::2])
+    )
+    return d_tensors + tuple(d_weights)

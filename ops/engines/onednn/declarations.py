@@ -77,13 +77,15 @@ eltwise_forward(engine_t, int prop, int algorithm, md_t src, md_t dst, float alp
 eltwise_backward(engine_t, int algorithm, md_t dsrc, md_t ddst, md_t data, float alpha, float beta, HINT)
 softmax_forward(engine_t, int prop, int algorithm, md_t src, md_t dst, int axis, ATTR)
 softmax_backward(engine_t, int algorithm, md_t dsrc, md_t ddst, md_t dst, int axis, HINT)
-lrn_forward(engine_t, int prop, int algorithm, md_t src, md_t dst, dim_t size, float alpha, float beta, float k, ATTR)
-lrn_backward(engine_t, int algorithm, md_t dsrc, md_t ddst, md_t src, dim_t size, float alpha, float beta, float k, HINT)
+lrn_forward(engine_t, int prop, int algorithm, md_t src, md_t dst, LRN, ATTR)
+lrn_backward(engine_t, int algorithm, md_t dsrc, md_t ddst, md_t src, LRN, HINT)
 """
 
 _ABBREVIATIONS = {
-    "GEOMETRY": "const dim_t *strides, const dim_t *dilates, const dim_t *pad_l, const dim_t *pad_r",
-    "POOLING": "const dim_t *strides, const dim_t *kernel, const dim_t *dilates, const dim_t *pad_l, const dim_t *pad_r",
+    "GEOMETRY": "const dim_t *strides, GAPS",
+    "POOLING": "const dim_t *strides, const dim_t *kernel, GAPS",
+    "GAPS": "const dim_t *dilates, const dim_t *pad_l, const dim_t *pad_r",
+    "LRN": "dim_t size, float alpha, float beta, float k",
     "HINT": "pd_t forward, primitive_attr_t",
     "ATTR": "primitive_attr_t",
 }
@@ -117,7 +119,7 @@ FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD = 64, 96, 128
 # Algorithms.
 CONVOLUTION_DIRECT, DECONVOLUTION_DIRECT = 0x1, 0xA
 RELU, TANH, ELU, LINEAR, LOGISTIC = 0x20, 0x21, 0x22, 0x26, 0x29
-RELU_FROM_DST, TANH_FROM_DST, ELU_FROM_DST, LOGISTIC_FROM_DST = 0x100, 0x101, 0x102, 0x104
+RELU_FROM_DST, TANH_FROM_DST, LOGISTIC_FROM_DST = 0x100, 0x101, 0x104
 POOLING_MAX, POOLING_AVERAGE_ALL, POOLING_AVERAGE_VALID = 0x1FF, 0x2FF, 0x3FF
 LRN_ACROSS_CHANNELS = 0xAFF
 BINARY_ADD, BINARY_MUL, BINARY_SUB = 0x1FFF0, 0x1FFF1, 0x1FFF5

@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.ops.engines.onednn.layout import Desc, View, desc_of, grouped, image_view, plain_desc, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
 from netbuilder.ops.engines.onednn.primitive import (
@@ -21,7 +22,6 @@ from netbuilder.ops.engines.onednn.primitive import (
     compile_primitive,
     prepared,
 )
-from netbuilder.ops.engines.onednn.geometry import channels_last, transposed_geometry, window_arguments
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["conv", "conv_gradient", "conv_transpose", "conv_transpose_gradient", "fused_conv"]
@@ -73,13 +73,12 @@ class _Views:
         self.kind = "deconvolution" if transposed else "convolution"
         self.x = image_view(x.shape, last)
         weights = image_view(w.shape, last)
+        geometry = op.geometry(x, w)
         if transposed:
             self.weights = _transposed_weights(weights, group)
-            geometry = transposed_geometry(op, x, w)
-            channels = weights.dims[1] * group
+            channels = op.channels_out(w)
         else:
             self.weights = grouped(weights, group)
-            geometry = op.geometry(x, w)
             channels = weights.dims[0]
         n, spatial = x.shape[0], geometry.out
         self.window = window_arguments(geometry)
@@ -219,8 +218,8 @@ def _prepare_gradient(
     if not _serves(x, w, dy):
         return None
     v = _Views(op, x, w, transposed=transposed)
-    with_bias = not op.no_bias
-    with_dx = op.n_out > 1 + with_bias
+    with_bias = op.computes_db
+    with_dx = op.computes_dx
     weights = plain_desc(v.weights, x.dtype).free
     free_x, free_y = plain_desc(v.x, x.dtype).free, plain_desc(v.y, x.dtype).free
     bias = plain_desc(v.bias, x.dtype) if with_bias else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.ops.engines.flat import PIECE, pieces
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
@@ -120,11 +121,40 @@ def relu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> P
 
 
 def leaky_relu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    return _unary_gradient(ctx, y, dy, c.RELU_FROM_DST, float(op.alpha)) if op.alpha >= 0 else None
+    return _kinked_gradient(y, dy, lambda part, factor: np.copyto(factor, np.float32(op.alpha)))
 
 
 def elu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    return _unary_gradient(ctx, y, dy, c.ELU_FROM_DST, float(op.alpha)) if op.alpha >= 0 else None
+    return _kinked_gradient(y, dy, lambda part, factor: np.add(part, np.float32(op.alpha), factor))
+
+
+def _kinked_gradient(y: TensorSpec, dy: TensorSpec, slope: Callable[[Any, Any], object]) -> Prepared | None:
+    """Prepare dX = dY where Y >= 0, else dY * slope(Y), in NumPy: oneDNN takes the other side of the kink at 0."""
+    if not _serves(y, dy):
+        return None
+    specs, _ = common_layout([y, dy])
+    spec = specs[0]
+    room = min(spec.nbytes // 4, PIECE)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        negative = np.empty(room, np.bool_)
+        rows = [
+            (*row, negative[: len(row[0])])
+            for row in pieces(spec, [inputs[0], inputs[1], outputs[0]], scratch, temporaries=1)
+        ]
+        zero, same = np.float32(0), inputs[1].ctypes.data == outputs[0].ctypes.data
+
+        def call() -> None:
+            for y, dy, dx, factor, below in rows:
+                slope(y, factor)
+                np.less(y, zero, below)
+                if not same:
+                    np.copyto(dx, dy)
+                np.multiply(dy, factor, out=dx, where=below)
+
+        return call
+
+    return Prepared(specs, [spec], bind, 4 * room, inplace=((1, 0),), name="numpy")
 
 
 def sigmoid_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.engines.onednn.layout import Desc, desc_of, image_view
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
@@ -21,7 +22,6 @@ from netbuilder.ops.engines.onednn.primitive import (
     compile_primitive,
     prepared,
 )
-from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["fused_bn_relu", "fused_bn_relu_gradient", "lrn", "lrn_gradient", "spatial_bn", "spatial_bn_gradient"]

@@ -14,6 +14,7 @@ import numpy as np
 from netbuilder.ops.contexts import PlanContext, Prepared
 from netbuilder.ops.conv_geometry import Geometry
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, image_view, plain_desc
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
@@ -26,7 +27,6 @@ from netbuilder.ops.engines.onednn.primitive import (
     compile_primitive,
     prepared,
 )
-from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient"]

@@ -13,7 +13,20 @@ from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.library import check, dnnl
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = ["BlockedLayout", "Desc", "View", "any_desc", "desc_of", "image_view", "layout_of", "plain_desc", "row_major"]
+__all__ = [
+    "BlockedLayout",
+    "Desc",
+    "View",
+    "channel_block",
+    "channel_blocked",
+    "desc_of",
+    "grouped",
+    "image_view",
+    "layout_of",
+    "plain_desc",
+    "row_major",
+    "type_code",
+]
 
 _TYPES = {"float32": c.F32, "uint16": c.BF16, "int32": c.S32, "int8": c.S8, "uint8": c.U8}
 
@@ -114,10 +127,6 @@ def plain_desc(view: View, dtype: Any) -> Desc:
     return Desc(view.dims, code, view.strides)
 
 
-def any_desc(view: View, dtype: Any) -> Desc:
-    return plain_desc(view, dtype).free
-
-
 def desc_of(spec: TensorSpec, view: View) -> Desc:
     """Return the description of a value as it lies; one in the layout of another view is wanted plain."""
     plain = plain_desc(view, spec.dtype)
@@ -201,6 +210,30 @@ def _structure(descriptor: Any) -> tuple[Digits, tuple[int, ...], int, int]:
 
 def _plain_digits(view: View) -> Digits:
     return tuple(((n, s),) if n != 1 else () for n, s in zip(view.dims, view.strides))
+
+
+# Tags of the orders N, C in blocks, spatial..., block; by number of dimensions and extent of the block.
+_CHANNEL_BLOCKS = {(3, 16): 56, (4, 16): 78, (5, 16): 121, (3, 8): 69, (4, 8): 102, (5, 8): 142}
+
+
+@functools.lru_cache(4096)
+def channel_blocked(view: View, code: int, block: int) -> BlockedLayout | None:
+    """Return the layout with channels (dimension 1) in blocks; None if there is none, or it is the plain order."""
+    tag = _CHANNEL_BLOCKS.get((len(view.dims), block))
+    if tag is None:
+        return None
+    d = dnnl()
+    out = d.ffi.new("md_t *")
+    status = d.lib.dnnl_memory_desc_create_with_tag(out, len(view.dims), view.dims, code, tag)
+    check(status, f"memory descriptor {view.dims}")
+    made = d.ffi.gc(out[0], d.lib.dnnl_memory_desc_destroy)
+    return layout_of(made, view)
+
+
+@functools.lru_cache(4096)
+def channel_block(layout: BlockedLayout, code: int) -> int:
+    """Return the extent of the blocks of channels, 0 for a layout of another kind."""
+    return next((block for block in (16, 8) if channel_blocked(layout.view, code, block) is layout), 0)
 
 
 def _number(descriptor: Any, what: int, kind: str = "int *") -> int:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
 from netbuilder.ops.contexts import Call, Prepared
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn import declarations as c
@@ -16,7 +14,19 @@ from netbuilder.ops.engines.onednn.layout import View, layout_of
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, threads
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = ["NOT_NEGATIVE", "Held", "In", "Out", "PostOp", "Primitive", "Scratch", "Step", "cached", "compile_primitive", "prepared"]
+__all__ = [
+    "NOT_NEGATIVE",
+    "Held",
+    "In",
+    "Out",
+    "PostOp",
+    "Primitive",
+    "Scratch",
+    "Step",
+    "cached",
+    "compile_primitive",
+    "prepared",
+]
 
 
 NOT_NEGATIVE = "not negative"

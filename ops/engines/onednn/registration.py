@@ -41,20 +41,29 @@ def _table() -> dict[str, Any]:
     from netbuilder.ops.engines.onednn import kernels_conv as conv
     from netbuilder.ops.engines.onednn import kernels_dense as dense
     from netbuilder.ops.engines.onednn import kernels_eltwise as eltwise
+    from netbuilder.ops.engines.onednn import kernels_join as join
     from netbuilder.ops.engines.onednn import kernels_norm as norm
     from netbuilder.ops.engines.onednn import kernels_pool as pool
 
     return {
         "Add": eltwise.add,
+        "Alias": join.copy,
         "AveragePool": pool.average_pool,
         "AveragePoolGradient": pool.average_pool_gradient,
         "BatchMatMul": dense.batch_matmul,
+        "Concat": join.concat,
         "Conv": conv.conv,
         "ConvGradient": conv.conv_gradient,
         "ConvTranspose": conv.conv_transpose,
         "ConvTransposeGradient": conv.conv_transpose_gradient,
+        "Copy": join.copy,
+        "CopyFromCPUInput": join.copy,
+        "CopyOnDeviceLike": join.copy,
+        "DepthConcat": join.concat,
+        "DepthSplit": join.split,
         "Elu": eltwise.elu,
         "EluGradient": eltwise.elu_gradient,
+        "EnsureCPUOutput": join.copy,
         "FC": dense.fc,
         "FCGradient": dense.fc_gradient,
         "LRN": norm.lrn,
@@ -73,6 +82,8 @@ def _table() -> dict[str, Any]:
         "SoftmaxGradient": dense.softmax_gradient,
         "SpatialBN": norm.spatial_bn,
         "SpatialBNGradient": norm.spatial_bn_gradient,
+        "Split": join.split,
+        "StopGradient": join.copy,
         "Sub": eltwise.subtract,
         "Sum": eltwise.sum_kernel,
         "Tanh": eltwise.tanh,

@@ -10,7 +10,7 @@ import numpy as np
 
 from netbuilder.proto import DeviceError
 
-__all__ = ["aligned_empty", "array_module", "as_flat", "gpu_count", "to_host"]
+__all__ = ["aligned_empty", "aligned_zeros", "array_module", "as_flat", "gpu_count", "to_host"]
 
 _ALIGNMENT = 64  # bytes: a cache line, and what oneDNN's AVX-512 kernels like
 
@@ -60,7 +60,15 @@ def to_host(array: Any) -> np.ndarray[Any, Any]:
 
 def aligned_empty(nbytes: int) -> np.ndarray[Any, Any]:
     """Return uninitialised memory, one-dimensional uint8, that starts at a multiple of 64 bytes."""
-    raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    return _aligned(np.empty(nbytes + _ALIGNMENT, np.uint8), nbytes)
+
+
+def aligned_zeros(nbytes: int) -> np.ndarray[Any, Any]:
+    """Return zeroed memory like ``aligned_empty``; the system clears its pages when they are first used."""
+    return _aligned(np.zeros(nbytes + _ALIGNMENT, np.uint8), nbytes)
+
+
+def _aligned(raw: np.ndarray[Any, Any], nbytes: int) -> np.ndarray[Any, Any]:
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + nbytes]
 

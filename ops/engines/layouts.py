@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import Prepared
-from netbuilder.ops.engines.arrays import aligned_empty, array_module, as_flat
+from netbuilder.ops.engines.arrays import aligned_empty, aligned_zeros, array_module, as_flat
 from netbuilder.ops.operator import STRING, TensorSpec
 
 __all__ = ["HOST", "Location", "convert", "new_buffer", "prepare_reorder"]
@@ -30,8 +30,7 @@ def new_buffer(spec: TensorSpec, location: Location = HOST) -> Any:
         xp = array_module(location[0])
         with xp.cuda.Device(location[1]):
             return xp.zeros(spec.shape, spec.dtype)
-    buffer = aligned_empty(spec.nbytes)
-    buffer[:] = 0
+    buffer = aligned_zeros(spec.nbytes)
     if spec.layout is not None:
         return buffer
     return as_flat(buffer, spec.dtype).reshape(spec.shape)

@@ -161,9 +161,7 @@ class RuntimeNet:
         plans = self._plans.setdefault(start, [])
         for plan in plans:
             if plan.fits():
-                plan.take_over()
-                if not plan.is_stale():
-                    plan.seen = generation.number
+                if plan.take_over():
                     self._current[start] = plan
                     return plan
                 plans.remove(plan)

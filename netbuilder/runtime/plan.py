@@ -65,19 +65,26 @@ class Plan:
                 return False
         return True
 
-    def is_stale(self) -> bool:
-        """Whether a blob of the right shape lies in another buffer or layout than the plan was bound to."""
-        return any(blob.buffer is not buffer or blob.spec != spec for blob, spec, _, buffer in self._inputs)
+    def take_over(self) -> bool:
+        """Bind the blobs that the plan writes to its buffers, and note the generation.
 
-    def take_over(self) -> None:
-        """Bind the blobs that the plan writes to its buffers, and note the generation."""
+        Returns:
+            False if an input lies in another buffer or layout than the plan was bound to: it has to be made again.
+        """
         for blob, _, _, _ in self._inputs:
             if blob.lazy is not None:
                 blob.materialise()
+        if self._is_stale():
+            return False
         for blob, value, lazy in self._outputs:
             assert value.spec is not None
             blob.bind(value.spec, value.buffer, value.location, lazy)
-        self.seen = self._generation.number
+        # A plan that gives an input another shape has to be looked up again before it can run again.
+        self.seen = -1 if self._is_stale() else self._generation.number
+        return True
+
+    def _is_stale(self) -> bool:
+        return any(blob.buffer is not buffer or blob.spec != spec for blob, spec, _, buffer in self._inputs)
 
     def run(self) -> None:
         """Run every call once.

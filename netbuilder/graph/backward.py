@@ -1,0 +1,267 @@
+"""The backward pass: one walk over the operators, last first, that collects their gradient operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from netbuilder.graph.blob import EMPTY_GRADIENT, gradient_name, other_gradient_name
+from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.graph.gradient_errors import (
+    gradients_added_before,
+    no_gradient,
+    overwritten,
+    unknown_blob_in_gradient,
+)
+from netbuilder.graph.gradient_shares import Share, add_up
+from netbuilder.graph.rename import rename_in_group
+from netbuilder.graph.versions import EXTERNAL, number_versions
+from netbuilder.ops.contexts import Sparse
+from netbuilder.proto import DeviceOption, NetError, OperatorDef
+
+__all__ = ["BackwardPass", "Gradient"]
+
+Gradient = str | Sparse
+"""Where a gradient is: a blob, or the blobs of its indices and values."""
+
+_GIVEN = -1  # in the place of the reader that a share comes from
+_RUNS_WITHOUT_GRADIENT = "ZeroGradient"
+
+
+class BackwardPass:
+    """Builds the backward pass of operators; after ``run`` the results are in ``made`` and ``found``.
+
+    It works on values, that is on versions of blobs: ``_gradients[v]`` says where the gradient of
+    value v is. A value that several operators read collects shares, and its first reader, which the
+    walk meets last, adds them up.
+
+    Args:
+        ops: the operators, in the order in which they run; unchanged.
+        differentiate: given to operators that hold nets.
+        taken: whether a name is one that gradients must not overwrite, beside those that ``ops`` write.
+    """
+
+    def __init__(
+        self,
+        ops: Sequence[OperatorDef],
+        differentiate: Callable[..., Any],
+        taken: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.ops = list(ops)
+        self.versions = number_versions(self.ops)
+        self.made: list[OperatorDef] = []
+        self.found: dict[str, Gradient] = {}
+        self._differentiate = differentiate
+        self._taken = taken
+        self._gradients: list[Gradient | None] = [None] * len(self.versions.names)
+        self._via = [_GIVEN] * len(self.versions.names)  # the reader that the (first share of the) gradient is from
+        self._shares: dict[int, list[Share]] = {}
+        # Blob -> how many values have their gradient, or a share of it, there, and it is still to be read.
+        self._pending: dict[str, int] = {}
+
+    def seed(self, blob: str, gradient: Gradient, op: OperatorDef | None) -> None:
+        """Give a loss its gradient: an existing blob, or the output of ``op``, which is added."""
+        value = self.versions.last[blob]
+        writer = self.versions.writers[value]
+        if op is not None:
+            self.made.append(op)
+            share = Share(gradient, op.device_option, [op], op)
+        else:
+            share = Share(gradient, DeviceOption() if writer == EXTERNAL else self.ops[writer].device_option)
+        self._gradients[value] = gradient
+        self._shares[value] = [share]
+        self._hold(gradient)
+        self.found[blob] = gradient
+
+    def run(self) -> None:
+        """Walk over the operators, last first.
+
+        Raises:
+            GradientError: see ``Net.AddGradientOperators``.
+        """
+        gradients, outputs = self._gradients, self.versions.outputs
+        for index in range(len(self.ops) - 1, -1, -1):
+            given: dict[int, Gradient] = {}
+            for slot, value in enumerate(outputs[index]):
+                gradient = gradients[value]
+                if gradient is not None:
+                    given[slot] = gradient
+            if given or self.ops[index].type == _RUNS_WITHOUT_GRADIENT:
+                self._differentiate_operator(index, given)
+            if self._shares:
+                self._add_up_shares(index)
+
+    # -- one operator -----------------------------------------------------------------------
+
+    def _differentiate_operator(self, index: int, given: dict[int, Gradient]) -> None:
+        op = self.ops[index]
+        try:
+            made, d_inputs = operator_gradient(op, given, self._differentiate)
+        except NetError as error:
+            raise no_gradient(self.ops, index, self._path_to_loss(index), error) from error
+        for gradient in given.values():
+            self._release(gradient)
+        if EMPTY_GRADIENT in d_inputs.values():
+            d_inputs = {slot: gradient for slot, gradient in d_inputs.items() if gradient != EMPTY_GRADIENT}
+        if made:
+            self._check_reads(index, made, given)
+            self._check_writes(index, made, d_inputs)
+            self.made += made
+        self._contribute(index, made, d_inputs)
+        if len(d_inputs) < len(self.versions.inputs[index]):
+            for slot, name in enumerate(op.input):
+                if slot not in d_inputs and name in self.found and name in op.output:
+                    del self.found[name]  # it was the gradient of what overwrote this input
+
+    def _check_reads(self, index: int, made: list[OperatorDef], given: Mapping[int, Gradient]) -> None:
+        """Check that what the gradient operators read still holds what it held for the forward operator."""
+        last, writers = self.versions.last, self.versions.writers
+        also: set[str] | None = None
+        for gradient_op in made:
+            for name in gradient_op.input:
+                value = last.get(name)
+                if value is not None and writers[value] <= index:
+                    continue
+                if also is None:
+                    also = {name for gradient in given.values() for name in _blobs(gradient)}
+                if name not in also:
+                    if value is None:
+                        raise unknown_blob_in_gradient(self.ops, index, gradient_op, name)
+                    raise overwritten(self.ops, self.versions, index, gradient_op, name)
+            if len(made) > 1:
+                also = also or {name for gradient in given.values() for name in _blobs(gradient)}
+                also.update(gradient_op.output)
+
+    def _check_writes(self, index: int, made: list[OperatorDef], d_inputs: dict[int, Gradient]) -> None:
+        """See that no gradient operator overwrites a forward blob, or a gradient that is still to be read."""
+        last, writers, pending, taken = self.versions.last, self.versions.writers, self._pending, self._taken
+        for gradient_op in made:
+            for name in gradient_op.output:
+                value = last.get(name)
+                if value is not None and writers[value] != EXTERNAL or taken is not None and taken(name):
+                    raise gradients_added_before(self.ops, self.versions, index, name)
+                if name in pending:
+                    self._keep_apart(index, made, d_inputs, name)
+
+    def _keep_apart(self, index: int, made: list[OperatorDef], d_inputs: dict[int, Gradient], name: str) -> None:
+        """Let the gradient operators write elsewhere what would overwrite the gradient of another value.
+
+        Example: in h = Scale(h); h = Sum(h, q), h_grad is also the gradient of q.
+        """
+        targets = {self.versions.inputs[index][slot] for slot, gradient in d_inputs.items() if gradient == name}
+        own = sum(share.gradient == name for value in targets for share in self._shares.get(value, ()))
+        if self._pending[name] == own:
+            return  # the shares of one value are renamed when they are added up
+        new = other_gradient_name(name, min((self.versions.versions[value] for value in targets), default=0))
+        rename_in_group(made, name, new)
+        for slot, gradient in d_inputs.items():
+            if isinstance(gradient, Sparse):
+                d_inputs[slot] = Sparse(*(new if blob == name else blob for blob in _blobs(gradient)))
+            elif gradient == name:
+                d_inputs[slot] = new
+
+    # -- gradients of its inputs ------------------------------------------------------------
+
+    def _contribute(self, index: int, made: list[OperatorDef], d_inputs: Mapping[int, Gradient]) -> None:
+        values, readers, names = self.versions.inputs[index], self.versions.readers, self.versions.names
+        shared: dict[int, Gradient] = {}
+        for slot, gradient in d_inputs.items():
+            value = values[slot]
+            self.found[names[value]] = gradient
+            if len(readers[value]) > 1 or value in self._shares:
+                shared[slot] = gradient
+            else:
+                self._gradients[value] = gradient
+                self._via[value] = index
+                self._hold(gradient)
+        if shared:
+            for slot, share in _shares_of(shared, made, self.ops[index].device_option):
+                value = values[slot]
+                if self._gradients[value] is None:
+                    self._gradients[value] = share.gradient
+                    self._via[value] = index
+                self._shares.setdefault(value, []).append(share)
+                self._hold(share.gradient)
+
+    def _add_up_shares(self, index: int) -> None:
+        """Add up the shares of the values of which operator ``index`` is the first reader."""
+        for value in dict.fromkeys(self.versions.inputs[index]):
+            if value not in self._shares or self.versions.readers[value][0] != index:
+                continue
+            shares = self._shares.pop(value)
+            if len(shares) < 2:
+                continue
+            for share in shares:
+                self._release(share.gradient)
+            blob = self.versions.names[value]
+            free = gradient_name(blob)
+            if free in self._pending:
+                free = other_gradient_name(free, self.versions.versions[value])
+            sums, total = add_up(blob, shares, free, self.ops[index].debug_info)
+            self.made += sums
+            self._gradients[value] = self.found[blob] = total
+            self._hold(total)
+
+    def _hold(self, gradient: Gradient) -> None:
+        for blob in _blobs(gradient):
+            self._pending[blob] = self._pending.get(blob, 0) + 1
+
+    def _release(self, gradient: Gradient) -> None:
+        for blob in _blobs(gradient):
+            left = self._pending[blob] - 1
+            if left:
+                self._pending[blob] = left
+            else:
+                del self._pending[blob]
+
+    def _path_to_loss(self, index: int) -> list[str]:
+        path: list[str] = []
+        while True:
+            path.append(self.ops[index].type)
+            value = next((v for v in self.versions.outputs[index] if self._gradients[v] is not None), None)
+            if value is None:
+                return path
+            path.append(repr(self.versions.names[value]))
+            index = self._via[value]
+            if index == _GIVEN:
+                return path
+
+
+def _blobs(gradient: Gradient) -> tuple[str, ...]:
+    return (gradient,) if type(gradient) is str else (gradient.indices, gradient.values)  # type: ignore[union-attr]
+
+
+def _shares_of(
+    gradients: Mapping[int, Gradient], made: Sequence[OperatorDef], device: DeviceOption
+) -> list[tuple[int, Share]]:
+    """Return (input, share) for the gradients of some inputs of one operator.
+
+    First those that gradient operators write, in their order, then those that are other blobs' gradients.
+    """
+    wanted = {blob for gradient in gradients.values() for blob in _blobs(gradient)}
+    writes: dict[str, list[tuple[int, OperatorDef, int]]] = {}
+    place = 0
+    for op in made:
+        for slot, name in enumerate(op.output):
+            if name in wanted:
+                writes.setdefault(name, []).append((place, op, slot))
+            place += 1
+    slots: dict[str, list[int]] = {}
+    for slot, gradient in gradients.items():
+        if isinstance(gradient, str):
+            slots.setdefault(gradient, []).append(slot)
+    written: list[tuple[int, int, Share]] = []
+    passed: list[tuple[int, Share]] = []
+    for name, targets in slots.items():
+        # Of several writes of one name the last counts, unless the name serves as many inputs (x in Mul(x, x)).
+        found = writes.get(name, [])[-len(targets) :]
+        for (place, op, output), slot in zip(found, targets):
+            written.append((place, slot, Share(name, op.device_option, made, op, output, shared_name=len(found) > 1)))
+        if not found:
+            passed += [(slot, Share(name, device)) for slot in targets]
+    for slot, gradient in gradients.items():
+        if isinstance(gradient, Sparse):
+            indices, values = (writes.get(blob, [(0, None, 0)])[-1] for blob in _blobs(gradient))
+            passed.append((slot, Share(gradient, device, made, indices[1], indices[2], values[1], values[2])))
+    written.sort(key=lambda row: row[0])
+    return [(slot, share) for _, slot, share in written] + passed

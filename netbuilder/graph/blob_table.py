@@ -1,0 +1,99 @@
+"""Which blobs a net defines, kept up to date while the net's message may be edited by anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from netbuilder.graph.scope import CurrentNameScope
+from netbuilder.proto import NetDef
+
+__all__ = ["BlobTable"]
+
+
+class BlobTable:
+    """The names that a net's operators write and its external inputs, and fresh names beside them.
+
+    Edits of the message behind the table's back are seen when they change the number of operators or
+    of external inputs.
+    """
+
+    def __init__(self, net: NetDef) -> None:
+        self._net = net
+        self._next_index: dict[tuple[str, int | None], int] = {}
+        self._next_unnamed = 0
+        self._given: dict[str, int] = {}  # names that next_blob gave: how many with a suffix
+        self._scan_all()
+
+    def _scan_all(self) -> None:
+        self.written: set[str] = set()
+        self.external: set[str] = set()
+        self._n_ops = self._n_external = 0
+        self._scan_new()
+
+    def _scan_new(self) -> None:
+        for op in self._net.op[self._n_ops :] if self._n_ops else self._net.op:
+            self.written.update(op.output)
+        self.external.update(self._net.external_input[self._n_external :])
+        self._n_ops, self._n_external = len(self._net.op), len(self._net.external_input)
+
+    def refresh(self) -> None:
+        """Take in what was added to, or taken from, the message by others."""
+        n_ops, n_external = len(self._net.op), len(self._net.external_input)
+        if n_ops < self._n_ops or n_external < self._n_external:
+            self._scan_all()
+        elif n_ops > self._n_ops or n_external > self._n_external:
+            self._scan_new()
+
+    def invalidate(self) -> None:
+        """Read the whole message again when it is next looked at."""
+        self._scan_all()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.written or name in self.external
+
+    def add_operator(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+        """Note that an operator was appended; what it reads and nothing defines becomes an external input."""
+        for name in inputs:
+            if name not in self.written and name not in self.external:
+                self.add_external(name)
+        self.written.update(outputs)
+        self._n_ops += 1
+
+    def add_external(self, name: str) -> None:
+        """Append an external input to the message."""
+        self._net.external_input.append(name)
+        self.external.add(name)
+        self._n_external += 1
+
+    def next_name(self, prefix: str | None, output_id: int | None) -> str:
+        """Return a name, without scope, for an output of an operator of type ``prefix``.
+
+        Its scoped form is not defined yet. Taken names are counted across scopes, as Caffe2 does.
+        """
+        net = self._net.name
+        if not prefix:
+            name = f"{net}_blob_{self._next_unnamed}"
+            self._next_unnamed += 1
+            return name
+        base = f"{net}/{prefix}"
+        tail = "" if output_id is None else f":{output_id}"
+        scope = CurrentNameScope()
+        name = base + tail
+        while scope + name in self:
+            index = self._next_index.get((base, output_id), 2)
+            self._next_index[base, output_id] = index + 1
+            name = f"{base}_{index}{tail}"
+        return name
+
+    def next_blob(self, prefix: str) -> str:
+        """Return ``prefix``, or ``<prefix>_auto_<n>``: a name that is not defined and was not returned before."""
+        name = prefix
+        if name in self._given or name in self:
+            index = self._given.get(prefix, 0)
+            name = f"{prefix}_auto_{index}"
+            while name in self._given or name in self:
+                index += 1
+                name = f"{prefix}_auto_{index}"
+            self._given[prefix] = index + 1
+        self._given.setdefault(name, 0)
+        return name

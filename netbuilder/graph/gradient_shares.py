@@ -1,0 +1,201 @@
+"""What several readers of one value contribute to its gradient, and the operators that add it up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from netbuilder.graph.blob import autosplit_name, concat_names, gradient_name
+from netbuilder.graph.rename import rename_in_group, rename_output
+from netbuilder.ops.contexts import Sparse
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, GradientError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["SUM_TAG", "Share", "add_up", "same_device"]
+
+_DEVICE_NAMES = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}
+
+SUM_TAG = "is_auto_gen_sum_ops:1"
+"""In ``device_option.extra_info`` of the operators that add up shares, as Caffe2 marks them."""
+
+
+class Share:
+    """What one reader contributes to a value's gradient.
+
+    Args:
+        gradient: where it is.
+        device: where it is computed.
+        group: the operators that compute it, in order; empty if it is another blob's gradient.
+        op, slot: which output of which of them it is (of a sparse one: the indices).
+        values_op, values_slot: of a sparse one, the values.
+        shared_name: another output of ``op`` has the same name and is another share of the same value.
+    """
+
+    __slots__ = ("device", "gradient", "group", "op", "shared_name", "slot", "values_op", "values_slot")
+
+    def __init__(
+        self,
+        gradient: str | Sparse,
+        device: DeviceOption,
+        group: Sequence[OperatorDef] = (),
+        op: OperatorDef | None = None,
+        slot: int = 0,
+        values_op: OperatorDef | None = None,
+        values_slot: int = 0,
+        shared_name: bool = False,
+    ) -> None:
+        self.gradient = gradient
+        self.device = device
+        self.group = group
+        self.op = op
+        self.slot = slot
+        self.values_op = values_op
+        self.values_slot = values_slot
+        self.shared_name = shared_name
+
+    def rename(self, new: str) -> str:
+        """Let the operators write a dense share under another name; return it."""
+        assert self.op is not None
+        if self.shared_name:
+            rename_output(self.op, self.slot, new)
+        else:
+            rename_in_group(self.group, self.op.output[self.slot], new)
+        self.gradient = new
+        return new
+
+    def rename_sparse(self, indices: str | None, values: str | None) -> Sparse:
+        """Let the operators write a sparse share under other names (None: the old one); return it."""
+        assert isinstance(self.gradient, Sparse)
+        if indices is not None:
+            rename_in_group(self.group, self.gradient.indices, indices)
+        if values is not None:
+            rename_in_group(self.group, self.gradient.values, values)
+        self.gradient = Sparse(indices or self.gradient.indices, values or self.gradient.values)
+        return self.gradient
+
+
+def same_device(a: DeviceOption, b: DeviceOption) -> bool:
+    """Whether operators on ``a`` and ``b`` share memory: both on CPUs of one host, or on one GPU."""
+    if a.node_name != b.node_name:
+        return False
+    if a.device_type == PROTO_CPU or b.device_type == PROTO_CPU:
+        return a.device_type == b.device_type
+    return a.device_type == b.device_type and a.device_id == b.device_id
+
+
+def add_up(
+    blob: str, shares: list[Share], base_if_free: str, debug_info: str
+) -> tuple[list[OperatorDef], str | Sparse]:
+    """Return the operators that add up the shares of a value's gradient, and where the sum is.
+
+    The outputs of the operators that compute the shares are renamed so that they do not meet.
+
+    Args:
+        blob: the value's name.
+        shares: at least two, in the order in which they were computed.
+        base_if_free: name of the sum where no share has an operator that gives one.
+        debug_info: source line of the made operators.
+
+    Raises:
+        GradientError: the shares are on different devices, or a given gradient has the sum's name.
+    """
+    first = shares[0].device
+    for share in shares[1:]:
+        if not same_device(first, share.device):
+            raise GradientError(
+                f"blob {blob!r}: its gradient comes together from different devices, {_shown(first)} and "
+                f"{_shown(share.device)}; copy the blob to the other device before it is used there "
+                "(CopyCPUToGPU, CopyGPUToCPU, Copy)"
+            )
+    made: list[OperatorDef]
+    result: str | Sparse
+    if all(isinstance(share.gradient, Sparse) for share in shares):
+        made, result = _join_sparse(blob, shares, base_if_free)
+    else:
+        dense = _densified(blob, shares)
+        made = [op for op, share in dense if op is not None]
+        sums, result = _sum_dense(blob, [share for _, share in dense], base_if_free)
+        made += sums
+    for op in made:
+        op.device_option.CopyFrom(first)
+        op.device_option.extra_info.append(SUM_TAG)
+        if debug_info:
+            op.debug_info = debug_info
+    return made, result
+
+
+def _shown(device: DeviceOption) -> str:
+    host = f" on {device.node_name}" if device.node_name else ""
+    return f"{_DEVICE_NAMES.get(device.device_type, 'device')} {device.device_id}{host}"
+
+
+def _sum_dense(blob: str, shares: list[Share], base_if_free: str) -> tuple[list[OperatorDef], str]:
+    base = next((share.op.output[share.slot] for share in shares if share.op is not None), base_if_free)
+    names: list[str] = []
+    first, count = True, 0
+    for share in shares:
+        if share.op is None:
+            names.append(_given(blob, base, str(share.gradient)))
+        elif first:
+            first = False
+            names.append(share.op.output[share.slot])
+        else:
+            names.append(share.rename(autosplit_name(share.op.output[share.slot], count)))
+            count += 1
+    if base in names:  # only the first input can be overwritten in place
+        at = names.index(base)
+        names[0], names[at] = names[at], names[0]
+    return [make_op("Sum", names, [base])], base
+
+
+def _given(blob: str, base: str, name: str) -> str:
+    if name == base:
+        raise GradientError(
+            f"blob {blob!r}: the gradient given for it, {name!r}, has the name of the sum that it would be part of; "
+            "give it another name"
+        )
+    return name
+
+
+def _join_sparse(blob: str, shares: list[Share], base_if_free: str) -> tuple[list[OperatorDef], Sparse]:
+    base = _sparse_base(shares, base_if_free)
+    counts = [0, 0]
+    indices, values = [], []
+    for share in shares:
+        gradient = share.gradient
+        assert isinstance(gradient, Sparse)
+        new_indices = new_values = None
+        if share.op is not None:
+            new_indices = autosplit_name(gradient.indices, counts[0])
+            counts[0] += 1
+        if share.values_op is not None:
+            new_values = autosplit_name(gradient.values, counts[1])
+            counts[1] += 1
+        gradient = share.rename_sparse(new_indices, new_values)
+        indices.append(gradient.indices if new_indices else _given(blob, base, gradient.indices))
+        values.append(gradient.values if new_values else _given(blob, base, gradient.values))
+    out = concat_names(base)
+    made = [make_op("Concat", indices, list(out[:2]), axis=0), make_op("Concat", values, list(out[2:]), axis=0)]
+    return made, Sparse(out[0], out[2])
+
+
+def _sparse_base(shares: list[Share], base_if_free: str) -> str:
+    for share in shares:
+        assert isinstance(share.gradient, Sparse)
+        if share.op is not None:
+            return share.gradient.indices.removesuffix("_indices")
+        if share.values_op is not None:
+            return share.gradient.values.removesuffix("_values")
+    return base_if_free
+
+
+def _densified(blob: str, shares: list[Share]) -> list[tuple[OperatorDef | None, Share]]:
+    """Return the shares, the sparse ones as dense ones, with the operators that make them so."""
+    dense: list[tuple[OperatorDef | None, Share]] = []
+    for share in shares:
+        gradient = share.gradient
+        if not isinstance(gradient, Sparse):
+            dense.append((None, share))
+            continue
+        op = make_op("SparseToDense", [gradient.indices, gradient.values, blob], [gradient_name(blob)])
+        dense.append((op, Share(gradient_name(blob), share.device, [op], op)))
+    return dense

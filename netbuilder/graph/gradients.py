@@ -1,0 +1,236 @@
+"""Gradient construction: what builders, operators that hold nets, and Caffe2's scripts call."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.graph.backward import BackwardPass, Gradient
+from netbuilder.graph.blob import BlobReference, GradientSlice, blob_name, seed_name
+from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.graph.scope import CurrentDeviceScope
+from netbuilder.graph.source import user_source
+from netbuilder.graph.versions import EXTERNAL, describe
+from netbuilder.ops.contexts import Sparse
+from netbuilder.proto import GradientError, NetDef, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "IR",
+    "Callback",
+    "Differentiated",
+    "GradientRegistry",
+    "add_gradient_operators",
+    "differentiate",
+]
+
+Callback = Callable[[Any, OperatorDef], Any]
+"""Called with the net and the gradient operator that was just appended to it."""
+
+GradientMap = dict[BlobReference, BlobReference | GradientSlice]
+
+
+def add_gradient_operators(net: Any, ys: Any, skip: int, callbacks: Sequence[Callback]) -> GradientMap:
+    """See ``Net.AddGradientOperators``; ``net`` is a Net."""
+    calls = _checked_callbacks(callbacks)
+    proto: NetDef = net.Proto()
+    if not 0 <= skip <= len(proto.op):
+        raise GradientError(f"net {net}: has {len(proto.op)} operators, cannot skip {skip}")
+    ops = list(proto.op)
+    earlier = {name for op in ops[:skip] for name in op.output}
+    made, found = _backward(ops[skip:], ys, f"net {net}", earlier)
+    if not calls:
+        net.extend_ops(made)
+        return _as_references(found)
+    before = len(proto.op), len(proto.external_input), len(proto.external_output)
+    try:
+        for op in made:
+            net.extend_ops([op])
+            appended = proto.op[-1]
+            for call in calls:
+                call(net, appended)
+    except BaseException:
+        del proto.op[before[0] :], proto.external_input[before[1] :], proto.external_output[before[2] :]
+        raise
+    return _as_references(found)
+
+
+def _checked_callbacks(callbacks: Sequence[Callback]) -> list[Callback]:
+    if callable(callbacks) or not isinstance(callbacks, Iterable):
+        raise TypeError(f"AddGradientOperators: callbacks must be a list of functions, got {callbacks!r}")
+    calls = list(callbacks)
+    for call in calls:
+        if not callable(call):
+            raise TypeError(f"AddGradientOperators: callbacks holds {call!r}, which cannot be called")
+    return calls
+
+
+def _backward(
+    ops: Sequence[OperatorDef], ys: Any, where: str, earlier: set[str] | None = None
+) -> tuple[list[OperatorDef], dict[str, Gradient]]:
+    seeds = _seeds(ys)
+    backward = BackwardPass(ops, differentiate, earlier.__contains__ if earlier else None)
+    try:
+        _check_losses(backward, seeds)
+        _check_stop_gradients(backward, seeds)
+        line = user_source(2)
+        for loss, gradient in seeds.items():
+            if gradient is None:
+                op = _ones(backward, loss, line)
+                backward.seed(loss, op.output[0], op)
+            else:
+                backward.seed(loss, gradient, None)
+        backward.run()
+    except GradientError as error:
+        raise GradientError(f"{where}: {error}") from error
+    return backward.made, backward.found
+
+
+def _seeds(ys: Any) -> dict[str, Gradient | None]:
+    if isinstance(ys, Mapping):
+        return {blob_name(y): _as_gradient(gradient) for y, gradient in ys.items()}
+    if isinstance(ys, (str, bytes, BlobReference)) or not isinstance(ys, Iterable):
+        raise TypeError(f"ys must be a list of losses, or a mapping of losses to their gradients, got {ys!r}")
+    return dict.fromkeys(blob_name(y) for y in ys)
+
+
+def _as_gradient(gradient: Any) -> Gradient | None:
+    if gradient is None or isinstance(gradient, Sparse):
+        return gradient
+    if isinstance(gradient, (tuple, list)) and len(gradient) == 2:
+        return Sparse(blob_name(gradient[0]), blob_name(gradient[1]))
+    return blob_name(gradient)
+
+
+def _check_losses(backward: BackwardPass, seeds: Iterable[str]) -> None:
+    known = backward.versions.last
+    for loss in seeds:
+        if loss not in known:
+            near = difflib.get_close_matches(loss, known, n=3)
+            raise GradientError(
+                f"no operator writes or reads loss {loss!r}" + (f"; did you mean {', '.join(near)}?" if near else "")
+            )
+
+
+def _check_stop_gradients(backward: BackwardPass, seeds: Mapping[str, Any]) -> None:
+    """Refuse a StopGradient whose output nobody reads: its author meant to stop the gradient of the input."""
+    read: set[str] | None = None
+    for index, op in enumerate(backward.ops):
+        if op.type != "StopGradient":
+            continue
+        if read is None:
+            read = {name for other in backward.ops for name in other.input}
+        for blob in op.output:
+            if blob not in read and blob not in seeds:
+                raise GradientError(
+                    f"{describe(op, index)}: StopGradient's output {blob!r} is orphan: no operator reads it. Let its "
+                    "output overwrite its input, or read the output instead of the input"
+                )
+
+
+def _ones(backward: BackwardPass, loss: str, line: str) -> OperatorDef:
+    """Return the operator that seeds a loss, on the device that computes the loss."""
+    writer = backward.versions.writers[backward.versions.last[loss]]
+    device = CurrentDeviceScope()
+    if writer != EXTERNAL and backward.ops[writer].HasField("device_option"):
+        device = backward.ops[writer].device_option
+    op = make_op("ConstantFill", [loss], [seed_name(loss)], device_option=device, value=1.0)
+    op.debug_info = line
+    return op
+
+
+def _as_references(found: Mapping[str, Gradient]) -> GradientMap:
+    return {BlobReference(name): _as_reference(gradient) for name, gradient in found.items()}
+
+
+def _as_reference(gradient: Gradient) -> BlobReference | GradientSlice:
+    if isinstance(gradient, str):
+        return BlobReference(gradient)
+    return GradientSlice(BlobReference(gradient.indices), BlobReference(gradient.values))
+
+
+@dataclass(frozen=True)
+class Differentiated:
+    """The backward pass of a net.
+
+    Args:
+        net: the gradient operators alone. External inputs: what they read and do not write; external
+            outputs: the gradients of the differentiated net's external inputs.
+        gradients: for each blob with a gradient, where it is.
+    """
+
+    net: NetDef
+    gradients: dict[str, Gradient]
+
+
+def differentiate(net: NetDef, losses: Any, *, name: str | None = None) -> Differentiated:
+    """Differentiate a net without changing it; operators that hold nets call this for their gradients.
+
+    Args:
+        net: the net.
+        losses: its losses, each seeded with ones, or a mapping blob -> its gradient.
+        name: of the gradient net; None: the net's with "_grad".
+
+    Raises:
+        GradientError: see ``Net.AddGradientOperators``.
+    """
+    made, found = _backward(net.op, losses, f"net {net.name!r}")
+    backward = NetDef(name=f"{net.name}_grad" if name is None else name, type=net.type)
+    if not net.HasField("type"):
+        backward.ClearField("type")
+    backward.op.extend(made)
+    backward.external_input.extend(undefined_inputs(made))
+    results = dict.fromkeys(
+        blob
+        for name in net.external_input
+        if (gradient := found.get(name)) is not None
+        for blob in ((gradient,) if isinstance(gradient, str) else (gradient.indices, gradient.values))
+    )
+    backward.external_output.extend(results)
+    return Differentiated(backward, found)
+
+
+class GradientRegistry:
+    """Gradients of operators and of lists of operators, under Caffe2's names."""
+
+    @staticmethod
+    def GetBackwardPass(
+        operators: Sequence[OperatorDef], ys: Any, ys_generate_gradient: bool = False
+    ) -> tuple[list[OperatorDef], GradientMap]:
+        """Return the gradient operators of ``operators``, and where each blob's gradient is.
+
+        Args:
+            operators: in the order in which they run; unchanged.
+            ys: the losses, or a mapping loss -> its gradient (None: ones).
+            ys_generate_gradient: accepted for Caffe2's scripts.
+        """
+        made, found = _backward(operators, ys, "backward pass")
+        return made, _as_references(found)
+
+    @staticmethod
+    def GetGradientForOp(
+        op: OperatorDef, g_output: Sequence[Any]
+    ) -> tuple[list[OperatorDef], list[BlobReference | GradientSlice | None]]:
+        """Return the gradient operators of one operator, and the gradient of each input or None.
+
+        Args:
+            op: the operator.
+            g_output: for each output its gradient (a blob, a GradientSlice, or None).
+        """
+        given = {i: g for i, g in enumerate(map(_as_gradient, g_output)) if g is not None}
+        made, d_inputs = operator_gradient(op, given, differentiate)
+        return made, [_as_reference(d_inputs[i]) if i in d_inputs else None for i in range(len(op.input))]
+
+
+class IR:
+    """Operators whose backward pass is to be built, under Caffe2's name."""
+
+    def __init__(self, operators: Sequence[OperatorDef]) -> None:
+        self.operators = list(operators)
+
+    def GetBackwardPass(self, ys: Any) -> tuple[list[OperatorDef], GradientMap]:
+        """Return the gradient operators, and where each blob's gradient is."""
+        return GradientRegistry.GetBackwardPass(self.operators, ys)

@@ -1,0 +1,414 @@
+"""Net: a NetDef under construction, with a method for every operator."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from netbuilder.graph import gradients
+from netbuilder.graph.blob import (
+    BlobReference,
+    GradientSlice,
+    ScopedBlobReference,
+    ScopedName,
+    as_names,
+    blob_name,
+)
+from netbuilder.graph.blob_table import BlobTable
+from netbuilder.graph.constant import constant_operator
+from netbuilder.graph.net_copy import RemapFunction, copy_net, copy_part, prefixed
+from netbuilder.graph.net_names import net_names
+from netbuilder.graph.operators import build_operator
+from netbuilder.graph.rename import place_operators
+from netbuilder.graph.scope import SEPARATOR
+from netbuilder.graph.source import user_source
+from netbuilder.ops.registry import is_registered, operator_types
+from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef
+from netbuilder.proto.arguments import set_argument
+
+__all__ = ["Net"]
+
+PROTO_MKLDNN = 2
+
+
+class Net:
+    """A net of operators. Every operator is a method: ``net.Relu("x", "y")`` appends one.
+
+    The method takes the input blobs (reference, string or list), the outputs (names; a number of
+    them; None for one named after the net and the operator) and the operator's arguments as
+    keywords, beside ``name``, ``control_input``, ``device_option``, ``arg``, ``engine`` and
+    ``debug_info`` (see ``CreateOperator``). It returns a reference, or a tuple of references. Strings
+    get the current name scope. A blob that nothing in the net writes becomes an external input.
+
+    Args:
+        name_or_proto: the net's name, made unique in this process with "_1", "_2", ...; or a
+            message to copy.
+        inplace: take the message itself instead of a copy.
+
+    >>> net = Net("example")
+    >>> net.Relu(net.FC(["x", "w", "b"], "h"), "h")
+    BlobReference("h")
+    >>> net.external_inputs
+    [BlobReference("x"), BlobReference("w"), BlobReference("b")]
+    """
+
+    def __init__(self, name_or_proto: str | NetDef, inplace: bool = False) -> None:
+        if isinstance(name_or_proto, NetDef):
+            net = name_or_proto
+            if not inplace:
+                net = NetDef()
+                net.CopyFrom(name_or_proto)
+            net.name = net_names.take(net.name)
+        elif isinstance(name_or_proto, str):
+            net = NetDef(name=net_names.take(name_or_proto))
+        else:
+            raise TypeError(f"Net: needs a name or a NetDef, got {name_or_proto!r}")
+        self._net = net
+        self._blobs = BlobTable(net)
+
+    # -- the message ------------------------------------------------------------------------
+
+    def Proto(self) -> NetDef:
+        """Return the net's message itself: what is changed in it is changed in the net."""
+        return self._net
+
+    def Name(self) -> str:
+        """Return the net's name."""
+        return self._net.name
+
+    def __str__(self) -> str:
+        return self._net.name
+
+    def __repr__(self) -> str:
+        return f"<Net {self._net.name!r}, {len(self._net.op)} operators>"
+
+    @property
+    def op_len(self) -> int:
+        """Number of operators."""
+        return len(self._net.op)
+
+    def set_type(self, net_type: str, num_workers: int | None = None) -> None:
+        """Say how the net is executed: "simple", "dag", "async_scheduling", and by how many threads at most.
+
+        The name is checked when the net is created in a workspace.
+        """
+        self._net.type = net_type
+        if num_workers is not None:
+            if num_workers < 1:
+                raise NetError(f"net {self}: num_workers must be at least 1, got {num_workers}")
+            self._net.num_workers = num_workers
+
+    def AddArgument(self, arg_name: str, arg_value: Any) -> None:
+        """Give the net itself an argument, in the place of one of this name."""
+        set_argument(self._net, arg_name, arg_value)
+
+    # -- operators --------------------------------------------------------------------------
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        if is_registered(op_type):
+            return partial(self._add, op_type)
+        if op_type.startswith("_"):
+            raise AttributeError(f"Net has no attribute {op_type!r}")
+        near = difflib.get_close_matches(op_type, [*operator_types(), *dir(type(self))], n=4)
+        raise AttributeError(
+            f"net {self._net.name!r}: {op_type!r} is neither an operator nor a method"
+            + (f"; did you mean {', '.join(near)}?" if near else "; IsOperator(name) tells which operators exist")
+        )
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *operator_types()]
+
+    def _add(
+        self, op_type: str, inputs: Any = (), outputs: Any = None, debug_info: str | None = None, **kwargs: Any
+    ) -> Any:
+        read = as_names(inputs)
+        blobs = self._blobs
+        blobs.refresh()
+        if outputs is None:
+            written = [ScopedName(blobs.next_name(op_type, None))]
+        elif type(outputs) is int:
+            written = [ScopedName(blobs.next_name(op_type, i)) for i in range(outputs)]
+        else:
+            written = as_names(outputs)
+        op = build_operator(op_type, read, written, user_source(2) if debug_info is None else debug_info, **kwargs)
+        self._net.op.append(op)
+        blobs.add_operator(read, written)
+        if len(written) == 1:
+            return BlobReference(written[0], self)
+        return tuple(BlobReference(name, self) for name in written) if written else None
+
+    def Const(self, array: Any, blob_out: Any = None, dtype: Any = None) -> BlobReference:
+        """Append an operator that writes the constant ``array``.
+
+        Args:
+            array: numbers, bools or strings. Floating-point values become float32.
+            blob_out: name of the blob; None: one named after the net and the operator.
+            dtype: NumPy type to convert ``array`` to first.
+        """
+        op_type, args = constant_operator(array, dtype)
+        written = self._add(op_type, [], 1 if blob_out is None else blob_out, **args)
+        return written[0] if isinstance(written, tuple) else written
+
+    def extend_ops(self, new_ops: Iterable[OperatorDef]) -> None:
+        """Append copies of operators; what they read and nothing defines becomes an external input."""
+        self._blobs.refresh()
+        for op in new_ops:
+            self._net.op.append(op)
+            self._blobs.add_operator(op.input, op.output)
+
+    def insert_op_at_idx(self, op: OperatorDef, op_idx: int) -> None:
+        """Put a copy of ``op`` in front of operator ``op_idx``; the cost is linear in the net."""
+        if not 0 <= op_idx <= len(self._net.op):
+            raise NetError(f"net {self}: has {len(self._net.op)} operators, cannot insert one at {op_idx}")
+        self._net.op.insert(op_idx, op)
+        self._blobs.invalidate()
+
+    # -- names and blobs --------------------------------------------------------------------
+
+    def NextName(self, prefix: str | None = None, output_id: int | None = None) -> str:
+        """Return a name for an output: ``<net>/<prefix>[_n][:output_id]``, or ``<net>_blob_<n>`` without prefix."""
+        self._blobs.refresh()
+        return self._blobs.next_name(prefix, output_id)
+
+    def NextBlob(self, prefix: str = "unnamed") -> BlobReference:
+        """Return a reference to a blob named ``prefix`` that is new to the net, without scope."""
+        self._blobs.refresh()
+        return BlobReference(self._blobs.next_blob(blob_name(prefix)), self)
+
+    def NextScopedBlob(self, prefix: str = "unnamed") -> BlobReference:
+        """Return a reference to a blob named ``prefix`` that is new to the net, in the current scope."""
+        self._blobs.refresh()
+        return BlobReference(self._blobs.next_blob(ScopedName(prefix)), self)
+
+    def BlobIsDefined(self, blob: Any) -> bool:
+        """Whether an operator writes ``blob``, or it is an external input."""
+        self._blobs.refresh()
+        return blob_name(blob) in self._blobs
+
+    def UsesBlob(self, blob: Any) -> bool:
+        """Whether an operator reads ``blob``, or it is an external input."""
+        name = blob_name(blob)
+        return self.is_external_input(name) or any(name in op.input for op in self._net.op)
+
+    def UsedBlobNames(self) -> set[str]:
+        """Return all names in the net."""
+        names = {name for op in self._net.op for blobs in (op.input, op.output) for name in blobs}
+        return names.union(self._net.external_input, self._net.external_output)
+
+    def GetBlobRef(self, blob_name: Any) -> BlobReference:
+        """Return a reference to a blob of the net.
+
+        Raises:
+            BlobError: the net does not define it.
+        """
+        name = str(blob_name)
+        if not self.BlobIsDefined(name):
+            near = difflib.get_close_matches(name, self.UsedBlobNames(), n=3)
+            raise BlobError(
+                f"net {self}: does not define blob {name!r}" + (f"; did you mean {', '.join(near)}?" if near else "")
+            )
+        return BlobReference(name, self)
+
+    def is_external_input(self, blob: Any) -> bool:
+        """Whether ``blob`` is an external input."""
+        self._blobs.refresh()
+        return blob_name(blob) in self._blobs.external
+
+    @property
+    def external_inputs(self) -> list[BlobReference]:
+        """References to the blobs that have to be there before the net runs."""
+        return [BlobReference(name, self) for name in self._net.external_input]
+
+    @property
+    def external_outputs(self) -> list[BlobReference]:
+        """References to the blobs declared as the net's results."""
+        return [BlobReference(name, self) for name in self._net.external_output]
+
+    def AddExternalInput(self, *inputs: Any) -> Any:
+        """Declare external inputs, named without scope; return a reference, or a list of several.
+
+        Raises:
+            NetError: one is declared already.
+        """
+        self._blobs.refresh()
+        names = [blob_name(blob) for blob in inputs]
+        for i, name in enumerate(names):
+            if name in self._blobs.external or name in names[:i]:
+                raise NetError(
+                    f"net {self}: {name!r} is an external input already; net.GetBlobRef({name!r}) gives a reference"
+                )
+        for name in names:
+            self._blobs.add_external(name)
+        references = [BlobReference(name, self) for name in names]
+        return references[0] if len(references) == 1 else references
+
+    AddExternalInputs = AddExternalInput
+
+    def AddScopedExternalInputs(self, *inputs: Any) -> Any:
+        """Declare external inputs under the current name scope; return a reference, or a list of several."""
+        return self.AddExternalInput(*[ScopedBlobReference(name) for name in inputs])
+
+    def AddExternalOutput(self, *outputs: Any) -> None:
+        """Declare results of the net, named without scope.
+
+        Raises:
+            BlobError: the net does not define one of them.
+        """
+        references = [self.GetBlobRef(blob_name(blob)) for blob in outputs]
+        self._net.external_output.extend(str(blob) for blob in references)
+
+    AddExternalOutputs = AddExternalOutput
+
+    def AddScopedExternalOutputs(self, *outputs: Any) -> None:
+        """Declare results of the net, named under the current name scope."""
+        self.AddExternalOutput(*[ScopedBlobReference(name) for name in outputs])
+
+    # -- copies -----------------------------------------------------------------------------
+
+    def Clone(
+        self,
+        name: str,
+        blob_remap: Mapping[Any, Any] | None = None,
+        op_id_mask: Iterable[int] | None = None,
+        remap_funcs: Mapping[str, RemapFunction] | None = None,
+        keep_schema: bool = True,
+        update_external_list: bool = False,
+    ) -> Net:
+        """Return a copy of the net.
+
+        Args:
+            name: of the copy; made unique.
+            blob_remap: old blob -> new blob; also in control inputs and in nets that operators hold.
+            op_id_mask: indices of the operators to copy; None: all.
+            remap_funcs: operator type -> function of (operator, prefix, blob_remap) that changes each
+                copied operator of this type.
+            keep_schema: accepted for Caffe2's scripts.
+            update_external_list: make the external lists fit the operators that were copied.
+        """
+        names = {blob_name(old): blob_name(new) for old, new in (blob_remap or {}).items()}
+        return self._copied(
+            copy_net(
+                self._net,
+                names=names,
+                op_ids=op_id_mask,
+                remap_funcs=remap_funcs,
+                prefix=name + SEPARATOR if name else "",
+                update_external=update_external_list,
+            ),
+            name,
+        )
+
+    def ClonePartial(
+        self,
+        name: str,
+        inputs: Mapping[Any, Any] | Iterable[Any],
+        outputs: Mapping[Any, Any] | Iterable[Any],
+        remap_funcs: Mapping[str, RemapFunction] | None = None,
+    ) -> tuple[Net, list[BlobReference]]:
+        """Return a net of the operators that make ``outputs`` from ``inputs``, and references to its outputs.
+
+        Blobs that these operators write are put under ``name``; those read from outside keep their names.
+
+        Args:
+            inputs: blobs, or a mapping blob -> name in the copy.
+            outputs: blobs, or a mapping blob -> name in the copy.
+        """
+        prefix = name + SEPARATOR if name else ""
+        wanted = _renaming(outputs, keep=False)
+        part = copy_part(self._net, _renaming(inputs, keep=True), wanted, prefix=prefix, remap_funcs=remap_funcs)
+        copy = self._copied(part, name)
+        return copy, copy.external_outputs
+
+    def _copied(self, proto: NetDef, name: str) -> Net:
+        proto.name = name
+        return type(self)(proto, inplace=True)
+
+    def AppendNet(
+        self, net: Net | NetDef, device_option: DeviceOption | None = None, *, scope: str | None = None
+    ) -> Net:
+        """Append the operators of ``net``; its external inputs and outputs become this net's; return this net.
+
+        Args:
+            device_option: device of the appended operators, those of held nets included.
+            scope: name scope to put all blobs of ``net`` under, each once.
+        """
+        proto = net if isinstance(net, NetDef) else net.Proto()
+        if scope or device_option is not None:
+            proto = prefixed(proto, scope) if scope else copy_net(proto)
+            if device_option is not None:
+                place_operators(proto, device_option)
+        self._blobs.refresh()
+        for name in proto.external_input:
+            if name not in self._blobs:
+                self._blobs.add_external(name)
+        self.extend_ops(list(proto.op) if proto is self._net else proto.op)
+        results = set(self._net.external_output)
+        self._net.external_output.extend(name for name in proto.external_output if name not in results)
+        return self
+
+    # -- gradients --------------------------------------------------------------------------
+
+    def AddGradientOperators(
+        self,
+        ys: Iterable[Any] | Mapping[Any, Any],
+        skip: int = 0,
+        *,
+        callbacks: Sequence[gradients.Callback] = (),
+    ) -> dict[BlobReference, BlobReference | GradientSlice]:
+        """Append the operators that compute the gradients of ``ys``; return where each blob's gradient is.
+
+        Args:
+            ys: the losses, each seeded with ones; or a mapping loss -> its gradient (None: ones).
+            skip: the first so many operators are not differentiated.
+            callbacks: called in this order with (net, operator) after each operator is appended;
+                what they append follows it.
+
+        Returns:
+            For each blob with a gradient, a reference to it, or a GradientSlice where it is sparse.
+
+        Raises:
+            GradientError: an operator on the way has no gradient; a blob that is needed was
+                overwritten; gradients were added before. The net is unchanged.
+            TypeError: ``ys`` is neither a list nor a mapping, or ``callbacks`` no list of functions.
+        """
+        return gradients.add_gradient_operators(self, ys, skip, callbacks)
+
+    def DeduplicateGradientSlices(self, g: GradientSlice, aggregator: str = "sum") -> GradientSlice:
+        """Append operators that join the rows of a sparse gradient with one index; return the result.
+
+        Args:
+            g: indices and values.
+            aggregator: "sum" or "mean" of the rows.
+        """
+        if aggregator not in ("sum", "mean"):
+            raise NetError(f"DeduplicateGradientSlices: aggregator must be 'sum' or 'mean', got {aggregator!r}")
+        unique, remapping = self._add("Unique", [g.indices], 2, engine="SparseHash")
+        joined = "UnsortedSegmentSum" if aggregator == "sum" else "UnsortedSegmentMean"
+        values = self._add(joined, [g.values, remapping], 1)
+        return GradientSlice(indices=unique, values=values)
+
+    # -- devices ----------------------------------------------------------------------------
+
+    def RunAllOnGPU(self, gpu_id: int = 0, use_cudnn: bool = False) -> None:
+        """Set the device of the whole net to a GPU, and on request the engine of all operators to cuDNN.
+
+        Operators with a device of their own keep it.
+        """
+        self._net.device_option.CopyFrom(DeviceOption(device_type=PROTO_CUDA, device_id=gpu_id))
+        if use_cudnn:
+            for op in self._net.op:
+                op.engine = "CUDNN"
+
+    def RunAllOnMKL(self) -> None:
+        """Set the device of the whole net to MKL-DNN, whose operators run on the CPU."""
+        self._net.device_option.CopyFrom(DeviceOption(device_type=PROTO_MKLDNN))
+
+
+def _renaming(blobs: Mapping[Any, Any] | Iterable[Any], *, keep: bool) -> dict[str, str]:
+    if isinstance(blobs, Mapping):
+        return {blob_name(old): blob_name(new) for old, new in blobs.items()}
+    if isinstance(blobs, (str, BlobReference)):
+        blobs = [blobs]
+    return {blob_name(blob): blob_name(blob) if keep else "" for blob in blobs}

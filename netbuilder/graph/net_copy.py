@@ -1,0 +1,131 @@
+"""Copies of nets: whole, some operators of one, the part between two sets of blobs, and their joining."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from netbuilder.graph.defuse import operators_between, undefined_inputs
+from netbuilder.graph.rename import rename_blobs
+from netbuilder.graph.scope import SEPARATOR
+from netbuilder.proto import NetDef, NetError, OperatorDef
+
+__all__ = ["copy_net", "copy_part", "prefixed"]
+
+RemapFunction = Callable[[OperatorDef, str, Mapping[str, str]], Any]
+"""Called with a copied operator, the prefix of the copy's own blobs, and the renaming."""
+
+
+def copy_net(
+    net: NetDef,
+    *,
+    names: Mapping[str, str] | None = None,
+    op_ids: Iterable[int] | None = None,
+    remap_funcs: Mapping[str, RemapFunction] | None = None,
+    prefix: str = "",
+    update_external: bool = False,
+) -> NetDef:
+    """Return a copy of ``net``.
+
+    Args:
+        names: old name -> new name of blobs, also in control inputs and in nets that operators hold.
+        op_ids: the operators to copy; None: all.
+        remap_funcs: operator type -> function called with each copied operator of this type.
+        prefix: handed to these functions.
+        update_external: external inputs become what the copied operators need, external outputs lose
+            what they do not make.
+
+    Raises:
+        NetError: an index in ``op_ids`` is out of range.
+    """
+    copy = NetDef()
+    if op_ids is None:
+        copy.CopyFrom(net)
+    else:
+        chosen = list(op_ids)
+        if wrong := [i for i in chosen if not -len(net.op) <= i < len(net.op)]:
+            raise NetError(f"net {net.name!r}: has operators 0 to {len(net.op) - 1}, asked to copy {wrong}")
+        for field, value in net.ListFields():
+            if field.name != "op":
+                _copy_field(copy, field.name, value)
+        copy.op.extend([net.op[i] for i in chosen])
+    renaming = dict(names or {})
+    if renaming:
+        rename_blobs(copy, renaming)
+    if remap_funcs:
+        for op in copy.op:
+            if op.type in remap_funcs:
+                remap_funcs[op.type](op, prefix, renaming)
+    if update_external:
+        _update_external(copy)
+    return copy
+
+
+def _copy_field(target: NetDef, name: str, value: Any) -> None:
+    if hasattr(value, "CopyFrom"):
+        getattr(target, name).CopyFrom(value)
+    elif hasattr(value, "extend"):
+        getattr(target, name).extend(value)
+    else:
+        setattr(target, name, value)
+
+
+def _update_external(net: NetDef) -> None:
+    needed = dict.fromkeys(undefined_inputs(net.op))
+    kept = [name for name in net.external_input if name in needed]
+    net.external_input[:] = list(dict.fromkeys(kept + list(needed)))
+    made = {name for op in net.op for name in op.output}
+    net.external_output[:] = [name for name in net.external_output if name in made]
+
+
+def copy_part(
+    net: NetDef,
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    *,
+    prefix: str,
+    remap_funcs: Mapping[str, RemapFunction] | None = None,
+) -> NetDef:
+    """Return a net of the operators that make ``outputs`` from ``inputs``.
+
+    Blobs that these operators write get ``prefix``; what they read from outside and is not in
+    ``inputs``, such as parameters, keeps its name and becomes an external input behind the inputs.
+
+    Args:
+        inputs, outputs: name in ``net`` -> name in the copy; for an output "" stands for its name
+            under ``prefix``.
+
+    Raises:
+        NetError: an output is not in ``net``.
+    """
+    known = {name for op in net.op for name in op.output}.union(net.external_input, inputs)
+    if missing := [name for name in outputs if name not in known]:
+        raise NetError(f"net {net.name!r}: cannot make {missing}: no operator writes them, and they are no inputs")
+    chosen = operators_between(net.op, inputs, outputs)
+    made = {name for i in chosen for name in net.op[i].output}
+    names = {name: prefix + name for name in made if name not in inputs}
+    names.update((old, new) for old, new in outputs.items() if new)
+    names.update(inputs)
+    part = copy_net(net, names=names, op_ids=chosen, remap_funcs=remap_funcs, prefix=prefix)
+    present = made.union(inputs)
+    renamed_present = {names.get(name, name) for name in present}
+    for op in part.op:
+        if op.control_input:
+            op.control_input[:] = [name for name in op.control_input if name in renamed_present]
+    heads = [names.get(name, name) for name in inputs]
+    part.external_input[:] = list(dict.fromkeys(heads + undefined_inputs(part.op)))
+    part.external_output[:] = [names.get(name, name) for name in outputs]
+    return part
+
+
+def prefixed(net: NetDef, scope: str) -> NetDef:
+    """Return a copy of ``net`` whose blobs are all under ``scope``, each once.
+
+    >>> prefixed(NetDef(external_input=["x", "cpu_0/y"]), "cpu_0").external_input
+    ['cpu_0/x', 'cpu_0/y']
+    """
+    scope = scope.rstrip(SEPARATOR) + SEPARATOR
+    copy = NetDef()
+    copy.CopyFrom(net)
+    rename_blobs(copy, lambda name: name if name.startswith(scope) else scope + name)
+    return copy

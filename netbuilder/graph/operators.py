@@ -1,0 +1,203 @@
+"""Operators as builders make them: scoped names, the scope's device, the user's line, checked arguments."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from netbuilder.graph.blob import BlobReference, as_names
+from netbuilder.graph.scope import CurrentDeviceScope
+from netbuilder.graph.source import user_source
+from netbuilder.ops.operator import Operator, argument_fields, check_arity, decode
+from netbuilder.ops.registry import find, is_registered
+from netbuilder.proto import Argument, ArgumentError, DeviceOption, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["LEGACY_ARGUMENTS", "CreateOperator", "IsOperator", "build_operator"]
+
+LEGACY_ARGUMENTS = frozenset(
+    {
+        "algo",
+        "bwd_data_algo",
+        "bwd_filter_algo",
+        "cudnn_exhaustive_search",
+        "cudnn_ws_nbytes_limit",
+        "enable_tensor_core",
+        "exhaustive_search",
+        "float16_compute",
+        "force_algo",
+        "force_algo_dgrad",
+        "force_algo_fwd",
+        "force_algo_wgrad",
+        "fwd_algo",
+        "is_test",
+        "order",
+        "shared_buffer",
+        "use_cudnn",
+        "ws_nbytes_limit",
+    }
+)
+"""Arguments that Caffe2's helpers hand to any operator; one that does not read them keeps and ignores them."""
+
+# Operators whose arguments were found good, as (type, numbers of blobs, arguments): nets repeat
+# themselves, and decoding costs several times what a look here does.
+_checked: set[tuple[Any, ...]] = set()
+_CHECKED_LIMIT = 20_000
+_LONGEST_KEY = 16
+
+
+def IsOperator(op_type: str) -> bool:
+    """Whether an operator of this type is known."""
+    return is_registered(op_type)
+
+
+def CreateOperator(
+    operator_type: str,
+    inputs: Any,
+    outputs: Any,
+    name: str = "",
+    control_input: Any = None,
+    device_option: DeviceOption | None = None,
+    arg: Iterable[Argument] | None = None,
+    engine: str | None = None,
+    debug_info: str | None = None,
+    **kwargs: Any,
+) -> OperatorDef:
+    """Return an operator. Strings get the current name scope; references already have theirs.
+
+    Args:
+        operator_type: its registered type.
+        inputs, outputs: a blob (reference or string) or a list of blobs.
+        name: the operator's own name, shown in traces.
+        control_input: blobs that have to be written before it runs.
+        device_option: where it runs; None: the current device scope.
+        arg: further arguments as messages.
+        engine: the library that its kernel should come from.
+        debug_info: where it was made; None: the line of the user's program.
+        kwargs: its arguments (None: left out).
+
+    Raises:
+        NetError: the operator is unknown, takes other numbers of blobs, or may not work in place so.
+        ArgumentError: an argument is unknown, of the wrong type, or out of range.
+        TypeError: a blob is neither a reference nor a string.
+
+    >>> CreateOperator("Softmax", "x", "y", axis=2).input[0]
+    'x'
+    """
+    return build_operator(
+        operator_type,
+        as_names(inputs),
+        as_names(outputs),
+        user_source(2) if debug_info is None else debug_info,
+        name=name,
+        control_input=control_input,
+        device_option=device_option,
+        arg=arg,
+        engine=engine,
+        **kwargs,
+    )
+
+
+def build_operator(
+    op_type: str,
+    inputs: list[str],
+    outputs: list[str],
+    debug_info: str,
+    *,
+    name: str = "",
+    control_input: Any = None,
+    device_option: DeviceOption | None = None,
+    arg: Iterable[Argument] | None = None,
+    engine: str | None = None,
+    **kwargs: Any,
+) -> OperatorDef:
+    """Return the operator that ``CreateOperator`` describes, from complete names; all checks are here."""
+    cls = find(op_type)
+    for value in kwargs.values():
+        if type(value) not in _PLAIN_TYPES:
+            kwargs = {key: _plain(value) for key, value in kwargs.items()}
+            break
+    op = make_op(op_type, inputs, outputs, **kwargs)
+    op.debug_info = debug_info
+    if name:
+        op.name = name
+    if arg is not None:
+        op.arg.extend(arg)
+    if device_option is None:
+        device_option = CurrentDeviceScope()
+    if device_option is not None:
+        op.device_option.CopyFrom(device_option)
+    if engine:
+        op.engine = engine
+    if control_input is not None:
+        op.control_input.extend(as_names(control_input))
+    _check(cls, op, inputs, outputs, None if arg is not None else kwargs)
+    return op
+
+
+_PLAIN_TYPES = frozenset({int, float, str, bool, bytes, list, tuple})
+
+
+def _plain(value: Any) -> Any:
+    """Return an argument's value with nets as messages and references as names."""
+    if isinstance(value, BlobReference):
+        return str(value)
+    if isinstance(value, Mapping):
+        raise ArgumentError(f"an argument cannot hold the mapping {value!r}; give its parts as arguments of their own")
+    proto = getattr(value, "Proto", None)
+    return proto() if callable(proto) else value
+
+
+def _check(
+    cls: type[Operator], op: OperatorDef, inputs: list[str], outputs: list[str], kwargs: dict[str, Any] | None
+) -> None:
+    """Check an operator; ``kwargs`` are its arguments, None if it has others too."""
+    key = None if kwargs is None else _key(cls, len(inputs), len(outputs), kwargs)
+    if key is None or key not in _checked:
+        _check_argument_names(cls, op)
+        decode(cls, op)
+        if key is not None:
+            if len(_checked) >= _CHECKED_LIMIT:
+                _checked.clear()
+            _checked.add(key)
+    elif cls.must_inplace or not set(inputs).isdisjoint(outputs):
+        check_arity(cls, op)
+
+
+def _key(cls: type[Operator], n_in: int, n_out: int, kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    items: list[Any] = [cls, n_in, n_out]
+    for name, value in kwargs.items():
+        kind = type(value)
+        if kind is list or kind is tuple:
+            if len(value) > _LONGEST_KEY:
+                return None
+            value = tuple(value)
+        items += (name, kind, value)
+    key = tuple(items)
+    try:
+        hash(key)
+    except TypeError:  # arrays, messages, lists of lists
+        return None
+    return key
+
+
+def _check_argument_names(cls: type[Operator], op: OperatorDef) -> None:
+    known = argument_fields(cls)
+    for argument in op.arg:
+        name = argument.name
+        if (
+            name in known
+            or name in cls.renamed_arguments
+            or name in LEGACY_ARGUMENTS
+            or cls.open_arguments
+            and name.startswith(cls.open_arguments)
+        ):
+            continue
+        near = difflib.get_close_matches(name, known, n=3)
+        raise ArgumentError(
+            f"{op.type}: unknown argument {name!r}"
+            + (f"; did you mean {', '.join(near)}?" if near else "")
+            + f" It takes {sorted(known) or 'none'}"
+        )

@@ -1,0 +1,316 @@
+"""Plans: nets arranged in execution steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Union
+
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.net import Net
+from netbuilder.graph.net_names import plan_step_names
+from netbuilder.graph.scope import CurrentNameScope
+from netbuilder.proto import ExecutionStep as ExecutionStepDef
+from netbuilder.proto import NetDef, NetError, PlanDef
+
+__all__ = [
+    "ExecutionStep",
+    "Plan",
+    "add_nets_in_order",
+    "execution_step",
+    "scoped_execution_step",
+    "to_execution_step",
+]
+
+StepOrNets = Union["ExecutionStep", Net, Sequence[Union["ExecutionStep", Net, Sequence[Any]]]]
+
+
+class ExecutionStep:
+    """A step of a plan: nets that run one after the other, or steps; repeated, or run beside each other.
+
+    Args:
+        name: shown in messages and reports.
+        nets: a net, or nets that the step runs in this order.
+        num_iter: how often; None: once.
+
+    >>> step = ExecutionStep("train", [Net("forward")], num_iter=10)
+    >>> step.Proto().num_iter
+    10
+    """
+
+    def __init__(self, name: str, nets: Net | Iterable[Net] | None = None, num_iter: int | None = None) -> None:
+        self._step = ExecutionStepDef(name=name)
+        self._nets: list[Net] = []
+        self._substeps: list[ExecutionStep] = []
+        self._used = False
+        for net in [nets] if isinstance(nets, Net) else nets or ():
+            self.AddNet(net)
+        if num_iter is not None:
+            self.SetIter(num_iter)
+
+    def Proto(self) -> ExecutionStepDef:
+        """Return the step's message itself."""
+        return self._step
+
+    def Name(self) -> str:
+        """Return the step's name."""
+        return self._step.name
+
+    def HasNets(self) -> bool:
+        """Whether the step itself runs nets."""
+        return bool(self._step.network)
+
+    def HasSubsteps(self) -> bool:
+        """Whether the step consists of steps."""
+        return bool(self._step.substep)
+
+    def Nets(self) -> list[Net]:
+        """Return the nets that the step and its substeps run, each once."""
+        nets = list(self._nets)
+        for step in self._substeps:
+            nets += step.Nets()
+        return list(dict.fromkeys(nets))
+
+    def Substeps(self) -> list[ExecutionStep]:
+        """Return the steps that the step consists of."""
+        return list(self._substeps)
+
+    def _check_mutable(self) -> None:
+        if self._used:
+            raise NetError(f"step {self.Name()!r}: is part of a plan or of another step and cannot be changed any more")
+
+    def AddNet(self, net: Net) -> None:
+        """Append a net.
+
+        Raises:
+            NetError: the step consists of steps, or is in use.
+        """
+        self._check_mutable()
+        if self.HasSubsteps():
+            raise NetError(f"step {self.Name()!r}: has substeps, so net {net} needs a step of its own")
+        if not isinstance(net, Net):
+            raise TypeError(f"step {self.Name()!r}: AddNet needs a Net, got {net!r}")
+        self._nets.append(net)
+        self._step.network.append(net.Name())
+
+    def AddSubstep(self, substep: ExecutionStep) -> ExecutionStep:
+        """Append a step, which cannot be changed from now on; return this step.
+
+        Raises:
+            NetError: this step has nets, or is in use.
+        """
+        self._check_mutable()
+        if self.HasNets():
+            raise NetError(f"step {self.Name()!r}: has nets, so it cannot hold step {substep.Name()!r}")
+        substep._used = True
+        self._substeps.append(substep)
+        self._step.substep.append(substep.Proto())
+        return self
+
+    def SetIter(self, num_iter: int) -> None:
+        """Repeat the step so often."""
+        self._check_mutable()
+        self._step.num_iter = num_iter
+
+    def SetOnlyOnce(self, only_once: bool) -> None:
+        """Run the step in the first iteration of the step around it only."""
+        self._check_mutable()
+        self._step.only_once = only_once
+
+    def SetShouldStopBlob(self, should_stop_blob: Any) -> None:
+        """End the step, and what follows it, as soon as this bool blob holds true."""
+        self._check_mutable()
+        self._step.should_stop_blob = blob_name(should_stop_blob)
+
+    def RunEveryMillis(self, interval: int) -> None:
+        """Run the step every ``interval`` milliseconds beside its siblings, until they are done."""
+        self._check_mutable()
+        self._step.run_every_ms = interval
+
+    def SetReportNet(self, report_net: Net, report_interval: int) -> None:
+        """Run ``report_net`` every ``report_interval`` seconds while the step runs."""
+        self._check_mutable()
+        self._step.report_net = report_net.Name()
+        self._step.report_interval = report_interval
+        self._nets.append(report_net)
+
+    def SetConcurrentSubsteps(self, concurrent_substeps: bool) -> None:
+        """Run the substeps beside each other."""
+        self._check_mutable()
+        self._step.concurrent_substeps = concurrent_substeps
+
+    def SetNumConcurrentInstances(self, num_concurrent_instances: int) -> None:
+        """Run so many copies of the step beside each other."""
+        self._check_mutable()
+        self._step.num_concurrent_instances = num_concurrent_instances
+
+    def SetCreateWorkspace(self, create_workspace: bool) -> None:
+        """Run the step in a workspace of its own, inside the one it is called in."""
+        self._check_mutable()
+        self._step.create_workspace = create_workspace
+
+
+def execution_step(
+    default_name: str,
+    steps_or_nets: StepOrNets,
+    num_iter: int | None = None,
+    report_net: Net | None = None,
+    report_interval: int | None = None,
+    concurrent_substeps: bool | None = None,
+    should_stop_blob: Any = None,
+    only_once: bool | None = None,
+    num_concurrent_instances: int | None = None,
+    create_workspace: bool = False,
+    run_every_ms: int | None = None,
+) -> ExecutionStep:
+    """Return a step that runs a step, a net, or a list of nets or steps.
+
+    Args:
+        default_name: its name.
+        steps_or_nets: what it runs; nets beside steps, and lists, become steps of their own.
+        num_iter: how often; excludes ``should_stop_blob``.
+        report_net, report_interval: a net to run every so many seconds meanwhile.
+        concurrent_substeps: run the substeps beside each other.
+        should_stop_blob: repeat until this bool blob holds true.
+        only_once: run in the first iteration of the step around it only.
+        num_concurrent_instances: so many copies beside each other.
+        create_workspace: run in a workspace inside the one it is called in.
+        run_every_ms: run repeatedly beside its siblings, at this interval.
+
+    Raises:
+        NetError: ``num_iter`` and ``should_stop_blob`` are both given, or nothing to run.
+    """
+    if should_stop_blob is not None and num_iter is not None:
+        raise NetError(f"step {default_name!r}: give num_iter or should_stop_blob, not both")
+    nets = [steps_or_nets] if isinstance(steps_or_nets, Net) else steps_or_nets
+    if _are_nets(nets):
+        step = ExecutionStep(default_name, nets)  # type: ignore[arg-type]
+    else:
+        step = ExecutionStep(default_name)
+        for part in [nets] if isinstance(nets, ExecutionStep) else _parts(default_name, nets):
+            step.AddSubstep(to_execution_step(part))
+    if should_stop_blob is not None:
+        step.SetShouldStopBlob(should_stop_blob)
+    else:
+        step.SetIter(1 if num_iter is None else num_iter)
+    settings: list[tuple[Any, Callable[[Any], None]]] = [
+        (concurrent_substeps, step.SetConcurrentSubsteps),
+        (only_once, step.SetOnlyOnce),
+        (num_concurrent_instances, step.SetNumConcurrentInstances),
+        (create_workspace or None, step.SetCreateWorkspace),
+        (run_every_ms, step.RunEveryMillis),
+    ]
+    for value, apply in settings:
+        if value is not None:
+            apply(value)
+    if report_net is not None:
+        if report_interval is None:
+            raise NetError(f"step {default_name!r}: report_net {report_net} needs a report_interval in seconds")
+        step.SetReportNet(report_net, report_interval)
+    return step
+
+
+def _are_nets(nets: Any) -> bool:
+    return isinstance(nets, (list, tuple)) and bool(nets) and all(isinstance(net, Net) for net in nets)
+
+
+def _parts(name: str, parts: Any) -> Sequence[Any]:
+    if not isinstance(parts, (list, tuple)) or not parts:
+        raise NetError(f"step {name!r}: runs a step, a net, or a list of nets or steps, got {parts!r}")
+    return parts
+
+
+def scoped_execution_step(name: str, *args: Any, **kwargs: Any) -> ExecutionStep:
+    """Return ``execution_step`` with a name under the current name scope."""
+    return execution_step(CurrentNameScope() + name, *args, **kwargs)
+
+
+def to_execution_step(step_or_nets: StepOrNets, default_name: str | None = None) -> ExecutionStep:
+    """Return a step as it is, and a step around anything else.
+
+    Without ``default_name`` it is called "step", "step_1", ..., each name once in a process.
+
+    >>> to_execution_step([Net("a"), Net("b")], "both").Proto().network
+    ['a', 'b']
+    """
+    if isinstance(step_or_nets, ExecutionStep):
+        return step_or_nets
+    return execution_step(default_name or plan_step_names.take("step"), step_or_nets)
+
+
+def add_nets_in_order(step: ExecutionStep, net_list: list[Net]) -> None:
+    """Append to ``net_list`` the nets of a step that are not in it, substeps first, in order of execution."""
+    known = set(net_list)
+    for substep in step.Substeps():
+        add_nets_in_order(substep, net_list)
+        known = set(net_list)
+    for net in step.Nets():
+        if net not in known:
+            net_list.append(net)
+            known.add(net)
+
+
+class Plan:
+    """Steps that run one after the other, and the nets they use.
+
+    Args:
+        name_or_step: its name, or its only step, which also names it.
+
+    >>> plan = Plan("training")
+    >>> plan.AddStep(to_execution_step(Net("forward")))
+    >>> [net.name for net in plan.Proto().network]
+    ['forward']
+    """
+
+    def __init__(self, name_or_step: str | ExecutionStep) -> None:
+        self._plan = PlanDef()
+        self._nets: dict[Net | str, Net | NetDef] = {}
+        self._steps: list[ExecutionStep] = []
+        if isinstance(name_or_step, ExecutionStep):
+            self._plan.name = name_or_step.Name()
+            self.AddStep(name_or_step)
+        elif isinstance(name_or_step, str):
+            self._plan.name = name_or_step
+        else:
+            raise TypeError(f"Plan: needs a name or an ExecutionStep, got {name_or_step!r}")
+
+    def Proto(self) -> PlanDef:
+        """Return the plan's message itself. Nets are copied into it when they are added."""
+        return self._plan
+
+    def Name(self) -> str:
+        """Return the plan's name."""
+        return self._plan.name
+
+    def Nets(self) -> list[Net]:
+        """Return the plan's nets in the order in which they were added."""
+        return [net for net in self._nets.values() if isinstance(net, Net)]
+
+    def Steps(self) -> list[ExecutionStep]:
+        """Return the plan's steps."""
+        return list(self._steps)
+
+    def AddNets(self, nets: Iterable[Net]) -> None:
+        """Add nets that the plan's steps may name; one that it has already is passed over.
+
+        Raises:
+            NetError: another net of the plan has the same name.
+        """
+        for net in nets:
+            known = self._nets.get(net.Name())
+            if known is net:
+                continue
+            if known is not None:
+                raise NetError(f"plan {self.Name()!r}: has another net named {net.Name()!r}; rename one of the two")
+            self._nets[net.Name()] = net
+            self._plan.network.append(net.Proto())
+
+    def AddStep(self, step: ExecutionStep) -> None:
+        """Append a step, which cannot be changed from now on, and the nets it runs."""
+        if not isinstance(step, ExecutionStep):
+            raise TypeError(f"plan {self.Name()!r}: AddStep needs an ExecutionStep, got {step!r}")
+        nets: list[Net] = []
+        add_nets_in_order(step, nets)
+        self.AddNets(nets)
+        step._used = True
+        self._steps.append(step)
+        self._plan.execution_step.append(step.Proto())

@@ -1,0 +1,88 @@
+"""Renaming of blobs in nets and operators, the nets that operators hold included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from netbuilder.proto import NetDef, OperatorDef
+
+__all__ = ["held_nets", "place_operators", "rename_blobs", "rename_in_group", "rename_in_operator", "rename_output"]
+
+Renaming = Callable[[str], str]
+
+
+def held_nets(op: OperatorDef) -> Iterator[NetDef]:
+    """Yield the nets among an operator's arguments (those of If, While and recurrent operators)."""
+    for argument in op.arg:
+        if argument.HasField("n"):
+            yield argument.n
+        yield from argument.nets
+
+
+def _as_function(names: Mapping[str, str] | Renaming) -> Renaming:
+    if callable(names):
+        return names
+    return lambda name: names.get(name, name)
+
+
+def rename_blobs(net: NetDef, names: Mapping[str, str] | Renaming) -> None:
+    """Rename blobs in ``net``: in inputs, outputs, control inputs, external lists and held nets.
+
+    Args:
+        net: is changed.
+        names: old name -> new name, or a function from the one to the other.
+    """
+    rename = _as_function(names)
+    for op in net.op:
+        rename_in_operator(op, rename)
+    _rename_list(net.external_input, rename)
+    _rename_list(net.external_output, rename)
+
+
+def rename_in_operator(op: OperatorDef, names: Mapping[str, str] | Renaming) -> None:
+    """Rename blobs in one operator, which is changed, and in the nets it holds."""
+    rename = _as_function(names)
+    _rename_list(op.input, rename)
+    _rename_list(op.output, rename)
+    if op.control_input:
+        _rename_list(op.control_input, rename)
+    for net in held_nets(op):
+        rename_blobs(net, rename)
+
+
+def _rename_list(blobs: Any, rename: Renaming) -> None:
+    old = list(blobs)
+    new = [rename(name) for name in old]
+    if new != old:
+        blobs[:] = new
+
+
+def rename_in_group(ops: Sequence[OperatorDef], old: str, new: str) -> None:
+    """Rename a blob in operators from the first that writes it on; before that, the name means another value."""
+    written = False
+    for op in ops:
+        if written:
+            rename_in_operator(op, {old: new})
+            continue
+        for slot, name in enumerate(op.output):
+            if name == old:
+                rename_output(op, slot, new)
+                written = True
+
+
+def rename_output(op: OperatorDef, slot: int, new: str) -> None:
+    """Rename one output of an operator, also where a net that it holds writes it."""
+    old = op.output[slot]
+    op.output[slot] = new
+    for net in held_nets(op):
+        rename_in_group(net.op, old, new)
+        net.external_output[:] = [new if name == old else name for name in net.external_output]
+
+
+def place_operators(net: NetDef, device_option: Any) -> None:
+    """Set the device of all operators of ``net``, those of held nets included."""
+    for op in net.op:
+        op.device_option.CopyFrom(device_option)
+        for held in held_nets(op):
+            place_operators(held, device_option)

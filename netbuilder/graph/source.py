@@ -1,0 +1,47 @@
+"""The line of the user's program that made an operator."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType, FrameType
+
+__all__ = ["user_source"]
+
+# By id of a code object: the object itself, so that its id stays its own, and how its frames are
+# shown, None for the library's own code. Hashing the code objects themselves would be slow.
+_frames: dict[int, tuple[CodeType, tuple[str, str] | None]] = {}
+
+
+def user_source(depth: int = 1) -> str:
+    """Return "file.py:123 in function" for the innermost frame outside the library.
+
+    Files below the current directory are named by their path from there, others by their own name.
+    ``netbuilder.tools`` counts as outside: its programs use the library as anybody would.
+
+    Args:
+        depth: so many frames, counted from this function's, are passed over unseen.
+    """
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        entry = _frames.get(id(code))
+        if entry is None:
+            entry = _frames[id(code)] = (code, _shown(frame))
+        shown = entry[1]
+        if shown is not None:
+            return f"{shown[0]}:{frame.f_lineno} in {shown[1]}"
+        frame = frame.f_back
+    return ""
+
+
+def _shown(frame: FrameType) -> tuple[str, str] | None:
+    module = frame.f_globals.get("__name__", "")
+    if module == "netbuilder" or module.startswith("netbuilder.") and not module.startswith("netbuilder.tools"):
+        return None
+    path = frame.f_code.co_filename
+    if path.startswith("<frozen "):  # the machinery of imports
+        return None
+    here = os.getcwd() + os.sep
+    path = path[len(here) :] if path.startswith(here) else os.path.basename(path)
+    return path, frame.f_code.co_name

@@ -1,4 +1,4 @@
-"""FC, MatMul, BatchMatMul and Softmax on oneDNN, all in plain order.
+"""FC, MatMul and BatchMatMul on oneDNN, all in plain order.
 
 Matrix products take matrices as they lie, transposed or not, so weights keep the plain order through forward pass,
 gradient and update: nothing is reordered, which is what small and very large layers want alike.
@@ -27,7 +27,7 @@ from netbuilder.ops.engines.onednn.primitive import (
 )
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = ["batch_matmul", "fc", "fc_gradient", "fused_fc_relu", "matmul", "softmax", "softmax_gradient"]
+__all__ = ["batch_matmul", "fc", "fc_gradient", "fused_fc_relu", "matmul"]
 
 # Products of fewer multiplications than this are done by one thread, before several would have met.
 SMALL = 500_000
@@ -175,37 +175,3 @@ def batch_matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Pre
         return None
     step = Step(made, {c.SRC: In(0), c.WEIGHTS: In(1), c.DST: Out(0)})
     return prepared([a.plain, b.plain], [TensorSpec((*lead, rows, columns), a.dtype)], [step])
-
-
-@cached
-def _softmax(data: Desc) -> Primitive:
-    return compile_primitive("softmax_forward", c.FORWARD_TRAINING, c.SOFTMAX_ACCURATE, data.handle, data.handle, 1)
-
-
-@cached
-def _softmax_backward(data: Desc) -> Primitive:
-    forward = compile_primitive("softmax_forward", c.FORWARD_TRAINING, c.SOFTMAX_ACCURATE, data.handle, data.handle, 1)
-    return compile_primitive(
-        "softmax_backward", c.SOFTMAX_ACCURATE, data.handle, data.handle, data.handle, 1, hint=forward
-    )
-
-
-def softmax(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    """Prepare Softmax: X folded to a matrix at ``axis``."""
-    if not _serves(x) or x.ndim == 0:
-        return None
-    made = _softmax(_matrix(*_fold(x.shape, op.axis)), threads=ctx.threads)
-    if made is None:
-        return None
-    return prepared([x.plain], [x.plain], [Step(made, {c.SRC: In(0), c.DST: Out(0)})], inplace=[(0, 0)])
-
-
-def softmax_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    """Prepare SoftmaxGradient: Y, dY -> dX."""
-    if not _serves(y, dy) or y.ndim == 0:
-        return None
-    made = _softmax_backward(_matrix(*_fold(y.shape, op.axis)), threads=ctx.threads)
-    if made is None:
-        return None
-    step = Step(made, {c.DST: In(0), c.DIFF_DST: In(1), c.DIFF_SRC: Out(0)})
-    return prepared([y.plain, dy.plain], [y.plain], [step], inplace=[(1, 0)])

@@ -44,6 +44,7 @@ def _table() -> dict[str, Any]:
     from netbuilder.ops.engines.onednn import kernels_join as join
     from netbuilder.ops.engines.onednn import kernels_norm as norm
     from netbuilder.ops.engines.onednn import kernels_pool as pool
+    from netbuilder.ops.engines.onednn import kernels_softmax as softmax
 
     return {
         "Add": eltwise.add,
@@ -78,8 +79,10 @@ def _table() -> dict[str, Any]:
         "ReluGradient": eltwise.relu_gradient,
         "Sigmoid": eltwise.sigmoid,
         "SigmoidGradient": eltwise.sigmoid_gradient,
-        "Softmax": dense.softmax,
-        "SoftmaxGradient": dense.softmax_gradient,
+        "Softmax": softmax.softmax,
+        "SoftmaxGradient": softmax.softmax_gradient,
+        "SoftmaxWithLoss": softmax.softmax_with_loss,
+        "SoftmaxWithLossGradient": softmax.softmax_with_loss_gradient,
         "SpatialBN": norm.spatial_bn,
         "SpatialBNGradient": norm.spatial_bn_gradient,
         "Split": join.split,

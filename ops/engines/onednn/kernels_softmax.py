@@ -1,0 +1,167 @@
+"""Softmax and SoftmaxWithLoss on oneDNN, in plain order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.layout import Desc, plain_desc, row_major
+from netbuilder.ops.engines.onednn.primitive import (
+    In,
+    Out,
+    Primitive,
+    Scratch,
+    Step,
+    cached,
+    compile_primitive,
+    prepared,
+)
+from netbuilder.ops.labels import chosen
+from netbuilder.ops.operator import TensorSpec
+
+__all__ = ["softmax", "softmax_gradient", "softmax_with_loss", "softmax_with_loss_gradient"]
+
+
+@cached
+def _softmax(data: Desc, algorithm: int) -> Primitive:
+    return compile_primitive("softmax_forward", c.FORWARD_TRAINING, algorithm, data.handle, data.handle, 1)
+
+
+@cached
+def _softmax_backward(data: Desc) -> Primitive:
+    forward = compile_primitive("softmax_forward", c.FORWARD_TRAINING, c.SOFTMAX_ACCURATE, data.handle, data.handle, 1)
+    return compile_primitive(
+        "softmax_backward", c.SOFTMAX_ACCURATE, data.handle, data.handle, data.handle, 1, hint=forward
+    )
+
+
+def _serves(*specs: TensorSpec) -> bool:
+    return all(s.dtype == np.float32 and s.size > 0 and s.ndim > 0 for s in specs)
+
+
+def _matrix(spec: TensorSpec, axis: int) -> Desc:
+    """Describe a value as a matrix: the axes before ``axis`` are rows, the others columns."""
+    columns = 1
+    for extent in spec.shape[axis % spec.ndim :]:
+        columns *= extent
+    return plain_desc(row_major((spec.size // columns, columns)), np.float32)
+
+
+def softmax(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    """Prepare Softmax: X -> Y."""
+    if not _serves(x):
+        return None
+    made = _softmax(_matrix(x, op.axis), c.SOFTMAX_ACCURATE, threads=ctx.threads)
+    if made is None:
+        return None
+    return prepared([x.plain], [x.plain], [Step(made, {c.SRC: In(0), c.DST: Out(0)})], inplace=[(0, 0)])
+
+
+def softmax_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    """Prepare SoftmaxGradient: Y, dY -> dX."""
+    if not _serves(y, dy):
+        return None
+    made = _softmax_backward(_matrix(y, op.axis), threads=ctx.threads)
+    if made is None:
+        return None
+    step = Step(made, {c.DST: In(0), c.DIFF_DST: In(1), c.DIFF_SRC: Out(0)})
+    return prepared([y.plain, dy.plain], [y.plain], [step], inplace=[(1, 0)])
+
+
+def _labels_serve(op: Any, label: TensorSpec) -> bool:
+    return not op.label_prob and label.dtype in (np.int32, np.int64)
+
+
+def softmax_with_loss(op: Any, ctx: PlanContext, x: TensorSpec, label: TensorSpec, *weight: TensorSpec) -> Any:
+    """Prepare SoftmaxWithLoss: X, label -> P, loss; not with weights or labels that are probabilities."""
+    if weight or not _serves(x) or not _labels_serve(op, label):
+        return None
+    matrix = _matrix(x, op.axis)
+    probabilities = _softmax(matrix, c.SOFTMAX_ACCURATE, threads=ctx.threads)
+    logarithms = _softmax(matrix, c.SOFTMAX_LOG, threads=ctx.threads)
+    if probabilities is None or logarithms is None:
+        return None
+    aside = Scratch(0, x.plain.nbytes)
+    steps = [
+        Step(probabilities, {c.SRC: In(0), c.DST: Out(0)}),
+        Step(logarithms, {c.SRC: In(0), c.DST: aside}),
+        _mean_loss(op, ctx, matrix.dims, aside),
+    ]
+    loss = TensorSpec((), x.dtype)
+    return prepared([x.plain, label.plain], [x.plain, loss][: op.n_out], steps, scratch=aside.nbytes)
+
+
+class _Chosen:
+    """The elements of a matrix that labels choose, as positions in flat memory; checked at every call."""
+
+    def __init__(self, op: Any, ctx: PlanContext, labels: Any, dims: tuple[int, ...]) -> None:
+        rows, self.classes = dims
+        self.labels = labels.reshape(-1)
+        # A negative label is a very large number without its sign, so that one comparison checks both bounds.
+        self.unsigned = self.labels.view(np.uint32 if self.labels.dtype == np.int32 else np.uint64)
+        self.starts = np.arange(rows, dtype=np.intp) * self.classes
+        self.positions = np.empty(rows, np.intp)
+        self.op, self.ctx = op, ctx
+
+    def update(self) -> Any:
+        if np.maximum.reduce(self.unsigned) >= self.classes:
+            chosen(self.op, self.ctx.run, self.labels, self.classes)  # raises the error
+        return np.add(self.starts, self.labels, self.positions)
+
+
+def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...], logarithms: Scratch) -> Any:
+    """A step that gives the scaled mean of minus the chosen logarithms as output 1."""
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call | None:
+        if len(outputs) < 2:
+            return None
+        places = _Chosen(op, ctx, inputs[1], dims)
+        flat = scratch[: logarithms.nbytes].view(np.float32)
+        picked, loss = np.empty(dims[0], np.float32), outputs[1]
+        factor = np.float32(-op.scale / dims[0])
+        add_up, multiply = np.add.reduce, np.multiply
+
+        def call() -> None:
+            flat.take(places.update(), None, picked, "clip")
+            multiply(add_up(picked), factor, loss)
+
+        return call
+
+    return bind
+
+
+def softmax_with_loss_gradient(
+    op: Any, ctx: PlanContext, x: TensorSpec, label: TensorSpec, *others: TensorSpec
+) -> Prepared | None:
+    """Prepare SoftmaxWithLossGradient: X (not read), label, P, dloss -> dX; not with weights."""
+    if len(others) != 2 or not _serves(x) or not _labels_serve(op, label):
+        return None
+    p, dloss = others
+    if p.dtype != np.float32 or dloss.dtype != np.float32:
+        return None
+    dims = _matrix(x, op.axis).dims
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        places = _Chosen(op, ctx, inputs[1], dims)
+        p, dx = inputs[2].reshape(-1), outputs[0].reshape(-1)
+        d_loss, share = inputs[3].reshape(()), np.float32(op.scale / dims[0])
+        picked, factor, one = np.empty(dims[0], np.float32), np.empty((), np.float32), np.float32(1)
+        subtract, multiply, copy, same = np.subtract, np.multiply, np.copyto, p.ctypes.data == dx.ctypes.data
+
+        def call() -> None:
+            if not same:
+                copy(dx, p)
+            positions = places.update()
+            dx.take(positions, None, picked, "clip")
+            subtract(picked, one, picked)
+            dx[positions] = picked
+            multiply(d_loss, share, factor)
+            multiply(dx, factor, dx)
+
+        return call
+
+    return Prepared([None, label.plain, p.plain, dloss.plain], [x.plain], bind, inplace=((2, 0),), name="numpy")

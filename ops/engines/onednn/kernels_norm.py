@@ -220,7 +220,7 @@ def _variance_from_inverse(epsilon: float, variance: Held) -> Any:
         def call() -> None:
             np.power(inverse, minus_two, result)
             np.subtract(result, small, result)
-            np.maximum(result, zero, result)
+            np.maximum(result, zero, out=result)
 
         return call
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,8 +29,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class _Copying(Operator):
-    inputs = ("X",)
+    inputs: ClassVar[tuple[str, ...]] = ("X",)
     outputs = ("Y",)
+    inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
 
     def infer(self, x: TensorSpec, *like: TensorSpec) -> tuple[TensorSpec, ...]:
         return (x.plain,)
@@ -127,8 +128,8 @@ def _copy_to_host(op: _Copying, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 for _cls in (Copy, CopyOnDeviceLike, CopyCPUToGPU, CopyFromCPUInput):
     kernel(_cls)(_copy)
-for _cls in (CopyGPUToCPU, EnsureCPUOutput):
-    kernel(_cls)(_copy_to_host)
+for _to_host in (CopyGPUToCPU, EnsureCPUOutput):
+    kernel(_to_host)(_copy_to_host)
 
 
 @kernel(Alias)
@@ -158,5 +159,14 @@ def _prepare_copy(op: _Copying, ctx: PlanContext, x: TensorSpec, *like: TensorSp
     return Prepared((x.plain, *unread), (x.plain,), bind, inplace=op.inplace, name="numpy.copyto")
 
 
-for _cls in (Copy, CopyOnDeviceLike, CopyCPUToGPU, CopyGPUToCPU, CopyFromCPUInput, EnsureCPUOutput, Alias, StopGradient):
-    prepare(_cls, device=CPU)(_prepare_copy)
+for _copying in (
+    Copy,
+    CopyOnDeviceLike,
+    CopyCPUToGPU,
+    CopyGPUToCPU,
+    CopyFromCPUInput,
+    EnsureCPUOutput,
+    Alias,
+    StopGradient,
+):
+    prepare(_copying, device=CPU)(_prepare_copy)

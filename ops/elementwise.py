@@ -32,8 +32,12 @@ class _Binary(Broadcasting):
         return (a.with_shape(self.joined(a, b)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        inputs = [g.d_output("Y"), g.input("A"), g.input("B")]
+        inputs = [g.d_output("Y"), self.operand(g, "A"), self.operand(g, "B")]
         return [make_op(self.type + "Gradient", inputs, [g.d_input("A"), g.d_input("B")])]
+
+    def operand(self, g: GradientContext, name: str) -> str:
+        """Return the blob that the gradient reads an operand's shape from; the result has it, if it overwrote it."""
+        return g.output("Y") if g.op.input[self.inputs.index(name)] == g.op.output[0] else g.input(name)
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,9 @@ class _BinaryGradient(Broadcasting):
     outputs = ("dA", "dB")
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (0, 1))
 
-    def infer(self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, y: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+    def infer(
+        self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, y: TensorSpec | None = None
+    ) -> tuple[TensorSpec, ...]:
         shape = self.joined(a, b)
         require(dy.shape == shape, self, f"dY must have the shape of the result, {shape}, got {dy.shape}")
         return a.plain, b.plain
@@ -106,6 +112,9 @@ def sub_gradient(op: SubGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> A
 class Mul(_Binary):
     """Y = A * B."""
 
+    def operand(self, g: GradientContext, name: str) -> str:
+        return g.input(name)  # the gradient reads its elements too
+
 
 @kernel(Mul)
 def mul(op: Mul, ctx: RunContext, a: Any, b: Any) -> Arrays:
@@ -132,7 +141,7 @@ class Div(_Binary):
     inplace = ((0, 0),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        inputs = [g.d_output("Y"), g.input("A"), g.input("B"), g.output("Y")]
+        inputs = [g.d_output("Y"), self.operand(g, "A"), g.input("B"), g.output("Y")]
         return [make_op("DivGradient", inputs, [g.d_input("A"), g.d_input("B")])]
 
 

@@ -315,7 +315,9 @@ def _bounds(op: UniformFill | UniformIntFill, ctx: RunContext, low: Any, high: A
 
 
 @kernel(UniformFill)
-def uniform_fill(op: UniformFill, ctx: RunContext, like: Any = None, low: Any = None, high: Any = None) -> tuple[Any, ...]:
+def uniform_fill(
+    op: UniformFill, ctx: RunContext, like: Any = None, low: Any = None, high: Any = None
+) -> tuple[Any, ...]:
     least, most = _bounds(op, ctx, low, high)
     return ((ctx.uniform(op.target(ctx, like)) * (most - least) + least).astype(np.float32),)
 

@@ -62,7 +62,8 @@ class _Given(Fill):
                 raise TypeError
             return vector.astype(kind)
         except (TypeError, ValueError):
-            raise ArgumentError(f"{self.type}: values must be a list of {kind} elements, got {values[:3]!r}...") from None
+            text = f"{self.type}: values must be a list of {kind} elements, got {values[:3]!r}..."
+            raise ArgumentError(text) from None
 
     def infer(self, like: TensorSpec | None = None, *rest: TensorSpec) -> tuple[TensorSpec, ...]:
         out = super().infer(like)[0]

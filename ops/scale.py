@@ -61,8 +61,7 @@ def _check_pairs(op: Operator, pairs: Sequence[TensorSpec]) -> None:
         require(
             x.shape == pairs[0].shape and x.dtype == pairs[0].dtype,
             op,
-            f"X{i // 2} must have the shape and type of X0, {pairs[0].shape} {pairs[0].dtype}; "
-            f"got {x.shape} {x.dtype}",
+            f"X{i // 2} must have the shape and type of X0, {pairs[0].shape} {pairs[0].dtype}; got {x.shape} {x.dtype}",
         )
         require(w.size == 1, op, f"weight {i // 2} must have one element, got shape {w.shape}")
     require(pairs[0].dtype.kind == "f", op, f"needs floating-point numbers, got {pairs[0].dtype}")
@@ -105,10 +104,12 @@ class WeightedSum(Operator):
 def weighted_sum(op: WeightedSum, ctx: RunContext, *pairs: Any) -> tuple[Any, ...]:
     kind = pairs[0].dtype
     wide = np.dtype(np.float32) if kind == np.float16 else kind
-    total = None
-    for x, w in zip(pairs[::2], pairs[1::2]):
-        term = x.astype(wide, copy=False) * w.astype(wide, copy=False).reshape(())
-        total = term if total is None else total + term
+    terms = [
+        x.astype(wide, copy=False) * w.astype(wide, copy=False).reshape(()) for x, w in zip(pairs[::2], pairs[1::2])
+    ]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
     return (total.astype(kind, copy=False),)
 
 
@@ -117,6 +118,8 @@ def _prepare_weighted_sum(op: WeightedSum, ctx: PlanContext, *pairs: TensorSpec)
     out = op.infer(*(s.plain for s in pairs))[0]
     if out.dtype == np.float16 or any(s.dtype != out.dtype for s in pairs):
         return None
+    if ctx.op_def.output[0] in ctx.op_def.input[1:]:
+        return None  # the running sum would overwrite an input that comes later
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         y = outputs[0]
@@ -148,7 +151,9 @@ class WeightedSumGradient(Operator):
 
     def check(self) -> None:
         if self.n_in % 2 == 0:
-            raise NetError(f"WeightedSumGradient: takes dY and pairs of a tensor and its weight, got {self.n_in} inputs")
+            raise NetError(
+                f"WeightedSumGradient: takes dY and pairs of a tensor and its weight, got {self.n_in} inputs"
+            )
         count = (self.n_in - 1) // 2 * (2 if self.grad_on_w else 1)
         if self.n_out != count:
             raise NetError(
@@ -169,7 +174,5 @@ def weighted_sum_gradient(op: WeightedSumGradient, ctx: RunContext, dy: Any, *pa
     if not op.grad_on_w:
         return d_tensors
     wide = np.float32 if dy.dtype == np.float16 else dy.dtype
-    d_weights = (
-        (x * dy).sum(dtype=wide).astype(w.dtype).reshape(w.shape) for x, w in zip(pairs[::2], pairs[1::2])
-    )
+    d_weights = ((x * dy).sum(dtype=wide).astype(w.dtype).reshape(w.shape) for x, w in zip(pairs[::2], pairs[1::2]))
     return d_tensors + tuple(d_weights)

@@ -45,7 +45,7 @@ def _prepare_moved(op: Operator, x: TensorSpec, outs: Sequence[TensorSpec], cons
 
         return run
 
-    return Prepared((x.plain,), outs, bind, inplace=op.inplace if op.inplace != "one-to-one" else (), name="numpy.copyto")
+    return Prepared((x.plain,), outs, bind, inplace=((0, 0),), name="numpy.copyto")
 
 
 @register
@@ -184,9 +184,7 @@ class Transpose(Operator):
     def order(self, ndim: int) -> Extents:
         if not self.axes:
             return tuple(reversed(range(ndim)))
-        require(
-            sorted(self.axes) == list(range(ndim)), self, f"axes must order the {ndim} axes of X, got {self.axes}"
-        )
+        require(sorted(self.axes) == list(range(ndim)), self, f"axes must order the {ndim} axes of X, got {self.axes}")
         return self.axes
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -268,6 +266,6 @@ def _prepare_measure(op: _Measure, ctx: PlanContext, x: TensorSpec) -> Prepared:
     return Prepared((None,), op.infer(x.plain), bind, name="numpy.copyto")
 
 
-for _cls in (Shape, Size):
-    kernel(_cls)(_measured)
-    prepare(_cls, device=CPU)(_prepare_measure)
+for _counting in (Shape, Size):
+    kernel(_counting)(_measured)
+    prepare(_counting, device=CPU)(_prepare_measure)

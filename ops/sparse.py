@@ -1,4 +1,4 @@
-"""Sparse gradients made dense, and rows summed by the segment they belong to: SparseToDense, Unique, UnsortedSegment*."""
+"""Sparse gradients made dense, and rows summed by segment: SparseToDense, Unique, UnsortedSegmentSum and Mean."""
 
 from __future__ import annotations
 

@@ -104,8 +104,8 @@ def sum_(op: Sum, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 @prepare(Sum, device=CPU)
 def _prepare_sum(op: Sum, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     out = op.infer(*(s.plain for s in specs))[0]
-    if out.dtype == np.float16 and len(specs) > 2:
-        return None
+    if len(specs) > 2 and (out.dtype == np.float16 or ctx.op_def.output[0] in ctx.op_def.input[1:]):
+        return None  # the running sum would lose bits, or overwrite an input that comes later
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         y = outputs[0]

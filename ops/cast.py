@@ -1,0 +1,53 @@
+"""Cast: elements turned into another type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.data_types import data_type, numpy_type
+from netbuilder.ops.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import ArgumentError, GradientError, OperatorDef, TensorProto
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Cast"]
+
+
+@register
+@dataclass(frozen=True)
+class Cast(Operator):
+    """Y = X in type ``to``, a number or a name; whole numbers are cut towards zero, bool is whether X is not 0.
+
+    The gradient is cast back to ``from_type``, so it needs that argument.
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    copy_arguments = False
+    to: Any = TensorProto.FLOAT
+    from_type: Any = None
+
+    def check(self) -> None:
+        for name, value in (("to", self.to), ("from_type", self.from_type)):
+            if value is not None and numpy_type(value, f"Cast: {name}") == STRING:
+                raise ArgumentError(f"Cast: {name} must be a type of numbers, got {value!r}")
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype != STRING, self, "X holds strings; only numbers can be cast")
+        return (x.with_dtype(numpy_type(self.to, "Cast: to")),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        if self.from_type is None:
+            raise GradientError("Cast: its gradient needs the argument from_type, the type of X")
+        back = {"to": data_type(self.from_type, "Cast: from_type"), "from_type": data_type(self.to, "Cast: to")}
+        return [make_op("Cast", [g.d_output("Y")], [g.d_input("X")], **back)]
+
+
+@kernel(Cast)
+def cast(op: Cast, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    with np.errstate(all="ignore"):  # what does not fit is the library's affair, as in C
+        return (x.astype(numpy_type(op.to, "Cast: to")),)

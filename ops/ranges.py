@@ -1,0 +1,92 @@
+"""Tensors counted up from inputs: Range, LengthsRangeFill, OneHot."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.rows import check_indices
+from netbuilder.proto import OperatorDef
+
+__all__ = ["LengthsRangeFill", "OneHot", "Range"]
+
+
+@dataclass(frozen=True)
+class _Counting(Operator):
+    outputs = ("Y",)
+    dynamic = True
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # no gradient passes
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@dataclass(frozen=True)
+class Range(_Counting):
+    """Y = start, start + step, ... before stop; the inputs are stop, or start and stop, or those and step.
+
+    As in Caffe2, whole numbers counted down end at the last full step: 5, 3, 1, -1 from 5 to -4 by -2.
+    """
+
+    inputs = ("first", "second?", "step?")
+
+
+@kernel(Range)
+def range_(op: Range, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
+    for x in given:
+        spec = TensorSpec(tuple(x.shape), x.dtype)
+        require(spec.size == 1, op, f"inputs must have one element, got shape {spec.shape}")
+        require(spec.dtype == given[0].dtype, op, f"inputs must have one type, got {given[0].dtype} and {spec.dtype}")
+    values = [ctx.host(x).item() for x in given]
+    start, stop = (0, values[0]) if len(values) == 1 else values[:2]
+    step = values[2] if len(values) == 3 else 1
+    require(step != 0, op, "step must not be 0")
+    if isinstance(step, int):
+        count = (stop - start) // step if step < 0 else -((start - stop) // step)
+    else:
+        count = math.ceil((stop - start) / step)
+    count = max(count, 0)
+    kind = given[0].dtype.type
+    return (ctx.xp.arange(count).astype(kind) * kind(step) + kind(start),)
+
+
+@register
+@dataclass(frozen=True)
+class LengthsRangeFill(_Counting):
+    """Y = 0, 1, ... up to each of the lengths, one behind the other, int32."""
+
+    inputs = ("lengths",)
+
+
+@kernel(LengthsRangeFill)
+def lengths_range_fill(op: LengthsRangeFill, ctx: RunContext, lengths: Any) -> tuple[Any, ...]:
+    require(lengths.ndim == 1 and lengths.dtype == np.int32, op, "lengths must be a vector of int32")
+    counts = ctx.host(lengths)
+    require(not counts.size or counts.min() >= 0, op, f"lengths must not be negative, got {counts.min(initial=0)}")
+    starts = np.cumsum(counts) - counts
+    return (ctx.xp.asarray((np.arange(counts.sum()) - np.repeat(starts, counts)).astype(np.int32)),)
+
+
+@register
+@dataclass(frozen=True)
+class OneHot(_Counting):
+    """Y[i] = a row of zeros (float32) with 1 at indices[i]; the second input, of one element, is the rows' length."""
+
+    inputs = ("indices", "index_size")
+
+
+@kernel(OneHot)
+def one_hot(op: OneHot, ctx: RunContext, indices: Any, index_size: Any) -> tuple[Any, ...]:
+    require(indices.ndim == 1 and indices.dtype == np.int64, op, "indices must be a vector of int64")
+    width = int(ctx.host(index_size).item())
+    check_indices("OneHot", indices, width)
+    return ((indices[:, None] == ctx.xp.arange(width)[None, :]).astype(np.float32),)

@@ -1,0 +1,20 @@
+"""Databases of records, tensors in messages, and the data sets that come with netbuilder or are read from files."""
+
+from netbuilder.data.db_reader import DATABASES, DBReader, read_records
+from netbuilder.data.digits import digits
+from netbuilder.data.idx import read_idx
+from netbuilder.data.minidb import read_minidb, write_minidb
+from netbuilder.data.tensor_records import proto_to_tensor, proto_values, tensor_to_proto
+
+__all__ = [
+    "DATABASES",
+    "DBReader",
+    "digits",
+    "proto_to_tensor",
+    "proto_values",
+    "read_idx",
+    "read_minidb",
+    "read_records",
+    "tensor_to_proto",
+    "write_minidb",
+]

@@ -1,0 +1,98 @@
+"""Readers of databases: the records one after the other, over and over, shared by threads and by shards."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+from netbuilder.data.minidb import read_minidb
+from netbuilder.proto import NetError
+
+__all__ = ["DATABASES", "DBReader", "read_records"]
+
+PathLike = str | os.PathLike[str]
+Records = Iterator[tuple[bytes, bytes]]
+
+DATABASES: dict[str, Callable[[PathLike], Records]] = {"minidb": read_minidb}
+"""For each type of database, the function that yields its records (key, value) once, in order."""
+
+
+def read_records(path: PathLike, db_type: str) -> Records:
+    """Return an iterator over the records of a database.
+
+    Raises:
+        NetError: the type of database is unknown.
+    """
+    if db_type not in DATABASES:
+        raise NetError(f"{os.fspath(path)!r}: unknown type of database {db_type!r}; known: {sorted(DATABASES)}")
+    return DATABASES[db_type](path)
+
+
+class DBReader:
+    """Reads the records of a database; after the last comes the first again.
+
+    Args:
+        path: the database.
+        db_type: its type, a key of ``DATABASES``.
+        num_shards: among how many readers the records are dealt out.
+        shard_id: which of them this is: it reads records ``shard_id``, ``shard_id + num_shards``, ...
+
+    Raises:
+        NetError: the type or the shard is wrong.
+        FileNotFoundError: there is no such database.
+    """
+
+    def __init__(self, path: PathLike, db_type: str = "minidb", *, num_shards: int = 1, shard_id: int = 0) -> None:
+        records = read_records(path, db_type)
+        if num_shards < 1 or not 0 <= shard_id < num_shards:
+            raise NetError(
+                f"{os.fspath(path)!r}: shard_id must lie in [0, num_shards), got {shard_id} of {num_shards} shards"
+            )
+        self.path = os.fspath(path)
+        self.db_type = db_type
+        self.num_shards = num_shards
+        self.shard_id = shard_id
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"{self.path!r}: no such {db_type} database")
+        self._lock = threading.Lock()
+        self._records = records
+        self._position = 0
+
+    def __repr__(self) -> str:
+        shard = f", shard {self.shard_id} of {self.num_shards}" if self.num_shards > 1 else ""
+        return f"DBReader({self.path!r}, {self.db_type!r}{shard})"
+
+    def read(self) -> tuple[bytes, bytes]:
+        """Return the next record, key and value; threads get different ones.
+
+        Raises:
+            NetError: the database has no record for this reader.
+            ParseError: the file is broken.
+        """
+        with self._lock:
+            record = self._pull()
+            if record is None:
+                self._restart()
+                record = self._pull()
+            if record is None:
+                raise NetError(f"{self!r}: the database holds no record to read")
+            return record
+
+    def rewind(self) -> None:
+        """Go back to the first record."""
+        with self._lock:
+            self._restart()
+
+    def _restart(self) -> None:
+        self._position = 0
+        self._records = read_records(self.path, self.db_type)
+
+    def _pull(self) -> tuple[bytes, bytes] | None:
+        """Return the next record of this shard, None at the end."""
+        for record in self._records:
+            mine = self._position % self.num_shards == self.shard_id
+            self._position += 1
+            if mine:
+                return record
+        return None

@@ -1,0 +1,55 @@
+"""IDX files, in which MNIST and its kin come: an array of numbers behind a header of its type and extents.
+
+Source: LeCun, Cortes and Burges, "The MNIST database of handwritten digits", section "The IDX file format".
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netbuilder.proto import ParseError
+
+__all__ = ["read_idx"]
+
+_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_GZIP = b"\x1f\x8b"
+
+
+def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return the array in an IDX file, compressed by gzip or not.
+
+    Returns:
+        An array of the file's shape and type (uint8 for images and labels of MNIST), in native byte order.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ParseError: the file is cut short, or no IDX file.
+    """
+    name = os.fspath(path)
+    data = Path(path).read_bytes()
+    if data[:2] == _GZIP:
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, OSError, zlib.error) as error:
+            raise ParseError(f"{name!r}: cannot be unpacked by gzip: {error}") from None
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES:
+        raise ParseError(
+            f"{name!r}: no IDX file: it must begin with two zeroes, a type among "
+            f"{', '.join(f'0x{t:02x}' for t in _TYPES)} and the number of axes, got {data[:4].hex(' ') or 'nothing'}"
+        )
+    dtype, start = np.dtype(_TYPES[data[2]]), 4 + 4 * data[3]
+    if len(data) < start:
+        raise ParseError(f"{name!r}: cut short: {data[3]} axes need a header of {start} bytes, got {len(data)}")
+    shape = tuple(int(n) for n in np.frombuffer(data, ">u4", data[3], 4))
+    expected = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if len(data) != expected:
+        raise ParseError(
+            f"{name!r}: shape {shape} of {dtype.name} makes {expected} bytes with the header, got {len(data)}"
+        )
+    return np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))

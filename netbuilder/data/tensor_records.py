@@ -1,0 +1,169 @@
+"""Tensors in messages: TensorProto to and from NumPy arrays, for every element type that it has.
+
+As Caffe2 stores them: float32, float64 and int64 in fields of their own; all smaller integers, bool and the bits of
+float16 in ``int32_data``; strings in ``string_data``. Bytes may also lie in ``byte_data``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.proto import NetError, ParseError, TensorProto
+
+__all__ = ["NUMPY_TYPES", "proto_to_tensor", "proto_values", "tensor_to_proto"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+NUMPY_TYPES: dict[int, np.dtype[Any]] = {
+    TensorProto.FLOAT: np.dtype(np.float32),
+    TensorProto.INT32: np.dtype(np.int32),
+    TensorProto.BYTE: np.dtype(np.uint8),
+    TensorProto.STRING: np.dtype(object),
+    TensorProto.BOOL: np.dtype(np.bool_),
+    TensorProto.UINT8: np.dtype(np.uint8),
+    TensorProto.INT8: np.dtype(np.int8),
+    TensorProto.UINT16: np.dtype(np.uint16),
+    TensorProto.INT16: np.dtype(np.int16),
+    TensorProto.INT64: np.dtype(np.int64),
+    TensorProto.FLOAT16: np.dtype(np.float16),
+    TensorProto.DOUBLE: np.dtype(np.float64),
+}
+"""NumPy's dtype for each value of TensorProto.DataType that an array can have; strings are object arrays of bytes."""
+
+_DATA_TYPES: dict[np.dtype[Any], int] = {
+    dtype: number for number, dtype in NUMPY_TYPES.items() if number != TensorProto.BYTE
+}
+_FIXED = {  # written as raw runs of bytes, which is many times faster than element by element
+    np.dtype(np.float32): (3, "<f4"),
+    np.dtype(np.float64): (9, "<f8"),
+}
+_BFLOAT16 = 1  # SerializationFormat.FMT_BFLOAT16: the upper halves of float32, in raw_data
+
+
+def tensor_to_proto(array: Any, name: str = "", *, segment: tuple[int, int] | None = None) -> TensorProto:
+    """Return ``array`` as a message.
+
+    Args:
+        array: numbers, bools, or strings (text is encoded as UTF-8).
+        name: written into the message if not empty.
+        segment: (begin, end): hold only these elements, counted in row-major order; ``dims`` are still the array's.
+
+    Raises:
+        NetError: the dtype has no counterpart in TensorProto.
+
+    >>> proto = tensor_to_proto(np.float32([[1, 2]]), "x")
+    >>> list(proto.dims), list(proto.float_data)
+    ([1, 2], [1.0, 2.0])
+    """
+    array = np.asarray(array)
+    array = array.astype(object if array.dtype.kind in "SU" else array.dtype.newbyteorder("="), copy=False)
+    data_type = _DATA_TYPES.get(array.dtype)
+    if data_type is None:
+        raise NetError(
+            f"tensor {name!r}: elements of type {array.dtype} cannot be stored; convert to one of "
+            f"{sorted(str(t) for t in _DATA_TYPES)}"
+        )
+    proto = TensorProto(dims=array.shape, data_type=data_type)  # type: ignore[arg-type]
+    if name:
+        proto.name = name
+    values = array.reshape(-1)
+    if segment is not None:
+        begin, end = segment
+        if not 0 <= begin <= end <= values.size:
+            raise NetError(f"tensor {name!r}: segment {segment} must lie in [0, {values.size}]")
+        proto.segment.begin, proto.segment.end = begin, end
+        values = values[begin:end]
+    _store(proto, values, name)
+    return proto
+
+
+def _store(proto: TensorProto, values: Array, name: str) -> None:
+    fixed = _FIXED.get(values.dtype)
+    if fixed is not None:
+        number, form = fixed
+        raw = values.astype(form).tobytes()
+        proto.MergeFromString(bytes([number << 3 | 2]) + _varint(len(raw)) + raw)
+    elif values.dtype == np.int64:
+        proto.int64_data.extend(values.tolist())
+    elif values.dtype.kind == "O":
+        try:
+            proto.string_data.extend(v.encode() if isinstance(v, str) else bytes(v) for v in values)
+        except TypeError:
+            raise NetError(f"tensor {name!r}: an array of objects must hold strings or bytes only") from None
+    else:
+        whole = values.view(np.uint16) if values.dtype == np.float16 else values
+        proto.int32_data.extend(whole.astype(np.int32).tolist())
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def proto_values(proto: TensorProto) -> Array:
+    """Return the elements that a message holds, flat: all of the tensor's, or those of its ``segment``.
+
+    Raises:
+        ParseError: the type of elements is none that an array can have.
+    """
+    dtype = NUMPY_TYPES.get(proto.data_type)
+    if dtype is None:
+        raise ParseError(f"tensor {proto.name!r}: elements of type {_type_name(proto)} cannot be read")
+    if proto.data_format == _BFLOAT16:
+        if dtype != np.float32 or len(proto.raw_data) % 2:
+            raise ParseError(f"tensor {proto.name!r}: bfloat16 data needs type FLOAT and whole elements")
+        upper = np.frombuffer(proto.raw_data, "<u2").astype(np.uint32)
+        return (upper << 16).view(np.float32)
+    if dtype.kind == "O":
+        strings = np.empty(len(proto.string_data), object)
+        strings[:] = list(proto.string_data)
+        return strings
+    if dtype == np.uint8 and proto.byte_data:
+        return np.frombuffer(proto.byte_data, np.uint8).copy()
+    if dtype == np.float32:
+        return np.array(proto.float_data, np.float32)
+    if dtype == np.float64:
+        return np.array(proto.double_data, np.float64)
+    if dtype == np.int64:
+        return np.array(proto.int64_data, np.int64)
+    whole = np.array(proto.int32_data, np.int32)
+    if dtype == np.float16:
+        return whole.astype(np.uint16).view(np.float16)
+    return whole.astype(dtype)
+
+
+def _type_name(proto: TensorProto) -> str:
+    return TensorProto.DataType.Name(proto.data_type)
+
+
+def proto_to_tensor(proto: TensorProto) -> Array:
+    """Return the array that a message holds.
+
+    Args:
+        proto: a whole tensor; no ``dims`` make a scalar of shape ().
+
+    Returns:
+        An array of its own memory; strings as an object array of bytes.
+
+    Raises:
+        ParseError: the message holds more or fewer elements than its ``dims`` say, or elements of an unknown type.
+
+    >>> proto_to_tensor(tensor_to_proto(np.arange(4, dtype=np.int8).reshape(2, 2))).tolist()
+    [[0, 1], [2, 3]]
+    """
+    values = proto_values(proto)
+    shape = tuple(proto.dims)
+    size = int(np.prod(shape, dtype=np.int64)) if all(n >= 0 for n in shape) else -1
+    if values.size != size:
+        raise ParseError(
+            f"tensor {proto.name!r}: holds {values.size} elements of type {_type_name(proto)} "
+            f"where its dims {list(shape)} say {max(size, 0)}"
+            + ("; it is one segment of a larger tensor" if proto.HasField("segment") else "")
+        )
+    return values.reshape(shape)

@@ -1,0 +1,115 @@
+"""minidb files and readers of databases."""
+
+import struct
+import threading
+
+import pytest
+
+import golden_data
+from netbuilder.data import DBReader, read_minidb, read_records, write_minidb
+from netbuilder.proto import NetError, ParseError
+
+
+@pytest.fixture
+def five(tmp_path):
+    path = tmp_path / "five.minidb"
+    write_minidb(path, [(str(k), bytes([k])) for k in range(5)])
+    return path
+
+
+def test_a_file_of_caffe2_is_written_back_the_same(tmp_path):
+    files = sorted(golden_data.GOLDEN.rglob("*.minidb"))
+    assert len(files) >= 7
+    for path in files:
+        copy = tmp_path / "copy.minidb"
+        assert write_minidb(copy, read_minidb(path)) > 0
+        assert copy.read_bytes() == path.read_bytes(), path
+
+
+def test_keys_and_order_are_kept(five):
+    assert list(read_minidb(five)) == [(b"0", b"\0"), (b"1", b"\1"), (b"2", b"\2"), (b"3", b"\3"), (b"4", b"\4")]
+
+
+def test_empty_keys_values_and_files(tmp_path):
+    path = tmp_path / "empty.minidb"
+    assert write_minidb(path, []) == 0
+    assert list(read_minidb(path)) == []
+    write_minidb(path, [(b"", b""), ("é", b"x")])
+    assert list(read_minidb(path)) == [(b"", b""), ("é".encode(), b"x")]
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        (b"\x01", "record 5 at byte 50 needs 8 bytes for its lengths, 1 are left"),
+        (struct.pack("<ii", 1, 9) + b"k12", "record 5 at byte 50 says 1 bytes of key and 9 of value, 3 are left"),
+        (struct.pack("<ii", -1, 2), "record 5 at byte 50 says -1 bytes of key"),
+    ],
+)
+def test_a_broken_file_is_named_with_the_place(five, tail, message):
+    five.write_bytes(five.read_bytes() + tail)
+    records = read_minidb(five)
+    assert next(records) == (b"0", b"\0")
+    with pytest.raises(ParseError, match=f"five.minidb': cannot be read as minidb: {message}"):
+        list(records)
+
+
+def test_a_missing_file():
+    with pytest.raises(FileNotFoundError, match="nowhere.minidb"):
+        list(read_minidb("nowhere.minidb"))
+
+
+def test_a_failed_write_leaves_the_old_file(five):
+    before = five.read_bytes()
+
+    def records():
+        yield "a", b"1"
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        write_minidb(five, records())
+    assert five.read_bytes() == before
+    assert [path.name for path in five.parent.iterdir()] == ["five.minidb"]
+
+
+def test_a_reader_begins_again_after_the_last_record(five):
+    reader = DBReader(five)
+    assert [reader.read()[0] for _ in range(7)] == [b"0", b"1", b"2", b"3", b"4", b"0", b"1"]
+    reader.rewind()
+    assert reader.read()[0] == b"0"
+
+
+def test_shards_deal_out_the_records_of_each_pass(five):
+    first, second = (DBReader(five, num_shards=2, shard_id=i) for i in range(2))
+    assert [first.read()[0] for _ in range(5)] == [b"0", b"2", b"4", b"0", b"2"]
+    assert [second.read()[0] for _ in range(4)] == [b"1", b"3", b"1", b"3"]
+    assert repr(second).endswith("shard 1 of 2)")
+
+
+def test_threads_that_share_a_reader_get_different_records(tmp_path):
+    path = tmp_path / "many.minidb"
+    write_minidb(path, [(str(k), b"") for k in range(400)])
+    reader, got = DBReader(path), []
+    threads = [threading.Thread(target=lambda: got.extend(reader.read()[0] for _ in range(100))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == sorted(str(k).encode() for k in range(400))
+
+
+def test_a_reader_refuses(five, tmp_path):
+    with pytest.raises(NetError, match=r"unknown type of database 'mindb'; known: \['minidb'\]"):
+        DBReader(five, "mindb")
+    with pytest.raises(NetError, match="unknown type"):
+        read_records(five, "")
+    with pytest.raises(NetError, match=r"shard_id must lie in \[0, num_shards\), got 2 of 2"):
+        DBReader(five, num_shards=2, shard_id=2)
+    with pytest.raises(FileNotFoundError, match="no such minidb database"):
+        DBReader(tmp_path / "nowhere")
+    empty = tmp_path / "empty"
+    write_minidb(empty, [])
+    with pytest.raises(NetError, match="holds no record"):
+        DBReader(empty).read()
+    with pytest.raises(NetError, match="holds no record"):
+        DBReader(five, num_shards=9, shard_id=7).read()

@@ -1,0 +1,79 @@
+"""The walk over the registry: every operator has its tests, a plain kernel and golden cases, or a reason not to."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+from pathlib import Path
+
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
+import pytest
+
+import golden_data
+from netbuilder.ops.registry import CPU, find, operator_types, plain_kernel
+from suite import OperatorSuite
+
+# Operator -> what it goes without ("suite", "kernel", "golden") -> why.
+EXEMPT: dict[str, dict[str, str]] = {}
+
+
+@functools.cache
+def operators_with_suites() -> dict[str, str]:
+    """Return each operator that has a suite in this folder, and where."""
+    found: dict[str, str] = {}
+    for path in sorted(Path(__file__).parent.rglob("test_*.py")):
+        if path.name in ("test_registry.py", "test_golden.py") or "OperatorSuite" not in path.read_text():
+            continue
+        spec = importlib.util.spec_from_file_location(f"walked_{path.stem}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for name, cls in inspect.getmembers(module, inspect.isclass):
+            if name.startswith("Test") and issubclass(cls, OperatorSuite) and hasattr(cls, "operator"):
+                found[cls.operator.__name__] = path.name
+    return found
+
+
+@functools.cache
+def golden_operators() -> set[str]:
+    """Return the operators that golden cases run, as forward or as gradient operators, or that golden nets hold."""
+    found = {op.type for case in golden_data.cases() for op in (case.operator, *case.gradient_ops)}
+    for name in golden_data.nets():
+        found |= {op.type for proto in golden_data.net(name).protos.values() for op in proto.op}
+    for name in golden_data.exports():
+        export = golden_data.export(name)
+        for stored in export.protos:
+            if not stored.startswith("meta_net_def"):
+                found |= {op.type for op in export.net(stored).op}
+    return found
+
+
+def _has(op_type: str, what: str) -> bool:
+    if what == "suite":
+        return op_type in operators_with_suites()
+    if what == "kernel":
+        return plain_kernel(op_type, CPU) is not None
+    return op_type in golden_operators()
+
+
+@pytest.mark.parametrize("what", ["suite", "kernel", "golden"])
+@pytest.mark.parametrize("op_type", operator_types())
+def test_every_operator_is_tested(op_type, what):
+    reason = EXEMPT.get(op_type, {}).get(what)
+    if reason is None:
+        assert _has(op_type, what), f"{op_type} has no {what}, and EXEMPT does not say why"
+    else:
+        assert not _has(op_type, what), f"{op_type} has a {what} by now: drop its line from EXEMPT"
+
+
+def test_exemptions_are_of_registered_operators():
+    assert EXEMPT.keys() <= set(operator_types())
+    assert {what for row in EXEMPT.values() for what in row} <= {"suite", "kernel", "golden"}
+    assert all(reason for row in EXEMPT.values() for reason in row.values())
+
+
+@pytest.mark.parametrize("op_type", operator_types())
+def test_every_operator_says_what_it_is(op_type):
+    text = find(op_type).__dict__.get("__doc__") or ""
+    assert text and not text.startswith(f"{op_type}("), f"{op_type} has no docstring"

@@ -247,7 +247,7 @@ def _prepare_gradient(
     steps = [Step(dw, places)]
     if with_dx:
         # Both primitives read one dY, so the second has to take what the first has chosen.
-        chosen_y = desc_of(inputs[2], v.y)  # type: ignore[arg-type]
+        chosen_y = dw.desc(c.DIFF_DST, v.y, x.dtype)
         dx = _first_fast([make_dx(wish_x, chosen_y), lambda: make_dx(free_x, chosen_y)])
         if dx is None:
             return None

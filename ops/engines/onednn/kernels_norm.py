@@ -190,7 +190,7 @@ def _prepare_gradient(
     if forward is None:
         return None
     spec = forward.spec(c.SRC, x, view)
-    data = desc_of(spec, view)
+    data = forward.desc(c.SRC, view, x.dtype)
     made = _backward(data, data, epsilon, flags, forward, threads=ctx.threads)
     if made is None:
         return None
@@ -274,7 +274,7 @@ def lrn_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: Te
     forward, workspace = found
     view = image_view(x.shape, channels_last(op))
     spec = forward.spec(c.SRC, x.plain, view)
-    made = _lrn_backward(desc_of(spec, view), *_lrn_arguments(op), forward, threads=ctx.threads)
+    made = _lrn_backward(forward.desc(c.SRC, view, x.dtype), *_lrn_arguments(op), forward, threads=ctx.threads)
     if made is None:
         return None
     places: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_SRC: Out(0)}

@@ -110,7 +110,8 @@ def max_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, d
     # The workspace is ordered as Y was, so dY has to be, too.
     y_spec = forward.spec(c.DST, dy.plain, y_view)
     x_spec = forward.spec(c.SRC, x.plain, view)
-    made = _backward(c.POOLING_MAX, desc_of(x_spec, view), desc_of(y_spec, y_view), w, forward, threads=ctx.threads)
+    source, target = (forward.desc(n, v, x.dtype) for n, v in ((c.SRC, view), (c.DST, y_view)))
+    made = _backward(c.POOLING_MAX, source, target, w, forward, threads=ctx.threads)
     if made is None:
         return None
     step = Step(made, {c.DIFF_DST: In(2), c.WORKSPACE: held, c.DIFF_SRC: Out(0)})
@@ -151,7 +152,7 @@ def average_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpe
     if forward is None:
         return None
     y_spec = forward.spec(c.DST, dy.plain, y_view)
-    made = _backward(algorithm, source, desc_of(y_spec, y_view), w, forward, threads=count)
+    made = _backward(algorithm, source, forward.desc(c.DST, y_view, x.dtype), w, forward, threads=count)
     if made is None:
         return None
     step = Step(made, {c.DIFF_DST: In(2), c.DIFF_SRC: Out(0)})

@@ -16,6 +16,7 @@ from netbuilder.ops.operator import TensorSpec
 __all__ = [
     "BlockedLayout",
     "Desc",
+    "Exact",
     "View",
     "channel_block",
     "channel_blocked",
@@ -103,13 +104,22 @@ class BlockedLayout:
         return f"<oneDNN layout {self.text}>"
 
 
+class Exact:
+    """A memory descriptor as a primitive has it, which its backward primitive may want to the letter."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: Any) -> None:
+        self.descriptor = descriptor
+
+
 @dataclass(frozen=True)
 class Desc:
     """What a primitive is asked to take or give: extents, type, and an order (None: whichever it likes best)."""
 
     dims: tuple[int, ...]
     code: int
-    order: tuple[int, ...] | BlockedLayout | None
+    order: tuple[int, ...] | BlockedLayout | Exact | None
 
     @property
     def handle(self) -> Any:
@@ -137,7 +147,7 @@ def desc_of(spec: TensorSpec, view: View) -> Desc:
 
 @functools.lru_cache(8192)
 def _handle(desc: Desc) -> Any:
-    if isinstance(desc.order, BlockedLayout):
+    if isinstance(desc.order, (BlockedLayout, Exact)):
         return desc.order.descriptor
     d = dnnl()
     out = d.ffi.new("md_t *")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from netbuilder.ops.contexts import Call, Prepared
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.layout import View, layout_of
+from netbuilder.ops.engines.onednn.layout import Desc, Exact, View, layout_of, plain_desc
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, threads
 from netbuilder.ops.operator import TensorSpec
 
@@ -43,11 +43,12 @@ class PostOp:
 class Primitive:
     """A primitive compiled for certain descriptors and a number of threads; kept alive by whoever may call it."""
 
-    __slots__ = ("descriptor", "handle", "name", "scratch")
+    __slots__ = ("_descs", "descriptor", "handle", "name", "scratch")
 
     def __init__(self, descriptor: Any, kind: str) -> None:
         d = dnnl()
         self.descriptor = descriptor
+        self._descs: dict[int, Desc] = {}
         out = d.ffi.new("primitive_t *")
         check(d.lib.dnnl_primitive_create(out, descriptor), kind)
         self.handle = d.ffi.gc(out[0], d.lib.dnnl_primitive_destroy)
@@ -64,6 +65,13 @@ class Primitive:
     def argument(self, number: int) -> Any:
         """Return the memory descriptor of an argument of execution."""
         return dnnl().lib.dnnl_primitive_desc_query_md(self.descriptor, c.QUERY_ARGUMENT, number)
+
+    def desc(self, number: int, view: View, dtype: Any) -> Desc:
+        """Return the description of an argument, in just the order that this primitive has chosen."""
+        if number not in self._descs:
+            code = plain_desc(view, dtype).code
+            self._descs[number] = Desc(view.dims, code, Exact(self.argument(number)))
+        return self._descs[number]
 
     def spec(self, number: int, spec: TensorSpec, view: View) -> TensorSpec:
         """Return ``spec`` in the layout that this primitive has chosen for an argument."""

@@ -41,6 +41,7 @@ def _table() -> dict[str, Any]:
     from netbuilder.ops.engines.onednn import kernels_conv as conv
     from netbuilder.ops.engines.onednn import kernels_dense as dense
     from netbuilder.ops.engines.onednn import kernels_eltwise as eltwise
+    from netbuilder.ops.engines.onednn import kernels_flat as flat
     from netbuilder.ops.engines.onednn import kernels_join as join
     from netbuilder.ops.engines.onednn import kernels_norm as norm
     from netbuilder.ops.engines.onednn import kernels_pool as pool
@@ -77,6 +78,7 @@ def _table() -> dict[str, Any]:
         "Mul": eltwise.multiply,
         "Relu": eltwise.relu,
         "ReluGradient": eltwise.relu_gradient,
+        "Scale": flat.scale,
         "Sigmoid": eltwise.sigmoid,
         "SigmoidGradient": eltwise.sigmoid_gradient,
         "Softmax": softmax.softmax,
@@ -91,4 +93,5 @@ def _table() -> dict[str, Any]:
         "Sum": eltwise.sum_kernel,
         "Tanh": eltwise.tanh,
         "TanhGradient": eltwise.tanh_gradient,
+        "WeightedSum": flat.weighted_sum,
     }

@@ -13,6 +13,7 @@ from netbuilder.ops.engines.onednn.geometry import channels_last, window_argumen
 from netbuilder.ops.engines.onednn.layout import Desc, View, desc_of, grouped, image_view, plain_desc, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
 from netbuilder.ops.engines.onednn.primitive import (
+    NOT_NEGATIVE,
     In,
     Out,
     PostOp,
@@ -170,6 +171,8 @@ def _prepare_forward(
         arguments[c.BIAS] = In(2)
         inputs.append(b.plain)
     out = made.spec(c.DST, y, v.y)
+    if post and post[-1].kind == "relu":
+        ctx.publish(0, NOT_NEGATIVE, True)
     steps: list[Any] = [Step(made, arguments)]
     if add is None:
         return prepared(inputs, [out], steps)

@@ -16,6 +16,7 @@ from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import Desc, View, plain_desc, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
 from netbuilder.ops.engines.onednn.primitive import (
+    NOT_NEGATIVE,
     In,
     Out,
     PostOp,
@@ -77,7 +78,7 @@ def _serves(*specs: TensorSpec) -> bool:
 
 
 def fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> Prepared | None:
-    """Prepare FC: Y = X W^T + b."""
+    """Prepare FC (Y = X W^T + b) or FCTransposed (Y = X W + b)."""
     return _fc(op, ctx, x, w, b, relu=False)
 
 
@@ -89,33 +90,39 @@ def fused_fc_relu(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: Te
         ctx: of the plan.
         x, w, b: its inputs.
     """
-    return _fc(op, ctx, x, w, b, relu=True)
+    made = _fc(op, ctx, x, w, b, relu=True)
+    if made is not None:
+        ctx.publish(0, NOT_NEGATIVE, True)
+    return made
 
 
 def _fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec, *, relu: bool) -> Prepared | None:
     if not _serves(x, w, b):
         return None
-    rows, inner = _fold(x.shape, op.axis)
-    columns = _fold(w.shape, op.axis_w)[0]
-    made = _make(ctx, rows, inner, columns, trans_b=True, bias=True, relu=relu)
+    rows, columns, inner = op.sizes(x, w)
+    made = _make(ctx, rows, inner, columns, trans_b=not op._transposed, bias=True, relu=relu)
     if made is None:
         return None
-    y = TensorSpec((*x.shape[: op.axis], columns), x.dtype)
+    y = TensorSpec(op.y_shape(x, columns), x.dtype)
     step = Step(made, {c.SRC: In(0), c.WEIGHTS: In(1), c.BIAS: In(2), c.DST: Out(0)})
     return prepared([x.plain, w.plain, b.plain], [y], [step])
 
 
 def fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    """Prepare FCGradient: X, W, dY -> dW, db, [dX]."""
+    """Prepare FCGradient or FCTransposedGradient: X, W, dY -> dW, db, [dX]."""
     if not _serves(x, w, dy):
         return None
-    rows, inner = _fold(x.shape, op.axis)
-    columns = _fold(w.shape, op.axis_w)[0]
-    dw = _make(ctx, columns, rows, inner, trans_a=True)
-    dx = _make(ctx, rows, columns, inner)
+    rows, columns, inner = op.sizes(x, w)
+    if op._transposed:
+        dw = _make(ctx, inner, rows, columns, trans_a=True)
+        factors = {c.SRC: In(0), c.WEIGHTS: In(2)}
+    else:
+        dw = _make(ctx, columns, rows, inner, trans_a=True)
+        factors = {c.SRC: In(2), c.WEIGHTS: In(0)}
+    dx = _make(ctx, rows, columns, inner, trans_b=op._transposed)
     if dw is None or dx is None:
         return None
-    steps: list[Any] = [Step(dw, {c.SRC: In(2), c.WEIGHTS: In(0), c.DST: Out(0)}), _column_sums(rows, columns)]
+    steps: list[Any] = [Step(dw, {**factors, c.DST: Out(0)}), _column_sums(rows, columns)]
     outputs = [w.plain, TensorSpec((columns,), w.dtype)]
     inputs: list[TensorSpec | None] = [x.plain, None, dy.plain]
     if op.n_out > 2:

@@ -71,7 +71,7 @@ def fused_bn_relu(
 def _prepare_forward(
     op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, bias: TensorSpec, stats: Any, *, relu: bool
 ) -> Prepared | None:
-    if not _serves(op, x) or len(stats) != 2:
+    if not _serves(op, x) or len(stats) != 2 or op.n_out != (1 if op.is_test else 5):
         return None
     view = image_view(x.shape, channels_last(op))
     flags = c.USE_SCALE | c.USE_SHIFT | (c.FUSE_RELU if relu else 0)

@@ -68,6 +68,8 @@ def _table() -> dict[str, Any]:
         "EnsureCPUOutput": join.copy,
         "FC": dense.fc,
         "FCGradient": dense.fc_gradient,
+        "FCTransposed": dense.fc,
+        "FCTransposedGradient": dense.fc_gradient,
         "LRN": norm.lrn,
         "LRNGradient": norm.lrn_gradient,
         "LeakyRelu": eltwise.leaky_relu,

@@ -1,0 +1,28 @@
+"""Models: a net with its parameters, layer helpers, initialisers."""
+
+from netbuilder.model import brew
+from netbuilder.model.arg_scope import arg_scope
+from netbuilder.model.initializers import (
+    ExternalInitializer,
+    Initializer,
+    PseudoFP16Initializer,
+    ReversePseudoFP16Initializer,
+    update_initializer,
+)
+from netbuilder.model.model_helper import ModelHelper
+from netbuilder.model.parameter_info import ParameterInfo, ParameterTags
+from netbuilder.model.parameter_sharing import ParameterSharing
+
+__all__ = [
+    "ExternalInitializer",
+    "Initializer",
+    "ModelHelper",
+    "ParameterInfo",
+    "ParameterSharing",
+    "ParameterTags",
+    "PseudoFP16Initializer",
+    "ReversePseudoFP16Initializer",
+    "arg_scope",
+    "brew",
+    "update_initializer",
+]

@@ -1,0 +1,84 @@
+"""Functions of single activations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.model.helpers.engine import own_arguments, with_engine
+from netbuilder.model.initializers import FillAndArguments, update_initializer
+
+if TYPE_CHECKING:
+    from netbuilder.model.model_helper import ModelHelper
+
+__all__ = ["elu", "prelu", "relu", "sigmoid", "tanh"]
+
+Blob = str | BlobReference
+
+
+def relu(
+    model: ModelHelper, blob_in: Blob, blob_out: Blob, use_cudnn: bool = False, order: str = "NCHW", **kwargs: Any
+) -> BlobReference:
+    """Replace what is negative by 0; ``blob_out`` may be ``blob_in``."""
+    return _apply(model, "Relu", blob_in, blob_out, use_cudnn, order, kwargs)
+
+
+def tanh(
+    model: ModelHelper, blob_in: Blob, blob_out: Blob, use_cudnn: bool = False, order: str = "NCHW", **kwargs: Any
+) -> BlobReference:
+    """Take the hyperbolic tangent; ``blob_out`` may be ``blob_in``."""
+    return _apply(model, "Tanh", blob_in, blob_out, use_cudnn, order, kwargs)
+
+
+def sigmoid(
+    model: ModelHelper, blob_in: Blob, blob_out: Blob, use_cudnn: bool = False, order: str = "NCHW", **kwargs: Any
+) -> BlobReference:
+    """Take 1 / (1 + exp(-x)); ``blob_out`` may be ``blob_in``."""
+    return _apply(model, "Sigmoid", blob_in, blob_out, use_cudnn, order, kwargs)
+
+
+def elu(
+    model: ModelHelper, blob_in: Blob, blob_out: Blob, use_cudnn: bool = False, order: str = "NCHW", **kwargs: Any
+) -> BlobReference:
+    """Replace a negative x by ``alpha * (exp(x) - 1)``; ``blob_out`` may be ``blob_in``.
+
+    Args:
+        kwargs: ``alpha`` of Elu.
+    """
+    return _apply(model, "Elu", blob_in, blob_out, use_cudnn, order, kwargs)
+
+
+def _apply(
+    model: ModelHelper,
+    op_type: str,
+    blob_in: Blob,
+    blob_out: Blob,
+    use_cudnn: bool,
+    order: str,
+    kwargs: dict[str, Any],
+) -> BlobReference:
+    operator = getattr(model.net, op_type)
+    result: BlobReference = operator(blob_in, blob_out, order=order, **with_engine(kwargs, use_cudnn))
+    return result
+
+
+def prelu(
+    model: ModelHelper,
+    blob_in: Blob,
+    blob_out: Blob,
+    num_channels: int = 1,
+    slope_init: FillAndArguments | None = None,
+    **kwargs: Any,
+) -> BlobReference:
+    """Multiply what is negative by a learnt slope, ``<blob_out>_slope``.
+
+    Args:
+        num_channels: 1 for one slope, or the number of channels for one each.
+        slope_init: (fill operator, its arguments); 0.25 if None.
+
+    Source: He, Zhang, Ren and Sun, "Delving deep into rectifiers", 2015, arXiv:1502.01852, section 2.1.
+    """
+    fill = update_initializer(None, slope_init, ("ConstantFill", {"value": 0.25}))
+    slope = model.create_param(blob_out + "_slope", [num_channels], fill)
+    result: BlobReference = model.net.PRelu([blob_in, slope], blob_out, **own_arguments(kwargs))
+    return result

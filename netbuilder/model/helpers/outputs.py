@@ -1,0 +1,72 @@
+"""What stands at the end of a net, or joins branches: softmax, accuracy, concatenation, the greatest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.model.helpers.engine import own_arguments, with_engine
+
+if TYPE_CHECKING:
+    from netbuilder.model.model_helper import ModelHelper
+
+__all__ = ["accuracy", "arg_max", "arg_min", "concat", "depth_concat", "softmax"]
+
+Blob = str | BlobReference
+
+
+def softmax(
+    model: ModelHelper, blob_in: Blob, blob_out: Blob | None = None, use_cudnn: bool = False, **kwargs: Any
+) -> BlobReference:
+    """Take exp(x) / sum(exp(x)) of each row.
+
+    Args:
+        blob_in: scores, (N, classes).
+        blob_out: name of the result; None: one named after the net and the operator.
+        kwargs: ``axis`` of Softmax.
+    """
+    result: BlobReference = model.net.Softmax(blob_in, blob_out, **with_engine(kwargs, use_cudnn))
+    return result
+
+
+def accuracy(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob, **kwargs: Any) -> BlobReference:
+    """Take the share of samples whose label has the greatest score.
+
+    Args:
+        blob_in: scores, (N, classes), and labels, (N,).
+        blob_out: name of the result, a scalar in [0, 1].
+        kwargs: ``top_k``: a label among the so many greatest scores counts.
+    """
+    result: BlobReference = model.net.Accuracy(blob_in, blob_out, **own_arguments(kwargs))
+    return result
+
+
+def concat(model: ModelHelper, blobs_in: Sequence[Blob], blob_out: Blob, **kwargs: Any) -> BlobReference:
+    """Join blobs along an axis; their extents on it are kept in ``_<blob_out>_concat_dims``.
+
+    Args:
+        kwargs: ``axis`` of Concat, or ``order`` ("NCHW", "NHWC"), whose channels it then is.
+    """
+    if "axis" in kwargs:
+        kwargs.pop("order", None)
+    dims = "_" + blob_out + "_concat_dims"
+    result: BlobReference = model.net.Concat(blobs_in, [blob_out, dims], **kwargs)[0]
+    return result
+
+
+def depth_concat(model: ModelHelper, blobs_in: Sequence[Blob], blob_out: Blob, **kwargs: Any) -> BlobReference:
+    """Join blobs along the channels; an older name for ``concat``."""
+    return concat(model, blobs_in, blob_out, **kwargs)
+
+
+def arg_max(model: ModelHelper, blob_in: Blob, blob_out: Blob, **kwargs: Any) -> BlobReference:
+    """Take the index of the greatest element along an axis (``axis``, ``keepdims`` of ArgMax)."""
+    result: BlobReference = model.net.ArgMax(blob_in, blob_out, **kwargs)
+    return result
+
+
+def arg_min(model: ModelHelper, blob_in: Blob, blob_out: Blob, **kwargs: Any) -> BlobReference:
+    """Take the index of the least element along an axis (``axis``, ``keepdims`` of ArgMin)."""
+    result: BlobReference = model.net.ArgMin(blob_in, blob_out, **kwargs)
+    return result

@@ -1,0 +1,44 @@
+"""Pooling over windows of the image plane."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.model.helpers.engine import with_engine
+
+if TYPE_CHECKING:
+    from netbuilder.model.model_helper import ModelHelper
+
+__all__ = ["average_pool", "max_pool"]
+
+
+def max_pool(
+    model: ModelHelper,
+    blob_in: str | BlobReference,
+    blob_out: str | BlobReference,
+    use_cudnn: bool = False,
+    order: str = "NCHW",
+    **kwargs: Any,
+) -> BlobReference:
+    """Take the greatest value of each window.
+
+    Args:
+        blob_in: images, (N, C, H, W), or (N, H, W, C) with ``order="NHWC"``.
+        kwargs: ``kernel``, ``stride``, ``pad`` (pixels), ``global_pooling`` and the like, of MaxPool.
+    """
+    result: BlobReference = model.net.MaxPool(blob_in, blob_out, order=order, **with_engine(kwargs, use_cudnn))
+    return result
+
+
+def average_pool(
+    model: ModelHelper,
+    blob_in: str | BlobReference,
+    blob_out: str | BlobReference,
+    use_cudnn: bool = False,
+    order: str = "NCHW",
+    **kwargs: Any,
+) -> BlobReference:
+    """Take the mean of each window; arguments as for ``max_pool``."""
+    result: BlobReference = model.net.AveragePool(blob_in, blob_out, order=order, **with_engine(kwargs, use_cudnn))
+    return result

@@ -1,0 +1,146 @@
+"""How the first value of a parameter is made: a fill operator in the init net, or somebody else's work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference, ScopedBlobReference
+from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.proto import ArgumentError, TensorProto
+
+__all__ = [
+    "ExternalInitializer",
+    "Initializer",
+    "PseudoFP16Initializer",
+    "ReversePseudoFP16Initializer",
+    "update_initializer",
+]
+
+FillAndArguments = tuple[str, dict[str, Any]]
+"""The type of a fill operator, and its arguments besides the shape."""
+
+
+class Initializer:
+    """Fills a parameter by an operator of the init net.
+
+    Args:
+        operator_name: type of the fill, such as "XavierFill".
+        kwargs: its arguments besides the shape.
+
+    >>> from netbuilder.graph import Net
+    >>> Initializer("GaussianFill", std=0.1).create_param("w", Net("example_init"), [2, 3])
+    ParameterInfo('w', shape=[2, 3])
+    """
+
+    def __init__(self, operator_name: str | None = None, **kwargs: Any) -> None:
+        self.operator_name = operator_name
+        self.operator_kwargs = kwargs
+
+    def update(self, operator_name: str, kwargs: dict[str, Any]) -> None:
+        """Set the fill of an initialiser that was made without one.
+
+        Raises:
+            ArgumentError: it has one.
+        """
+        if self.operator_name is not None:
+            raise ArgumentError(
+                f"this initialiser fills by {self.operator_name!r}; make another one for {operator_name!r}"
+            )
+        self.operator_name = operator_name
+        self.operator_kwargs = kwargs
+
+    def create_param(self, param_name: BlobReference | str, init_net: Any, shape: Sequence[int]) -> ParameterInfo:
+        """Add the fill to ``init_net`` and return the parameter.
+
+        Args:
+            param_name: the full name as a reference, or a string under the current name scope.
+            init_net: the net that is run once, before training.
+            shape: extents, in elements.
+        """
+        return ParameterInfo(None, self._fill(param_name, init_net, shape), shape=shape)
+
+    def _fill(self, name: BlobReference | str, init_net: Any, shape: Sequence[int]) -> BlobReference:
+        if self.operator_name is None:
+            raise ArgumentError(
+                f"parameter {str(name)!r}: its initialiser {type(self).__name__} has no fill operator; "
+                f'give it one, as in {type(self).__name__}("XavierFill")'
+            )
+        blob: BlobReference = getattr(init_net, self.operator_name)([], name, shape=shape, **self.operator_kwargs)
+        return blob
+
+
+class ExternalInitializer:
+    """Leaves the parameter to somebody else: it is fed, loaded, or made by another net.
+
+    Arguments are taken as ``Initializer`` takes them, so that it can stand in its place, and not used.
+    """
+
+    def __init__(self, operator_name: str | None = None, **kwargs: Any) -> None:
+        pass
+
+    def create_param(
+        self, param_name: BlobReference | str, init_net: Any, shape: Sequence[int] | None
+    ) -> ParameterInfo:
+        """Return the parameter; the init net stays as it is.
+
+        Raises:
+            TypeError: ``param_name`` is neither a string nor a reference.
+        """
+        if not isinstance(param_name, (str, BlobReference)):
+            raise TypeError(f"a parameter's name is a string or a BlobReference, got {param_name!r}")
+        return ParameterInfo(None, BlobReference(ScopedBlobReference(param_name), init_net), shape=shape)
+
+
+class PseudoFP16Initializer(Initializer):
+    """Fills in float32 and halves: the parameter is float16, ``<name>_fp32`` is kept as its master copy."""
+
+    def create_param(self, param_name: BlobReference | str, init_net: Any, shape: Sequence[int]) -> ParameterInfo:
+        master = self._fill(param_name + "_fp32", init_net, shape)
+        param = init_net.FloatToHalf(master, param_name)
+        return ParameterInfo(None, param, shape=shape, blob_copy={TensorProto.FLOAT: master})
+
+
+class ReversePseudoFP16Initializer(Initializer):
+    """Fills in float32; ``<name>_fp16`` is the parameter's float16 copy."""
+
+    def create_param(self, param_name: BlobReference | str, init_net: Any, shape: Sequence[int]) -> ParameterInfo:
+        param = self._fill(param_name, init_net, shape)
+        half = init_net.FloatToHalf(param, param_name + "_fp16")
+        return ParameterInfo(None, param, shape=shape, blob_copy={TensorProto.FLOAT16: half})
+
+
+def update_initializer(
+    initializer_class: Any,
+    operator_name_and_kwargs: FillAndArguments | None,
+    default_operator_name_and_kwargs: FillAndArguments,
+) -> Any:
+    """Return the initialiser that a layer helper's arguments ask for.
+
+    Args:
+        initializer_class: a class such as ``PseudoFP16Initializer``; None: ``Initializer``. A finished
+            initialiser is returned as it is.
+        operator_name_and_kwargs: the fill and its arguments; None: the default.
+        default_operator_name_and_kwargs: the fill of a layer that nobody said anything about.
+
+    Raises:
+        ArgumentError: the fill is not such a pair, or was given with a finished initialiser.
+
+    >>> update_initializer(None, None, ("ConstantFill", {"value": 1.0})).operator_name
+    'ConstantFill'
+    """
+    if initializer_class is not None and not isinstance(initializer_class, type):
+        if operator_name_and_kwargs is not None:
+            raise ArgumentError(
+                f"the initialiser {initializer_class!r} is complete; the fill {operator_name_and_kwargs!r} beside it "
+                "would not be used"
+            )
+        return initializer_class
+    name, kwargs = _checked(operator_name_and_kwargs or default_operator_name_and_kwargs)
+    return (initializer_class or Initializer)(name, **kwargs)
+
+
+def _checked(fill: Any) -> FillAndArguments:
+    if isinstance(fill, (tuple, list)) and len(fill) == 2 and isinstance(fill[0], str) and isinstance(fill[1], dict):
+        return fill[0], fill[1]
+    raise ArgumentError(f'a fill is given as (operator, arguments), as in ("MSRAFill", {{}}); got {fill!r}')

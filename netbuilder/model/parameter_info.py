@@ -1,0 +1,89 @@
+"""What is known about one parameter: its blob, shape and gradient, and the tags that say what it is for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference, GradientSlice
+
+__all__ = ["ParameterInfo", "ParameterTags"]
+
+
+class ParameterTags:
+    """What a parameter is: a weight (it decays), a bias, or computed (no optimizer touches it)."""
+
+    BIAS = "BIAS"
+    WEIGHT = "WEIGHT"
+    COMPUTED_PARAM = "COMPUTED_PARAM"
+
+
+class ParameterInfo:
+    """One parameter of a model.
+
+    Args:
+        param_id: a number of the caller's, or None.
+        param: the parameter's blob.
+        key: blob of the indices that a sparse update uses, or None.
+        shape: extents, in elements; None where nobody said.
+        length: how many entries of ``param`` one key names.
+        grad: its gradient, once the backward pass is built.
+        blob_copy: its copies of other element types, by data type.
+
+    Raises:
+        TypeError: ``param`` is not a blob reference.
+
+    >>> info = ParameterInfo(None, BlobReference("fc_w"), shape=[4, 3])
+    >>> info.name, info.size
+    ('fc_w', 12)
+    """
+
+    def __init__(
+        self,
+        param_id: Any,
+        param: BlobReference,
+        key: Any = None,
+        shape: Sequence[int] | None = None,
+        length: int = 1,
+        grad: BlobReference | GradientSlice | None = None,
+        blob_copy: Mapping[int, BlobReference] | None = None,
+    ) -> None:
+        if not isinstance(param, BlobReference):
+            raise TypeError(f"a parameter is given as a BlobReference, got {param!r} of type {type(param).__name__}")
+        self.param_id = param_id
+        self.name = str(param)
+        self.blob = param
+        self.key = key
+        self.shape = shape
+        self.length = length
+        self.grad = grad
+        self.blob_copy = blob_copy
+        self._optimizer: Any = None
+
+    @property
+    def size(self) -> int | None:
+        """Number of elements; None where the shape is unknown."""
+        return None if self.shape is None else math.prod(self.shape)
+
+    @property
+    def parameter(self) -> BlobReference:
+        """The parameter's blob."""
+        return self.blob
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer of this parameter alone; None: the one that the whole model is built with."""
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, value: Any) -> None:
+        if self._optimizer is not None:
+            raise ValueError(f"parameter {self.name!r} has an optimizer of its own already: {self._optimizer!r}")
+        self._optimizer = value
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"ParameterInfo({self.name!r}, shape={self.shape})"

@@ -1,0 +1,177 @@
+"""Adding an optimizer's updates to a whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.scope import DeviceScope
+from netbuilder.model.model_helper import ModelHelper
+from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.adagrad import AdagradOptimizer
+from netbuilder.optimizers.adam import AdamOptimizer
+from netbuilder.optimizers.gradient_clipping import norm_ratio
+from netbuilder.optimizers.learning_rate import LR_INJECTION
+from netbuilder.optimizers.optimizer import Optimizer
+from netbuilder.optimizers.placement import get_param_device, parameter_devices
+from netbuilder.optimizers.rms_prop import RmsPropOptimizer
+from netbuilder.optimizers.sgd import SgdOptimizer
+from netbuilder.optimizers.weight_decay import WeightDecayBuilder
+
+__all__ = [
+    "add_weight_decay",
+    "build_adagrad",
+    "build_adam",
+    "build_optimizer",
+    "build_rms_prop",
+    "build_sgd",
+]
+
+
+def build_optimizer(
+    model: ModelHelper,
+    optimizer: Optimizer,
+    *,
+    parameters: Iterable[BlobReference] | None = None,
+    weights_only: bool = False,
+    use_param_info_optim: bool = True,
+    max_gradient_norm: float | None = None,
+    allow_lr_injection: bool = False,
+) -> Optimizer:
+    """Add the update of every parameter that has a gradient, each on its parameter's device; return the optimizer.
+
+    Args:
+        model: the model, after its backward pass.
+        optimizer: what updates parameters that have no optimizer of their own.
+        parameters: update only these.
+        weights_only: update only parameters tagged as weights.
+        use_param_info_optim: let a parameter's own optimizer (``ParameterInfo.optimizer``) go first.
+        max_gradient_norm: scale the step down where the norm of all gradients is greater; None: never.
+        allow_lr_injection: multiply the rate by the blob ``lr_injection``, 1 until it is fed.
+
+    Raises:
+        GradientError: there is no backward pass yet, or an optimizer cannot take a gradient.
+        NetError: parameters are listed twice.
+        DeviceError: a parameter's device cannot be told.
+    """
+    model.Validate()
+    infos = model.GetOptimizationParamInfo(parameters)
+    if weights_only:
+        weights = set(model.weights)
+        infos = [info for info in infos if info.blob in weights]
+    devices = parameter_devices([model.net.Proto(), model.param_init_net.Proto()], [info.blob for info in infos])
+    multiplier = None
+    if max_gradient_norm is not None:
+        multiplier = norm_ratio(model, _once(model, infos), devices, max_gradient_norm)
+    if allow_lr_injection:
+        injected = model.param_init_net.ConstantFill([], LR_INJECTION, shape=[1], value=1.0)
+        multiplier = (
+            injected if multiplier is None else model.net.Mul([multiplier, injected], "lr_multiplier", broadcast=1)
+        )
+    if multiplier is not None:
+        optimizer.add_lr_multiplier(multiplier)
+    for info in infos:
+        own = info.optimizer if use_param_info_optim else None
+        with DeviceScope(get_param_device(info.name, info.grad, devices)):
+            (own or optimizer)(model.net, model.param_init_net, info)
+    return optimizer
+
+
+def _once(model: ModelHelper, infos: list[ParameterInfo]) -> list[ParameterInfo]:
+    """Leave out copies of replicated parameters, whose gradients are equal to those of the first one."""
+    return [info for info in infos if info.name not in model.parameter_copies]
+
+
+def add_weight_decay(model: ModelHelper, weight_decay: float) -> None:
+    """Add ``weight_decay`` times each weight to its gradient; biases and computed parameters do not decay.
+
+    Called after the backward pass and before the optimizer is built.
+
+    Args:
+        weight_decay: the share, not negative; the same for any number of devices.
+
+    Raises:
+        ArgumentError: it is negative.
+        GradientError: there is no backward pass yet, or a weight's gradient is sparse.
+    """
+    build_optimizer(model, WeightDecayBuilder(weight_decay), weights_only=True, use_param_info_optim=False)
+
+
+def build_sgd(
+    model: ModelHelper,
+    base_learning_rate: float,
+    max_gradient_norm: float | None = None,
+    allow_lr_injection: bool = False,
+    **kwargs: Any,
+) -> Optimizer:
+    """Update a model by SGD; returns the optimizer.
+
+    Args:
+        model: the model, after its backward pass.
+        base_learning_rate: the rate before its policy.
+        max_gradient_norm, allow_lr_injection: see ``build_optimizer``.
+        kwargs: of ``SgdOptimizer``.
+
+    Raises:
+        ArgumentError: an argument is unknown or out of range.
+        GradientError: there is no backward pass yet.
+
+    >>> from netbuilder.model import brew
+    >>> model = ModelHelper("example_sgd")
+    >>> scores = brew.fc(model, "data", "scores", 4, 2)
+    >>> softmax, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
+    >>> gradients = model.AddGradientOperators([loss])
+    >>> optimizer = build_sgd(model, 0.1, policy="step", stepsize=100, gamma=0.5, momentum=0.9)
+    >>> model.net.Proto().op[-1].type
+    'MomentumSGDUpdate'
+    """
+    optimizer = SgdOptimizer(base_learning_rate, **kwargs)
+    return build_optimizer(model, optimizer, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)
+
+
+def build_adagrad(
+    model: ModelHelper,
+    base_learning_rate: float,
+    parameters: Iterable[BlobReference] | None = None,
+    max_gradient_norm: float | None = None,
+    allow_lr_injection: bool = False,
+    **kwargs: Any,
+) -> Optimizer:
+    """Update a model by Adagrad; arguments as for ``build_sgd``, and ``kwargs`` of ``AdagradOptimizer``.
+
+    Args:
+        parameters: update only these; None: all.
+    """
+    optimizer = AdagradOptimizer(alpha=base_learning_rate, **kwargs)
+    return build_optimizer(
+        model,
+        optimizer,
+        parameters=parameters,
+        max_gradient_norm=max_gradient_norm,
+        allow_lr_injection=allow_lr_injection,
+    )
+
+
+def build_adam(
+    model: ModelHelper,
+    base_learning_rate: float,
+    max_gradient_norm: float | None = None,
+    allow_lr_injection: bool = False,
+    **kwargs: Any,
+) -> Optimizer:
+    """Update a model by Adam; arguments as for ``build_sgd``, and ``kwargs`` of ``AdamOptimizer``."""
+    optimizer = AdamOptimizer(alpha=base_learning_rate, **kwargs)
+    return build_optimizer(model, optimizer, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)
+
+
+def build_rms_prop(
+    model: ModelHelper,
+    base_learning_rate: float,
+    max_gradient_norm: float | None = None,
+    allow_lr_injection: bool = False,
+    **kwargs: Any,
+) -> Optimizer:
+    """Update a model by RMSProp; arguments as for ``build_sgd``, and ``kwargs`` of ``RmsPropOptimizer``."""
+    optimizer = RmsPropOptimizer(alpha=base_learning_rate, **kwargs)
+    return build_optimizer(model, optimizer, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)

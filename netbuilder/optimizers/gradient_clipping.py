@@ -1,0 +1,53 @@
+"""Clipping of gradients by the norm of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference, GradientSlice
+from netbuilder.graph.scope import DeviceScope, NameScope
+from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.placement import get_param_device
+from netbuilder.proto import ArgumentError, DeviceOption
+from netbuilder.proto.arguments import make_device_option
+
+__all__ = ["norm_ratio"]
+
+_SCOPE = "norm_clipped_grad_update"
+
+
+def norm_ratio(
+    model: Any, params: Sequence[ParameterInfo], param_to_device: Mapping[str, DeviceOption], max_gradient_norm: float
+) -> BlobReference:
+    """Add operators that compare the norm of all gradients with a bound; return what scales the rate.
+
+    The ratio is ``bound / max(bound, norm)``, a scalar on the CPU: below the bound gradients stay as
+    they are. A sparse gradient counts with its rows as they are, repeated ones apart.
+
+    Args:
+        model: the model, after its backward pass.
+        params: the parameters whose gradients count; of a replicated one, a single copy.
+        param_to_device: device of each parameter.
+        max_gradient_norm: the bound, greater than 0.
+
+    Raises:
+        ArgumentError: the bound is not greater than 0.
+
+    Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013,
+    arXiv:1211.5063, algorithm 1.
+    """
+    if not max_gradient_norm > 0:
+        raise ArgumentError(f"max_gradient_norm must be greater than 0, got {max_gradient_norm}")
+    net, init_net = model.net, model.param_init_net
+    squares = []
+    with NameScope(_SCOPE):
+        for i, info in enumerate(params):
+            grad: Any = info.grad.values if isinstance(info.grad, GradientSlice) else info.grad
+            with DeviceScope(get_param_device(info.name, info.grad, param_to_device)):
+                squares.append(net.EnsureCPUOutput(net.SumSqrElements([grad], f"grad_{i}_squared_sum")))
+        with DeviceScope(make_device_option()):
+            norm = net.Pow(net.Sum(squares, "grad_squared_full_sum"), "global_norm", exponent=0.5)
+            bound = init_net.ConstantFill([], "clip_norm", shape=[], value=float(max_gradient_norm))
+            ratio: BlobReference = net.Div([bound, net.Max([norm, bound], "max_norm")], "norm_ratio")
+    return ratio

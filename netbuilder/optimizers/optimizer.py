@@ -1,0 +1,224 @@
+"""The base of optimizers: names, the learning rate, the update of one parameter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName
+from netbuilder.graph.net import Net
+from netbuilder.graph.scope import CurrentDeviceScope, DeviceScope
+from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.learning_rate import check_policy
+from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceOption, TensorProto
+
+__all__ = [
+    "ITERATION",
+    "AuxOptimizerParams",
+    "Optimizer",
+    "constant",
+    "one",
+    "refuse",
+    "reset_optimizer_instance_count",
+]
+
+ITERATION = "optimizer_iteration"
+"""The blob that counts iterations, int64, shape (1,), on the CPU; shared by all optimizers of a net."""
+
+_MUTEX = "iteration_mutex"
+
+_instances: Counter[str] = Counter()
+
+
+def reset_optimizer_instance_count() -> None:
+    """Number optimizers from 0 again, as in a fresh process; blobs are named by these numbers."""
+    _instances.clear()
+
+
+class AuxOptimizerParams(NamedTuple):
+    """What an optimizer keeps: the state of single parameters, and what they share."""
+
+    local: list[BlobReference]
+    shared: list[BlobReference]
+
+
+class Optimizer:
+    """Adds the operators that update parameters from their gradients.
+
+    Called once for each parameter, under its device scope. A subclass says by ``_run`` what is added.
+    Blobs of the optimizer itself are named ``<class>_<number>_<what>_<device>``, where optimizers of
+    a class are numbered in a process.
+    """
+
+    def __init__(self) -> None:
+        kind = type(self).__name__
+        self._instance_num = _instances[kind]
+        _instances[kind] += 1
+        self._aux_params = AuxOptimizerParams([], [])
+        self._lr_multiplier: BlobReference | None = None
+
+    def __call__(
+        self,
+        net: Net,
+        param_init_net: Net,
+        param: ParameterInfo | BlobReference,
+        grad: BlobReference | GradientSlice | None = None,
+    ) -> None:
+        """Add the update of one parameter.
+
+        Args:
+            net: gets the update.
+            param_init_net: gets the first values of the optimizer's state.
+            param: the parameter with its gradient; or its blob, and ``grad``.
+            grad: the gradient.
+
+        Raises:
+            TypeError: ``grad`` is missing.
+        """
+        if grad is not None:
+            param = ParameterInfo(None, param, grad=grad)  # type: ignore[arg-type]
+        elif not isinstance(param, ParameterInfo):
+            raise TypeError(f"{type(self).__name__}: needs a ParameterInfo, or a blob and its gradient; got {param!r}")
+        self._run(net, param_init_net, param)
+
+    def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
+        raise NotImplementedError(f"{type(self).__name__}: adds no update")
+
+    # Names
+
+    def get_cpu_blob_name(self, base_str: str, node_name: str = "") -> str:
+        """Return the name of the optimizer's blob ``base_str`` on the CPU."""
+        return f"{type(self).__name__}_{self._instance_num}_{base_str}{node_name}_cpu"
+
+    def get_gpu_blob_name(self, base_str: str, gpu_id: int, node_name: str) -> str:
+        """Return the name of the optimizer's blob ``base_str`` on a GPU."""
+        return f"{type(self).__name__}_{self._instance_num}_{base_str}{node_name}_gpu{gpu_id}"
+
+    def make_unique_blob_name(self, base_str: str) -> str:
+        """Return the name of the optimizer's blob ``base_str`` on the current device scope's device."""
+        device = CurrentDeviceScope() or DeviceOption()
+        if device.device_type == PROTO_CPU:
+            return self.get_cpu_blob_name(base_str, device.node_name)
+        return self.get_gpu_blob_name(base_str, device.device_id, device.node_name)
+
+    # The learning rate
+
+    def build_lr(
+        self,
+        net: Net,
+        param_init_net: Net,
+        base_learning_rate: float,
+        learning_rate_blob: str | None = None,
+        policy: str = "fixed",
+        iter_val: int = 0,
+        **kwargs: Any,
+    ) -> tuple[BlobReference, BlobReference]:
+        """Return the blobs of the rate on the current device and of the iteration; make them if they are not there.
+
+        Args:
+            base_learning_rate: with the sign that the update wants.
+            learning_rate_blob: name of the rate; None: one after this optimizer and the device.
+            policy: see ``netbuilder.ops.rate_policies``.
+            iter_val: what the iteration counts from.
+            kwargs: arguments of the policy.
+
+        Raises:
+            ArgumentError: an argument of the policy is unknown, missing or out of range.
+        """
+        name = learning_rate_blob or self.make_unique_blob_name("lr")
+        rate = BlobReference(ScopedName(name), net)
+        known = net.BlobIsDefined(rate)
+        if not known:
+            check_policy(abs(base_learning_rate), policy, kwargs)
+        iteration = _iteration(net, param_init_net, iter_val)
+        if not known:
+            rate = net.LearningRate([iteration], name, base_lr=float(base_learning_rate), policy=policy, **kwargs)
+        return self._scaled(net, rate), iteration
+
+    def _scaled(self, net: Net, rate: BlobReference) -> BlobReference:
+        if self._lr_multiplier is None:
+            return rate
+        name = self.make_unique_blob_name("scaled_lr")
+        scaled = BlobReference(ScopedName(name), net)
+        if net.BlobIsDefined(scaled):
+            return scaled
+        here = net.CopyFromCPUInput(self._lr_multiplier, self.make_unique_blob_name("lr_multiplier"))
+        product: BlobReference = net.Mul([rate, here], name, broadcast=1)
+        return product
+
+    def add_lr_multiplier(self, lr_multiplier: BlobReference) -> None:
+        """Let the rate be multiplied by a blob on the CPU, shape () or (1,), that is made before the updates."""
+        self._lr_multiplier = lr_multiplier
+
+    def scale_learning_rate(self, *args: Any, **kwargs: Any) -> None:
+        """Multiply the base rate; before the updates are added.
+
+        Raises:
+            NotImplementedError: this optimizer has no rate of its own.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no learning rate to scale")
+
+    # State
+
+    def get_auxiliary_parameters(self) -> AuxOptimizerParams:
+        """Return the blobs that a checkpoint needs beside the parameters."""
+        return self._aux_params
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The optimizer's settings and state, without its number."""
+        return {name: value for name, value in vars(self).items() if name != "_instance_num"}
+
+    def _state(self, param_init_net: Net, param: BlobReference, suffix: str, value: float = 0.0) -> BlobReference:
+        """Add a blob like ``param``, on its device and named after it, that a checkpoint keeps."""
+        state: BlobReference = param_init_net.ConstantFill([param], param + suffix, value=value)
+        self._aux_params.local.append(state)
+        return state
+
+    def _share(self, blob: BlobReference) -> None:
+        if blob not in self._aux_params.shared:  # a few a device
+            self._aux_params.shared.append(blob)
+
+    @staticmethod
+    def dedup(net: Net, sparse_dedup_aggregator: str | None, grad: Any) -> Any:
+        """Return the gradient; a sparse one with repeated indices joined, if an aggregator ("sum", "mean") is named."""
+        if isinstance(grad, GradientSlice) and sparse_dedup_aggregator:
+            return net.DeduplicateGradientSlices(grad, aggregator=sparse_dedup_aggregator)
+        return grad
+
+
+def one(param_init_net: Net) -> BlobReference:
+    """Add the constant 1 on the current device, shape (1,), and return its blob."""
+    return constant(param_init_net, "ONE", 1.0)
+
+
+def constant(param_init_net: Net, name: str, value: float) -> BlobReference:
+    """Add a constant on the current device, shape (1,), and return its blob."""
+    device = CurrentDeviceScope() or DeviceOption()
+    name = f"{name}_{device.device_type}_{device.device_id}{device.node_name}"
+    blob: BlobReference = param_init_net.ConstantFill([], name, shape=[1], value=value)
+    return blob
+
+
+def _iteration(net: Net, param_init_net: Net, first: int) -> BlobReference:
+    """Return the counter of iterations, which ``net`` counts up once a run."""
+    counter, mutex = BlobReference(ScopedName(ITERATION), net), BlobReference(ScopedName(_MUTEX), net)
+    if net.BlobIsDefined(counter):
+        return counter
+    with DeviceScope(DeviceOption(device_type=PROTO_CPU, device_id=0, extra_info=["device_type_override:cpu"])):
+        if not param_init_net.BlobIsDefined(counter):
+            param_init_net.ConstantFill([], counter, shape=[1], value=first, dtype=TensorProto.INT64)
+            param_init_net.CreateMutex([], mutex)
+        net.AtomicIter([mutex, counter], counter)
+    return counter
+
+
+def refuse(optimizer: str, options: dict[str, Any], defaults: dict[str, Any] | None = None) -> None:
+    """Refuse options that this library has no update for, unless they have their default value.
+
+    Raises:
+        ArgumentError: one is set; the message names all that are.
+    """
+    wanted = {name: value for name, value in options.items() if value != (defaults or {}).get(name)}
+    if wanted:
+        raise ArgumentError(f"{optimizer}: these options are not available: {wanted}; leave them out")

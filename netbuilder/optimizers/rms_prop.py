@@ -1,0 +1,78 @@
+"""RMSProp."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.graph.blob import GradientSlice
+from netbuilder.graph.net import Net
+from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.optimizer import Optimizer, one
+from netbuilder.proto import GradientError
+
+__all__ = ["RmsPropOptimizer"]
+
+
+class RmsPropOptimizer(Optimizer):
+    """s follows g^2, v = momentum * v + g / sqrt(epsilon + s), w = w - alpha * v.
+
+    s and v are kept in ``<parameter>_mean_squares`` and ``<parameter>_momentum``; the step of the
+    last iteration is in ``<parameter>_grad_o``.
+
+    Args:
+        alpha: the rate before its policy.
+        decay: share of s kept each iteration.
+        momentum: share of v kept each iteration.
+        epsilon: keeps the divisor from 0.
+        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        engine: the engine of the update.
+        kwargs: arguments of the policy.
+
+    Source: Tieleman and Hinton, "Neural networks for machine learning", lecture 6.5, 2012.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.01,
+        decay: float = 0.9,
+        momentum: float = 0.0,
+        epsilon: float = 1e-5,
+        policy: str = "fixed",
+        engine: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        self.alpha = alpha
+        self.decay = decay
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.policy = policy
+        self.engine = engine
+        self.init_kwargs = kwargs
+
+    def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
+        param, grad = param_info.blob, param_info.grad
+        if isinstance(grad, GradientSlice):
+            raise GradientError(
+                f"RmsPropOptimizer: the gradient of {param_info} is sparse, and it updates by dense ones only; "
+                "give that parameter an optimizer of its own (ParameterInfo.optimizer), such as SgdOptimizer"
+            )
+        unit = one(param_init_net)
+        lr, _ = self.build_lr(net, param_init_net, self.alpha, policy=self.policy, **self.init_kwargs)
+        step: Any = param_init_net.ConstantFill([param], param + "_grad_o", value=0.0)
+        s = self._state(param_init_net, param, "_mean_squares")
+        v = self._state(param_init_net, param, "_momentum")
+        options: dict[str, Any] = {"engine": self.engine} if self.engine else {}
+        net.RmsProp(
+            [grad, s, v, unit],
+            [step, s, v],
+            decay=float(self.decay),
+            momentum=float(self.momentum),
+            epsilon=float(self.epsilon),
+            **options,
+        )
+        net.MomentumSGDUpdate([step, v, lr, param], [step, v, param])
+
+    def scale_learning_rate(self, scale: float) -> None:
+        """Multiply the base rate; before the updates are added."""
+        self.alpha *= scale

@@ -1,0 +1,86 @@
+"""Stochastic gradient descent, with momentum, dense and sparse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.graph.blob import GradientSlice
+from netbuilder.graph.net import Net
+from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.optimizer import Optimizer, one, refuse
+from netbuilder.proto import ArgumentError
+
+__all__ = ["SgdOptimizer"]
+
+
+class SgdOptimizer(Optimizer):
+    """w = w - lr * g; with momentum m, v = m * v + lr * g and w = w - v.
+
+    With Nesterov's form the step is (1 + m) * v' - m * v instead of v' (the new v). v is kept in
+    ``<parameter>_momentum``.
+
+    Args:
+        base_learning_rate: the rate before its policy.
+        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        momentum: m, not negative; 0: none.
+        nesterov: use Nesterov's form.
+        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first; None
+            applies them one after another.
+        lars: not available.
+        kwargs: arguments of the policy.
+
+    Raises:
+        ArgumentError: ``momentum`` is negative, or an option is not available.
+
+    Source: Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and momentum in
+    deep learning", 2013.
+    """
+
+    def __init__(
+        self,
+        base_learning_rate: float = 0.01,
+        policy: str = "fixed",
+        momentum: float = 0.0,
+        nesterov: bool = True,
+        sparse_dedup_aggregator: str | None = None,
+        lars: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        refuse("SgdOptimizer", {"lars": lars})
+        if momentum < 0:
+            raise ArgumentError(f"SgdOptimizer: momentum must not be negative, got {momentum}")
+        self.base_learning_rate = base_learning_rate
+        self.policy = policy
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.sparse_dedup_aggregator = sparse_dedup_aggregator
+        self.init_kwargs = kwargs
+
+    def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
+        param, grad = param_info.blob, param_info.grad
+        # The momentum step is subtracted, the weighted sum adds.
+        sign = 1 if self.momentum else -1
+        lr, _ = self.build_lr(
+            net, param_init_net, sign * self.base_learning_rate, policy=self.policy, **self.init_kwargs
+        )
+        unit = one(param_init_net)
+        self._share(unit)
+        grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
+        if self.momentum:
+            moment = self._state(param_init_net, param, "_momentum")
+            options = {"momentum": float(self.momentum), "nesterov": int(self.nesterov)}
+            if isinstance(grad, GradientSlice):
+                net.SparseMomentumSGDUpdate(
+                    [grad.values, moment, lr, param, grad.indices], [grad.values, moment, param], **options
+                )
+            else:
+                net.MomentumSGDUpdate([grad, moment, lr, param], [grad, moment, param], **options)
+        elif isinstance(grad, GradientSlice):
+            net.ScatterWeightedSum([param, unit, grad.indices, grad.values, lr], param)
+        else:
+            net.WeightedSum([param, unit, grad, lr], param)
+
+    def scale_learning_rate(self, scale: float) -> None:
+        """Multiply the base rate; before the updates are added."""
+        self.base_learning_rate *= scale

@@ -1,0 +1,17 @@
+"""The zoo: nets known by name, built by one call."""
+
+from netbuilder.zoo.lenet import create_lenet
+from netbuilder.zoo.mlp import create_mlp
+from netbuilder.zoo.residual import ResNetBuilder
+from netbuilder.zoo.resnet import create_resnet, create_resnet50, create_resnet_32x32
+from netbuilder.zoo.resnext import create_resnext
+
+__all__ = [
+    "ResNetBuilder",
+    "create_lenet",
+    "create_mlp",
+    "create_resnet",
+    "create_resnet50",
+    "create_resnet_32x32",
+    "create_resnext",
+]

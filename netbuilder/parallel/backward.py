@@ -1,0 +1,113 @@
+"""The backward pass of all replicas, and the exchange of their gradients and computed parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference, gradient_name
+from netbuilder.graph.scope import DeviceScope, EmptyNameScope
+from netbuilder.model import ModelHelper
+from netbuilder.parallel.record import GradientGroup, Replicas, gradient_group
+from netbuilder.passes.devices import Devices
+from netbuilder.passes.reductions import (
+    PeerAccess,
+    allreduce,
+    broadcast,
+    gather_sparse,
+    nccl_allreduce,
+    nccl_broadcast,
+)
+from netbuilder.proto import NetDef, NetError
+
+__all__ = ["add_backward_pass", "broadcast_computed", "exchange_gradients", "group_gradients"]
+
+
+def add_backward_pass(model: ModelHelper, devices: Devices, losses: Sequence[Sequence[BlobReference]]) -> None:
+    """Differentiate the losses of all replicas together; ones on its own device seed each of them."""
+    seeds: dict[BlobReference, BlobReference] = {}
+    with EmptyNameScope():
+        for option, of_replica in zip(devices.options, losses):
+            with DeviceScope(option):
+                for loss in of_replica:
+                    seeds[loss] = model.net.ConstantFill([loss], gradient_name(loss), value=1.0)
+    model.AddGradientOperators(seeds)
+
+
+def group_gradients(
+    parameters: Sequence[str], gradients: Mapping[BlobReference, Any], devices: Devices
+) -> list[GradientGroup]:
+    """Return the gradients that belong together, in the order of the parameters; those without one are left out.
+
+    Raises:
+        NetError: the replicas disagree about whether a parameter has a gradient, or of which kind.
+    """
+    groups = []
+    for name in parameters:
+        found = [gradients.get(BlobReference(blob)) for blob in devices.copies(name)]
+        if all(gradient is None for gradient in found):
+            continue
+        having = [number for number, gradient in zip(devices.ids, found) if gradient is not None]
+        if len(having) < len(devices):
+            missing = [number for number in devices.ids if number not in having]
+            raise NetError(
+                f"parameter {name!r} has a gradient on devices {having} and none on devices {missing}; the builders "
+                "must make the same net on each device"
+            )
+        kinds = list(dict.fromkeys(gradient_group(name, gradient, devices) for gradient in found))
+        if len(kinds) > 1:
+            raise NetError(
+                f"parameter {name!r}: the replicas name its gradient differently: {', '.join(map(str, kinds))}; the "
+                "builders must make the same net on each device"
+            )
+        groups.append(kinds[0])
+    return groups
+
+
+def broadcast_computed(record: Replicas, *, use_nccl: bool, debug_info: str) -> NetDef:
+    """Return the operators that give each replica the first one's computed parameters."""
+    groups = [record.devices.copies(name) for name in record.computed]
+    make = nccl_broadcast if use_nccl else broadcast
+    return make(groups, record.devices, debug_info=debug_info)
+
+
+def exchange_gradients(
+    record: Replicas, *, use_nccl: bool, peer_access: PeerAccess | None, debug_info: str
+) -> list[NetDef]:
+    """Return the operators that give each replica the sum of all replicas' gradients.
+
+    The parameters made last come first: their gradients are ready first.
+
+    Raises:
+        NetError: a gradient is sparse, and the replicas are on the CPU.
+    """
+    devices = record.devices
+    nets: list[NetDef] = []
+    dense: list[tuple[str, ...]] = []
+    joined: set[str] = set()
+
+    def flush() -> None:
+        if dense and use_nccl:
+            nets.append(nccl_allreduce(dense, devices, debug_info=debug_info))
+        elif dense:
+            sums = allreduce(
+                dense, devices, peer_access=peer_access, hand_back=not record.shared, debug_info=debug_info
+            )
+            nets.append(sums)
+        dense.clear()
+
+    for group in reversed(record.gradients):
+        if not group.is_sparse:
+            dense.append(devices.copies(group.values))
+            continue
+        if devices.is_cpu:
+            raise NetError(
+                f"parameter {group.parameter!r} has a sparse gradient on each of the devices {devices}, and sparse "
+                "gradients of replicas on the CPU are not summed yet; make the table before Parallelize: then all "
+                "replicas use one, and it gets one update"
+            )
+        flush()
+        pair = devices.copies(group.indices), devices.copies(group.values)
+        nets.append(gather_sparse([pair], devices, debug_info=debug_info, joined=joined))
+    flush()
+    return nets

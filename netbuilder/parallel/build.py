@@ -1,0 +1,171 @@
+"""The steps of Parallelize, in their order."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.model import ModelHelper
+from netbuilder.parallel.backward import (
+    add_backward_pass,
+    broadcast_computed,
+    exchange_gradients,
+    group_gradients,
+)
+from netbuilder.parallel.caffe2_view import leave_on_model
+from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
+from netbuilder.parallel.record import Replicas
+from netbuilder.parallel.replicate import build_replicas, call_per_device, group_by_name, initial_shapes
+from netbuilder.parallel.shared_model import share_parameters
+from netbuilder.parallel.synchronise import initialised_names, require_initialised
+from netbuilder.passes.device_check import check_devices
+from netbuilder.passes.devices import Devices
+from netbuilder.passes.reductions import PeerAccess, broadcast
+
+__all__ = ["Request", "build"]
+
+Builder = Callable[[ModelHelper], Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a call of Parallelize asks for; the fields are its arguments, checked."""
+
+    devices: Devices
+    build_input: Builder
+    build_forward: Callable[[ModelHelper, float], Any]
+    update: Builder | None
+    optimize: Builder | None
+    post_sync: Builder | None
+    before_gradients: Builder | None
+    transform: Callable[[ModelHelper, int, str, int], Any] | None
+    broadcasts_computed: bool
+    use_nccl: bool
+    shared_model: bool
+    peer_access: PeerAccess | None
+    debug_info: str
+
+    @property
+    def trains(self) -> bool:
+        return self.update is not None or self.optimize is not None
+
+
+def build(model: ModelHelper, request: Request) -> Replicas:
+    """Add to ``model`` what ``request`` asks for; return the record, which the main net keeps."""
+    before = list(model.params)
+    losses = build_replicas(model, request.devices, request.build_input, request.build_forward, trains=request.trains)
+    model.Validate()
+    record = _group(model, request, before, losses)
+    if request.before_gradients is not None:
+        request.before_gradients(model)
+    optimizer = None
+    if request.trains:
+        if model.init_params:
+            require_initialised(model, record)
+        add_backward_pass(model, request.devices, losses)
+    _transform(model, request)
+    if request.trains:
+        model.Validate()
+        gradients = group_gradients(record.parameters, model.param_to_grad, record.devices)
+        record = dataclasses.replace(record, gradients=tuple(gradients))
+    if record.shared:
+        share_parameters(model, list(record.parameters), record.devices)
+    else:
+        for name in record.parameters:
+            first, *others = record.blobs(name)
+            model.parameter_copies.update(dict.fromkeys(others, first))
+    if request.trains:
+        _exchange(model, request, record)
+        optimizer = _update(model, request, record)
+        _make_equal(model, request, record)
+    elif model.init_params:
+        _warn_of_initialisers(model)
+    _finish(model, record, optimizer)
+    return record
+
+
+def _group(
+    model: ModelHelper, request: Request, before: list[BlobReference], losses: list[list[BlobReference]]
+) -> Replicas:
+    """Return the record of what the builders made."""
+    devices = request.devices
+    outside = {param for param in before if devices.replica_of(str(param)) is None}
+    shapes = initial_shapes(model.param_init_net.Proto())
+    inside = [param for param in model.params if param not in outside]
+    computed = [param for param in model.GetComputedParams("") if devices.replica_of(str(param)) is not None]
+    return Replicas(
+        devices=devices,
+        parameters=tuple(group_by_name("parameter", inside, devices, shapes)),
+        computed=tuple(group_by_name("computed parameter", computed, devices, shapes)),
+        losses=tuple(tuple(map(str, of_replica)) for of_replica in losses),
+        outside=tuple(str(param) for param in before if param in outside),
+        shared=request.shared_model,
+        broadcasts_computed=request.broadcasts_computed,
+    )
+
+
+def _transform(model: ModelHelper, request: Request) -> None:
+    if request.transform is not None:
+        devices = request.devices
+        request.transform(model, len(devices), devices.word, devices.device_type)
+
+
+def _exchange(model: ModelHelper, request: Request, record: Replicas) -> None:
+    """Add the broadcast of computed parameters and the reduction of gradients; one device needs neither."""
+    if len(record) < 2:
+        return
+    main = model.net.Proto()
+    if record.broadcasts_computed:
+        main.MergeFrom(broadcast_computed(record, use_nccl=request.use_nccl, debug_info=request.debug_info))
+    for part in exchange_gradients(
+        record, use_nccl=request.use_nccl, peer_access=request.peer_access, debug_info=request.debug_info
+    ):
+        main.MergeFrom(part)
+
+
+def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
+    """Add the parameter update; return what the optimizer's builder returned."""
+    start, optimizer = model.net.op_len, None
+    if request.optimize is not None:
+        optimizer = request.optimize(model)
+    elif request.update is not None:
+        update = request.update
+        call_per_device(request.devices, lambda replica: update(model))
+    if len(record) > 1:
+        blobs = [blob for group in record.gradients for blob in record.devices.copies(group.values)]
+        scale = LossScale(1.0 / len(record))
+        warn_of_scaled_updates(model.net.Proto().op[start:], blobs, scale, len(record))
+    return optimizer
+
+
+def _make_equal(model: ModelHelper, request: Request, record: Replicas) -> None:
+    """Let the init net end in copies of the first replica's blobs to the others, and in what the user adds."""
+    init_net = model.param_init_net.Proto()
+    names = initialised_names(init_net, record.devices)
+    groups = [record.devices.copies(name) for name in names]
+    init_net.MergeFrom(broadcast(groups, record.devices, debug_info=request.debug_info))
+    if request.post_sync is not None:
+        post_sync = request.post_sync
+        call_per_device(record.devices, lambda replica: post_sync(model))
+
+
+def _warn_of_initialisers(model: ModelHelper) -> None:
+    if model.params and model.param_init_net.op_len:
+        warnings.warn(
+            f"model {model.name!r} has no update, so it is for evaluation, but its init net makes parameters of its "
+            "own; give ModelHelper(init_params=False) to evaluate those of a trained model",
+            stacklevel=4,
+        )
+
+
+def _finish(model: ModelHelper, record: Replicas, optimizer: Any) -> None:
+    init_net, main = model.param_init_net.Proto(), model.net.Proto()
+    check_devices(main, init_net=init_net, devices=record.devices, shared=record.shared_blobs)
+    check_devices(init_net, devices=record.devices, shared=record.shared_blobs)
+    record.store(main)
+    record.store(init_net)
+    leave_on_model(model, record, optimizer)

@@ -1,0 +1,126 @@
+"""The scale of the losses: whether a builder applied it, once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.proto import NetDef, OperatorDef
+
+__all__ = ["LossScale", "warn_of_scaled_updates", "warn_of_unscaled_losses"]
+
+_FACTORS = frozenset({"scale", "value", "values", "loss_scale"})
+"""Arguments by which an operator multiplies, or fills a blob that another multiplies by."""
+
+
+class LossScale(float):
+    """The number that a forward builder is given; it remembers the numbers that were computed from it.
+
+    >>> scale = LossScale(0.5)
+    >>> auxiliary = 0.25 * scale
+    >>> auxiliary, scale.gave(0.125), scale.gave(0.25)
+    (0.125, True, False)
+    """
+
+    _made: set[np.float32]
+
+    def __new__(cls, value: float) -> LossScale:
+        scale = super().__new__(cls, value)
+        scale._made = {np.float32(value)}
+        return scale
+
+    def _note(self, value: Any) -> Any:
+        if value is NotImplemented:
+            return value
+        derived = LossScale(value)
+        self._made.add(np.float32(value))
+        derived._made = self._made
+        return derived
+
+    def __mul__(self, other: Any) -> Any:
+        return self._note(super().__mul__(other))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._note(super().__truediv__(other))
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._note(super().__rtruediv__(other))
+
+    def __neg__(self) -> Any:
+        return self._note(super().__neg__())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return float, (float(self),)
+
+    def gave(self, value: float) -> bool:
+        """Whether ``value``, as float32, is the scale or a number computed from it."""
+        return np.float32(value) in self._made
+
+
+def warn_of_unscaled_losses(
+    ops: Sequence[OperatorDef], init_net: NetDef, losses: Iterable[Any], scale: LossScale, devices: int
+) -> None:
+    """Warn of each loss that no operator on the way to it multiplies by the scale.
+
+    Args:
+        ops: what the forward builder added for one replica.
+        init_net: where constants may have been filled.
+        losses: what it returned.
+        scale: what it was given.
+        devices: number of replicas.
+    """
+    makers = {blob: op for op in [*init_net.op, *ops] for blob in op.output}
+    for loss in losses:
+        if not _is_scaled(str(loss), makers, scale):
+            warnings.warn(
+                f"loss {str(loss)!r} is not multiplied by loss_scale, so over {devices} devices the gradients add up "
+                f"to {devices} times those of one device; return model.Scale(loss, scale=loss_scale) from "
+                "forward_pass_builder_fun",
+                stacklevel=4,
+            )
+
+
+def _is_scaled(loss: str, makers: dict[str, OperatorDef], scale: LossScale) -> bool:
+    seen = {loss}
+    todo = [loss]
+    while todo:
+        op = makers.get(todo.pop())
+        if op is None:
+            continue
+        for argument in op.arg:
+            if argument.name in _FACTORS and any(map(scale.gave, [argument.f, *argument.floats])):
+                return True
+        fresh = set(op.input) - seen
+        seen |= fresh
+        todo += fresh
+    return False
+
+
+def warn_of_scaled_updates(
+    ops: Sequence[OperatorDef], gradients: Iterable[str], scale: LossScale, devices: int
+) -> None:
+    """Warn if the update divides the learning rate, or gradients, by the number of devices once more.
+
+    Args:
+        ops: what the update or optimizer builders added.
+        gradients: those of the parameters.
+        scale: what the forward builder was given.
+        devices: number of replicas.
+    """
+    scaled = dict.fromkeys(gradients, "gradient")
+    for op in ops:
+        if op.type == "LearningRate":
+            scaled[op.output[0]] = "learning rate"
+        elif op.type == "Scale" and op.input[0] in scaled:
+            factor = next((argument.f for argument in op.arg if argument.name == "scale"), 1.0)
+            if np.float32(factor) == np.float32(scale):
+                warnings.warn(
+                    f"the {scaled[op.input[0]]} {op.input[0]!r} is multiplied by 1/{devices}, and so are the losses by "
+                    "loss_scale: steps become too small; scale the losses alone",
+                    stacklevel=4,
+                )

@@ -1,0 +1,188 @@
+"""Parallelize: one net out of a model's builders, with a replica of it on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from netbuilder.graph.source import user_source
+from netbuilder.model import ModelHelper
+from netbuilder.ops.engines.peers import can_access_peer
+from netbuilder.parallel import settings
+from netbuilder.parallel.build import Request, build
+from netbuilder.parallel.record import Replicas
+from netbuilder.parallel.snapshot import unchanged_on_error
+from netbuilder.passes.reductions import PeerAccess
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
+
+__all__ = ["Parallelize", "Parallelize_CPU", "Parallelize_GPU", "Parallelize_iDeep"]
+
+Builder = Callable[[ModelHelper], Any]
+
+
+def Parallelize(
+    model_helper_obj: ModelHelper,
+    input_builder_fun: Builder,
+    forward_pass_builder_fun: Callable[[ModelHelper, float], Any],
+    param_update_builder_fun: Builder | None = None,
+    optimizer_builder_fun: Builder | None = None,
+    post_sync_builder_fun: Builder | None = None,
+    pre_grad_net_transformer_fun: Builder | None = None,
+    net_transformer_fun: Callable[[ModelHelper, int, str, int], Any] | None = None,
+    devices: Iterable[int] | None = None,
+    rendezvous: Mapping[str, Any] | None = None,
+    net_type: str = "dag",
+    broadcast_computed_params: bool = True,
+    optimize_gradient_memory: bool = False,
+    dynamic_memory_management: bool = False,
+    blobs_to_keep: Iterable[str] | None = None,
+    use_nccl: bool = False,
+    max_concurrent_distributed_ops: int = 16,
+    cpu_device: bool = False,
+    ideep: bool = False,
+    num_threads_per_device: int = 4,
+    shared_model: bool = False,
+    combine_spatial_bn: bool = False,
+    barrier_net_timeout_sec: float = 300,
+    *,
+    peer_access: PeerAccess | None = None,
+) -> Replicas:
+    """Build a model on several devices, with the exchange of gradients between them.
+
+    Each device gets a replica: the blobs that the builders make for it, under a scope of its own (``gpu_0/``,
+    ``cpu_0/``). Parameters that the model has before the call stay outside, there once and used by all replicas.
+    Without a builder of updates the net has the forward pass alone (evaluation).
+
+    Args:
+        model_helper_obj: a model without backward pass; its nets are added to.
+        input_builder_fun: adds the input of one replica; called with the model once per device, in its scopes.
+        forward_pass_builder_fun: called with the model and the loss scale, 1 / number of devices, in the same
+            place; returns the list of losses, each multiplied by that scale.
+        param_update_builder_fun: adds the update of one replica's parameters; called once per device.
+        optimizer_builder_fun: adds the update of all parameters; called once, outside of scopes.
+        post_sync_builder_fun: called with the model once per device, behind the copies that make the replicas
+            equal after initialisation.
+        pre_grad_net_transformer_fun: called with the model once, before the gradients are added.
+        net_transformer_fun: called with (model, number of devices, "cpu" or "gpu", device type) once, after the
+            gradients are added and before they are exchanged.
+        devices: their ids; None: all GPUs, or as many replicas as the CPU has cores.
+        rendezvous: not in this version (several hosts).
+        net_type: how the net is executed.
+        broadcast_computed_params: copy the first replica's running means and variances to the others in each step.
+        optimize_gradient_memory, dynamic_memory_management, blobs_to_keep: not in this version (memory planning).
+        use_nccl: GPUs: exchange gradients through NCCL instead of sums and copies.
+        max_concurrent_distributed_ops: of use with ``rendezvous`` alone.
+        cpu_device: replicas on the CPU instead of on GPUs.
+        ideep: refused: plans choose oneDNN for operators on the CPU by themselves.
+        num_threads_per_device: upper bound of the threads that run the net, for each device.
+        shared_model: CPU: one copy of each parameter for all replicas instead of one each.
+        combine_spatial_bn: not in this version (batch normalisation over all devices).
+        barrier_net_timeout_sec: of use with ``rendezvous`` alone, in seconds.
+        peer_access: GPUs: ``peer_access(a, b)`` says whether GPU a can read the memory of GPU b; None: ask the
+            driver, or expect it where there is no GPU.
+
+    Returns:
+        The record of the replicas, which the net keeps in its arguments.
+
+    Raises:
+        NetError: an argument is out of range, the model is used up, the builders return anything but a list of
+            losses or make different nets, or an operator touches a blob of another device.
+        TypeError: an argument is of the wrong type.
+        NotImplementedError: an argument asks for what this version does not have.
+        DeviceError: ``devices`` is None and there is no GPU.
+
+    If anything is raised, by a builder too, the model is as it was before.
+    """
+    settings.check_model(model_helper_obj)
+    settings.check_scope()
+    settings.check_builders(
+        param_update_builder_fun,
+        optimizer_builder_fun,
+        input_builder_fun=input_builder_fun,
+        forward_pass_builder_fun=forward_pass_builder_fun,
+        post_sync_builder_fun=post_sync_builder_fun,
+        pre_grad_net_transformer_fun=pre_grad_net_transformer_fun,
+        net_transformer_fun=net_transformer_fun,
+    )
+    settings.check_builder("forward_pass_builder_fun", forward_pass_builder_fun, "model", "loss_scale")
+    if optimize_gradient_memory and dynamic_memory_management:
+        raise NetError("give optimize_gradient_memory or dynamic_memory_management, not both: one undoes the other")
+    settings.refuse_later_arguments(
+        rendezvous=(rendezvous, rendezvous is not None, "several hosts"),
+        optimize_gradient_memory=(
+            optimize_gradient_memory,
+            bool(optimize_gradient_memory),
+            "gradients in shared blobs",
+        ),
+        dynamic_memory_management=(dynamic_memory_management, bool(dynamic_memory_management), "blobs freed early"),
+        blobs_to_keep=(blobs_to_keep, blobs_to_keep is not None, "blobs not freed early"),
+        combine_spatial_bn=(combine_spatial_bn, bool(combine_spatial_bn), "batch normalisation over all devices"),
+    )
+    _check_kind(cpu_device, ideep, shared_model)
+    _check_numbers(num_threads_per_device, net_type)
+    request = Request(
+        devices=settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA),
+        build_input=input_builder_fun,
+        build_forward=forward_pass_builder_fun,
+        update=param_update_builder_fun,
+        optimize=optimizer_builder_fun,
+        post_sync=post_sync_builder_fun,
+        before_gradients=pre_grad_net_transformer_fun,
+        transform=net_transformer_fun,
+        broadcasts_computed=bool(broadcast_computed_params),
+        use_nccl=bool(use_nccl) and not cpu_device,
+        shared_model=bool(shared_model),
+        peer_access=peer_access or can_access_peer,
+        debug_info=user_source(),
+    )
+    with unchanged_on_error(model_helper_obj):
+        model_helper_obj.net.set_type(net_type, num_threads_per_device * len(request.devices))
+        return build(model_helper_obj, request)
+
+
+def Parallelize_CPU(*args: Any, **kwargs: Any) -> Replicas:
+    """``Parallelize`` over replicas on the CPU: devices are numbers of replicas, by default one per core.
+
+    >>> from netbuilder import ModelHelper, brew
+    >>> def forward(model, loss_scale):
+    ...     pred = brew.fc(model, "data", "pred", 4, 3)
+    ...     softmax, loss = model.net.SoftmaxWithLoss([pred, "label"], ["softmax", "loss"])
+    ...     return [model.Scale(loss, scale=loss_scale)]
+    >>> def update(model):
+    ...     rate = model.param_init_net.ConstantFill([], "rate", shape=[1], value=-0.1)
+    ...     one = model.param_init_net.ConstantFill([], "one", shape=[1], value=1.0)
+    ...     for param, grad in model.get_param_to_grad(model.GetParams()).items():
+    ...         model.WeightedSum([param, one, grad, rate], param)
+    >>> model = ModelHelper("two_replicas")
+    >>> record = Parallelize_CPU(model, lambda model: None, forward, update, devices=[0, 1])
+    >>> record.blobs("pred_w")
+    ('cpu_0/pred_w', 'cpu_1/pred_w')
+    """
+    return Parallelize(*args, **{**kwargs, "cpu_device": True})
+
+
+def Parallelize_GPU(*args: Any, **kwargs: Any) -> Replicas:
+    """``Parallelize`` over NVIDIA GPUs. The net can be built on a machine without them."""
+    return Parallelize(*args, **{**kwargs, "cpu_device": False})
+
+
+def Parallelize_iDeep(*args: Any, **kwargs: Any) -> Replicas:
+    """Refused: call ``Parallelize_CPU``, whose plans choose oneDNN by themselves."""
+    return Parallelize(*args, **{**kwargs, "ideep": True})
+
+
+def _check_kind(cpu_device: bool, ideep: bool, shared_model: bool) -> None:
+    if ideep:
+        raise NetError(
+            "iDeep is no device of its own here: call Parallelize_CPU, whose plans choose oneDNN by themselves"
+        )
+    if shared_model and not cpu_device:
+        raise NetError("shared_model=True needs replicas that share memory, on the CPU; call Parallelize_CPU")
+
+
+def _check_numbers(num_threads_per_device: Any, net_type: Any) -> None:
+    if isinstance(num_threads_per_device, bool) or not isinstance(num_threads_per_device, int):
+        raise TypeError(f"num_threads_per_device must be a whole number, got {num_threads_per_device!r}")
+    if num_threads_per_device < 1:
+        raise NetError(f"num_threads_per_device must be at least 1, got {num_threads_per_device}")
+    settings.check_net_type(net_type)

@@ -1,0 +1,86 @@
+"""Predictors out of parallel models, and plain nets moved into a replica's scope."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference, blob_name, device_prefix
+from netbuilder.graph.net import Net
+from netbuilder.graph.net_copy import copy_net
+from netbuilder.graph.rename import held_nets, place_operators, rename_blobs
+from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope
+from netbuilder.model import ModelHelper
+from netbuilder.parallel.record import replicas_of
+from netbuilder.passes.extract_predictor import extract_predictor
+from netbuilder.proto import DeviceOption, NetDef, NetError
+
+__all__ = ["ConvertNetForDevice", "ExtractPredictorNet"]
+
+
+def ExtractPredictorNet(
+    model: ModelHelper | Net | NetDef, inputs: Sequence[Any], outputs: Sequence[Any], device: DeviceOption | None
+) -> tuple[Net, list[BlobReference]]:
+    """Return the first replica's part that computes ``outputs`` from ``inputs``, and the parameters it needs.
+
+    No name in the result has the replica's scope, parameters included; the net's arguments say which blobs hold
+    their values, and ``netbuilder.exchange`` reads those. Labels that only a loss needs are no parameters.
+
+    Args:
+        model: a parallel model, or a parallel net, in test mode; left unchanged.
+        inputs: blobs that will be fed, with or without the scope of the first replica.
+        outputs: blobs wanted, likewise.
+        device: where the predictor runs; None: where the first replica does.
+
+    Raises:
+        NetError: the net is not data-parallel, and as for ``passes.extract_predictor``.
+        BlobError: an input or output is not in the net.
+    """
+    net = model if isinstance(model, NetDef) else (model if isinstance(model, Net) else model.net).Proto()
+    record = replicas_of(net)
+    scope = record.devices.scopes[0]
+    predictor, parameters = extract_predictor(
+        net,
+        [_scoped(blob, scope, net) for blob in inputs],
+        [_scoped(blob, scope, net) for blob in outputs],
+        device=device,
+        renames=lambda name: name.removeprefix(scope),
+    )
+    made = Net(predictor, inplace=True)
+    return made, [BlobReference(name, made) for name in parameters]
+
+
+def _scoped(blob: Any, scope: str, net: NetDef) -> str:
+    name = blob_name(blob)
+    if name.startswith(scope):
+        return name
+    outside = any(name in op.input or name in op.output for op in net.op)
+    return name if outside else scope + name
+
+
+def ConvertNetForDevice(net: Net, device: DeviceOption | None = None) -> Net:
+    """Return a copy of a net inside the scope of a replica, all its operators on the replica's device.
+
+    Args:
+        net: a net without scopes; left unchanged.
+        device: the replica's; None: the current device scope.
+
+    Raises:
+        NetError: no device is given and no scope is active, or the device is no CPU or GPU.
+        NotImplementedError: an operator holds a net.
+    """
+    device = device if device is not None else CurrentDeviceScope()
+    if device is None:
+        raise NetError("ConvertNetForDevice: give a device, or call it inside a DeviceScope")
+    scope = device_prefix(device.device_type, device.device_id) + SEPARATOR
+    proto = net.Proto()
+    for op in proto.op:
+        if any(True for _ in held_nets(op)):
+            raise NotImplementedError(
+                f"net {proto.name!r}: operator {op.type!r} {list(op.input)} holds a net, and such operators cannot be "
+                "moved to another device yet"
+            )
+    moved = copy_net(proto)
+    rename_blobs(moved, lambda name: scope + name)
+    place_operators(moved, device)
+    return Net(moved, inplace=True)

@@ -1,0 +1,226 @@
+"""The record of replicas: which blobs of a data-parallel net are copies of one another, and what lies outside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from netbuilder.graph.blob import GradientSlice, device_prefix
+from netbuilder.graph.scope import SEPARATOR
+from netbuilder.passes.blob_devices import operator_device
+from netbuilder.passes.device_check import CROSSING
+from netbuilder.passes.devices import Devices
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, BlobError, NetDef, NetError
+from netbuilder.proto.arguments import arguments, set_argument
+
+__all__ = ["GradientGroup", "Replicas", "has_record", "replicas_of"]
+
+_KEY = "replica_"
+_PAIR = ":"  # between the indices and the values of a sparse gradient
+
+
+@dataclass(frozen=True)
+class GradientGroup:
+    """The gradients that the replicas have for one parameter; names are without the replicas' scopes.
+
+    Args:
+        parameter: the parameter.
+        values: its gradient; of a sparse one the rows.
+        indices: which rows, of a sparse one; "" of a dense one.
+    """
+
+    parameter: str
+    values: str
+    indices: str = ""
+
+    @property
+    def is_sparse(self) -> bool:
+        return bool(self.indices)
+
+    def __str__(self) -> str:
+        return f"{self.indices}{_PAIR}{self.values}" if self.is_sparse else self.values
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """What ``Parallelize`` knows about the net that it made.
+
+    Names are without the replicas' scopes, except under ``losses`` and ``outside``: ``blobs("fc_w")`` are the
+    copies of a parameter, ``devices.scopes`` the scopes.
+
+    Args:
+        devices: one per replica.
+        parameters: trained ones that each replica has, or shares (``shared``), in the order in which they were made.
+        computed: those that operators compute, such as running means.
+        gradients: of the parameters that get one.
+        losses: for each replica the full names of its losses.
+        outside: full names of the parameters made before the replicas, which are there once.
+        shared: the replicas use one copy of each parameter, the first replica's.
+        broadcasts_computed: the net copies the computed parameters of the first replica over the others'.
+    """
+
+    devices: Devices
+    parameters: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
+    gradients: tuple[GradientGroup, ...] = ()
+    losses: tuple[tuple[str, ...], ...] = field(default=())
+    outside: tuple[str, ...] = ()
+    shared: bool = False
+    broadcasts_computed: bool = True
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def blobs(self, name: str) -> tuple[str, ...]:
+        """Return the copies of a blob, one per replica; those of a shared parameter are all the first's."""
+        copies = self.devices.copies(name)
+        return copies[:1] * len(copies) if self.shared and name in self._parameter_set else copies
+
+    @cached_property
+    def _parameter_set(self) -> frozenset[str]:
+        return frozenset(self.parameters)
+
+    @property
+    def shared_blobs(self) -> tuple[str, ...]:
+        """Blobs of the first replica that all replicas read."""
+        return tuple(self.devices.scopes[0] + name for name in self.parameters) if self.shared else ()
+
+    def short_names(self, blobs: Iterable[Any], known: Iterable[str]) -> list[str]:
+        """Return names without a replica's scope for blobs given with it or without.
+
+        Args:
+            blobs: strings or references.
+            known: the short names there are.
+
+        Raises:
+            BlobError: one is not among them.
+        """
+        names = set(known)
+        result = []
+        for blob in blobs:
+            name = str(blob)
+            if name not in names:
+                name = self.devices.short_name(name)
+            if name not in names:
+                raise BlobError(
+                    f"blob {str(blob)!r}: the replicas on {self.devices} have none of this name; "
+                    f"they have {_some(sorted(names))}"
+                )
+            result.append(name)
+        return result
+
+    def store(self, net: NetDef) -> None:
+        """Write the record into the net's arguments, in the place of one that is there."""
+        found = {
+            "device_type": self.devices.device_type,
+            "devices": list(self.devices.ids),
+            "prefixes": list(self.devices.scopes),
+            "parameters": list(self.parameters),
+            "computed": list(self.computed),
+            "gradients_of": [group.parameter for group in self.gradients],
+            "gradients": [str(group) for group in self.gradients],
+            "losses": [loss for losses in self.losses for loss in losses],
+            "losses_each": [len(losses) for losses in self.losses],
+            "outside": list(self.outside),
+            "shared": self.shared,
+            "broadcasts_computed": self.broadcasts_computed,
+        }
+        for key, value in found.items():
+            set_argument(net, _KEY + key, value)
+
+    @classmethod
+    def load(cls, net: NetDef) -> Replicas:
+        """Return the record that ``store`` wrote into a net.
+
+        Raises:
+            NetError: there is none, or it is damaged.
+        """
+        found = {name[len(_KEY) :]: value for name, value in arguments(net).items() if name.startswith(_KEY)}
+        if "devices" not in found:
+            raise NetError(f"net {net.name!r} has no record of replicas: Parallelize did not make it")
+        try:
+            losses = iter(_texts(found, "losses"))
+            return cls(
+                devices=Devices(int(found["device_type"]), tuple(found["devices"])),
+                parameters=_texts(found, "parameters"),
+                computed=_texts(found, "computed"),
+                gradients=tuple(map(_gradient, _texts(found, "gradients_of"), _texts(found, "gradients"))),
+                losses=tuple(tuple(next(losses) for _ in range(n)) for n in found.get("losses_each") or ()),
+                outside=_texts(found, "outside"),
+                shared=bool(found["shared"]),
+                broadcasts_computed=bool(found["broadcasts_computed"]),
+            )
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise NetError(f"net {net.name!r}: its record of replicas is damaged: {error!r}") from error
+
+
+def _gradient(parameter: str, text: str) -> GradientGroup:
+    indices, _, values = text.rpartition(_PAIR)
+    return GradientGroup(parameter, values, indices)
+
+
+def _texts(found: dict[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(text.decode() for text in found[key] or ())
+
+
+def _some(names: Sequence[str], most: int = 12) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def has_record(net: NetDef) -> bool:
+    """Whether ``Parallelize`` made the net and stored its record."""
+    return any(argument.name == _KEY + "devices" for argument in net.arg)
+
+
+def replicas_of(net: NetDef) -> Replicas:
+    """Return the record of a data-parallel net, or what its operators' devices tell of one without.
+
+    A net that Caffe2 stored has no record. Its replicas are the devices whose operators write blobs under a scope
+    of their own ("gpu_3/"); parameters, gradients and losses stay unknown then.
+
+    Raises:
+        NetError: no operator has such a device, or one writes into the scope of another replica.
+    """
+    if has_record(net):
+        return Replicas.load(net)
+    writers: Counter[tuple[int, int]] = Counter()
+    for op in net.op:
+        device = operator_device(op, net)
+        if device.device_type in (PROTO_CPU, PROTO_CUDA):
+            scope = device_prefix(device.device_type, device.device_id) + SEPARATOR
+            writers[device.device_type, device.device_id] += sum(blob.startswith(scope) for blob in op.output)
+    found = sorted(device for device, count in writers.items() if count)
+    if not found:
+        raise NetError(
+            f"net {net.name!r} has no record of replicas, and none of its operators writes a blob under the scope of "
+            "its device (as gpu_0/ or cpu_0/), so its replicas cannot be told apart"
+        )
+    kind = found[-1][0]  # a net for GPUs has operators on the host, too
+    devices = Devices(kind, tuple(number for device_type, number in found if device_type == kind))
+    _refuse_mixed_scopes(net, devices)
+    return Replicas(devices)
+
+
+def _refuse_mixed_scopes(net: NetDef, devices: Devices) -> None:
+    for index, op in enumerate(net.op):
+        device = operator_device(op, net)
+        if device.device_type != devices.device_type or op.type in CROSSING:
+            continue
+        for blob in op.output:
+            replica = devices.replica_of(blob)
+            if replica is not None and devices.ids[replica] != device.device_id:
+                raise NetError(
+                    f"net {net.name!r} has no record of replicas, and its operators' devices contradict its scopes: "
+                    f"operator {index} {op.type} runs on device {device.device_id} and writes {blob!r}"
+                )
+
+
+def gradient_group(parameter: str, gradient: Any, devices: Devices) -> GradientGroup:
+    """Return the group that the gradient of one replica's parameter belongs to."""
+    if isinstance(gradient, GradientSlice):
+        values, indices = (devices.short_name(str(blob)) for blob in (gradient.values, gradient.indices))
+        return GradientGroup(parameter, values, indices)
+    return GradientGroup(parameter, devices.short_name(str(gradient)))

@@ -1,0 +1,133 @@
+"""The replicas: the user's builders called once per device, and what they made, grouped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.scope import SEPARATOR, DeviceScope, NameScope
+from netbuilder.model import ModelHelper
+from netbuilder.parallel.loss_scale import LossScale, warn_of_unscaled_losses
+from netbuilder.passes.devices import Devices
+from netbuilder.proto import NetDef, NetError
+
+__all__ = ["build_replicas", "call_per_device", "check_losses", "group_by_name", "initial_shapes"]
+
+
+def call_per_device(devices: Devices, function: Callable[[int], Any]) -> list[Any]:
+    """Call ``function`` with each replica's number, inside the replica's name and device scopes."""
+    results = []
+    for replica, (scope, option) in enumerate(zip(devices.scopes, devices.options)):
+        with DeviceScope(option), NameScope(scope.rstrip(SEPARATOR)):
+            results.append(function(replica))
+    return results
+
+
+def build_replicas(
+    model: ModelHelper,
+    devices: Devices,
+    build_input: Callable[[ModelHelper], Any],
+    build_forward: Callable[[ModelHelper, float], Any],
+    *,
+    trains: bool,
+) -> list[list[BlobReference]]:
+    """Build input and forward pass on each device; return the losses of each (none where it does not train).
+
+    Raises:
+        NetError: the forward builder of a net that trains returns anything but a list of losses.
+    """
+    scale = LossScale(1.0 / len(devices))
+
+    def build(replica: int) -> list[BlobReference]:
+        start = model.net.op_len
+        build_input(model)
+        losses = build_forward(model, scale)
+        if not trains:
+            return []
+        check_losses(losses, devices.scopes[replica])
+        if replica == 0 and len(devices) > 1:
+            ops = model.net.Proto().op[start:]
+            warn_of_unscaled_losses(ops, model.param_init_net.Proto(), losses, scale, len(devices))
+        return list(losses)
+
+    return call_per_device(devices, build)
+
+
+def check_losses(losses: Any, scope: str) -> None:
+    """Raise NetError unless ``losses`` is a list of references to blobs under ``scope``."""
+    rule = "forward_pass_builder_fun must return a list of the losses, as BlobReferences"
+    if not isinstance(losses, list):
+        raise NetError(f"{rule}; got {losses!r} of type {type(losses).__name__}")
+    if not losses:
+        raise NetError(f"{rule}; got an empty list: without a loss there is nothing to train")
+    for loss in losses:
+        if not isinstance(loss, BlobReference):
+            raise NetError(f"{rule}; got {loss!r} of type {type(loss).__name__} in it")
+        if not str(loss).startswith(scope):
+            raise NetError(
+                f"{rule}, made under the scope {scope!r} of the replica; got {str(loss)!r}: give operators plain "
+                "strings as output names, which get the scope"
+            )
+
+
+def group_by_name(
+    what: str, blobs: Sequence[Any], devices: Devices, shapes: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Return the names, without scope, that blobs of all replicas share, in the order of the first replica.
+
+    Args:
+        what: what they are, for errors.
+        blobs: full names of those of all replicas.
+        devices: where the replicas are.
+        shapes: full name -> shape, where known.
+
+    Raises:
+        NetError: a blob lies under no replica's scope, is missing on some device, or differs in shape.
+    """
+    having: dict[str, list[int]] = {}
+    for blob in map(str, blobs):
+        replica = devices.replica_of(blob)
+        if replica is None:
+            raise NetError(
+                f"{what} {blob!r} was made by the builders, but under no replica's scope "
+                f"({', '.join(devices.scopes)}); name it by a plain string, which gets the scope, or make it before "
+                "Parallelize if all replicas use one"
+            )
+        having.setdefault(devices.short_name(blob), []).append(replica)
+    for name, replicas in having.items():
+        if len(replicas) < len(devices):
+            there = [devices.ids[replica] for replica in replicas]
+            missing = [number for number in devices.ids if number not in there]
+            raise NetError(
+                f"{what} {name!r} is there on device {_list(there)} and missing on device {_list(missing)}; the "
+                "builders must make the same net on each device"
+            )
+        _check_shapes(what, name, devices, shapes or {})
+    return list(having)
+
+
+def _check_shapes(what: str, name: str, devices: Devices, shapes: Mapping[str, Any]) -> None:
+    found = {scope: shapes[scope + name] for scope in devices.scopes if shapes.get(scope + name) is not None}
+    if len({tuple(shape) for shape in found.values()}) > 1:
+        raise NetError(
+            f"{what} {name!r} has different shapes on the devices: "
+            + ", ".join(f"{scope + name} {list(shape)}" for scope, shape in found.items())
+        )
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def initial_shapes(init_net: NetDef) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that fills in the init net give their blobs."""
+    shapes = {}
+    for op in init_net.op:
+        if op.input:
+            continue
+        for argument in op.arg:
+            if argument.name == "shape":
+                shapes[op.output[0]] = tuple(argument.ints)
+                break
+    return shapes

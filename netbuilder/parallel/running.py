@@ -1,0 +1,166 @@
+"""A parallel model run: initialised, created, run; its learning rates and what a checkpoint of it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from netbuilder.graph.blob import BlobReference, GradientSlice
+from netbuilder.graph.scope import SEPARATOR
+from netbuilder.model import ModelHelper
+from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.ops.registry import is_registered
+from netbuilder.parallel.record import Replicas
+from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError
+from netbuilder.runtime import Workspace, default
+
+__all__ = [
+    "CreateNet",
+    "GetCheckpointParams",
+    "GetLearningRateBlobNames",
+    "RunInitNet",
+    "RunNet",
+    "stripBlobName",
+]
+
+
+def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Workspace | None = None) -> None:
+    """Run the init net once, and create the main net.
+
+    Args:
+        model: made by ``Parallelize``.
+        overwrite: run it though the model is for evaluation and would overwrite parameters that are there, and
+            replace a main net that is there.
+        workspace: where; None: the current default one.
+
+    Raises:
+        NetError: the model is not data-parallel; the main net exists already; or, for a model without updates,
+            its init net would overwrite blobs.
+        DeviceError: a GPU, or the library of an operator, is missing.
+    """
+    record = Replicas.load(model.net.Proto())
+    workspace = workspace or default.workspace()
+    init_net = model.param_init_net.Proto()
+    if not record.gradients and not overwrite:
+        _refuse_overwriting(model, init_net, workspace)
+    _require_devices(record, init_net, model.net.Proto())
+    workspace.run_net_once(init_net)
+    CreateNet(model, overwrite, workspace=workspace)
+
+
+def CreateNet(model: ModelHelper, overwrite: bool = False, *, workspace: Workspace | None = None) -> None:
+    """Create the main net in the workspace.
+
+    Args:
+        model: made by ``Parallelize``.
+        overwrite: replace a net of this name.
+        workspace: where; None: the current default one.
+
+    Raises:
+        NetError: the model is not data-parallel, or a net of this name exists.
+        DeviceError: a GPU, or the library of an operator, is missing.
+    """
+    net = model.net.Proto()
+    _require_devices(Replicas.load(net), net)
+    (workspace or default.workspace()).create_net(net, overwrite)
+
+
+def RunNet(model: ModelHelper, num_iterations: int = 1, *, workspace: Workspace | None = None) -> None:
+    """Run the main net, which was created before, so many times.
+
+    Raises:
+        NetError: the model is not data-parallel, its net was not created, or an operator failed.
+    """
+    Replicas.load(model.net.Proto())
+    if isinstance(num_iterations, bool) or num_iterations != int(num_iterations) or num_iterations < 0:
+        raise NetError(f"RunNet: num_iterations must be a whole number from 0 on, got {num_iterations!r}")
+    (workspace or default.workspace()).run_net(model.net.Name(), int(num_iterations))
+
+
+def GetLearningRateBlobNames(model: ModelHelper) -> list[str]:
+    """Return the blobs that hold the learning rates: on the CPU one for all replicas, on GPUs one each.
+
+    Raises:
+        NetError: the model is not data-parallel, or no operator in it computes a learning rate.
+    """
+    net = model.net.Proto()
+    Replicas.load(net)
+    names = list(dict.fromkeys(op.output[0] for op in net.op if op.type == "LearningRate"))
+    if not names:
+        raise NetError(f"model {model.name!r}: no LearningRate operator in its main net")
+    return names
+
+
+def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
+    """Return the blobs that training has to find again: of the first replica, and those outside.
+
+    These are parameters, computed parameters, and what the init net makes and the main net changes in each
+    step, as momenta and iteration counters are.
+
+    Raises:
+        NetError: the model is not data-parallel.
+    """
+    main = model.net.Proto()
+    record = Replicas.load(main)
+    scope = record.devices.scopes[0]
+    found = {scope + name for name in (*record.parameters, *record.computed)}.union(record.outside)
+    made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
+    for op in main.op:
+        found.update(
+            blob for blob in op.output if blob in made and (blob.startswith(scope) or _is_outside(blob, record))
+        )
+    return {BlobReference(blob) for blob in found}
+
+
+def _is_outside(blob: str, record: Replicas) -> bool:
+    return record.devices.replica_of(blob) is None
+
+
+def stripBlobName(param: object) -> str:
+    """Return a blob's name without the first level of its scope; a sparse gradient gives "indices:values".
+
+    >>> stripBlobName("gpu_0/layer/w")
+    'layer/w'
+
+    Raises:
+        NetError: the name has no scope.
+    """
+    if isinstance(param, GradientSlice):
+        return f"{stripBlobName(param.indices)}:{stripBlobName(param.values)}"
+    first, separator, rest = str(param).partition(SEPARATOR)
+    if not separator:
+        raise NetError(f"blob {first!r} has no scope to strip: its name has no {SEPARATOR!r}")
+    return rest
+
+
+def _refuse_overwriting(model: ModelHelper, init_net: NetDef, workspace: Workspace) -> None:
+    there = [blob for blob in _outputs(init_net) if workspace.has(blob)]
+    if there:
+        raise NetError(
+            f"model {model.name!r} is for evaluation, and its init net would overwrite {there[:4]}"
+            f"{' and more' if len(there) > 4 else ''}, which the workspace holds; make it with "
+            "ModelHelper(init_params=False), or give overwrite=True"
+        )
+
+
+def _outputs(net: NetDef) -> Iterable[str]:
+    return dict.fromkeys(blob for op in net.op for blob in op.output)
+
+
+def _require_devices(record: Replicas, *nets: NetDef) -> None:
+    """Raise DeviceError if a GPU of the record, or the library that its collectives need, is missing."""
+    if record.devices.device_type != PROTO_CUDA:
+        return
+    present = gpu_count()
+    if missing := [number for number in record.devices.ids if number >= present]:
+        there = f"this machine has {list(range(present))}" if present else "this machine has none that can be used"
+        raise DeviceError(
+            f"net {nets[-1].name!r} needs GPUs {list(record.devices.ids)}, of which {missing} are missing: {there}; "
+            "install NVIDIA's driver and the extra netbuilder[gpu] (CuPy), name other devices, or build with "
+            "Parallelize_CPU"
+        )
+    collectives = sorted({op.type for net in nets for op in net.op if op.type.startswith("NCCL")})
+    if lacking := [op_type for op_type in collectives if not is_registered(op_type)]:
+        raise DeviceError(
+            f"net {nets[-1].name!r} needs the operators {lacking} of NCCL, which this version does not have; build it "
+            "with use_nccl=False, which sums and copies between the GPUs instead"
+        )

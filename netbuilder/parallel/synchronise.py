@@ -1,0 +1,131 @@
+"""Blobs made equal on all replicas: after initialisation, after a load, and wherever a caller asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.net import Net
+from netbuilder.graph.source import user_source
+from netbuilder.model import ModelHelper
+from netbuilder.parallel.record import Replicas
+from netbuilder.passes.devices import Devices
+from netbuilder.passes.reductions import broadcast
+from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.runtime import Workspace, default
+
+__all__ = ["AddBlobSync", "FinalizeAfterCheckpoint", "Synchronize", "initialised_names", "require_initialised"]
+
+_MAKES_NO_TENSOR = frozenset(
+    {
+        "CreateBlobsQueue",
+        "CreateCommonWorld",
+        "CreateCounter",
+        "CreateDB",
+        "CreateMutex",
+        "CreateRebatchingQueue",
+    }
+)
+
+
+def initialised_names(init_net: NetDef, devices: Devices) -> list[str]:
+    """Return the names, without scope, of the tensors that the init net makes for each replica, in their order."""
+    made = dict.fromkeys(blob for op in init_net.op if op.type not in _MAKES_NO_TENSOR for blob in op.output)
+    first, *others = devices.scopes
+    names = [blob[len(first) :] for blob in made if blob.startswith(first)]
+    return [name for name in names if all(scope + name in made for scope in others)]
+
+
+def require_initialised(model: ModelHelper, record: Replicas) -> None:
+    """Raise NetError, naming them, if the init net leaves out parameters of the replicas."""
+    made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
+    wanted = [blob for name in (*record.parameters, *record.computed) for blob in dict.fromkeys(record.blobs(name))]
+    if missing := [blob for blob in wanted if blob not in made]:
+        raise NetError(
+            f"model {model.name!r}: the init net makes no value for the parameters {missing}; let param_init_net fill "
+            "them, or make tables that all replicas use before Parallelize"
+        )
+
+
+def FinalizeAfterCheckpoint(
+    model: ModelHelper,
+    blobs: Iterable[Any] | None = None,
+    cpu_mode: bool = False,
+    *,
+    workspace: Workspace | None = None,
+) -> None:
+    """Copy the first replica's blobs over those of the others, as after a load into the first one's.
+
+    It may be called as often as wanted, with the same blobs or others.
+
+    Args:
+        model: made by ``Parallelize``.
+        blobs: strings or references, with or without a replica's scope; None: all that the init net makes.
+        cpu_mode: accepted for Caffe2's scripts; the model's record knows.
+        workspace: where the blobs are; None: the current default one.
+
+    Raises:
+        NetError: the model is not data-parallel.
+        BlobError: the replicas have no blob of that name, or it holds no value yet.
+    """
+    record = Replicas.load(model.net.Proto())
+    names = _known_names(model, record, blobs)
+    workspace = workspace or default.workspace()
+    sources = [record.devices.scopes[0] + name for name in names]
+    if missing := [blob for blob in sources if not workspace.has(blob)]:
+        raise BlobError(f"blobs {missing} are not in the workspace; run the init net, or load them, first")
+    net = _sync_net(record, names, user_source())
+    net.name = f"{model.net.Name()}_checkpoint_sync"
+    workspace.run_net_once(net)
+
+
+def AddBlobSync(model: ModelHelper, blobs: Iterable[Any], net: Net | None = None) -> None:
+    """Add operators that copy the first replica's blobs over those of the others.
+
+    Args:
+        model: made by ``Parallelize``.
+        blobs: strings or references, with or without a replica's scope.
+        net: where to add them; None: the model's main net.
+
+    Raises:
+        BlobError: the replicas have no blob of that name.
+    """
+    record = Replicas.load(model.net.Proto())
+    names = _known_names(model, record, blobs)
+    (model.net if net is None else net).extend_ops(_sync_net(record, names, user_source()).op)
+
+
+def Synchronize(model: ModelHelper, timeout_sec: float = 300) -> None:
+    """Wait for all hosts; a model on one host, the only kind that there is yet, has none to wait for.
+
+    Raises:
+        NetError: the model is not data-parallel, or the time is not above zero.
+    """
+    Replicas.load(model.net.Proto())
+    if not timeout_sec > 0:
+        raise NetError(f"Synchronize: timeout_sec must be above 0 seconds, got {timeout_sec!r}")
+
+
+def _known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) -> list[str]:
+    init_net, main = model.param_init_net.Proto(), model.net.Proto()
+    if blobs is None:
+        return [name for name in initialised_names(init_net, record.devices) if name not in _shared(record)]
+    if isinstance(blobs, (str, bytes)):
+        raise TypeError(f"blobs must be a list of strings or references, got the single string {blobs!r}")
+    names = set(record.parameters).union(record.computed)
+    scope = record.devices.scopes[0]
+    for net in (init_net, main):
+        for op in net.op:
+            names.update(blob[len(scope) :] for blob in op.output if blob.startswith(scope))
+    names.update(blob[len(scope) :] for blob in main.external_input if blob.startswith(scope))
+    found = record.short_names(map(blob_name, blobs), names)
+    return [name for name in dict.fromkeys(found) if name not in _shared(record)]
+
+
+def _shared(record: Replicas) -> Sequence[str]:
+    return record.parameters if record.shared else ()
+
+
+def _sync_net(record: Replicas, names: Sequence[str], debug_info: str) -> NetDef:
+    return broadcast([record.devices.copies(name) for name in names], record.devices, debug_info=debug_info)

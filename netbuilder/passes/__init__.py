@@ -1,0 +1,22 @@
+"""Passes: nets in, nets out. Reductions over devices, device checks, extraction of predictors."""
+
+from netbuilder.passes.blob_devices import blob_devices
+from netbuilder.passes.device_check import DeviceFault, check_devices, device_faults
+from netbuilder.passes.devices import Devices
+from netbuilder.passes.extract_predictor import extract_predictor, parameter_sources
+from netbuilder.passes.reductions import allreduce, broadcast, gather_sparse, nccl_allreduce, nccl_broadcast
+
+__all__ = [
+    "DeviceFault",
+    "Devices",
+    "allreduce",
+    "blob_devices",
+    "broadcast",
+    "check_devices",
+    "device_faults",
+    "extract_predictor",
+    "gather_sparse",
+    "nccl_allreduce",
+    "nccl_broadcast",
+    "parameter_sources",
+]

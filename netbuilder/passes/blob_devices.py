@@ -1,0 +1,54 @@
+"""On which device each blob of a net lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from netbuilder.graph.rename import held_nets
+from netbuilder.proto import DeviceOption, NetDef, OperatorDef
+
+__all__ = ["COUNTERS", "blob_devices", "operator_device"]
+
+COUNTERS = frozenset({"Iter", "AtomicIter"})
+"""Operators whose blobs lie on the host, whatever device they are given."""
+
+_HOST = DeviceOption()
+
+
+def operator_device(op: OperatorDef, net: NetDef) -> DeviceOption:
+    """Return the device of an operator: its own, or its net's, or CPU 0. It is not to be changed."""
+    if op.HasField("device_option"):
+        return op.device_option
+    return net.device_option if net.HasField("device_option") else _HOST
+
+
+def blob_devices(nets: Iterable[NetDef]) -> dict[str, DeviceOption]:
+    """Return the device of each blob: that of the first operator that touches it.
+
+    Args:
+        nets: in the order in which they run, an init net before its main net. Nets held by operators count as
+            written where their operator stands.
+
+    >>> from netbuilder.proto.arguments import make_device_option, make_op
+    >>> op = make_op("Relu", ["x"], ["y"], device_option=make_device_option(1, 3))
+    >>> blob_devices([NetDef(op=[op])])["y"].device_id
+    3
+    """
+    found: dict[str, DeviceOption] = {}
+    for net in nets:
+        _add_devices(net, found)
+    return found
+
+
+def _add_devices(net: NetDef, found: dict[str, DeviceOption]) -> None:
+    shared: dict[tuple[int, int], DeviceOption] = {}  # one message per device, not one per operator
+    for op in net.op:
+        device = _HOST if op.type in COUNTERS else operator_device(op, net)
+        device = shared.setdefault((device.device_type, device.device_id), device)
+        for blob in op.input:
+            found.setdefault(blob, device)
+        for blob in op.output:
+            found.setdefault(blob, device)
+        if op.arg:
+            for held in held_nets(op):
+                _add_devices(held, found)

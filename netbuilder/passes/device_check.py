@@ -1,0 +1,193 @@
+"""The check that no operator reads or writes a blob of another device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from netbuilder.graph.rename import held_nets
+from netbuilder.passes.blob_devices import COUNTERS, operator_device
+from netbuilder.passes.devices import Devices
+from netbuilder.passes.reductions import TREE_SUM_NAME
+from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
+
+__all__ = ["CROSSING", "DeviceFault", "check_devices", "device_faults"]
+
+CROSSING = frozenset(
+    {
+        "Allgather",
+        "Allreduce",
+        "Broadcast",
+        "Concat",
+        "Copy",
+        "CopyCPUToGPU",
+        "CopyFromCPUInput",
+        "CopyGPUToCPU",
+        "CopyOnDeviceLike",
+        "EnsureCPUOutput",
+        "NCCLAllGather",
+        "NCCLAllreduce",
+        "NCCLBroadcast",
+        "NCCLReduce",
+        "NCCLReduceScatter",
+        "Reduce",
+        "ReduceScatter",
+    }
+)
+"""Operators whose business is to touch blobs of several devices, by exact type."""
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class DeviceFault:
+    """An operator that touches a blob of another device.
+
+    Args:
+        index: the operator's position in its net.
+        op: the operator.
+        blob: what it touches.
+        written: as an output; else as an input.
+        blob_at, op_at: where the blob lies and the operator runs, in words.
+        remedy: what to do.
+    """
+
+    index: int
+    op: OperatorDef
+    blob: str
+    written: bool
+    blob_at: str
+    op_at: str
+    remedy: str
+
+    def __str__(self) -> str:
+        made = f", made at {self.op.debug_info}" if self.op.debug_info else ""
+        return (
+            f"operator {self.index} {self.op.type}{made}: {'output' if self.written else 'input'} {self.blob!r} "
+            f"belongs to {self.blob_at}, and the operator runs on {self.op_at}; {self.remedy}"
+        )
+
+
+def check_devices(
+    net: NetDef, *, init_net: NetDef | None = None, devices: Devices | None = None, shared: Collection[str] = ()
+) -> None:
+    """Raise NetError, naming operators and blobs, if ``device_faults`` finds any.
+
+    Args, and what is looked at: see ``device_faults``.
+    """
+    faults = list(device_faults(net, init_net=init_net, devices=devices, shared=shared))
+    if faults:
+        more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        raise NetError(f"net {net.name!r}: " + "; ".join(map(str, faults[:_SHOWN])) + more)
+
+
+def device_faults(
+    net: NetDef, *, init_net: NetDef | None = None, devices: Devices | None = None, shared: Collection[str] = ()
+) -> Iterator[DeviceFault]:
+    """Yield each operator of ``net`` that touches a blob of another device.
+
+    The nets that operators hold are looked at too. Left out are operators whose business that is (``CROSSING``, the
+    sums of an all-reduce) and those on the host in a net for GPUs. A blob under the scope of a replica is that
+    replica's. Any other lies on the GPU that makes it first, or is anybody's.
+
+    Args:
+        net: with the device of each operator; its operators are walked once.
+        init_net: run before ``net``; blobs that it makes have their device from it.
+        devices: those of the replicas, from the record that Parallelize stored; None: the net has no replicas, and
+            GPUs alone are told apart.
+        shared: blobs under one replica's scope that all may use (the parameters of a shared model).
+    """
+    owners = _Owners(net, init_net, devices, shared)
+    for index, op in enumerate(net.op):
+        yield from _faults_of(index, op, net, owners)
+        if op.arg:
+            for held in held_nets(op):
+                for inner in held.op:
+                    yield from _faults_of(index, inner, held, owners)
+
+
+Place = tuple[int, int]  # device type, device id
+
+
+class _Owners:
+    """Tells whose a blob is, and which device's blobs an operator may touch."""
+
+    def __init__(self, net: NetDef, init_net: NetDef | None, devices: Devices | None, shared: Collection[str]) -> None:
+        self.devices = devices
+        self._only_gpus = devices is None or not devices.is_cpu
+        self._known: dict[str, Place | None] = dict.fromkeys(shared)
+        if self._only_gpus:
+            self._add_made_on_gpus(net if init_net is None else init_net)
+            if init_net is not None:
+                self._add_made_on_gpus(net)
+
+    def _add_made_on_gpus(self, net: NetDef) -> None:
+        for op in net.op:
+            place = self.place(op, net)
+            if place is not None and op.type not in CROSSING:
+                for blob in op.output:
+                    if self._replica(blob) is None:
+                        self._known.setdefault(blob, place)
+
+    def _replica(self, blob: str) -> int | None:
+        return self.devices.replica_of(blob) if self.devices is not None else None
+
+    def place(self, op: OperatorDef, net: NetDef) -> Place | None:
+        """Return the device of an operator; None: it may touch anything."""
+        device = operator_device(op, net)
+        if op.type in COUNTERS or self._only_gpus and device.device_type != PROTO_CUDA:
+            return None
+        return device.device_type, device.device_id
+
+    def of(self, blob: str) -> Place | None:
+        """Return the device that a blob belongs to; None: it is anybody's."""
+        if blob in self._known:
+            return self._known[blob]
+        replica = self._replica(blob)
+        home = None
+        if replica is not None and self.devices is not None:
+            home = self.devices.device_type, self.devices.ids[replica]
+        self._known[blob] = home
+        return home
+
+
+def _faults_of(index: int, op: OperatorDef, net: NetDef, owners: _Owners) -> Iterator[DeviceFault]:
+    place = owners.place(op, net)
+    if place is None or op.type in CROSSING or _is_reduction(op, owners.devices):
+        return
+    for written, blobs in ((False, op.input), (True, op.output)):
+        for blob in blobs:
+            home = owners.of(blob)
+            if home is not None and home != place:
+                yield _fault(index, op, blob, written, home, place, owners.devices)
+
+
+def _is_reduction(op: OperatorDef, devices: Devices | None) -> bool:
+    """Whether an operator is a sum of an all-reduce: named so on GPUs, over one blob of each replica on the CPU."""
+    if op.type != "Sum":
+        return False
+    if op.name == TREE_SUM_NAME:
+        return True
+    return (
+        devices is not None and devices.is_cpu and _is_over_replicas(op.input, devices) and op.output[0] == op.input[0]
+    )
+
+
+def _is_over_replicas(blobs: Sequence[str], devices: Devices) -> bool:
+    return len(blobs) == len(devices) > 1 and tuple(blobs) == devices.copies(devices.short_name(blobs[0]))
+
+
+def _fault(
+    index: int, op: OperatorDef, blob: str, written: bool, home: Place, place: Place, devices: Devices | None
+) -> DeviceFault:
+    if devices is None or place[0] != devices.device_type or place[1] not in devices.ids:
+        remedy = "copy it first (Copy), or give the operator the blob's device (DeviceScope)"
+        return DeviceFault(index, op, blob, written, _words(home), _words(place), remedy)
+    scope = devices.scopes[devices.ids.index(place[1])]
+    own = scope + devices.short_name(blob)
+    remedy = f"it may touch blobs under {scope!r} and outside the replicas: use {own!r}, or copy the blob first (Copy)"
+    return DeviceFault(index, op, blob, written, _words(home), _words(place), remedy)
+
+
+def _words(place: Place) -> str:
+    return f"{'GPU' if place[0] == PROTO_CUDA else 'CPU'} {place[1]}"

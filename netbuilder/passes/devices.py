@@ -1,0 +1,94 @@
+"""The devices that the replicas of a data-parallel net live on, and the scopes of their blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from netbuilder.graph.blob import device_prefix
+from netbuilder.graph.scope import SEPARATOR
+from netbuilder.proto import PROTO_CPU, DeviceOption, NetError
+from netbuilder.proto.arguments import make_device_option
+
+__all__ = ["Devices"]
+
+
+@dataclass(frozen=True)
+class Devices:
+    """One device per replica, in the order of the replicas.
+
+    Args:
+        device_type: PROTO_CPU or PROTO_CUDA.
+        ids: their numbers; gaps and any order are fine, repetition is not.
+
+    >>> Devices(PROTO_CPU, (0, 3)).scopes
+    ('cpu_0/', 'cpu_3/')
+    """
+
+    device_type: int
+    ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(self.ids)) < len(self.ids):
+            raise NetError(f"devices must differ from each other, got {list(self.ids)}")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __str__(self) -> str:
+        return f"{'CPU' if self.is_cpu else 'GPU'} {', '.join(map(str, self.ids))}"
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.device_type == PROTO_CPU
+
+    @property
+    def word(self) -> str:
+        """What the scopes begin with: "cpu" or "gpu"."""
+        return device_prefix(self.device_type, 0).rpartition("_")[0]
+
+    @cached_property
+    def options(self) -> tuple[DeviceOption, ...]:
+        """The devices as messages; they are not to be changed."""
+        return tuple(make_device_option(self.device_type, number) for number in self.ids)
+
+    @cached_property
+    def scopes(self) -> tuple[str, ...]:
+        """The name scope of each replica, with the "/" behind it."""
+        return tuple(device_prefix(self.device_type, number) + SEPARATOR for number in self.ids)
+
+    @cached_property
+    def _replica_of_scope(self) -> dict[str, int]:
+        return {scope: replica for replica, scope in enumerate(self.scopes)}
+
+    def replica_of(self, blob: str) -> int | None:
+        """Return the replica whose scope ``blob`` lies in; None: it lies outside all of them.
+
+        >>> Devices(PROTO_CPU, (0, 3)).replica_of("cpu_3/fc_w")
+        1
+        """
+        return self._replica_of_scope.get(blob[: blob.find(SEPARATOR) + 1])
+
+    def short_name(self, blob: str) -> str:
+        """Return the name of a blob without its replica's scope; names outside stay as they are."""
+        scope = blob[: blob.find(SEPARATOR) + 1]
+        return blob[len(scope) :] if scope in self._replica_of_scope else blob
+
+    def copies(self, short_name: str) -> tuple[str, ...]:
+        """Return the names that a blob has on the devices, in their order.
+
+        >>> Devices(PROTO_CPU, (0, 3)).copies("fc_w")
+        ('cpu_0/fc_w', 'cpu_3/fc_w')
+        """
+        return tuple(scope + short_name for scope in self.scopes)
+
+
+def as_copies(groups: Sequence[Sequence[str]], devices: Devices) -> None:
+    """Raise NetError unless each group has one blob per device."""
+    for group in groups:
+        if len(group) != len(devices):
+            raise NetError(
+                f"the group {list(group)} must have one blob for each of {len(devices)} devices ({devices}), "
+                f"got {len(group)}"
+            )

@@ -1,0 +1,258 @@
+"""Extraction of a predictor: the operators of a net between given inputs and outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.rename import held_nets, place_operators, rename_in_operator
+from netbuilder.ops.registry import find, is_registered
+from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef
+from netbuilder.proto.arguments import arguments, make_op, set_argument
+
+__all__ = ["READERS", "extract_predictor", "parameter_sources"]
+
+READERS = frozenset(
+    {
+        "BatchDequeue",
+        "CreateBlobsQueue",
+        "CreateDB",
+        "DequeueBlobs",
+        "DequeueRebatchingQueue",
+        "ImageInput",
+        "ReadNextBatch",
+        "ReadRandomBatch",
+        "SafeDequeueBlobs",
+        "TensorProtosDBInput",
+        "VideoInput",
+    }
+)
+"""Operators that bring samples into a net, by exact type; what they make is an input of a predictor."""
+
+_SOURCES = "parameter_sources"
+_NAMES = "parameter_names"
+
+
+def extract_predictor(
+    net: NetDef,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    *,
+    device: DeviceOption | None = None,
+    renames: Mapping[str, str] | Callable[[str], str] | None = None,
+    disabled: Collection[Any] = (),
+) -> tuple[NetDef, list[str]]:
+    """Return the part of a net that computes ``outputs`` from ``inputs``, and the parameters it needs.
+
+    The outputs' last versions are followed back to the inputs. An input stands for the version that its first reader
+    sees (StopGradient does not count as one). A SoftmaxWithLoss of which only the softmax is needed becomes a
+    Softmax, which needs no labels, unless the labels are among the inputs. An input that no output needs is dropped.
+
+    Args:
+        net: a net in test mode; left unchanged.
+        inputs: blobs that will be fed.
+        outputs: blobs wanted.
+        device: given to all operators; None: they keep theirs.
+        renames: new names of blobs, parameters too; the result says where their values are now (``parameter_sources``).
+        disabled: blobs that the outputs must not depend on.
+
+    Returns:
+        The net, its external inputs first the inputs and then the parameters; and the parameters.
+
+    Raises:
+        BlobError: an input is read, or an output is made, by no operator.
+        NetError: a name is given twice or is input and output; no input leads to an output; an output depends on a
+            disabled blob, on a reader or on the backward pass; an operator is in training mode; a renamed blob
+            gets the name of another.
+        NotImplementedError: a renamed blob occurs in an operator that holds nets.
+    """
+    given, wanted = _names("inputs", inputs), _names("outputs", outputs)
+    if both := [blob for blob in wanted if blob in given]:
+        raise NetError(f"net {net.name!r}: blobs cannot be both input and output of a predictor, got {both}")
+    first_read = _first_readers(net, given)
+    _check_made(net, wanted)
+    kept, used, parameters = _slice(net, first_read, wanted, {blob_name(b) for b in disabled})
+    if not used:
+        raise NetError(f"net {net.name!r}: no input leads to an output; inputs {given}, outputs {wanted}")
+    for index, op in kept:
+        _check_mode(net, index, op)
+    result = NetDef(name=net.name + "_predict" if net.name else "predict")
+    result.op.extend(op for _, op in kept)
+    if device is not None:
+        place_operators(result, device)
+    ordered = [blob for blob in given if blob in used]
+    rename = _renaming(renames)
+    _rename(result, rename, [*ordered, *parameters])
+    result.external_input.extend(map(rename, [*ordered, *parameters]))
+    result.external_output.extend(map(rename, wanted))
+    names = list(map(rename, parameters))
+    if names != parameters:
+        set_argument(result, _NAMES, names)
+        set_argument(result, _SOURCES, parameters)
+    return result, names
+
+
+def parameter_sources(net: NetDef) -> dict[str, str]:
+    """Return, for each parameter that extraction renamed, the blob that holds its value in the training workspace."""
+    found = arguments(net)
+    names, sources = (found.get(key) or [] for key in (_NAMES, _SOURCES))
+    return {name.decode(): source.decode() for name, source in zip(names, sources)}
+
+
+def _names(what: str, blobs: Sequence[Any]) -> list[str]:
+    if isinstance(blobs, (str, bytes)) or not blobs:
+        raise NetError(f"{what} of a predictor: give a list of one blob or more, got {blobs!r}")
+    names = [blob_name(blob) for blob in blobs]
+    if len(set(names)) < len(names):
+        raise NetError(f"{what} of a predictor must differ from each other, got {names}")
+    return names
+
+
+def _first_readers(net: NetDef, inputs: Sequence[str]) -> dict[str, int]:
+    """Return for each input the first operator that reads it."""
+    first: dict[str, int] = {}
+    stopped: dict[str, int] = {}
+    for index, op in enumerate(net.op):
+        into = stopped if op.type == "StopGradient" else first
+        for blob in op.input:
+            into.setdefault(blob, index)
+    readers = {**stopped, **first}
+    for blob in inputs:
+        if blob not in readers:
+            raise BlobError(
+                f"net {net.name!r}: no operator reads {blob!r}, so it cannot be an input" + _near(blob, readers)
+            )
+    return {blob: readers[blob] for blob in inputs}
+
+
+def _check_made(net: NetDef, outputs: Sequence[str]) -> None:
+    made = {blob for op in net.op for blob in op.output}
+    for blob in outputs:
+        if blob not in made:
+            raise BlobError(
+                f"net {net.name!r}: no operator makes {blob!r}, so it cannot be an output" + _near(blob, made)
+            )
+
+
+def _near(blob: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(blob, known, n=3)
+    return f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+
+
+def _slice(
+    net: NetDef, first_read: Mapping[str, int], outputs: Sequence[str], disabled: Collection[str]
+) -> tuple[list[tuple[int, OperatorDef]], set[str], list[str]]:
+    """Return the operators needed with their positions, the inputs used, and the parameters in order of use."""
+    wanted_by: dict[str, str] = {blob: blob for blob in outputs}  # blob needed -> an output that needs it
+    kept: list[tuple[int, OperatorDef]] = []
+    outside = set(net.external_input)
+    for index in range(len(net.op) - 1, -1, -1):
+        op = net.op[index]
+        # What stands before an input's first reader makes another version of it: the input itself is given.
+        made = [blob for blob in op.output if blob in wanted_by and first_read.get(blob, -1) <= index]
+        if not made:
+            continue
+        output = wanted_by[made[0]]
+        if op.type in READERS:
+            raise NetError(
+                f"net {net.name!r}: output {output!r} depends on {made[0]!r}, which operator {index} {op.type} reads "
+                f"from its source; give {made[0]!r}, or a blob computed from it, as an input"
+            )
+        if op.is_gradient_op:
+            raise NetError(
+                f"net {net.name!r}: output {output!r} depends on {made[0]!r}, which operator {index} {op.type} of the "
+                "backward pass makes; a predictor holds none of it"
+            )
+        op = _without_labels(op, made, first_read)
+        kept.append((index, op))
+        for blob in made:
+            del wanted_by[blob]
+        for blob in _reads(op, outside):
+            if blob in disabled:
+                raise NetError(
+                    f"net {net.name!r}: output {output!r} depends on {blob!r}, which is disabled, "
+                    f"through operator {index} {op.type}"
+                )
+            wanted_by.setdefault(blob, output)
+    kept.reverse()
+    used = {blob for blob in first_read if blob in wanted_by}
+    order = dict.fromkeys(blob for _, op in kept for blob in _reads(op, outside))
+    return kept, used, [blob for blob in order if blob in wanted_by and blob not in used]
+
+
+def _reads(op: OperatorDef, outside: Collection[str]) -> list[str]:
+    """Return the blobs that an operator reads, those that its nets take from ``outside`` included."""
+    reads = list(op.input)
+    if op.arg:
+        reads += [blob for held in held_nets(op) for blob in held.external_input if blob in outside]
+    return reads
+
+
+def _without_labels(op: OperatorDef, needed: Collection[str], inputs: Collection[str]) -> OperatorDef:
+    if op.type != "SoftmaxWithLoss" or op.output[0] not in needed or len(needed) > 1 or op.input[1] in inputs:
+        return op
+    axis = arguments(op).get("axis")
+    softmax = make_op("Softmax", op.input[:1], op.output[:1], name=op.name, axis=axis)
+    if op.HasField("device_option"):
+        softmax.device_option.CopyFrom(op.device_option)
+    softmax.debug_info = op.debug_info
+    return softmax
+
+
+def _check_mode(net: NetDef, index: int, op: OperatorDef) -> None:
+    """Raise NetError if an operator, or one in a net it holds, is in training mode."""
+    default: Any = 1
+    if is_registered(op.type):
+        fields = dataclasses.fields(find(op.type))  # type: ignore[arg-type]
+        default = next((field.default for field in fields if field.name == "is_test"), 1)
+    if not arguments(op).get("is_test", default):
+        made = f", made at {op.debug_info}" if op.debug_info else ""
+        raise NetError(
+            f"net {net.name!r}, operator {index} {op.type} {list(op.input)} -> {list(op.output)}{made}: it is in "
+            "training mode (is_test=0); extract from a net built in test mode (is_test=1) with "
+            "ModelHelper(init_params=False)"
+        )
+    for held in held_nets(op):
+        for inner in held.op:
+            _check_mode(net, index, inner)
+
+
+def _renaming(renames: Mapping[str, str] | Callable[[str], str] | None) -> Callable[[str], str]:
+    if renames is None:
+        return lambda name: name
+    if callable(renames):
+        return renames
+    table = {blob_name(old): blob_name(new) for old, new in renames.items()}
+    return lambda name: table.get(name, name)
+
+
+def _rename(net: NetDef, rename: Callable[[str], str], external: Sequence[str]) -> None:
+    blobs = dict.fromkeys([*external, *(blob for op in net.op for blob in (*op.input, *op.output))])
+    names: dict[str, str] = {}
+    for blob in blobs:
+        other = names.setdefault(rename(blob), blob)
+        if other != blob:
+            raise NetError(f"net {net.name!r}: blobs {other!r} and {blob!r} would both be named {rename(blob)!r}")
+    if all(new == old for new, old in names.items()):
+        return
+    for op in net.op:
+        if any(True for _ in held_nets(op)) and any(rename(blob) != blob for blob in _mentions(op)):
+            raise NotImplementedError(
+                f"net {net.name!r}: operator {op.type!r} {list(op.input)} holds a net, and blobs in it cannot be "
+                "renamed yet; extract without renames"
+            )
+        rename_in_operator(op, rename)
+
+
+def _mentions(op: OperatorDef) -> set[str]:
+    """Return every blob that an operator with nets names, in its arguments too."""
+    names = {*op.input, *op.output}
+    names.update(text.decode(errors="replace") for argument in op.arg for text in argument.strings)
+    for held in held_nets(op):
+        names.update(blob for inner in held.op for blob in (*inner.input, *inner.output))
+        names.update(held.external_input, held.external_output)
+    return names

@@ -1,0 +1,21 @@
+"""Which GPUs can read each other's memory."""
+
+from __future__ import annotations
+
+import functools
+
+from netbuilder.ops.engines.arrays import array_module, gpu_count
+from netbuilder.proto import PROTO_CUDA
+
+__all__ = ["can_access_peer"]
+
+
+@functools.cache
+def can_access_peer(reader: int, owner: int) -> bool:
+    """Whether GPU ``reader`` can read the memory of GPU ``owner``.
+
+    Of GPUs that this machine does not have it is expected: a net may be built elsewhere than it runs.
+    """
+    if reader == owner or max(reader, owner) >= gpu_count():
+        return True
+    return bool(array_module(PROTO_CUDA).cuda.runtime.deviceCanAccessPeer(reader, owner))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -156,6 +157,7 @@ class Operator:
             return 0
 
 
+@functools.cache
 def _count(names: Sequence[str]) -> tuple[int, int]:
     """Return how few and how many blobs a signature allows."""
     least = sum(1 for n in names if n[-1] not in "?*")

@@ -40,6 +40,7 @@ from netbuilder.graph.scope import (
     EmptyNameScope,
     NameScope,
 )
+from netbuilder.graph.shapes import InferredShapes, infer_shapes
 from netbuilder.graph.source import user_source
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "ExecutionStep",
     "GradientRegistry",
     "GradientSlice",
+    "InferredShapes",
     "IsOperator",
     "NameScope",
     "Net",
@@ -72,6 +74,7 @@ __all__ = [
     "get_undefined_blobs",
     "gradient_name",
     "held_nets",
+    "infer_shapes",
     "operators_between",
     "rename_blobs",
     "reset_names",

@@ -56,6 +56,7 @@ class BackwardPass:
         self._gradients: list[Gradient | None] = [None] * len(self.versions.names)
         self._via = [_GIVEN] * len(self.versions.names)  # the reader that the (first share of the) gradient is from
         self._shares: dict[int, list[Share]] = {}
+        self._own: dict[tuple[int, Gradient], int] = {}  # (value, gradient) -> how many of its shares are there
         # Blob -> how many values have their gradient, or a share of it, there, and it is still to be read.
         self._pending: dict[str, int] = {}
 
@@ -69,8 +70,7 @@ class BackwardPass:
         else:
             share = Share(gradient, DeviceOption() if writer == EXTERNAL else self.ops[writer].device_option)
         self._gradients[value] = gradient
-        self._shares[value] = [share]
-        self._hold(gradient)
+        self._add_share(value, share)
         self.found[blob] = gradient
 
     def run(self) -> None:
@@ -123,13 +123,14 @@ class BackwardPass:
                 if value is not None and writers[value] <= index:
                     continue
                 if also is None:
-                    also = {name for gradient in given.values() for name in _blobs(gradient)}
-                if name not in also:
+                    also = {blob for gradient in given.values() for blob in _blobs(gradient)}
+                # An operator may read what it overwrites (SpatialBN over several devices: statistics put there later).
+                if name not in also and name not in gradient_op.output:
                     if value is None:
                         raise unknown_blob_in_gradient(self.ops, index, gradient_op, name)
                     raise overwritten(self.ops, self.versions, index, gradient_op, name)
             if len(made) > 1:
-                also = also or {name for gradient in given.values() for name in _blobs(gradient)}
+                also = also or {blob for gradient in given.values() for blob in _blobs(gradient)}
                 also.update(gradient_op.output)
 
     def _check_writes(self, index: int, made: list[OperatorDef], d_inputs: dict[int, Gradient]) -> None:
@@ -149,8 +150,7 @@ class BackwardPass:
         Example: in h = Scale(h); h = Sum(h, q), h_grad is also the gradient of q.
         """
         targets = {self.versions.inputs[index][slot] for slot, gradient in d_inputs.items() if gradient == name}
-        own = sum(share.gradient == name for value in targets for share in self._shares.get(value, ()))
-        if self._pending[name] == own:
+        if self._pending[name] == sum(self._own.get((value, name), 0) for value in targets):
             return  # the shares of one value are renamed when they are added up
         new = other_gradient_name(name, min((self.versions.versions[value] for value in targets), default=0))
         rename_in_group(made, name, new)
@@ -180,8 +180,13 @@ class BackwardPass:
                 if self._gradients[value] is None:
                     self._gradients[value] = share.gradient
                     self._via[value] = index
-                self._shares.setdefault(value, []).append(share)
-                self._hold(share.gradient)
+                self._add_share(value, share)
+
+    def _add_share(self, value: int, share: Share) -> None:
+        self._shares.setdefault(value, []).append(share)
+        key = (value, share.gradient)
+        self._own[key] = self._own.get(key, 0) + 1
+        self._hold(share.gradient)
 
     def _add_up_shares(self, index: int) -> None:
         """Add up the shares of the values of which operator ``index`` is the first reader."""

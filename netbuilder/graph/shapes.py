@@ -1,0 +1,201 @@
+"""Shape and type inference over nets that run one after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.versions import number_versions
+from netbuilder.ops.operator import Operator, TensorSpec, decode, spec_of
+from netbuilder.ops.registry import find, is_registered
+from netbuilder.proto import NetDef, NetError, OperatorDef, ShapeError
+
+__all__ = ["InferredShapes", "infer_shapes"]
+
+
+@dataclass(frozen=True)
+class InferredShapes:
+    """What is known of the blobs of some nets once all have run.
+
+    Args:
+        shapes: shape of each known blob.
+        dtypes: its element type; ``ops.operator.STRING`` for strings and for values that are no tensors.
+        unknown: the other blobs, in order of first appearance.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, np.dtype[Any]]
+    unknown: list[str]
+
+    def spec(self, blob: Any) -> TensorSpec | None:
+        """Return shape and type of a blob, None if it is unknown."""
+        name = blob_name(blob)
+        return TensorSpec(self.shapes[name], self.dtypes[name]) if name in self.shapes else None
+
+
+def infer_shapes(nets: Iterable[Any], blob_specs: Mapping[Any, Any] | None = None) -> InferredShapes:
+    """Infer the shapes and types of the blobs of nets that run in this order, such as init net and main net.
+
+    Where an operator's shapes depend on data, and behind blobs of unknown shape, blobs are unknown;
+    operators that pass shapes sideways (Sum) make inputs known from outputs and other inputs.
+
+    Args:
+        nets: nets or their messages; unchanged.
+        blob_specs: what is known beforehand: blob -> TensorSpec, array, or shape alone. It serves for blobs
+            that are there before the nets run, and for those that cannot be inferred. A shape alone is
+            taken to be float32, or whole numbers where an operator that reads the blob takes no others.
+
+    Raises:
+        ShapeError: shapes contradict each other; names net, operator, its line and its blobs.
+        ArgumentError: an operator's arguments are wrong.
+    """
+    given = {blob_name(blob): _as_spec(spec) for blob, spec in (blob_specs or {}).items()}
+    untyped = {blob_name(blob) for blob, spec in (blob_specs or {}).items() if not hasattr(spec, "dtype")}
+    protos = [net if isinstance(net, NetDef) else net.Proto() for net in nets]
+    inference = _Inference(protos, given, untyped)
+    inference.run()
+    return inference.result()
+
+
+def _as_spec(value: Any) -> TensorSpec:
+    if isinstance(value, TensorSpec):
+        return value.plain
+    if hasattr(value, "dtype"):
+        return spec_of(value)
+    return TensorSpec(tuple(int(extent) for extent in value), _ASSUMED)
+
+
+_ASSUMED = np.dtype(np.float32)
+_OTHER_TYPES = (np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.bool_))
+
+Specs = Sequence[TensorSpec | None]
+
+
+class _Inference:
+    def __init__(self, nets: Sequence[NetDef], given: Mapping[str, TensorSpec], untyped: set[str]) -> None:
+        self._nets = nets
+        self._given = given
+        self._untyped = untyped
+        self._places = [(net.name, index) for net in nets for index in range(len(net.op))]
+        self._ops = [op for net in nets for op in net.op]
+        self._operators: dict[int, Operator | None] = {}
+        self._versions = number_versions(self._ops)
+        self._specs: list[TensorSpec | None] = [None] * len(self._versions.names)
+
+    def run(self) -> None:
+        """Visit each operator, and again those whose inputs or outputs became known."""
+        versions, queue = self._versions, deque(range(len(self._ops)))
+        self._queued = set(queue)
+        for value, writer in enumerate(versions.writers):
+            if writer < 0:
+                self._specs[value] = self._given.get(versions.names[value])
+        self._work(queue)
+        for value, name in enumerate(versions.names):
+            if self._specs[value] is None and name in self._given:
+                self._specs[value] = self._given[name]
+                self._enqueue(queue, value)
+                self._work(queue)
+
+    def _work(self, queue: deque[int]) -> None:
+        while queue:
+            index = queue.popleft()
+            self._queued.discard(index)
+            self._visit(index, queue)
+
+    def _enqueue(self, queue: deque[int], value: int) -> None:
+        for index in (self._versions.writers[value], *self._versions.readers[value]):
+            if index >= 0 and index not in self._queued:
+                self._queued.add(index)
+                queue.append(index)
+
+    def _visit(self, index: int, queue: deque[int]) -> None:
+        operator = self._operator(index)
+        if operator is None:
+            return
+        values = self._versions.inputs[index], self._versions.outputs[index]
+        reads, writes = ([self._specs[value] for value in group] for group in values)
+        try:
+            found = operator.infer_partial(reads, writes)
+        except NotImplementedError:
+            return
+        except ShapeError as error:
+            retyped = self._with_other_types(operator, values[0], reads, writes, queue)
+            if retyped is None:
+                raise ShapeError(f"{self._where(index)}: {error}") from error
+            found = retyped
+        for group, specs in zip(values, found):
+            for value, spec in zip(group, specs):
+                before = self._specs[value]
+                if spec is None:
+                    continue
+                if before is None:
+                    self._specs[value] = spec.plain
+                    self._enqueue(queue, value)
+                elif before.shape != spec.shape:
+                    raise ShapeError(
+                        f"{self._where(index)}: blob {self._versions.names[value]!r} has shape {spec.shape} by this "
+                        f"operator, and {before.shape} by those that read it"
+                    )
+
+    def _with_other_types(
+        self, operator: Operator, values: Sequence[int], reads: Specs, writes: Specs, queue: deque[int]
+    ) -> tuple[Specs, Specs] | None:
+        """Infer with another type for an input of which only the shape was given; None: that is no remedy."""
+        for slot, value in enumerate(values):
+            spec = reads[slot]
+            if spec is None or self._versions.names[value] not in self._untyped:
+                continue
+            for dtype in _OTHER_TYPES:
+                tried = [*reads[:slot], spec.with_dtype(dtype), *reads[slot + 1 :]]
+                try:
+                    found = operator.infer_partial(tried, writes)
+                except ShapeError:
+                    continue
+                self._untyped.discard(self._versions.names[value])
+                self._specs[value] = spec.with_dtype(dtype)
+                self._enqueue(queue, value)
+                return found
+        return None
+
+    def _operator(self, index: int) -> Operator | None:
+        if index not in self._operators:
+            op = self._ops[index]
+            try:
+                self._operators[index] = decode(find(op.type), op) if is_registered(op.type) else None
+            except NetError as error:
+                raise type(error)(f"{self._where(index)}: {error}") from error
+        return self._operators[index]
+
+    def _where(self, index: int) -> str:
+        net, place = self._places[index]
+        op: OperatorDef = self._ops[index]
+        reads, writes = self._versions.inputs[index], self._versions.outputs[index]
+        made = f", made at {op.debug_info}" if op.debug_info else ""
+        return f"net {net!r}, operator {place} {op.type} {self._shown(reads)} -> {self._shown(writes)}{made}"
+
+    def _shown(self, values: Sequence[int]) -> str:
+        return "[" + ", ".join(f"{self._versions.names[v]} {self._shape(v)}" for v in values) + "]"
+
+    def _shape(self, value: int) -> str:
+        spec = self._specs[value]
+        return "unknown" if spec is None else str(spec.shape)
+
+    def result(self) -> InferredShapes:
+        """Return what is known of the last version of each blob."""
+        specs = {name: self._specs[value] for name, value in self._versions.last.items()}
+        for net in self._nets:
+            for name in net.external_input:
+                specs.setdefault(name, self._given.get(name))
+        for name, spec in self._given.items():
+            specs.setdefault(name, spec)
+        known = {name: spec for name, spec in specs.items() if spec is not None}
+        return InferredShapes(
+            {name: spec.shape for name, spec in known.items()},
+            {name: spec.dtype for name, spec in known.items()},
+            [name for name, spec in specs.items() if spec is None],
+        )

@@ -43,7 +43,10 @@ class Cast(Operator):
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         if self.from_type is None:
             raise GradientError("Cast: its gradient needs the argument from_type, the type of X")
-        back = {"to": data_type(self.from_type, "Cast: from_type"), "from_type": data_type(self.to, "Cast: to")}
+        back: dict[str, Any] = {
+            "to": data_type(self.from_type, "Cast: from_type"),
+            "from_type": data_type(self.to, "Cast: to"),
+        }
         return [make_op("Cast", [g.d_output("Y")], [g.d_input("X")], **back)]
 
 

@@ -29,7 +29,7 @@ class Scale(Operator):
     scale: float = 1.0
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind in "fi", self, f"X must hold signed numbers, got {x.dtype}")
+        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
         return (x.plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -38,15 +38,11 @@ class Scale(Operator):
 
 @kernel(Scale)
 def scale(op: Scale, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    if x.dtype.kind == "i":
-        return ((x * op.scale).astype(x.dtype),)
     return (x * x.dtype.type(op.scale),)
 
 
 @prepare(Scale, device=CPU)
-def _prepare_scale(op: Scale, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    if x.dtype.kind != "f":
-        return None
+def _prepare_scale(op: Scale, ctx: PlanContext, x: TensorSpec) -> Prepared:
     factor = x.dtype.type(op.scale)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:

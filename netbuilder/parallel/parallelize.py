@@ -11,7 +11,7 @@ from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.build import Request, build
 from netbuilder.parallel.record import Replicas
-from netbuilder.parallel.snapshot import unchanged_on_error
+from netbuilder.parallel.snapshot import collection_paused, unchanged_on_error
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 
@@ -135,7 +135,7 @@ def Parallelize(
         peer_access=peer_access or can_access_peer,
         debug_info=user_source(),
     )
-    with unchanged_on_error(model_helper_obj):
+    with unchanged_on_error(model_helper_obj), collection_paused():
         model_helper_obj.net.set_type(net_type, num_threads_per_device * len(request.devices))
         return build(model_helper_obj, request)
 

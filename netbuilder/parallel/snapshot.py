@@ -1,7 +1,8 @@
-"""A model as it was before, should a step of building it fail."""
+"""What surrounds the building of a model: undoing it on failure, and no garbage collection meanwhile."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ from netbuilder.graph.net import Net
 from netbuilder.model import ModelHelper
 from netbuilder.proto import NetDef
 
-__all__ = ["unchanged_on_error"]
+__all__ = ["collection_paused", "unchanged_on_error"]
 
 
 @contextmanager
@@ -45,3 +46,19 @@ def _restore(value: Any, contents: Any) -> None:
     elif isinstance(value, (dict, set)):
         value.clear()
         value.update(contents)
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Collect no garbage in the block.
+
+    A large net is a million objects that stay: walking over them again and again, as they become more, would take
+    longer than making them.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterable
 
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.rename import held_nets
+from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import DeviceOption, NetDef, OperatorDef
 
-__all__ = ["COUNTERS", "blob_devices", "operator_device"]
+__all__ = ["COUNTERS", "blob_devices", "may_hold_nets", "operator_device"]
 
 COUNTERS = frozenset({"Iter", "AtomicIter"})
 """Operators whose blobs lie on the host, whatever device they are given."""
@@ -20,6 +24,14 @@ def operator_device(op: OperatorDef, net: NetDef) -> DeviceOption:
     if op.HasField("device_option"):
         return op.device_option
     return net.device_option if net.HasField("device_option") else _HOST
+
+
+@functools.cache
+def may_hold_nets(op_type: str) -> bool:
+    """Whether operators of a type can have nets among their arguments; of unknown ones it is expected."""
+    if not is_registered(op_type):
+        return True
+    return any("NetDef" in str(field.type) for field in dataclasses.fields(find(op_type)))  # type: ignore[arg-type]
 
 
 def blob_devices(nets: Iterable[NetDef]) -> dict[str, DeviceOption]:
@@ -49,6 +61,6 @@ def _add_devices(net: NetDef, found: dict[str, DeviceOption]) -> None:
             found.setdefault(blob, device)
         for blob in op.output:
             found.setdefault(blob, device)
-        if op.arg:
+        if may_hold_nets(op.type):
             for held in held_nets(op):
                 _add_devices(held, found)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from netbuilder.graph.rename import held_nets
-from netbuilder.passes.blob_devices import COUNTERS, operator_device
+from netbuilder.passes.blob_devices import COUNTERS, may_hold_nets, operator_device
 from netbuilder.passes.devices import Devices
 from netbuilder.passes.reductions import TREE_SUM_NAME
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
@@ -98,12 +98,30 @@ def device_faults(
         shared: blobs under one replica's scope that all may use (the parameters of a shared model).
     """
     owners = _Owners(net, init_net, devices, shared)
+    scopes = dict(zip(owners.places, devices.scopes)) if devices is not None else {}
     for index, op in enumerate(net.op):
-        yield from _faults_of(index, op, net, owners)
-        if op.arg:
+        op_type = op.type
+        if op_type in CROSSING:
+            continue
+        device = operator_device(op, net)
+        own = scopes.get((device.device_type, device.device_id))
+        if own is None or not _all_under(own, op):
+            yield from _faults_of(index, op, net, owners)
+        if may_hold_nets(op_type):
             for held in held_nets(op):
                 for inner in held.op:
                     yield from _faults_of(index, inner, held, owners)
+
+
+def _all_under(scope: str, op: OperatorDef) -> bool:
+    """Whether all blobs are the replica's own, as nearly always: then there is nothing to look up."""
+    for blob in op.input:
+        if not blob.startswith(scope):
+            return False
+    for blob in op.output:
+        if not blob.startswith(scope):
+            return False
+    return True
 
 
 Place = tuple[int, int]  # device type, device id
@@ -114,6 +132,7 @@ class _Owners:
 
     def __init__(self, net: NetDef, init_net: NetDef | None, devices: Devices | None, shared: Collection[str]) -> None:
         self.devices = devices
+        self.places = [(devices.device_type, number) for number in devices.ids] if devices is not None else []
         self._only_gpus = devices is None or not devices.is_cpu
         self._known: dict[str, Place | None] = dict.fromkeys(shared)
         if self._only_gpus:
@@ -144,9 +163,7 @@ class _Owners:
         if blob in self._known:
             return self._known[blob]
         replica = self._replica(blob)
-        home = None
-        if replica is not None and self.devices is not None:
-            home = self.devices.device_type, self.devices.ids[replica]
+        home = self.places[replica] if replica is not None else None
         self._known[blob] = home
         return home
 

@@ -89,7 +89,7 @@ def relu(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
 def _bind_relu(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
     x, y = as_flat(inputs[0], np.float32), as_flat(outputs[0], np.float32)
     zero, maximum = np.float32(0), np.maximum
-    return lambda: maximum(x, zero, y)
+    return lambda: maximum(x, zero, out=y)
 
 
 def leaky_relu(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from netbuilder.model.helpers.engine import own_arguments
+
 if TYPE_CHECKING:
     from netbuilder.model.model_helper import ModelHelper
 
@@ -23,4 +25,4 @@ def db_input(model: ModelHelper, blobs_out: Any, batch_size: int, db: str, db_ty
         kwargs: further arguments of TensorProtosDBInput.
     """
     reader = model.CreateDB("dbreader_" + db, db=db, db_type=db_type)
-    return model.net.TensorProtosDBInput(reader, blobs_out, batch_size=batch_size, **kwargs)
+    return model.net.TensorProtosDBInput(reader, blobs_out, batch_size=batch_size, **own_arguments(kwargs))

@@ -180,9 +180,14 @@ class WindowArguments(Operator):
             self,
             f"a window of {kernel} (dilation {dilations}) does not fit X {x.shape} with pads {begin} and {end}",
         )
-        return Geometry(
-            kernel, strides, tuple(row[1] for row in found), tuple(row[2] for row in found), dilations, out, groups
+        ends = tuple(row[2] for row in found)
+        require(
+            self.legacy_pad != CAFFE_LEGACY_POOLING or all(e < k for e, k in zip(ends, kernel)),
+            self,
+            f"rounded up, the last window of {kernel} with strides {strides} lies outside of X {x.shape}; "
+            "use strides up to the kernel, or pads",
         )
+        return Geometry(kernel, strides, tuple(row[1] for row in found), ends, dilations, out, groups)
 
     def _along(self, extent: int, reach: int, stride: int, begin: int, end: int) -> tuple[int, int, int]:
         """Return output extent and pads along one axis."""

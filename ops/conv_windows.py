@@ -96,7 +96,7 @@ def accumulate(xp: Any, columns: Any, extents: Sequence[int], geometry: Geometry
     The reverse of ``column_matrices``.
     """
     n, channels = columns.shape[0], columns.shape[1] * columns.shape[2] // math.prod(geometry.kernel)
-    if math.prod(geometry.kernel) == 1 and tuple(small) == tuple(extents) and not any(geometry.begin):
+    if math.prod(geometry.kernel) == math.prod(geometry.strides) == 1 and not any(geometry.begin + geometry.end):
         return columns.reshape(n, channels, *extents)
     parts = columns.reshape(n, channels, *geometry.kernel, *small)
     lengths = [e + b + max(0, t) for e, b, t in zip(extents, geometry.begin, geometry.end)]

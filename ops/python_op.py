@@ -1,0 +1,244 @@
+"""Python: an operator that runs a Python function, and PythonGradient, which runs another for its gradient.
+
+A net names functions by tokens; the functions themselves live in the process that registered them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.operator import STRING, Operator
+from netbuilder.ops.registry import kernel
+from netbuilder.ops.registry import register as register_operator
+from netbuilder.proto import ArgumentError, GradientError, NetError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Python", "PythonGradient", "PythonTensor", "register", "registered"]
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class _Functions:
+    f: Function
+    grad_f: Function | None
+    pass_workspace: bool
+
+
+_functions: dict[str, _Functions] = {}
+_lock = threading.Lock()
+
+
+def register(
+    f: Function, grad_f: Function | None = None, pass_workspace: bool = False, *, token: str | None = None
+) -> str:
+    """Keep functions for Python operators; return the token by which operators name them.
+
+    Args:
+        f: ``f(inputs, outputs)``, lists of ``PythonTensor``; it fills the outputs by ``feed``, or by ``reshape`` and
+            writing into ``data``.
+        grad_f: the same for the gradient: its inputs are the forward inputs, the forward outputs and the gradients of
+            the outputs, its outputs the gradients of the inputs. None: there is no gradient.
+        pass_workspace: both get the workspace as a third argument.
+        token: the token to use; functions that had it are replaced. None: the name of ``f``, made unique.
+
+    Raises:
+        TypeError: a function cannot be called.
+    """
+    for function in (f, grad_f):
+        if function is not None and not callable(function):
+            raise TypeError(f"a Python operator needs functions, got {function!r}")
+    with _lock:
+        if token is None:
+            token = name = getattr(f, "__name__", type(f).__name__)
+            count = 0
+            while token in _functions:
+                count += 1
+                token = f"{name}:{count}"
+        _functions[token] = _Functions(f, grad_f, pass_workspace)
+    return token
+
+
+def registered(token: str) -> bool:
+    """Whether functions are kept under ``token``."""
+    return token in _functions
+
+
+class PythonTensor:
+    """A tensor that a Python function reads or fills.
+
+    >>> y = PythonTensor()
+    >>> y.reshape([2, 1]); y.data[...] = 3
+    >>> y.shape, y.data.tolist()
+    ((2, 1), [[3.0], [3.0]])
+    """
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: Any = None) -> None:
+        self._array = array
+
+    @property
+    def filled(self) -> bool:
+        return self._array is not None
+
+    @property
+    def data(self) -> Any:
+        """The elements: an array, of an output one that may be written into.
+
+        Raises:
+            NetError: the tensor has neither been shaped nor fed.
+        """
+        if self._array is None:
+            raise NetError("this output has no data yet; call reshape(shape) or feed(array) first")
+        return self._array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return () if self._array is None else tuple(self._array.shape)
+
+    def feed(self, array: Any) -> None:
+        """Set shape, type and elements from a copy of ``array``; strings become bytes."""
+        array = np.array(array)
+        if array.dtype.kind in "US":
+            flat = [s.encode() if isinstance(s, str) else bytes(s) for s in array.ravel()]
+            array = np.array(flat + [None], STRING)[:-1].reshape(array.shape)  # keeps bytes objects apart
+        self._array = array
+
+    def fetch(self) -> Any:
+        """Return a copy of the elements."""
+        return np.array(self.data)
+
+    def reshape(self, shape: Sequence[int]) -> None:
+        """Give the tensor a shape; its type stays, float32 if it has none. New elements are zero."""
+        shape = tuple(int(n) for n in shape)
+        if self._array is None:
+            self._array = np.zeros(shape, np.float32)
+        elif tuple(self._array.shape) != shape:
+            same = self._array.size == np.prod(shape, dtype=np.int64)
+            self._array = self._array.reshape(shape) if same else np.zeros(shape, self._array.dtype)
+
+    def init(self, shape: Sequence[int], dtype: Any) -> None:
+        """Give the tensor a shape and a type; its elements are zero."""
+        self._array = np.zeros(tuple(int(n) for n in shape), dtype)
+
+
+@register_operator
+@dataclass(frozen=True)
+class Python(Operator):
+    """Run the function registered under ``token`` on the inputs and outputs."""
+
+    inputs = ("X*",)
+    outputs = ("Y*",)
+    inplace = "one-to-one"
+    dynamic = True
+    stateful = True
+    token: str = ""
+    grad_output_indices: tuple[int, ...] = ()
+    grad_input_indices: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        if not self.token:
+            raise ArgumentError(
+                "Python: the argument token, which netbuilder.ops.python_op.register returns, is missing"
+            )
+        for name, indices, count in (
+            ("grad_output_indices", self.grad_output_indices, self.n_out),
+            ("grad_input_indices", self.grad_input_indices, self.n_in),
+        ):
+            for index in indices:
+                if not 0 <= index < count:
+                    raise ArgumentError(f"Python: {name} must lie in [0, {count}), got {index}")
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        if self.n_in == 0:
+            return []
+        functions = _functions.get(self.token)
+        if functions is not None and functions.grad_f is None:
+            raise GradientError(
+                f"Python: {self.token!r} has no gradient function; give grad_f, or put a StopGradient behind it"
+            )
+        inputs = [g.input(i) for i in range(self.n_in)] + [g.output(j) for j in range(self.n_out)]
+        inputs += [g.d_output(j) for j in self.grad_output_indices or range(self.n_out)]
+        outputs = [g.d_input(i) for i in self.grad_input_indices or range(self.n_in)]
+        return [make_op("PythonGradient", inputs, outputs)]
+
+
+@register_operator
+@dataclass(frozen=True)
+class PythonGradient(Operator):
+    """Run the gradient function registered under ``token``."""
+
+    inputs = ("X*",)
+    outputs = ("dX*",)
+    inplace = "one-to-one"
+    dynamic = True
+    stateful = True
+    token: str = ""
+    grad_output_indices: tuple[int, ...] = ()
+    grad_input_indices: tuple[int, ...] = ()
+
+
+def _find(op: Any) -> _Functions:
+    functions = _functions.get(op.token)
+    if functions is None:
+        raise NetError(
+            f"{op.type}: no function is registered under the token {op.token!r}; "
+            "nets with Python operators run in the process that registered their functions"
+        )
+    return functions
+
+
+def _call(function: Function, pass_workspace: bool, op: Any, ctx: RunContext, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """Run a function on tensors around host arrays; return what it left in the outputs."""
+    names = ctx.op_def
+    given = {name: _as_input(ctx, array) for name, array in zip(names.input, arrays)}
+    outputs = []
+    for name in names.output:
+        if name in given:  # in place: one tensor is both, and may be written into
+            given[name] = PythonTensor(np.array(given[name].data))
+        outputs.append(given[name] if name in given else PythonTensor(_before(ctx, name)))
+    inputs = [given[name] for name in names.input]
+    function(inputs, outputs, *([ctx.workspace] if pass_workspace else []))
+    for j, output in enumerate(outputs):
+        if not output.filled:
+            raise NetError(f"{op.type}: {op.token!r} left output {j} ({names.output[j]!r}) without a value")
+    results = (output.data for output in outputs)
+    return tuple(r if r.dtype == STRING else ctx.xp.asarray(r) for r in results)
+
+
+def _as_input(ctx: RunContext, value: Any) -> Any:
+    if not hasattr(value, "dtype"):
+        return value
+    array = ctx.host(value).view()
+    array.flags.writeable = False
+    return PythonTensor(array)
+
+
+def _before(ctx: RunContext, name: str) -> Any:
+    """Return the value that an output has before the operator runs, as an array of its own, or None."""
+    workspace = ctx.workspace
+    if workspace is None or not workspace.has(name) or workspace.spec(name) is None:
+        return None
+    value = workspace.fetch(name)
+    return value if isinstance(value, np.ndarray) else None
+
+
+@kernel(Python)
+def python(op: Python, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
+    functions = _find(op)
+    return _call(functions.f, functions.pass_workspace, op, ctx, inputs)
+
+
+@kernel(PythonGradient)
+def python_gradient(op: PythonGradient, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
+    functions = _find(op)
+    if functions.grad_f is None:
+        raise NetError(f"PythonGradient: {op.token!r} has no gradient function; register it with grad_f")
+    return _call(functions.grad_f, functions.pass_workspace, op, ctx, inputs)

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from netbuilder import ModelHelper, Parallelize_CPU
-from netbuilder.model import BlobReference
+from netbuilder.graph import BlobReference
 from netbuilder.optimizers import build_sgd
 from netbuilder.zoo.resnet import create_resnet50
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import netbuilder
 from netbuilder import ModelHelper, Workspace, brew
-from netbuilder.model import BlobReference
+from netbuilder.graph import BlobReference
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.tools.bench.worker import serve
 from netbuilder.zoo.resnet import create_resnet50

@@ -76,7 +76,7 @@ class If(Operator):
         visible = dict.fromkeys([*g.op.input, *g.op.output, *d_outputs.values()])
         read = set().union(*(_reads(branch.net.op) for branch in branches)) - {condition}
         inputs = [condition, *(name for name in visible if name in read)]
-        return [make_op("If", inputs, outer.values(), then_net=branches[0].net, else_net=branches[1].net)]
+        return [make_op("If", inputs, list(outer.values()), then_net=branches[0].net, else_net=branches[1].net)]
 
 
 def _reads(ops: Iterable[OperatorDef]) -> set[str]:

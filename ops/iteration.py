@@ -44,7 +44,7 @@ class Iter(Operator):
 def count(op: Iter, ctx: RunContext, counter: Any = None) -> tuple[Any, ...]:
     if counter is None:
         name, workspace = ctx.op_def.output[0], ctx.workspace
-        if workspace is None or not workspace.has(name):
+        if workspace is None or not workspace.has(name) or workspace.spec(name) is None:
             return (ctx.xp.ones((1,), np.int64),)
         counter = ctx.xp.asarray(workspace.fetch(name))
     return (counter + 1,)

@@ -26,7 +26,8 @@ HELPERS = {
     "conv": 'brew.conv(model, "x", "y", 3, 4, 3)',
     "conv_window": 'brew.conv(model, "x", "y", 3, 4, kernel=[3, 5], pads=[1, 1, 1, 1], strides=[2, 2])',
     "conv_no_bias": 'brew.conv(model, "x", "y", 3, 4, 3, ws_nbytes_limit=1000, no_bias=True)',
-    "conv_no_cudnn": 'brew.conv(model, "x", "y", 3, 4, 3, use_cudnn=False, cudnn_exhaustive_search=True, engine="EIGEN")',
+    "conv_no_cudnn": """brew.conv(
+    model, "x", "y", 3, 4, 3, use_cudnn=False, cudnn_exhaustive_search=True, engine="EIGEN")""",
     "conv_search": 'brew.conv(model, "x", "y", 3, 4, 3, cudnn_exhaustive_search=True, dilation=2)',
     "conv_nhwc": 'brew.conv(model, "x", "y", 5, 4, 3, order="NHWC")',
     "conv_group": """brew.conv(

@@ -1,0 +1,230 @@
+"""Net: operators as methods, names, external inputs and outputs, the live message."""
+
+import time
+
+import numpy as np
+import pytest
+
+from netbuilder.graph import BlobReference, GradientSlice, NameScope, Net, reset_names
+from netbuilder.proto import PROTO_CUDA, ArgumentError, BlobError, NetDef, NetError, OperatorDef, TensorProto
+from netbuilder.proto.arguments import arguments
+from structure import operator_text
+
+
+@pytest.fixture
+def net():
+    reset_names()
+    return Net("n")
+
+
+def test_one_call_appends_one_operator_and_returns_references(net):
+    y = net.Relu("x", "y")
+    assert isinstance(y, BlobReference) and y == "y" and y.Net() is net
+    assert net.op_len == 1 and operator_text(net.Proto().op[0]) == "Relu(x) -> y"
+    assert net.Split(y, ["a", "b"], axis=1) == ("a", "b")
+
+
+def test_names_of_outputs_as_caffe2_gives_them(net):
+    with NameScope("s"):
+        assert net.Relu("x") == "s/n/Relu"
+        assert net.Relu("x") == "s/n/Relu_2"
+        assert net.Split("x", 2) == ("s/n/Split:0", "s/n/Split:1")
+        assert net.Split("x", 2) == ("s/n/Split_2:0", "s/n/Split_2:1")
+        assert net.Split("x", 3) == ("s/n/Split_3:0", "s/n/Split_3:1", "s/n/Split:2")
+    assert net.Relu("x") == "n/Relu"
+    assert net.Relu("x") == "n/Relu_3"  # taken names are counted across scopes
+    assert (net.NextName(), net.NextName(), net.NextName("Relu")) == ("n_blob_0", "n_blob_1", "n/Relu_4")
+
+
+def test_next_blob(net):
+    net.Relu("x", "s/b")
+    assert [net.NextBlob("b"), net.NextBlob("b"), net.NextBlob("b")] == ["b", "b_auto_0", "b_auto_1"]
+    with NameScope("s"):
+        assert net.NextBlob("b") == "b_auto_2"
+        assert [net.NextScopedBlob("b"), net.NextScopedBlob("b")] == ["s/b_auto_0", "s/b_auto_1"]
+    assert [net.NextBlob(), net.NextBlob()] == ["unnamed", "unnamed_auto_0"]
+
+
+def test_net_names_are_unique():
+    reset_names()
+    assert [str(Net("n")) for _ in range(3)] == ["n", "n_1", "n_2"]
+    assert Net(NetDef(name="n")).Name() == "n_3"
+    reset_names()
+    assert Net("n").Name() == "n"
+    with pytest.raises(TypeError, match="needs a name or a NetDef, got 3"):
+        Net(3)
+
+
+def test_strings_and_references_as_inputs(net):
+    with NameScope("s"):
+        net.Sum(["a", BlobReference("b"), b"c"], BlobReference("d"))
+    assert operator_text(net.Proto().op[0]) == "Sum(s/a, b, s/c) -> d"
+
+
+def test_undefined_inputs_become_external(net):
+    net.FC(["x", "w", "b"], "h")
+    net.FC(["h", "w", "b"], "y")
+    assert net.external_inputs == ["x", "w", "b"]
+    assert net.BlobIsDefined("h") and net.BlobIsDefined(BlobReference("x")) and not net.BlobIsDefined("z")
+    assert net.UsesBlob("h") and net.UsesBlob("x") and not net.UsesBlob("y")
+    assert net.UsedBlobNames() == {"x", "w", "b", "h", "y"}
+    assert net.is_external_input("x") and not net.is_external_input("h")
+
+
+def test_declared_external_inputs_and_outputs(net):
+    assert net.AddExternalInput("x") == "x"
+    with NameScope("s"):
+        assert net.AddExternalInputs("y", "z") == ["y", "z"]
+        assert net.AddScopedExternalInputs("w") == "s/w"
+        net.Relu("w", "o")
+        net.AddScopedExternalOutputs("o")
+    net.AddExternalOutput("x")
+    assert net.external_inputs == ["x", "y", "z", "s/w"] and net.external_outputs == ["s/o", "x"]
+    with pytest.raises(NetError, match="'x' is an external input already"):
+        net.AddExternalInput("q", "x")
+    assert not net.BlobIsDefined("q")
+    with pytest.raises(BlobError, match="does not define blob 'oo'"):
+        net.AddExternalOutput("oo")
+
+
+def test_blob_references(net):
+    net.Relu("x", "hidden")
+    assert net.GetBlobRef("hidden").Net() is net
+    with pytest.raises(LookupError, match="does not define blob 'hiden'; did you mean hidden"):
+        net.GetBlobRef("hiden")
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "call"),
+    [
+        (AttributeError, "did you mean .*Relu", lambda net: net.Relux),
+        (AttributeError, "did you mean .*AddExternalInput", lambda net: net.AddExternalInpt),
+        (ArgumentError, "unknown argument 'axes'", lambda net: net.Softmax("new", axes=3)),
+        (NetError, "takes 1 inputs", lambda net: net.Softmax(["new", "newer"], "out")),
+        (NetError, "may not overwrite", lambda net: net.Softmax("new", "new")),
+        (TypeError, "got None", lambda net: net.Softmax(["new", None], "out")),
+        (TypeError, "unexpected|got", lambda net: net.Softmax(3.5)),
+    ],
+)
+def test_a_refused_call_leaves_the_net_as_it_was(net, error, match, call):
+    net.Relu("x", "y")
+    before = net.Proto().SerializeToString()
+    with pytest.raises(error, match=match):
+        call(net)
+    assert net.Proto().SerializeToString() == before
+    assert not net.BlobIsDefined("new")
+
+
+def test_the_message_is_live(net):
+    net.Relu("x", "y")
+    op = OperatorDef(type="Relu", input=["y"], output=["z"])
+    net.Proto().op.append(op)
+    assert net.BlobIsDefined("z")
+    net.Relu("z", "u")
+    assert net.external_inputs == ["x"]  # z is known to be made inside
+    del net.Proto().op[1:]
+    assert not net.BlobIsDefined("z") and not net.BlobIsDefined("u")
+    net.Proto().external_input.append("more")
+    assert net.BlobIsDefined("more")
+    net.Proto().name = "renamed"
+    assert net.Name() == "renamed"
+
+
+def test_operators_put_in_by_hand(net):
+    net.Relu("x", "y")
+    net.insert_op_at_idx(OperatorDef(type="Relu", input=["a"], output=["x"]), 0)
+    net.extend_ops([OperatorDef(type="Sum", input=["y", "q"], output=["z"])])
+    assert [operator_text(op) for op in net.Proto().op] == ["Relu(a) -> x", "Relu(x) -> y", "Sum(y, q) -> z"]
+    assert net.is_external_input("q")
+    with pytest.raises(NetError, match="has 3 operators, cannot insert one at 7"):
+        net.insert_op_at_idx(OperatorDef(), 7)
+
+
+def test_from_a_message(net):
+    net.Relu("x", "y")
+    copy = Net(net.Proto())
+    assert copy.Proto() is not net.Proto() and copy.Name() == "n_1" and net.Name() == "n"
+    assert copy.BlobIsDefined("y") and copy.Relu("y", "z") == "z" and net.op_len == 1
+    proto = NetDef(name="p")
+    assert Net(proto, inplace=True).Proto() is proto
+
+
+@pytest.mark.parametrize(
+    ("value", "op_type", "args"),
+    [
+        ([1.5, 2], "GivenTensorFill", {"shape": [2], "values": [1.5, 2.0]}),
+        (3, "GivenTensorInt64Fill", {"shape": None, "values": [3]}),
+        (np.int32([[1, 2]]), "GivenTensorIntFill", {"shape": [1, 2], "values": [1, 2]}),
+        (True, "ConstantFill", {"dtype": TensorProto.BOOL, "value": 1}),
+        ([True, False], "GivenTensorBoolFill", {"shape": [2], "values": [1, 0]}),
+        (np.float64(2.5), "GivenTensorFill", {"shape": None, "values": [2.5]}),
+    ],
+)
+def test_constants(net, value, op_type, args):
+    assert net.Const(value) == f"n/{op_type}:0"
+    op = net.Proto().op[0]
+    assert op.type == op_type and arguments(op) == args
+
+
+def test_constants_with_name_and_type(net):
+    assert net.Const([1, 2], blob_out="c", dtype=np.float32) == "c"
+    assert net.Proto().op[0].type == "GivenTensorFill"
+    for value in (1j, object(), [[1], [1, 2]]):
+        with pytest.raises(ArgumentError, match="Const: "):
+            net.Const(value)
+
+
+def test_settings_of_the_whole_net(net):
+    net.Relu("x", "y")
+    net.RunAllOnGPU(2, use_cudnn=True)
+    assert (net.Proto().device_option.device_type, net.Proto().device_option.device_id) == (PROTO_CUDA, 2)
+    assert net.Proto().op[0].engine == "CUDNN"
+    net.RunAllOnMKL()
+    assert net.Proto().device_option.device_type == 2
+    net.AddArgument("k", 3)
+    net.AddArgument("k", 4)
+    assert arguments(net.Proto()) == {"k": 4}
+    net.set_type("dag", num_workers=3)
+    assert (net.Proto().type, net.Proto().num_workers) == ("dag", 3)
+    with pytest.raises(NetError, match="at least 1, got 0"):
+        net.set_type("dag", num_workers=0)
+
+
+def test_operator_attributes_of_a_call(net):
+    net.Relu("x", "y", name="first", engine="CUDNN", control_input=["c", BlobReference("d")], arg=[])
+    op = net.Proto().op[0]
+    assert (op.name, op.engine, op.control_input) == ("first", "CUDNN", ["c", "d"])
+
+
+@pytest.mark.skipif("UnsortedSegmentMean" not in dir(Net("probe")), reason="segment operators are not registered")
+def test_deduplicated_gradient_slices(net):
+    slices = GradientSlice(BlobReference("i"), BlobReference("v"))
+    joined = net.DeduplicateGradientSlices(slices, aggregator="mean")
+    assert joined == ("n/Unique:0", "n/UnsortedSegmentMean:0")
+    assert [operator_text(op) for op in net.Proto().op] == [
+        "Unique(i) -> n/Unique:0, n/Unique:1; engine=SparseHash",
+        "UnsortedSegmentMean(v, n/Unique:1) -> n/UnsortedSegmentMean:0",
+    ]
+    with pytest.raises(NetError, match="'sum' or 'mean', got 'max'"):
+        net.DeduplicateGradientSlices(slices, aggregator="max")
+
+
+def test_attributes_that_do_not_exist(net):
+    assert hasattr(net, "Relu") and not hasattr(net, "Rleu") and not hasattr(net, "_private")
+    assert "Relu" in dir(net)
+
+
+def _append(count: int) -> float:
+    net = Net("speed")
+    start = time.perf_counter()
+    for i in range(count):
+        net.Conv(["x", "w", "b"], f"y{i}", kernel=3, pad=1, stride=2)
+        net.Relu(f"y{i}")
+    return (time.perf_counter() - start) / (2 * count)
+
+
+def test_appending_costs_the_same_in_a_long_net():
+    _append(100)
+    short, long = min(_append(200) for _ in range(3)), _append(8000)
+    assert long < 5 * short
+    assert long < 100e-6  # about 10 us

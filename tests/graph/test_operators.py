@@ -1,0 +1,82 @@
+"""Operators as builders make them: arguments of every kind, and what is refused."""
+
+import numpy as np
+import pytest
+
+from netbuilder.graph import BlobReference, CreateOperator, IsOperator, Net
+from netbuilder.proto import Argument, ArgumentError, NetError
+from netbuilder.proto.arguments import arguments
+
+
+def test_fields():
+    op = CreateOperator(
+        "Conv",
+        ["x", BlobReference("w")],
+        "y",
+        "first",
+        "c",
+        None,
+        [Argument(name="pad", i=1)],
+        "CUDNN",
+        "here",
+        kernel=3,
+    )
+    assert (op.type, op.name, op.engine, op.debug_info) == ("Conv", "first", "CUDNN", "here")
+    assert (op.input, op.output, op.control_input) == (["x", "w"], ["y"], ["c"])
+    assert arguments(op) == {"kernel": 3, "pad": 1}
+
+
+@pytest.mark.parametrize(
+    ("args", "stored"),
+    [
+        ({"kernels": [3, 1], "order": "NCHW"}, {"kernels": [3, 1], "order": b"NCHW"}),
+        ({"kernels": np.array([3, 1])}, {"kernels": [3, 1]}),
+        ({"kernel": np.int64(3), "stride": None}, {"kernel": 3}),
+        ({"kernel": True}, {"kernel": 1}),
+    ],
+)
+def test_arguments_of_every_kind(args, stored):
+    assert arguments(CreateOperator("Conv", ["x", "w"], "y", **args)) == stored
+
+
+def test_legacy_arguments_are_kept():
+    op = CreateOperator("FC", ["x", "w", "b"], "y", order="NCHW", use_cudnn=1, cudnn_exhaustive_search=0)
+    assert arguments(op) == {"order": b"NCHW", "use_cudnn": 1, "cudnn_exhaustive_search": 0}
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "make"),
+    [
+        (NetError, "unknown operator 'Rleu'; did you mean .*Relu", lambda: CreateOperator("Rleu", "x", "y")),
+        (ArgumentError, "Softmax: unknown argument 'axes'; did you mean axis", lambda: CreateOperator("Softmax", "x", "y", axes=1)),
+        (ArgumentError, "argument 'axis' must be int", lambda: CreateOperator("Softmax", "x", "y", axis="one")),
+        (ArgumentError, "cannot hold the mapping", lambda: CreateOperator("Softmax", "x", "y", axis={1: 2})),
+        (NetError, "Relu: takes 1 inputs", lambda: CreateOperator("Relu", ["x", "z"], "y")),
+        (NetError, "Relu: takes 1 outputs", lambda: CreateOperator("Relu", "x", [])),
+        (NetError, "output 0 .'x'. may not overwrite input 0", lambda: CreateOperator("Softmax", "x", "x")),
+        (TypeError, "got None", lambda: CreateOperator("Relu", None, "y")),
+        (TypeError, "got 3", lambda: CreateOperator("Relu", ["x", 3], "y")),
+    ],
+)  # fmt: skip
+def test_refusals(error, match, make):
+    for _ in range(2):  # what was refused once is not taken for checked
+        with pytest.raises(error, match=match):
+            make()
+
+
+def test_refusals_after_a_good_one_of_the_same_form():
+    CreateOperator("Softmax", "x", "y", axis=1)
+    with pytest.raises(NetError, match="may not overwrite"):
+        CreateOperator("Softmax", "x", "x", axis=1)
+    with pytest.raises(ArgumentError, match="axis"):
+        CreateOperator("Softmax", "x", "y", axis="1")
+
+
+def test_is_operator():
+    assert IsOperator("Relu") and not IsOperator("Rleu")
+
+
+def test_references_as_arguments_stand_for_their_names():
+    net = Net("n")
+    net.LearningRate("iter", "lr", base_lr=0.1, policy=BlobReference("fixed"))
+    assert arguments(net.Proto().op[0])["policy"] == b"fixed"

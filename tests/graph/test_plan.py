@@ -1,0 +1,137 @@
+"""Execution steps and plans."""
+
+import pytest
+
+from netbuilder.graph import (
+    BlobReference,
+    ExecutionStep,
+    NameScope,
+    Net,
+    Plan,
+    add_nets_in_order,
+    execution_step,
+    reset_names,
+    scoped_execution_step,
+    to_execution_step,
+)
+from netbuilder.proto import NetError
+
+
+@pytest.fixture
+def nets():
+    reset_names()
+    nets = [Net("a"), Net("b"), Net("c")]
+    for net in nets:
+        net.Relu("x", net.Name() + "_y")
+    return nets
+
+
+def test_a_step_of_nets(nets):
+    step = execution_step("train", nets[:2], num_iter=3)
+    proto = step.Proto()
+    assert (proto.name, proto.network, proto.num_iter) == ("train", ["a", "b"], 3)
+    assert step.HasNets() and not step.HasSubsteps() and step.Nets() == nets[:2] and step.Name() == "train"
+    assert execution_step("once", nets[0]).Proto().num_iter == 1
+
+
+def test_a_step_of_steps_nets_and_lists(nets):
+    inner = execution_step("inner", nets[0])
+    step = execution_step("outer", [inner, nets[1], [nets[1], nets[2]]], num_iter=2)
+    assert [(s.name, list(s.network)) for s in step.Proto().substep] == [
+        ("inner", ["a"]),
+        ("step", ["b"]),
+        ("step_1", ["b", "c"]),
+    ]
+    assert step.HasSubsteps() and step.Substeps()[0] is inner and step.Nets() == nets
+    single = execution_step("around", to_execution_step(nets[0]))
+    assert len(single.Proto().substep) == 1
+
+
+def test_settings(nets):
+    proto = execution_step(
+        "s",
+        nets[:2],
+        report_net=nets[2],
+        report_interval=5,
+        concurrent_substeps=True,
+        should_stop_blob=BlobReference("stop"),
+        only_once=True,
+        num_concurrent_instances=2,
+        create_workspace=True,
+        run_every_ms=7,
+    ).Proto()
+    assert not proto.HasField("num_iter")
+    assert (proto.report_net, proto.report_interval, proto.should_stop_blob) == ("c", 5, "stop")
+    assert (proto.num_concurrent_instances, proto.run_every_ms) == (2, 7)
+    assert proto.concurrent_substeps and proto.only_once and proto.create_workspace
+
+
+def test_names(nets):
+    with NameScope("scope"):
+        assert scoped_execution_step("s", nets[0]).Name() == "scope/s"
+    assert [to_execution_step(net).Name() for net in nets] == ["step", "step_1", "step_2"]
+    assert to_execution_step(nets, "all").Name() == "all"
+    step = ExecutionStep("s")
+    assert to_execution_step(step) is step
+
+
+def test_plans_hold_steps_and_their_nets_once(nets):
+    report = Net("report")
+    plan = Plan("plan")
+    plan.AddStep(execution_step("one", nets[:2], report_net=report, report_interval=1))
+    plan.AddStep(execution_step("two", [nets[1], nets[2]]))
+    plan.AddNets([nets[0]])
+    proto = plan.Proto()
+    assert proto.name == plan.Name() == "plan"
+    assert [net.name for net in proto.network] == ["a", "b", "report", "c"]
+    assert proto.network[0] == nets[0].Proto()
+    assert [step.name for step in proto.execution_step] == ["one", "two"]
+    assert plan.Nets() == [nets[0], nets[1], report, nets[2]] and len(plan.Steps()) == 2
+
+
+def test_a_plan_of_one_step(nets):
+    plan = Plan(to_execution_step(nets[0], "only"))
+    assert plan.Name() == "only" and plan.Nets() == [nets[0]]
+
+
+def test_nets_in_order_of_execution(nets):
+    found = [nets[2]]
+    add_nets_in_order(execution_step("s", [to_execution_step(nets[1]), nets[0], nets[1]]), found)
+    assert found == [nets[2], nets[1], nets[0]]
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "call"),
+    [
+        (NetError, "num_iter or should_stop_blob", lambda a: execution_step("s", a, num_iter=1, should_stop_blob="b")),
+        (NetError, "a net, or a list", lambda a: execution_step("s", [])),
+        (NetError, "got 3", lambda a: to_execution_step(3)),
+        (NetError, "report_interval", lambda a: execution_step("s", a, report_net=a)),
+        (NetError, "needs a step of its own", lambda a: execution_step("s", to_execution_step(a)).AddNet(a)),
+        (NetError, "cannot hold step", lambda a: execution_step("s", a).AddSubstep(ExecutionStep("t"))),
+        (TypeError, "needs a Net, got 'a'", lambda a: ExecutionStep("s").AddNet("a")),
+        (TypeError, "needs a name or an ExecutionStep", lambda a: Plan(3)),
+        (TypeError, "needs an ExecutionStep", lambda a: Plan("p").AddStep(a)),
+    ],
+)
+def test_refusals(nets, error, match, call):
+    with pytest.raises(error, match=match):
+        call(nets[0])
+
+
+def test_steps_in_use_are_fixed(nets):
+    step, outer = execution_step("s", nets[0]), ExecutionStep("outer")
+    outer.AddSubstep(step)
+    with pytest.raises(NetError, match="'s': is part of a plan or of another step"):
+        step.SetIter(3)
+    Plan("p").AddStep(outer)
+    with pytest.raises(NetError, match="'outer': is part"):
+        outer.AddSubstep(ExecutionStep("t"))
+
+
+def test_two_nets_of_one_name(nets):
+    plan = Plan("p")
+    plan.AddNets([nets[0]])
+    nets[1].Proto().name = "a"
+    with pytest.raises(NetError, match="another net named 'a'"):
+        plan.AddNets([nets[1]])

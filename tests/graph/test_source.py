@@ -1,0 +1,57 @@
+"""Every operator knows the line of the user's program that made it."""
+
+import re
+import time
+
+from netbuilder.graph import CreateOperator, Net, user_source
+
+HERE = re.compile(r"test_source\.py:\d+ in ")
+
+
+def test_operators_carry_the_calling_line():
+    net = Net("n")
+
+    def build():
+        return net.Relu("x", "y")
+
+    build()
+    net.Proto().op[0].debug_info.index("test_source.py:")
+    assert re.search(r"test_source\.py:\d+ in build$", net.Proto().op[0].debug_info)
+    assert HERE.search(CreateOperator("Relu", "x", "y").debug_info)
+
+
+def test_the_line_is_the_one_outside_the_library():
+    net = Net("n")
+    y = net.Relu("x", "y")
+    first = int(re.search(r":(\d+) in", net.Proto().op[0].debug_info).group(1))
+    y.Relu([], "z")  # two calls inside the library lie between
+    assert int(re.search(r":(\d+) in", net.Proto().op[1].debug_info).group(1)) == first + 2
+
+
+def test_gradient_operators_carry_the_forward_operators_line():
+    net = Net("n")
+    net.Sigmoid("x", "y")
+    net.AddGradientOperators(["y"])
+    forward, seed, gradient = net.Proto().op
+    assert gradient.type == "SigmoidGradient" and gradient.debug_info == forward.debug_info
+    assert HERE.search(seed.debug_info) and seed.debug_info != forward.debug_info
+
+
+def test_a_given_line_is_kept():
+    net = Net("n")
+    net.Relu("x", "y", debug_info="elsewhere")
+    assert net.Proto().op[0].debug_info == "elsewhere"
+
+
+def test_code_made_at_run_time():
+    scope = {"user_source": user_source, "__name__": "made_up"}
+    exec(compile("def f():\n    return user_source()", "/some/where/made_up.py", "exec"), scope)
+    assert scope["f"]() == "made_up.py:2 in f"
+
+
+def test_it_is_cheap():
+    user_source()
+    start = time.perf_counter()
+    for _ in range(2000):
+        user_source()
+    assert (time.perf_counter() - start) / 2000 < 20e-6  # about 0.3 us; an unread cache costs 50 and more

@@ -1,0 +1,114 @@
+"""Tensors as operators of an init net: GivenTensor fills, made and read without a Python object per element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.operator import STRING
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["SERVED_TYPES", "fill_operator", "fill_values"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_TYPES = {
+    np.dtype(np.float32): "GivenTensorFill",
+    np.dtype(np.int32): "GivenTensorIntFill",
+    np.dtype(np.int64): "GivenTensorInt64Fill",
+    np.dtype(np.int16): "GivenTensorInt16Fill",
+    np.dtype(np.bool_): "GivenTensorBoolFill",
+    np.dtype(np.uint8): "GivenTensorByteStringToUInt8Fill",
+    STRING: "GivenTensorStringFill",
+}
+_DTYPES = {op_type: dtype for dtype, op_type in _TYPES.items()}
+
+SERVED_TYPES = ("float32", "int32", "int64", "int16", "bool", "uint8", "strings")
+"""Element types that an init net can hold."""
+
+_FLOATS = 0x2D  # in the bytes of an Argument: field 5 (floats), four bytes follow
+_FLOATS_PACKED = 0x2A  # the same field as one run, which readers take, too
+
+
+def fill_operator(name: str, value: Any) -> OperatorDef:
+    """Return the operator that fills blob ``name`` with ``value``.
+
+    Args:
+        name: the blob.
+        value: an array of one of ``SERVED_TYPES``.
+
+    Raises:
+        ArgumentError: it is no array, or of another element type.
+
+    >>> fill_operator("b", np.int32([1, 2])).type
+    'GivenTensorIntFill'
+    """
+    if not isinstance(value, np.ndarray):
+        raise ArgumentError(f"blob {name!r}: an init net holds tensors, and this is {type(value).__name__} {value!r}")
+    array = value.astype(object) if value.dtype.kind in "SU" else value
+    op_type = _TYPES.get(array.dtype)
+    if op_type is None:
+        raise ArgumentError(
+            f"blob {name!r}: an init net cannot hold elements of type {array.dtype} without loss; convert them to one "
+            f"of {', '.join(SERVED_TYPES)}"
+        )
+    op = make_op(op_type, [], [name], shape=list(array.shape))
+    argument = op.arg.add(name="values")
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if array.dtype == np.float32:
+        raw = flat.astype("<f4").tobytes()
+        argument.MergeFromString(bytes([_FLOATS_PACKED]) + _varint(len(raw)) + raw)
+    elif array.dtype == np.uint8:
+        argument.strings.append(flat.tobytes())
+    elif array.dtype == STRING:
+        argument.strings.extend(text.encode() if isinstance(text, str) else text for text in flat)
+    else:
+        argument.ints.extend(flat.astype(np.int64).tolist())
+    return op
+
+
+def fill_values(op: OperatorDef) -> Array | None:
+    """Return the array that ``fill_operator`` put into an operator; None for any other operator.
+
+    Raises:
+        ArgumentError: its shape and its values do not fit.
+    """
+    dtype = _DTYPES.get(op.type)
+    found = {argument.name: argument for argument in op.arg}
+    if dtype is None or op.input or not {"shape", "values"} == found.keys():
+        return None
+    values = found["values"]
+    if dtype == np.float32:
+        flat = _floats(values)
+    elif dtype == np.uint8:
+        flat = np.frombuffer(b"".join(values.strings), np.uint8).copy()
+    elif dtype == STRING:
+        flat = np.empty(len(values.strings), object)
+        flat[:] = list(values.strings)
+    else:
+        flat = np.fromiter(values.ints, np.int64, len(values.ints)).astype(dtype)
+    shape = tuple(found["shape"].ints)
+    if flat.size != int(np.prod(shape)):
+        raise ArgumentError(f"{op.type} of {op.output[0]!r}: shape {shape} does not hold {flat.size} values")
+    return flat.reshape(shape)
+
+
+def _floats(argument: Any) -> Array:
+    alone = type(argument)()
+    alone.MergeFrom(argument)
+    alone.ClearField("name")
+    raw = np.frombuffer(alone.SerializeToString(), np.uint8)
+    if raw.size == 5 * len(argument.floats) and (raw[::5] == _FLOATS).all():
+        return raw.reshape(-1, 5)[:, 1:].copy().view("<f4").reshape(-1)
+    return np.fromiter(argument.floats, np.float32, len(argument.floats))
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,0 +1,93 @@
+"""A net and its parameters as a pair of nets, init net and predict net, under Caffe2's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from netbuilder.exchange.fills import fill_operator
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.passes.extract_predictor import parameter_sources
+from netbuilder.proto import BlobError, NetDef, NetError
+
+__all__ = ["Export", "fetch_parameters", "message_of"]
+
+PLACEHOLDER = np.zeros((1, 1), np.float32)
+"""What the init net of a pair holds for a blob that will be fed."""
+
+
+def Export(workspace: Any, net: Any, params: Iterable[Any]) -> tuple[NetDef, NetDef]:
+    """Return the init net that fills the parameters, and the predict net.
+
+    The init net fills blobs that will be fed, too, with one zero of shape (1, 1).
+
+    Args:
+        workspace: a Workspace, or a module with ``FetchBlob``.
+        net: a Net or NetDef; left unchanged.
+        params: the parameters that ``net`` reads, by name or reference.
+
+    Returns:
+        The init net, without name, and the predict net; its external outputs are what ``net`` declares and what it
+        writes and never reads.
+
+    Raises:
+        BlobError: a parameter is not in the workspace.
+        ArgumentError: a parameter is no tensor, or of a type that an init net cannot hold.
+    """
+    proto = message_of(net)
+    values = fetch_parameters(workspace, proto, params)
+    predict_net = NetDef()
+    predict_net.CopyFrom(proto)
+    needed = dict.fromkeys(undefined_inputs(proto.op))
+    known = [blob for blob in proto.external_input if blob in needed]
+    predict_net.external_input[:] = list(dict.fromkeys([*known, *needed]))
+    read = {blob for op in proto.op for blob in op.input}
+    written = [blob for op in proto.op for blob in op.output]
+    last = [blob for blob in written if blob not in read]
+    predict_net.external_output[:] = list(dict.fromkeys([*proto.external_output, *last]))
+    init_net = NetDef()
+    init_net.op.extend(fill_operator(name, value) for name, value in values.items())
+    init_net.op.extend(fill_operator(name, PLACEHOLDER) for name in predict_net.external_input if name not in values)
+    return init_net, predict_net
+
+
+def message_of(net: Any) -> NetDef:
+    """Return the message of a Net or NetDef.
+
+    Raises:
+        NetError: it is neither.
+    """
+    if isinstance(net, NetDef):
+        return net
+    proto = net.Proto() if callable(getattr(net, "Proto", None)) else None
+    if not isinstance(proto, NetDef):
+        raise NetError(f"needs a Net or NetDef, got {net!r} of type {type(net).__name__}")
+    return proto
+
+
+def fetch_parameters(workspace: Any, net: NetDef, params: Iterable[Any]) -> dict[str, Any]:
+    """Return the values of parameters by their names in ``net``.
+
+    A parameter that extraction renamed is read from the blob that the net's arguments name.
+
+    Raises:
+        BlobError: one is not in the workspace.
+    """
+    if isinstance(params, (str, bytes)):
+        raise NetError(f"params must be a list of blobs, got the single string {params!r}")
+    if isinstance(params, Mapping):
+        return {blob_name(name): np.asarray(value) for name, value in params.items()}
+    fetch = getattr(workspace, "fetch", None) or workspace.FetchBlob
+    sources = parameter_sources(net)
+    values: dict[str, Any] = {}
+    for name in map(blob_name, params):
+        source = sources.get(name, name)
+        try:
+            values[name] = fetch(source)
+        except BlobError as error:
+            called = repr(name) if name == source else f"{name!r} (blob {source!r})"
+            raise BlobError(f"net {net.name!r}: parameter {called} cannot be exported: {error}") from error
+    return values

@@ -1,0 +1,197 @@
+"""Predictor: a net with its parameters, fed by name and run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.exchange.fills import fill_values
+from netbuilder.exchange.mobile_exporter import PLACEHOLDER
+from netbuilder.graph.rename import place_operators
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, ShapeError
+from netbuilder.runtime import Workspace
+
+__all__ = ["Predictor", "check_names"]
+
+_log = logging.getLogger("netbuilder")
+
+
+class Predictor:
+    """A predict net ready to run, in a workspace of its own.
+
+    Args:
+        init_net: fills the parameters; run once, here.
+        predict_net: computes the outputs.
+        inputs: blobs that each run is given; None: the external inputs that the init net does not fill, or fills with
+            the placeholder that ``Export`` writes.
+        outputs: blobs that a run returns; None: the external outputs.
+        specs: shape and type of inputs, where known; the first extent is the batch and may differ.
+        device: where the operators run; None: where the net says.
+        workspace: None: a new one.
+
+    Raises:
+        NetError: a net is wrong, a parameter is filled by nobody, or there is no output.
+        DeviceError: the device is missing.
+
+    >>> from netbuilder.proto.arguments import make_op
+    >>> init_net = NetDef(op=[make_op("GivenTensorFill", [], ["w"], shape=[2], values=[1.0, 2.0])])
+    >>> net = NetDef(name="net", op=[make_op("Add", ["x", "w"], ["y"], broadcast=1)])
+    >>> net.external_input.extend(["x", "w"])
+    >>> net.external_output.append("y")
+    >>> Predictor(init_net, net).run(x=np.float32([[1, 1]]))
+    {'y': array([[2., 3.]], dtype=float32)}
+    """
+
+    def __init__(
+        self,
+        init_net: NetDef,
+        predict_net: NetDef,
+        *,
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        specs: Mapping[str, TensorSpec] | None = None,
+        device: DeviceOption | None = None,
+        workspace: Workspace | None = None,
+    ) -> None:
+        self.workspace = workspace if workspace is not None else Workspace()
+        self._net = NetDef()
+        self._net.CopyFrom(predict_net)
+        if device is not None:
+            place_operators(self._net, device)
+        filled, rest = _split(init_net)
+        self.inputs = tuple(inputs) if inputs is not None else _fed(predict_net, init_net, filled)
+        self.outputs = tuple(outputs) if outputs is not None else tuple(predict_net.external_output)
+        self.specs = dict(specs or {})
+        made = {blob for op in init_net.op for blob in op.output}
+        check_names(self._net, made, self.inputs, self.outputs)
+        for name, value in filled.items():
+            if name not in self.inputs:
+                self.workspace.feed(name, value, device)
+        if rest.op:
+            self.workspace.run_net_once(rest)
+        for name in self.inputs:
+            self.workspace.make(name)
+        self._name = self.workspace.create_net(self._net)
+        _log.info("predictor %r runs on %s", self._net.name, _where(self._net))
+
+    def __repr__(self) -> str:
+        return f"Predictor({self._net.name!r}, inputs={list(self.inputs)}, outputs={list(self.outputs)})"
+
+    @property
+    def net(self) -> NetDef:
+        """A copy of the predict net."""
+        copy = NetDef()
+        copy.CopyFrom(self._net)
+        return copy
+
+    def run(self, values: Mapping[str, Any] | None = None, /, **inputs: Any) -> dict[str, Any]:
+        """Return the outputs for one batch.
+
+        Args:
+            values: the inputs by name, where names are no Python identifiers.
+            inputs: the inputs by name. Lists take the type of the input, arrays must have it.
+
+        Returns:
+            The outputs by name, as NumPy arrays.
+
+        Raises:
+            BlobError: an input is missing or unknown.
+            ShapeError: an input has another type or shape than the predictor was saved with.
+            NetError, OperatorError: an operator failed.
+        """
+        given = {**(values or {}), **inputs}
+        if given.keys() != set(self.inputs):
+            missing = [name for name in self.inputs if name not in given]
+            unknown = [name for name in given if name not in self.inputs]
+            raise BlobError(
+                f"predictor {self._net.name!r} takes the inputs {list(self.inputs)}"
+                + (f"; missing: {missing}" if missing else "")
+                + (f"; unknown: {unknown}" if unknown else "")
+            )
+        arrays = {name: self._checked(name, value) for name, value in given.items()}
+        for name, array in arrays.items():
+            self.workspace.feed(name, array)
+        self.workspace.run_net(self._name)
+        return {name: self.workspace.fetch(name) for name in self.outputs}
+
+    def _checked(self, name: str, value: Any) -> Any:
+        spec = self.specs.get(name)
+        if spec is None:
+            return np.asarray(value)
+        array = value if isinstance(value, np.ndarray) else np.asarray(value, spec.dtype)
+        if array.dtype != spec.dtype:
+            raise ShapeError(
+                f"predictor {self._net.name!r}: input {name!r} must have elements of type {spec.dtype}, got "
+                f"{array.dtype}; convert it with .astype"
+            )
+        if array.ndim != spec.ndim or array.shape[1:] != spec.shape[1:]:
+            raise ShapeError(
+                f"predictor {self._net.name!r}: input {name!r} must have the shape "
+                f"({', '.join(['batch', *map(str, spec.shape[1:])])}), got {array.shape}"
+            )
+        return array
+
+
+def check_names(net: NetDef, filled: Collection[str], inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Refuse a predictor whose names do not fit.
+
+    Args:
+        net: the predict net.
+        filled: blobs that the init net makes.
+        inputs, outputs: blobs fed and wanted.
+
+    Raises:
+        NetError: the net reads what nobody gives, or no output is named.
+        BlobError: an input or output is not in the net.
+    """
+    known = {*filled, *inputs}
+    read: set[str] = set()
+    for op in net.op:
+        if missing := [blob for blob in op.input if blob not in known]:
+            raise NetError(
+                f"predictor {net.name!r}: {missing} are neither inputs ({list(inputs)}) nor filled by the init net"
+            )
+        known.update(op.output)
+        read.update(op.input)
+    if not outputs:
+        raise NetError(f"predictor {net.name!r}: the net declares no external output; name the outputs")
+    if unknown := [name for name in inputs if name not in read]:
+        raise BlobError(f"predictor {net.name!r}: no operator reads the inputs {unknown}")
+    if unknown := [name for name in outputs if name not in known]:
+        raise BlobError(f"predictor {net.name!r}: no operator makes the outputs {unknown}")
+
+
+def _split(init_net: NetDef) -> tuple[dict[str, Any], NetDef]:
+    """Return the tensors that an init net holds, and a net of its other operators."""
+    filled: dict[str, Any] = {}
+    rest = NetDef(name=init_net.name or "init")
+    for op in init_net.op:
+        value = fill_values(op)
+        if value is None:
+            rest.op.append(op)
+        else:
+            filled[op.output[0]] = value
+    return filled, rest
+
+
+def _fed(net: NetDef, init_net: NetDef, filled: Mapping[str, Any]) -> tuple[str, ...]:
+    made = {blob for op in init_net.op for blob in op.output}
+    return tuple(
+        blob for blob in net.external_input if blob not in made or blob in filled and _is_placeholder(filled[blob])
+    )
+
+
+def _is_placeholder(value: Any) -> bool:
+    return value.dtype == PLACEHOLDER.dtype and value.shape == PLACEHOLDER.shape and not value.any()
+
+
+def _where(net: NetDef) -> str:
+    def word(op: OperatorDef) -> str:
+        device = op.device_option if op.HasField("device_option") else net.device_option
+        return "the CPU" if device.device_type != 1 else f"GPU {device.device_id}"
+
+    return " and ".join(sorted({word(op) for op in net.op}))

@@ -1,0 +1,206 @@
+"""Predictors in files: init_net.pb with the weights and predict_net.pb with the net, in one folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from netbuilder.data.tensor_records import NUMPY_TYPES
+from netbuilder.exchange.fills import fill_operator
+from netbuilder.exchange.mobile_exporter import fetch_parameters, message_of
+from netbuilder.exchange.predictor import Predictor, check_names
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.graph.shapes import infer_shapes
+from netbuilder.ops.operator import TensorSpec, spec_of
+from netbuilder.proto import (
+    DeviceOption,
+    NetDef,
+    NetError,
+    ParseError,
+    TensorProto,
+    TensorShape,
+    TensorShapes,
+    files,
+)
+from netbuilder.proto.arguments import arguments, set_argument
+from netbuilder.runtime import Workspace, default
+
+__all__ = ["INIT_FILE", "PREDICT_FILE", "load_predictor", "save_predictor"]
+
+INIT_FILE, PREDICT_FILE = "init_net.pb", "predict_net.pb"
+
+_INPUTS, _OUTPUTS, _SHAPES, _WEIGHTS = (
+    "predictor_inputs",
+    "predictor_outputs",
+    "predictor_shapes",
+    "predictor_weights",
+)
+
+_DATA_TYPES = {dtype: number for number, dtype in NUMPY_TYPES.items() if number != TensorProto.BYTE}
+
+
+def save_predictor(
+    directory: str | os.PathLike[str],
+    predict_net: Any,
+    parameters: Iterable[Any] | Mapping[Any, Any] | None = None,
+    *,
+    inputs: Sequence[Any] | None = None,
+    outputs: Sequence[Any] | None = None,
+    shapes: Mapping[Any, Any] | None = None,
+    workspace: Workspace | None = None,
+) -> None:
+    """Write a predictor into a folder, which ``load_predictor`` reads.
+
+    Other readers of init_net.pb and predict_net.pb, Caffe2 among them, can read it, too.
+
+    Args:
+        directory: made if it is not there; files of an earlier predictor in it are replaced, each whole or not at all.
+        predict_net: a Net or NetDef in test mode, as ``extract_predictor`` and ``ExtractPredictorNet`` return it.
+        parameters: blobs, or a mapping of blobs to arrays; None: what the net reads from outside, but for ``inputs``.
+        inputs: blobs that will be fed; None: what the net reads from outside, but for ``parameters``.
+        outputs: blobs wanted; None: the net's external outputs.
+        shapes: shape of inputs, the batch first; others are those of the workspace's blobs of these names, if any.
+        workspace: has the parameters' values; None: the current default one.
+
+    Raises:
+        NetError: parameters and inputs overlap, are both None, or leave out what the net reads; no output is named.
+        BlobError: a parameter is not in the workspace, or an output not in the net.
+        ArgumentError: a parameter is of a type that files cannot hold.
+        OSError: the files cannot be written.
+    """
+    proto = message_of(predict_net)
+    workspace = workspace or default.workspace()
+    needed = _needed(proto)
+    fed, kept = _divide(proto, needed, inputs, parameters)
+    wanted = [blob_name(blob) for blob in outputs] if outputs is not None else list(proto.external_output)
+    values = fetch_parameters(workspace, proto, parameters if isinstance(parameters, Mapping) else kept)
+    init_net = NetDef(name=f"{proto.name}_init")
+    init_net.op.extend(fill_operator(name, values[name]) for name in kept)
+    check_names(proto, kept, fed, wanted)
+    stored = NetDef()
+    stored.CopyFrom(proto)
+    del stored.arg[:]
+    stored.arg.extend(argument for argument in proto.arg if not argument.name.startswith(("parameter_", "replica_")))
+    stored.external_input[:] = [*fed, *kept]
+    stored.external_output[:] = wanted
+    set_argument(stored, _INPUTS, fed)
+    set_argument(stored, _OUTPUTS, wanted)
+    known = _shapes(stored, values, fed, wanted, shapes, workspace)
+    set_argument(stored, _SHAPES, known.SerializeToString())
+    set_argument(stored, _WEIGHTS, _digest(init_net))
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    files.save(folder / INIT_FILE, init_net)
+    files.save(folder / PREDICT_FILE, stored)
+
+
+def load_predictor(
+    directory: str | os.PathLike[str],
+    *,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    device: DeviceOption | None = None,
+    workspace: Workspace | None = None,
+) -> Predictor:
+    """Read a predictor from a folder with init_net.pb and predict_net.pb, and make it ready to run.
+
+    Args:
+        directory: written by ``save_predictor``, or by Caffe2's mobile exporter.
+        inputs, outputs: blobs, where the files do not say (see ``Predictor``).
+        device: where it runs; None: where the net says.
+        workspace: None: a new one.
+
+    Raises:
+        FileNotFoundError: the folder or one of the files is not there.
+        ParseError: a file is cut short or holds something else, or the two were not saved together.
+        NetError: the init net leaves out a parameter.
+        DeviceError: the device is missing.
+    """
+    folder = Path(directory)
+    init_net, predict_net = (files.load(folder / name, NetDef) for name in (INIT_FILE, PREDICT_FILE))
+    found = arguments(predict_net)
+    saved = found.get(_WEIGHTS)
+    if saved is not None and saved.decode() != _digest(init_net):
+        raise ParseError(
+            f"{str(folder / INIT_FILE)!r}: holds other weights than {PREDICT_FILE} beside it was saved with; a save "
+            "was broken off, or one of the files replaced: save the predictor again"
+        )
+    if inputs is None and _INPUTS in found:
+        inputs = [name.decode() for name in found[_INPUTS] or ()]
+    if outputs is None and _OUTPUTS in found:
+        outputs = [name.decode() for name in found[_OUTPUTS] or ()]
+    return Predictor(
+        init_net,
+        predict_net,
+        inputs=inputs,
+        outputs=outputs,
+        specs=_specs(found.get(_SHAPES) or b"", str(folder / PREDICT_FILE)),
+        device=device,
+        workspace=workspace,
+    )
+
+
+def _needed(net: NetDef) -> list[str]:
+    reads = dict.fromkeys(undefined_inputs(net.op))
+    return list(dict.fromkeys([*(blob for blob in net.external_input if blob in reads), *reads]))
+
+
+def _divide(
+    net: NetDef, needed: Sequence[str], inputs: Sequence[Any] | None, parameters: Iterable[Any] | None
+) -> tuple[list[str], list[str]]:
+    """Return the blobs that are fed and those that are kept, which together are what the net reads from outside."""
+    if inputs is None and parameters is None:
+        raise NetError(f"net {net.name!r}: say what of {list(needed)} are parameters, or inputs")
+    if isinstance(parameters, (str, bytes)) or isinstance(inputs, (str, bytes)):
+        raise NetError(f"net {net.name!r}: inputs and parameters are lists of blobs, got a single string")
+    kept = None if parameters is None else list(dict.fromkeys(map(blob_name, parameters)))
+    fed = [blob_name(blob) for blob in inputs] if inputs is not None else [b for b in needed if b not in (kept or ())]
+    if kept is None:
+        kept = [blob for blob in needed if blob not in fed]
+    if len(set(fed)) < len(fed):
+        raise NetError(f"net {net.name!r}: inputs must differ from each other, got {fed}")
+    if both := sorted(set(fed).intersection(kept)):
+        raise NetError(f"net {net.name!r}: {both} cannot be inputs and parameters at once")
+    if missing := [blob for blob in needed if blob not in fed and blob not in kept]:
+        raise NetError(f"net {net.name!r}: reads {missing}, which are neither inputs nor parameters")
+    if both := sorted(set(kept).intersection(net.external_output)):
+        raise NetError(f"net {net.name!r}: {both} cannot be parameters and outputs at once")
+    return fed, kept
+
+
+def _shapes(
+    net: NetDef,
+    values: Mapping[str, Any],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    shapes: Mapping[Any, Any] | None,
+    workspace: Workspace,
+) -> TensorShapes:
+    """Return shapes and types of inputs and outputs, as far as they are known."""
+    given = {blob_name(name): shape for name, shape in (shapes or {}).items()}
+    if unknown := [name for name in given if name not in inputs]:
+        raise NetError(f"shapes are given for {unknown}, which are not among the inputs {list(inputs)}")
+    for name in inputs:
+        spec = workspace.spec(name) if name not in given and workspace.has(name) else None
+        if spec is not None:
+            given[name] = spec
+    known = infer_shapes([net], {**{name: spec_of(value) for name, value in values.items()}, **given})
+    result = TensorShapes()
+    for name in (*inputs, *outputs):
+        spec = known.spec(name)
+        if spec is not None:
+            result.shapes.append(TensorShape(name=name, dims=spec.shape, data_type=_DATA_TYPES[spec.dtype]))
+    return result
+
+
+def _specs(stored: bytes, source: str) -> dict[str, TensorSpec]:
+    shapes = files.parse(stored, TensorShapes, source=source) if stored else TensorShapes()
+    return {row.name: TensorSpec(tuple(row.dims), NUMPY_TYPES[row.data_type]) for row in shapes.shapes}
+
+
+def _digest(init_net: NetDef) -> str:
+    return hashlib.sha256(init_net.SerializeToString(deterministic=True)).hexdigest()

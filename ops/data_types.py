@@ -40,10 +40,9 @@ def data_type(value: Any, where: str) -> int:
     >>> data_type("int32", "Cast: to")
     2
     """
-    number = value
-    if isinstance(value, (str, bytes)):
-        text = value.decode() if isinstance(value, bytes) else value
-        number = dict(TensorProto.DataType.items()).get(text.upper())
+    if isinstance(value, bytes):
+        value = value.decode()
+    number = dict(TensorProto.DataType.items()).get(value.upper()) if isinstance(value, str) else value
     if number not in _TYPES:
         names = sorted(name.lower() for name, n in TensorProto.DataType.items() if n in _TYPES)
         raise ArgumentError(f"{where} must be the number or name of an element type, {names}; got {value!r}")

@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.ops.engines.onednn.library import available, turned_off, why_unavailable
 from netbuilder.ops.registry import CPU, find, is_registered, prepare
 
-__all__ = ["register_kernels"]
+__all__ = ["kernel_table", "register_kernels"]
 
 _registered: set[str] = set()
 _warned: list[str] = []
@@ -30,14 +30,15 @@ def register_kernels() -> bool:
                 stacklevel=2,
             )
         return False
-    for op_type, make in _table().items():
+    for op_type, make in kernel_table().items():
         if op_type not in _registered and is_registered(op_type):
             prepare(find(op_type), device=CPU, engine="ONEDNN", priority=10)(make)
             _registered.add(op_type)
     return True
 
 
-def _table() -> dict[str, Any]:
+def kernel_table() -> dict[str, Any]:
+    """Return the maker of each operator's prepared kernel, by operator type."""
     from netbuilder.ops.engines.onednn import kernels_conv as conv
     from netbuilder.ops.engines.onednn import kernels_dense as dense
     from netbuilder.ops.engines.onednn import kernels_eltwise as eltwise

@@ -1,0 +1,379 @@
+"""Every kernel, forward and backward, against the array kernels in float64, on plain and on blocked values."""
+
+import numpy as np
+import pytest
+
+from checks import interpret
+from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.ops.engines import onednn
+from netbuilder.ops.operator import TensorSpec, decode
+from netbuilder.ops.registry import find
+from netbuilder.proto.arguments import make_op
+from prepared import Value, bind
+
+if not onednn.available():
+    pytest.skip("needs oneDNN", allow_module_level=True)
+
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.layout import channel_blocked, image_view
+from netbuilder.ops.engines.onednn.registration import kernel_table
+
+TABLE = kernel_table()
+PLAIN, B16, B8 = 0, 16, 8
+
+
+def random(*shape, seed=0, low=-1.0, high=1.0):
+    return np.random.default_rng(seed).uniform(low, high, shape).astype(np.float32)
+
+
+def value_of(array, block, last=False):
+    """An image in blocks of channels, anything else (and all if ``block`` is 0) plain."""
+    value = Value.of(array)
+    if not block or array.ndim < 3:
+        return value
+    layout = channel_blocked(image_view(array.shape, last), c.F32, block)
+    return value.to(TensorSpec(array.shape, array.dtype, layout))
+
+
+def close(got, want, what):
+    want = np.asarray(want, np.float64)
+    assert got.shape == want.shape, what
+    scale = max(float(np.abs(want).max(initial=0)), 1.0)
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6 * scale, err_msg=what)
+
+
+def padding_is_zero(value):
+    """Whether a value in a layout holds nothing but its elements: the whole buffer sums to what they sum to."""
+    if value.spec.layout is None:
+        return True
+    raw = np.abs(value.buffer.view(np.float32).astype(np.float64)).sum()
+    return np.isclose(raw, np.abs(value.plain().astype(np.float64)).sum(), rtol=1e-9)
+
+
+def run(op_def, values, inplace, threads):
+    op = decode(find(op_def.type), op_def)
+    bound = bind(TABLE[op_def.type], op, [values[n] for n in op_def.input], inplace=inplace, threads=threads)
+    assert bound is not None, f"{op_def.type} is not served"
+    bound.call()
+    assert [(v.spec.shape, v.spec.dtype) for v in bound.outputs] == [
+        (s.shape, s.dtype) for s in op.infer(*(values[n].spec.plain for n in op_def.input))
+    ]
+    for name, value in zip(op_def.output, bound.outputs):
+        assert padding_is_zero(value), f"{op_def.type}: the padding of {name} is not zero"
+        values[name] = value
+    return bound
+
+
+def check(op_def, arrays, block=PLAIN, *, gradient=True, inplace=False, threads=1, blocked=("x", "a", "b")):
+    """Compare a kernel and those of its gradient with float64 references.
+
+    Args:
+        blocked: inputs that are images, and so come in blocks of ``block`` channels.
+    """
+    last = any(a.name == "order" and a.s == b"NHWC" for a in op_def.arg)
+    exact = {n: x.astype(np.float64) if x.dtype == np.float32 else x for n, x in arrays.items()}
+    want = interpret([op_def], exact)
+    values = {n: value_of(x, block if n in blocked else 0, last) for n, x in arrays.items()}
+    run(op_def, values, inplace, threads)
+    for name in op_def.output:
+        close(values[name].plain(), want[name], name)
+    if not gradient:
+        return
+    slope = random(*want[op_def.output[0]].shape, seed=9)
+    ops, _ = operator_gradient(op_def, {0: "dy"})
+    want = interpret(ops, {**want, "dy": slope.astype(np.float64)})
+    y_block = block if values[op_def.output[0]].spec.layout is not None else 0
+    values["dy"] = value_of(slope, y_block, last)
+    for gradient_op in ops:
+        run(gradient_op, values, inplace, threads)
+        for name in gradient_op.output:
+            close(values[name].plain(), want[name], name)
+
+
+CONVOLUTIONS = {
+    "3 channels": ((2, 3, 9, 8), (16, 3, 3, 3), {"kernel": 3, "pad": 1}),
+    "odd channels": ((2, 5, 7, 7), (17, 5, 3, 3), {"kernel": 3}),
+    "odd to odd": ((1, 17, 6, 6), (3, 17, 1, 1), {"kernel": 1}),
+    "stride": ((2, 32, 9, 9), (16, 32, 3, 3), {"kernel": 3, "stride": 2, "pad": 1}),
+    "1x1 stride": ((2, 32, 8, 8), (48, 32, 1, 1), {"kernel": 1, "stride": 2}),
+    "groups": ((2, 32, 6, 6), (32, 16, 3, 3), {"kernel": 3, "pad": 1, "group": 2}),
+    "odd groups": ((2, 9, 6, 6), (6, 3, 3, 3), {"kernel": 3, "group": 3}),
+    "depthwise": ((2, 24, 6, 6), (24, 1, 3, 3), {"kernel": 3, "pad": 1, "group": 24}),
+    "dilation": ((1, 16, 9, 9), (16, 16, 3, 3), {"kernel": 3, "dilation": 2, "pad": 2}),
+    "asymmetric": (
+        (1, 16, 7, 8),
+        (16, 16, 3, 2),
+        {"kernel_h": 3, "kernel_w": 2, "pad_t": 1, "pad_b": 2, "pad_r": 1, "stride_h": 2},
+    ),
+    "1-D": ((2, 17, 12), (5, 17, 3), {"kernels": [3], "strides": [2], "pads": [1, 0]}),
+    "3-D": ((1, 16, 4, 5, 6), (8, 16, 2, 3, 3), {"kernels": [2, 3, 3], "pads": [0, 1, 1, 1, 1, 1]}),
+    "7x7": ((1, 3, 20, 20), (64, 3, 7, 7), {"kernel": 7, "stride": 2, "pad": 3}),
+}
+
+
+@pytest.mark.parametrize("block", [PLAIN, B16, B8])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_conv(name, bias, block):
+    x, w, args = CONVOLUTIONS[name]
+    arrays = {"x": random(*x), "w": random(*w, seed=1)}
+    if bias:
+        arrays["bias"] = random(w[0], seed=2)
+    check(make_op("Conv", list(arrays), ["y"], **args), arrays, block)
+
+
+@pytest.mark.parametrize("block", [PLAIN, B16])
+def test_conv_channels_last(block):
+    arrays = {"x": random(2, 7, 6, 17), "w": random(20, 3, 3, 17, seed=1), "bias": random(20, seed=2)}
+    check(make_op("Conv", list(arrays), ["y"], kernel=3, pad=1, order="NHWC"), arrays, block)
+
+
+@pytest.mark.parametrize("block", [PLAIN, B16])
+def test_conv_on_two_threads(block):
+    arrays = {"x": random(4, 16, 12, 12), "w": random(32, 16, 3, 3, seed=1)}
+    check(make_op("Conv", list(arrays), ["y"], kernel=3, pad=1), arrays, block, threads=2)
+
+
+def test_conv_gradient_without_that_of_the_image():
+    arrays = {"x": random(2, 3, 8, 8), "w": random(16, 3, 3, 3, seed=1), "dy": random(2, 16, 6, 6, seed=2)}
+    op_def = make_op("ConvGradient", ["x", "w", "dy"], ["dw", "db"], kernel=3)
+    check(op_def, arrays, gradient=False)
+
+
+TRANSPOSED = {
+    "odd": ((2, 5, 4, 4), (5, 17, 3, 3), {"kernel": 3, "stride": 2, "pad": 1, "adj": 1}),
+    "blocks": ((1, 32, 5, 5), (32, 16, 4, 4), {"kernel": 4, "stride": 2, "pad": 1}),
+    "groups": ((2, 8, 4, 4), (8, 3, 3, 3), {"kernel": 3, "group": 2}),
+}
+
+
+@pytest.mark.parametrize("block", [PLAIN, B16])
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_conv_transpose(name, block):
+    x, w, args = TRANSPOSED[name]
+    arrays = {"x": random(*x), "w": random(*w, seed=1), "bias": random(w[1] * args.get("group", 1), seed=2)}
+    check(make_op("ConvTranspose", list(arrays), ["y"], **args), arrays, block)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 1, 7), (1, 6, 3), (32, 64, 64), (33, 100, 17), (130, 150, 90)])
+@pytest.mark.parametrize("op_type", ["FC", "FCTransposed"])
+def test_fc(op_type, shape, threads):
+    rows, inner, columns = shape
+    w = (columns, inner) if op_type == "FC" else (inner, columns)
+    arrays = {"x": random(rows, inner), "w": random(*w, seed=1), "bias": random(columns, seed=2)}
+    check(make_op(op_type, list(arrays), ["y"]), arrays, threads=threads)
+
+
+def test_fc_flattens_a_blocked_image():
+    arrays = {"x": random(3, 17, 2, 2), "w": random(5, 68, seed=1), "bias": random(5, seed=2)}
+    check(make_op("FC", list(arrays), ["y"]), arrays, B16)
+
+
+@pytest.mark.parametrize("trans_a", [0, 1])
+@pytest.mark.parametrize("trans_b", [0, 1])
+def test_matmul(trans_a, trans_b):
+    a, b = random(*((7, 5) if trans_a else (5, 7))), random(*((3, 7) if trans_b else (7, 3)), seed=1)
+    check(make_op("MatMul", ["a", "b"], ["y"], trans_a=trans_a, trans_b=trans_b), {"a": a, "b": b})
+    stacked = {"a": np.stack([a, 2 * a]), "b": np.stack([b, -b])}
+    check(make_op("BatchMatMul", ["a", "b"], ["y"], trans_a=trans_a, trans_b=trans_b), stacked)
+
+
+NORMALISED = [
+    ((4, 3, 5, 5), PLAIN),
+    ((4, 17, 5, 5), B16),
+    ((2, 32, 4, 3), B16),
+    ((3, 20, 4), B16),
+    ((2, 17, 2, 3, 2), B16),
+]
+
+
+def bn_arrays(shape, channels):
+    return {
+        "x": random(*shape), "s": random(channels, seed=1, low=0.5), "b": random(channels, seed=2),
+        "rm": random(channels, seed=3), "rv": random(channels, seed=4, low=0.5),
+    }  # fmt: skip
+
+
+TRAINED = ["y", "rm", "rv", "sm", "si"]
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("shape, block", NORMALISED)
+def test_spatial_bn(shape, block, inplace):
+    arrays = bn_arrays(shape, shape[1])
+    op_def = make_op("SpatialBN", list(arrays), TRAINED, is_test=0, epsilon=1e-3, momentum=0.7)
+    check(op_def, arrays, block, inplace=inplace, blocked=("x",))
+
+
+def test_spatial_bn_channels_last():
+    arrays = bn_arrays((2, 4, 5, 17), 17)
+    op_def = make_op("SpatialBN", list(arrays), TRAINED, is_test=0, order="NHWC")
+    check(op_def, arrays, B16, blocked=("x",))
+
+
+@pytest.mark.parametrize("shape, block", NORMALISED)
+def test_spatial_bn_in_test_mode(shape, block):
+    arrays = bn_arrays(shape, shape[1])
+    op_def = make_op("SpatialBN", list(arrays), ["y"], is_test=1)
+    check(op_def, arrays, block, gradient=False, inplace=True, blocked=("x",))
+
+
+def test_spatial_bn_gradient_without_the_forward_operator():
+    arrays = bn_arrays((4, 17, 5, 5), 17)
+    forward = make_op("SpatialBN", list(arrays), TRAINED, is_test=0)
+    done = interpret([forward], {n: x.astype(np.float64) for n, x in arrays.items()})
+    given = {n: done[n].astype(np.float32) for n in ("x", "s", "sm", "si")} | {"dy": random(4, 17, 5, 5, seed=9)}
+    op_def = make_op("SpatialBNGradient", ["x", "s", "dy", "sm", "si"], ["dx", "ds", "db"], is_test=0)
+    check(op_def, given, B16, gradient=False, blocked=("x", "dy"))
+
+
+POOLS = [
+    {"kernel": 3, "stride": 2, "pad": 1},
+    {"kernel": 2, "stride": 2},
+    {"global_pooling": 1},
+    {"kernel": 3, "stride": 2, "legacy_pad": 3},
+]
+
+
+@pytest.mark.parametrize("block", [PLAIN, B16, B8])
+@pytest.mark.parametrize("args", POOLS, ids=str)
+@pytest.mark.parametrize("channels", [3, 17, 32])
+def test_average_pool(channels, args, block):
+    check(make_op("AveragePool", ["x"], ["y"], **args), {"x": random(2, channels, 8, 9)}, block)
+
+
+@pytest.mark.parametrize("block", [PLAIN, B16])
+@pytest.mark.parametrize("args", POOLS, ids=str)
+@pytest.mark.parametrize("channels", [3, 17, 32])
+def test_max_pool_behind_a_relu(channels, args, block):
+    before = random(2, channels, 8, 9)
+    ops = [make_op("Relu", ["x"], ["z"]), make_op("MaxPool", ["z"], ["y"], **args)]
+    want = interpret(ops, {"x": before.astype(np.float64)})
+    values = {"x": value_of(before, block)}
+    for op_def in ops:
+        run(op_def, values, False, 1)
+    close(values["y"].plain(), want["y"], "y")
+    slope = random(*want["y"].shape, seed=9)
+    pool, _ = operator_gradient(ops[1], {0: "dy"})
+    relu = make_op("ReluGradient", ["z", pool[0].output[0]], ["dx"])
+    want = interpret([*pool, relu], {**want, "dy": slope.astype(np.float64)})
+    values["dy"] = value_of(slope, block)
+    for op_def in (*pool, relu):
+        run(op_def, values, False, 1)
+    close(values["dx"].plain(), want["dx"], "dx")
+
+
+def test_max_pool_leaves_ties_of_an_arbitrary_input_to_the_array_kernel():
+    values = {n: value_of(np.ones(s, np.float32), B16) for n, s in (("x", (1, 16, 4, 4)), ("dy", (1, 16, 2, 2)))}
+    run(make_op("MaxPool", ["x"], ["y"], kernel=2, stride=2), values, False, 1)
+    op_def = make_op("MaxPoolGradient", ["x", "y", "dy"], ["dx"], kernel=2, stride=2)
+    op = decode(find("MaxPoolGradient"), op_def)
+    assert bind(TABLE["MaxPoolGradient"], op, [values[n] for n in op_def.input]) is None
+
+
+ACTIVATIONS = [("Relu", {}), ("Sigmoid", {}), ("Tanh", {}), ("Elu", {"alpha": 0.5}), ("LeakyRelu", {"alpha": 0.2})]
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape, block", [((7,), PLAIN), ((2, 17, 5, 5), B16), ((2, 3, 80, 70), PLAIN)])
+@pytest.mark.parametrize("op_type, args", ACTIVATIONS)
+def test_activation(op_type, args, shape, block, threads, inplace):
+    x = random(*shape, low=-3, high=3)
+    x.flat[0] = 0  # the kink
+    check(make_op(op_type, ["x"], ["y"], **args), {"x": x}, block, threads=threads, inplace=inplace)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("block", [PLAIN, B16])
+@pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Sum"])
+def test_two_operands(op_type, block, threads):
+    arrays = {"a": random(2, 17, 5, 5), "b": random(2, 17, 5, 5, seed=1)}
+    check(make_op(op_type, ["a", "b"], ["y"]), arrays, block, gradient=False, threads=threads)
+    check(make_op(op_type, ["a", "b"], ["y"]), arrays, block, gradient=False, threads=threads, blocked=("b",))
+
+
+@pytest.mark.parametrize("block", [PLAIN, B16])
+def test_sum_of_four(block):
+    arrays = {name: random(2, 17, 3, 3, seed=i) for i, name in enumerate("abcd")}
+    check(make_op("Sum", list(arrays), ["y"]), arrays, block, gradient=False, blocked=tuple("abcd"))
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_softmax(axis):
+    check(make_op("Softmax", ["x"], ["y"], axis=axis), {"x": random(5, 3, 4, high=20)})
+
+
+@pytest.mark.parametrize("label_type", [np.int32, np.int64])
+def test_softmax_with_loss(label_type):
+    x, label = random(6, 5, high=30), np.array([0, 4, 2, 2, 1, 3], label_type)
+    forward = make_op("SoftmaxWithLoss", ["x", "label"], ["p", "loss"], scale=0.5)
+    check(forward, {"x": x, "label": label}, gradient=False)
+    p = interpret([forward], {"x": x.astype(np.float64), "label": label})["p"].astype(np.float32)
+    arrays = {"x": x, "label": label, "p": p, "d": np.array(0.3, np.float32)}
+    backward = make_op("SoftmaxWithLossGradient", ["x", "label", "p", "d"], ["dx"], scale=0.5)
+    check(backward, arrays, gradient=False)
+
+
+@pytest.mark.parametrize("label", [-1, 5])
+def test_softmax_with_loss_refuses_labels_out_of_range(label):
+    values = {"x": Value.of(random(2, 5)), "label": Value.of(np.array([0, label], np.int32))}
+    op = decode(find("SoftmaxWithLoss"), make_op("SoftmaxWithLoss", ["x", "label"], ["p", "loss"]))
+    bound = bind(TABLE["SoftmaxWithLoss"], op, list(values.values()))
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 5\)"):
+        bound.call()
+
+
+@pytest.mark.parametrize("block", [PLAIN, B16])
+def test_lrn(block):
+    check(make_op("LRN", ["x"], ["y"], size=5, alpha=0.1, beta=0.75, bias=2.0), {"x": random(2, 16, 5, 5)}, block)
+
+
+def test_concat_and_split_along_channels():
+    arrays = {"a": random(2, 16, 3, 3), "b": random(2, 32, 3, 3, seed=1), "c": random(2, 17, 3, 3, seed=2)}
+    check(make_op("Concat", list(arrays), ["y", "info"]), arrays, B16, gradient=False, blocked=("a", "b", "c"))
+    check(make_op("Concat", list(arrays), ["y", "info"]), arrays, B16, gradient=False, blocked=("a",))
+    check(make_op("Concat", ["a", "a"], ["y", "info"], axis=0), arrays, B16, gradient=False)
+    check(make_op("Split", ["x"], ["y", "z"], split=[16, 33]), {"x": random(2, 49, 3, 3)}, B16, gradient=False)
+    check(make_op("Split", ["x"], ["y", "z"], axis=2), {"x": random(2, 17, 4, 3)}, B16, gradient=False)
+
+
+def test_concat_channels_last():
+    arrays = {"a": random(2, 3, 4, 16), "b": random(2, 3, 4, 20, seed=1)}
+    op_def = make_op("Concat", ["a", "b"], ["y", "info"], order="NHWC")
+    check(op_def, arrays, B16, gradient=False)
+    check(make_op("Split", ["x"], ["y", "z"], order="NHWC"), {"x": random(2, 3, 4, 32)}, B16, gradient=False)
+
+
+@pytest.mark.parametrize("op_type", ["Concat", "Split"])
+def test_parts_that_would_cut_a_block_are_left_to_the_array_kernels(op_type):
+    op_def = {
+        "Concat": make_op("Concat", ["x", "x"], ["y", "info"]),
+        "Split": make_op("Split", ["x"], ["y", "z"], split=[3, 14]),
+    }[op_type]
+    value = value_of(random(2, 17, 3, 3), B16)
+    assert bind(TABLE[op_type], decode(find(op_type), op_def), [value] * len(op_def.input)) is None
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_copies_and_weighted_sums_of_blocked_values(inplace):
+    x, one = random(2, 17, 3, 3), np.array([0.5], np.float32)
+    for op_type in ("Copy", "StopGradient", "Scale"):
+        args = {"scale": 2.5} if op_type == "Scale" else {}
+        check(make_op(op_type, ["x"], ["y"], **args), {"x": x}, B16, gradient=False, inplace=inplace)
+    arrays = {"x": x, "u": one, "a": random(2, 17, 3, 3, seed=1), "v": -3 * one}
+    check(make_op("WeightedSum", list(arrays), ["y"]), arrays, B16, gradient=False, inplace=inplace)
+
+
+@pytest.mark.parametrize("op_type", ["Relu", "Conv", "FC", "SpatialBN", "Sum", "Softmax", "MaxPool"])
+def test_other_types_are_left_to_the_array_kernels(op_type):
+    shapes = {
+        "Conv": [(1, 2, 4, 4), (3, 2, 3, 3)], "FC": [(2, 3), (4, 3), (4,)], "Sum": [(2, 3), (2, 3)],
+        "SpatialBN": [(2, 3, 4, 4), (3,), (3,), (3,), (3,)], "MaxPool": [(1, 2, 4, 4)],
+    }.get(op_type, [(2, 3)])  # fmt: skip
+    names = [f"i{k}" for k in range(len(shapes))]
+    outputs = ["y", "i3", "i4", "sm", "si"] if op_type == "SpatialBN" else ["y"]
+    args = {"kernel": 3} if op_type in ("Conv", "MaxPool") else {}
+    op = decode(find(op_type), make_op(op_type, names, outputs, **args))
+    assert bind(TABLE[op_type], op, [Value.of(np.ones(s, np.float64)) for s in shapes]) is None

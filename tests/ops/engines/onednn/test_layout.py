@@ -1,0 +1,118 @@
+"""Layouts: told apart by meaning, plain where they are, and undone by a reorder."""
+
+import numpy as np
+import pytest
+
+from netbuilder.ops.engines import onednn
+from netbuilder.ops.operator import TensorSpec
+from prepared import FakePlan, Value
+
+if not onednn.available():
+    pytest.skip("needs oneDNN", allow_module_level=True)
+
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.layout import (
+    channel_block,
+    channel_blocked,
+    grouped,
+    image_view,
+    layout_of,
+    plain_desc,
+    row_major,
+)
+
+F32 = np.dtype(np.float32)
+
+
+def blocked(shape, block=16, last=False, dtype=np.float32, code=c.F32):
+    return TensorSpec(shape, np.dtype(dtype), channel_blocked(image_view(shape, last), code, block))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 17, 3, 3), (1, 48, 2), (2, 5, 2, 3, 2)])
+@pytest.mark.parametrize("block", [8, 16])
+def test_blocked_and_back(shape, block):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    spec = blocked(shape, block)
+    moved = Value.of(x).to(spec)
+    padded = -(-shape[1] // block) * block
+    assert spec.nbytes == moved.buffer.nbytes == 4 * x.size // shape[1] * padded
+    raw = moved.buffer.view(np.float32).reshape(shape[0], padded // block, *shape[2:], block)
+    want = np.zeros((shape[0], padded, *shape[2:]), np.float32)
+    want[:, : shape[1]] = x
+    np.testing.assert_array_equal(np.moveaxis(raw, -1, 2).reshape(want.shape), want)  # padding is zero
+    np.testing.assert_array_equal(moved.plain(), x)
+
+
+@pytest.mark.parametrize(
+    "dtype, code", [(np.float32, c.F32), (np.int32, c.S32), (np.uint8, c.U8), (np.int8, c.S8), (np.uint16, c.BF16)]
+)
+def test_element_types(dtype, code):
+    x = np.arange(2 * 19 * 3 * 3).reshape(2, 19, 3, 3) % 100
+    if dtype == np.uint16:  # bfloat16: the upper half of a float
+        x = x.astype(np.float32).view(np.uint32) >> 16
+    x = x.astype(dtype)
+    moved = Value.of(x).to(blocked(x.shape, 16, dtype=dtype, code=code))
+    np.testing.assert_array_equal(moved.plain(), x)
+
+
+def test_channels_last_images_are_blocked_too():
+    x = np.random.default_rng(1).standard_normal((2, 4, 5, 20)).astype(np.float32)
+    moved = Value.of(x).to(blocked(x.shape, 16, last=True))
+    raw = moved.buffer.view(np.float32).reshape(2, 2, 4, 5, 16)
+    np.testing.assert_array_equal(raw[:, 1, :, :, :4], x[..., 16:])
+    np.testing.assert_array_equal(moved.plain(), x)
+
+
+def test_equal_orders_are_one_layout():
+    view = image_view((2, 16, 3, 3))
+    strided = plain_desc(view, F32)
+    by_strides = layout_of(plain_desc(image_view((2, 3, 3, 16), True), F32).handle, view)
+    assert by_strides is channel_blocked(view, c.F32, 16), "16 channels in one block lie as channels last do"
+    assert layout_of(strided.handle, view) is None
+
+
+def test_a_blocked_order_that_is_plain_is_none():
+    assert channel_blocked(image_view((4, 32, 1, 1)), c.F32, 16) is None
+    assert channel_blocked(image_view((4, 32, 2, 1)), c.F32, 16) is not None
+    assert channel_blocked(image_view((4, 20, 1, 1)), c.F32, 16) is not None, "padded"
+
+
+def test_layouts_are_told_apart():
+    shape = (2, 32, 3, 3)
+    found = {blocked(shape, 16), blocked(shape, 8), TensorSpec(shape, F32), blocked(shape, 16)}
+    assert len(found) == 3
+    assert blocked(shape, 16) == blocked(shape, 16)
+    assert blocked(shape, 16).layout.engine == "ONEDNN"
+    assert channel_block(blocked(shape, 8).layout, c.F32) == 8
+    assert "aBcd16b of 2x32x3x3" in repr(blocked(shape, 16).layout)
+
+
+def test_grouped_weights_are_seen_with_a_dimension_for_the_group():
+    view = grouped(image_view((6, 2, 3, 3)), 3)
+    assert view.dims == (3, 2, 2, 3, 3)
+    assert view.strides == (36, 18, 9, 3, 1)
+
+
+def test_reorder_between_two_views_of_a_value():
+    x = np.random.default_rng(2).standard_normal((4, 16, 2, 2)).astype(np.float32)
+    first = blocked(x.shape, 16)
+    flat = row_major((4, 64))
+    second = TensorSpec(
+        x.shape, F32, layout_of(plain_desc(type(flat)(flat.dims, (1, 4)), F32).handle, flat)
+    )  # stored transposed
+    moved = Value.of(x).to(first).to(second)
+    np.testing.assert_array_equal(moved.buffer.view(np.float32).reshape(64, 4).T, x.reshape(4, 64))
+    np.testing.assert_array_equal(moved.plain(), x)
+
+
+def test_reorder_within_one_layout_is_a_copy():
+    value = Value.of(np.arange(6.0, dtype=np.float32))
+    change = onednn.reorder(FakePlan(), value.spec, value.spec)
+    target = np.zeros(6, np.float32)
+    change.bind([value.buffer], [target], None)()
+    np.testing.assert_array_equal(target, np.arange(6))
+
+
+def test_reorder_refuses_another_shape():
+    with pytest.raises(ValueError, match="neither shape nor dtype"):
+        onednn.reorder(FakePlan(), TensorSpec((2, 3), F32), TensorSpec((3, 2), F32))

@@ -252,6 +252,8 @@ def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     """Prepare LRN: X -> Y; not where the scale (output 1) is asked for, which oneDNN does not give."""
     if x.dtype != np.float32 or x.ndim != 4 or x.size == 0 or op.n_out > 1:
         return None
+    if op.size % 2 == 0:
+        return None  # oneDNN puts the longer half of such a window before the channel, Caffe2 behind it
     view = image_view(x.shape, channels_last(op))
     made = _lrn_forward(desc_of(x, view), *_lrn_arguments(op), threads=ctx.threads)
     if made is None:

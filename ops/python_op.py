@@ -19,7 +19,7 @@ from netbuilder.ops.registry import register as register_operator
 from netbuilder.proto import ArgumentError, GradientError, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Python", "PythonGradient", "PythonTensor", "register", "registered"]
+__all__ = ["Python", "PythonGradient", "PythonTensor", "python_arguments", "register", "registered"]
 
 Function = Callable[..., Any]
 
@@ -63,6 +63,36 @@ def register(
                 token = f"{name}:{count}"
         _functions[token] = _Functions(f, grad_f, pass_workspace)
     return token
+
+
+def python_arguments(
+    f: Any, grad_f: Any = None, python_func_type: Any = None, pass_workspace: bool = False
+) -> dict[str, Any]:
+    """Register functions in any of the forms of Caffe2's ``Net.Python``; return the arguments of the operator.
+
+    Args:
+        f, grad_f: functions as ``register`` takes them, or (make, args, kwargs), where ``make(*args, **kwargs)``
+            returns one; it is called now.
+        python_func_type: a class; the methods ``forward`` and ``backward`` of ``python_func_type(f)`` are used.
+        pass_workspace: see ``register``.
+
+    >>> registered(python_arguments(lambda inputs, outputs: outputs[0].feed([1.0]))["token"])
+    True
+    """
+    if python_func_type is not None:
+        made = python_func_type(f)
+        f, grad_f = made.forward, getattr(made, "backward", None)
+    return {"token": register(_made(f), _made(grad_f), pass_workspace)}
+
+
+def _made(function: Any) -> Any:
+    if not isinstance(function, tuple):
+        return function
+    if not function or len(function) > 3 or not callable(function[0]):
+        raise TypeError(f"a Python operator is made from a function or (make, args, kwargs), got {function!r}")
+    args = function[1] if len(function) > 1 else ()
+    kwargs = function[2] if len(function) > 2 else {}
+    return function[0](*args, **kwargs)
 
 
 def registered(token: str) -> bool:

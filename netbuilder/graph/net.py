@@ -24,6 +24,7 @@ from netbuilder.graph.operators import build_operator
 from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.graph.source import user_source
+from netbuilder.ops.python_op import python_arguments
 from netbuilder.ops.registry import is_registered, operator_types
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
@@ -150,6 +151,34 @@ class Net:
         op_type, args = constant_operator(array, dtype)
         written = self._add(op_type, [], 1 if blob_out is None else blob_out, **args)
         return written[0] if isinstance(written, tuple) else written
+
+    def Python(
+        self,
+        f: Any,
+        grad_f: Any = None,
+        python_func_type: Any = None,
+        pass_workspace: bool = False,
+        grad_output_indices: Sequence[int] | None = None,
+        grad_input_indices: Sequence[int] | None = None,
+    ) -> Callable[..., Any]:
+        """Return a function that appends an operator which runs Python code: ``net.Python(f)(inputs, outputs)``.
+
+        Args:
+            f: called with the list of inputs and the list of outputs, each a ``PythonTensor`` with ``data``,
+                ``reshape(shape)`` and ``feed(array)``; or (make, args, kwargs), where ``make`` returns it.
+            grad_f: the same for the gradient; its inputs are the forward inputs, the forward outputs and the
+                gradients of the outputs, its outputs the gradients of the inputs.
+            python_func_type: a class whose objects have ``forward`` and ``backward``, made from ``f``.
+            pass_workspace: hand both the workspace as the third argument.
+            grad_output_indices: outputs whose gradients ``grad_f`` takes; None: all.
+            grad_input_indices: inputs whose gradients it gives; None: all.
+        """
+        indices = {
+            "grad_output_indices": list(grad_output_indices or ()),
+            "grad_input_indices": list(grad_input_indices or ()),
+        }
+        functions = python_arguments(f, grad_f, python_func_type, pass_workspace)
+        return partial(self._add, "Python", **indices, **functions)
 
     def extend_ops(self, new_ops: Iterable[OperatorDef]) -> None:
         """Append copies of operators; what they read and nothing defines becomes an external input."""

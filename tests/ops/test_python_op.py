@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from checks import DEVICES, GPU, dense_gradient
+from netbuilder.graph import Net
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.operator import decode, encode
 from netbuilder.ops.python_op import Python, PythonGradient, PythonTensor, register, registered
@@ -211,6 +212,61 @@ def test_the_gradient_of_some_inputs_only():
     workspace.run_operators_once([op, *ops])
     assert d_inputs.keys() == {1}
     np.testing.assert_array_equal(dense_gradient(d_inputs[1], {"b_grad": workspace.fetch("b_grad")}, (2,)), a)
+
+
+def test_a_net_with_python_operators_is_differentiated_and_trained():
+    net = Net("python")
+    net.AddExternalInput("a", "b")
+    y = net.Python(product, product_gradient)(["a", "b"], ["y"], name="mine")
+    gradients = net.AddGradientOperators([net.SumElements(y, "loss")])
+    assert [op.type for op in net.Proto().op][-1] == "PythonGradient"
+    assert [a.name for a in net.Proto().op[0].arg] == ["grad_output_indices", "grad_input_indices", "token"]
+    workspace = Workspace()
+    a, b = np.float32([2, 3]), np.float32([5, 7])
+    workspace.feed("a", a)
+    workspace.feed("b", b)
+    workspace.run_net_once(net)
+    np.testing.assert_array_equal(workspace.fetch(str(gradients["a"])), b)
+    np.testing.assert_array_equal(workspace.fetch(str(gradients["b"])), a)
+
+
+class Scaled:
+    """A function with a state, as python_func_type."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def forward(self, inputs, outputs):
+        outputs[0].feed(inputs[0].data * self.factor)
+
+    def backward(self, inputs, outputs):
+        outputs[0].feed(inputs[-1].data * self.factor)
+
+
+def scaled(factor, power=1):
+    return Scaled(factor**power).forward
+
+
+@pytest.mark.parametrize(
+    ("args", "factor"),
+    [((3, None, Scaled), 3), (((scaled, (2,), {"power": 3}),), 8), (((scaled, (2,)), (scaled, (2,))), 2)],
+)
+def test_the_forms_of_functions(args, factor):
+    net = Net("forms")
+    net.AddExternalInput("x")
+    net.Python(*args)("x", "y")
+    workspace = Workspace()
+    workspace.feed("x", np.float32([1, 2]))
+    workspace.run_net_once(net)
+    np.testing.assert_array_equal(workspace.fetch("y"), np.float32([1, 2]) * factor)
+
+
+def test_other_forms_are_refused():
+    for f in ((), (3,), (scaled, (), {}, 1)):
+        with pytest.raises(TypeError, match=r"made from a function or \(make, args, kwargs\)"):
+            Net("forms").Python(f)
+    with pytest.raises(TypeError, match="needs functions"):
+        Net("forms").Python("f")
 
 
 def test_tensors():

@@ -165,7 +165,7 @@ def _prepare_forward(
     made = _first_fast([make(_wish(x, v.x)), lambda: make(plain_desc(v.x, x.dtype).free)])
     if made is None:
         return None
-    arguments = {c.SRC: In(0), c.WEIGHTS: In(1), c.DST: Out(0)}
+    arguments: dict[int, Any] = {c.SRC: In(0), c.WEIGHTS: In(1), c.DST: Out(0)}
     inputs = [made.spec(c.SRC, x, v.x), made.spec(c.WEIGHTS, w, v.weights)]
     if b is not None:
         arguments[c.BIAS] = In(2)

@@ -117,6 +117,7 @@ def _load() -> Library | str:
         omp = omp_ffi.dlopen("libgomp.so.1", flags)
     except OSError:
         return "libgomp.so.1 is missing (Debian and Ubuntu: apt-get install libgomp1)"
+    lib: Any
     try:
         lib = ffi.dlopen(path, flags)
         found = lib.dnnl_version()

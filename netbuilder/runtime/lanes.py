@@ -79,11 +79,18 @@ class LaneProgram:
         lanes: the lane of each call.
         after: for each call, the earlier ones (by index) that it has to wait for; those in its own lane may be named.
         count: how many lanes.
+        before: what each lane's thread does first, in every run.
     """
 
     def __init__(
-        self, calls: Sequence[Call], lanes: Sequence[int], after: Sequence[Sequence[int]], count: int
+        self,
+        calls: Sequence[Call],
+        lanes: Sequence[int],
+        after: Sequence[Sequence[int]],
+        count: int,
+        before: Call | None = None,
     ) -> None:
+        self._before = before
         self._locks: list[Any] = []
         self._stop = False
         self._failure: tuple[int, BaseException] | None = None
@@ -129,6 +136,8 @@ class LaneProgram:
         return wait, signal
 
     def _run_lane(self, lane: int) -> None:
+        if self._before is not None:
+            self._before()
         calls = iter(self._programs[lane])
         try:
             for call in calls:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.layouts import Location, new_buffer
 from netbuilder.ops.operator import TensorSpec
@@ -49,11 +50,13 @@ class Plan:
             (o.blob, (o.value.lazy_from or o.value), o.value.lazy) for o in outputs
         ]
         self._calls = _bind(net, self.steps, setting)
+        # Some of the library's primitives ask how many threads there are when they run.
+        with_library = setting.allows("ONEDNN") and onednn.available()
+        self._before = onednn.thread_setter(setting.lane_threads) if with_library else None
         self._lanes: LaneProgram | None = None
         if setting.lanes > 1:
-            self._lanes = LaneProgram(
-                self._calls, [step.lane for step in self.steps], _dependencies(self.steps), setting.lanes
-            )
+            lanes = [step.lane for step in self.steps]
+            self._lanes = LaneProgram(self._calls, lanes, _dependencies(self.steps), setting.lanes, self._before)
 
     def fits(self) -> bool:
         """Whether the workspace's blobs are those that the plan was made for; false if one has another spec."""
@@ -97,6 +100,8 @@ class Plan:
             if failure is not None:
                 raise self._located(*failure)
             return
+        if self._before is not None:
+            self._before()
         calls = iter(self._calls)
         try:
             for call in calls:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.ops.engines.onednn.library import available, set_threads, why_unavailable
+from netbuilder.ops.engines.onednn.library import available, set_threads, thread_setter, why_unavailable
 from netbuilder.ops.engines.onednn.registration import register_kernels
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "register_kernels",
     "reorder",
     "set_threads",
+    "thread_setter",
     "why_unavailable",
 ]
 

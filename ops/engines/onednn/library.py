@@ -8,14 +8,14 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from netbuilder.ops.engines.onednn import declarations as c
 
-__all__ = ["OneDnnError", "available", "check", "dnnl", "set_threads", "threads", "why_unavailable"]
+__all__ = ["OneDnnError", "available", "check", "dnnl", "set_threads", "thread_setter", "threads", "why_unavailable"]
 
 PACKAGE = "onednn-cpu-gomp"
 PATH_VARIABLE = "NETBUILDER_DNNL"
@@ -83,6 +83,11 @@ def check(status: int, what: str) -> None:
 def set_threads(n: int) -> None:
     """Set how many threads OpenMP uses for calls made by this Python thread, and for primitives made on it."""
     dnnl().omp.omp_set_num_threads(max(1, n))
+
+
+def thread_setter(n: int) -> Callable[[], object]:
+    """Return a call that does ``set_threads(n)`` on whichever thread makes it."""
+    return functools.partial(dnnl().omp.omp_set_num_threads, max(1, n))
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.labels import check_label_spec, chosen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
@@ -87,8 +88,8 @@ class LabelCrossEntropy(_Labels, _RowLoss):
 @kernel(LabelCrossEntropy)
 def label_cross_entropy(op: LabelCrossEntropy, ctx: RunContext, x: Any, label: Any) -> tuple[Any, ...]:
     rows = _rows(x)
-    picked = rows[chosen(op, ctx, label, rows.shape[1])]
-    return (-ctx.xp.log(ctx.xp.maximum(picked, x.dtype.type(_TINY))),)
+    picked = widen(rows[chosen(op, ctx, label, rows.shape[1])])
+    return (narrow(-ctx.xp.log(ctx.xp.maximum(picked, picked.dtype.type(_TINY))), x),)
 
 
 @register
@@ -107,7 +108,8 @@ def label_cross_entropy_gradient(
     rows = _rows(x)
     picked = chosen(op, ctx, label, rows.shape[1])
     dx = ctx.xp.zeros(rows.shape, x.dtype)
-    dx[picked] = -dy.reshape(-1) / ctx.xp.maximum(rows[picked], x.dtype.type(_TINY))
+    chances = widen(rows[picked])
+    dx[picked] = -dy.reshape(-1) / ctx.xp.maximum(chances, chances.dtype.type(_TINY))
     return (dx.reshape(x.shape),)
 
 
@@ -122,8 +124,9 @@ class CrossEntropy(_Probabilities, _RowLoss):
 
 @kernel(CrossEntropy)
 def cross_entropy(op: CrossEntropy, ctx: RunContext, x: Any, label: Any) -> tuple[Any, ...]:
-    logs = ctx.xp.log(ctx.xp.maximum(x, x.dtype.type(_TINY)))
-    return (-_rows(label * logs).sum(axis=1),)
+    chances = widen(x)
+    logs = ctx.xp.log(ctx.xp.maximum(chances, chances.dtype.type(_TINY)))
+    return (narrow(-_rows(label * logs).sum(axis=1), x),)
 
 
 @register
@@ -137,8 +140,8 @@ class CrossEntropyGradient(_Probabilities, _RowLossGradient):
 
 @kernel(CrossEntropyGradient)
 def cross_entropy_gradient(op: CrossEntropyGradient, ctx: RunContext, x: Any, label: Any, dy: Any) -> tuple[Any, ...]:
-    slopes = -dy.reshape(-1, *(1,) * (x.ndim - 1))
-    return (slopes * label / ctx.xp.maximum(x, x.dtype.type(_TINY)),)
+    slopes, chances = -dy.reshape(-1, *(1,) * (x.ndim - 1)), widen(x)
+    return (narrow(slopes * label / ctx.xp.maximum(chances, chances.dtype.type(_TINY)), x),)
 
 
 @register
@@ -162,7 +165,8 @@ class AveragedLoss(Operator):
 
 @kernel(AveragedLoss)
 def averaged_loss(op: AveragedLoss, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    return (ctx.xp.asarray(x.sum() / x.dtype.type(max(x.size, 1)), dtype=x.dtype).reshape(()),)
+    values = widen(x)
+    return (narrow(ctx.xp.asarray(values.sum() / values.dtype.type(max(x.size, 1))), x).reshape(()),)
 
 
 @register

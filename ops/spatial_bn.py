@@ -122,7 +122,7 @@ class SpatialBNGradient(BNArguments):
             require(
                 len(others) == 4,
                 self,
-                f"with num_batches={self.num_batches} it takes the summed gradients of scale and bias as well",
+                f"with num_batches={self.num_batches} it also takes the summed gradients of scale and bias",
             )
         return (x.plain, scale.plain, scale.plain)
 

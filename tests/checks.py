@@ -155,7 +155,8 @@ def check_gradient(
     inputs = [np.asarray(x, np.float64) if np.asarray(x).dtype.kind == "f" else x for x in inputs]
     op.with_arity(len(inputs), op.n_out)
     xs, ys = names_of("x", len(inputs)), names_of("y", op.n_out)
-    op_def = encode(op, xs, ys)
+    op_def = _placed(op, xs, ys)
+    ys = list(op_def.output)
     forward = interpret([op_def], dict(zip(xs, inputs)), device)
     weights = {j: np.random.default_rng(j).standard_normal(np.shape(forward[ys[j]])) for j in outputs}
 

@@ -21,7 +21,8 @@ __all__ = ["Adagrad", "SparseAdagrad"]
 class Adagrad(Operator):
     """H' = decay * H + G^2; P' = P + L * G with the effective rate L = lr / (sqrt(H') + epsilon).
 
-    The third output is L, the fourth the update L * G. The step is added, so ``lr`` is negative for descent.
+    G is the gradient, with ``weight_decay`` times P added. The third output is L, the fourth the update L * G. The
+    step is added, so ``lr`` is negative for descent.
 
     Source: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization",
     2011, section 1.
@@ -32,6 +33,7 @@ class Adagrad(Operator):
     inplace = ((0, 0), (1, 1))
     epsilon: float = 1e-5
     decay: float = 1.0
+    weight_decay: float = 0.0
 
     def infer(self, param: TensorSpec, moment: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> tuple[TensorSpec, ...]:
         check_same(self, param=param, moment=moment, grad=grad)
@@ -44,11 +46,13 @@ class Adagrad(Operator):
 
 @kernel(Adagrad)
 def adagrad(op: Adagrad, ctx: RunContext, param: Any, moment: Any, grad: Any, lr: Any) -> tuple[Any, ...]:
-    g = wide(grad)
+    p, g = wide(param), wide(grad)
+    if op.weight_decay:
+        g = g + op.weight_decay * p
     h = op.decay * wide(moment) + g * g
     effective = rate_as(lr, g) / (ctx.xp.sqrt(h) + op.epsilon)
     update = effective * g
-    results = (wide(param) + update, h, effective, update)
+    results = (p + update, h, effective, update)
     return tuple(x.astype(param.dtype) for x in results[: op.n_out])
 
 
@@ -60,18 +64,23 @@ def prepare_adagrad(
     spec = flat.common_spec([param, moment, grad], zero_to_zero=op.epsilon > 0 and op.n_out == 2)
     if spec is None or lr.dtype != spec.dtype:
         return None
-    decay, epsilon = flat.scalar(op.decay, spec.dtype), flat.scalar(op.epsilon, spec.dtype)
+    decay, epsilon, shrink = (flat.scalar(v, spec.dtype) for v in (op.decay, op.epsilon, op.weight_decay))
+    temporaries = 2 if op.weight_decay else 1
 
     def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
         rate = inputs[3].reshape(())
         steps: list[flat.Step] = []
         made = len(outputs)
-        for part in flat.pieces(spec, [*inputs[:3], *outputs], scratch, 1):
+        for part in flat.pieces(spec, [*inputs[:3], *outputs], scratch, temporaries):
             p, h, g = part[:3]
             p_new, h_new, *extra = part[3 : 3 + made]
             t = part[-1]
             effective = extra[0] if extra else t
             update = extra[1] if len(extra) > 1 else t
+            if op.weight_decay:
+                decayed = part[-2]
+                steps += [(np.multiply, (p, shrink, decayed)), (np.add, (decayed, g, decayed))]
+                g = decayed
             steps += [(np.multiply, (g, g, t))]
             steps += [(np.multiply, (h, decay, h_new))] if op.decay != 1 else []
             steps += [
@@ -88,7 +97,7 @@ def prepare_adagrad(
         [spec, spec, spec, lr.plain],
         [spec] * op.n_out,
         bind,
-        scratch=flat.scratch_bytes(spec, 1),
+        scratch=flat.scratch_bytes(spec, temporaries),
         inplace=Adagrad.inplace,
         name="numpy",
     )
@@ -103,6 +112,7 @@ class SparseAdagrad(Operator):
     outputs = ("output_param", "output_moment_1")
     must_inplace = ((0, 0), (1, 1))
     epsilon: float = 1e-5
+    weight_decay: float = 0.0
 
     def infer(
         self, param: TensorSpec, moment: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec
@@ -124,9 +134,12 @@ def _update_rows(op: SparseAdagrad, ctx: RunContext, param: Any, moment: Any, in
     grad = grad.reshape((-1, *param.shape[1:]))
     for positions in distinct_rows(op, ctx, indices, param.shape[0]):
         rows, g = indices[positions], wide(grad[positions])
+        p = wide(param[rows])
+        if op.weight_decay:
+            g = g + op.weight_decay * p
         h = wide(moment[rows]) + g * g
         moment[rows] = h
-        param[rows] = wide(param[rows]) + rate_as(lr, g) * g / (ctx.xp.sqrt(h) + op.epsilon)
+        param[rows] = p + rate_as(lr, g) * g / (ctx.xp.sqrt(h) + op.epsilon)
 
 
 @kernel(SparseAdagrad)

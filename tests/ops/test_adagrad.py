@@ -21,10 +21,11 @@ class TestAdagrad(OperatorSuite):
     def draw(self, data):
         p = data.draw(floats((1, 4), (1, 4)))
         h = data.draw(floats(*p.shape, low=0.01, high=2.0))
-        op = Adagrad(epsilon=data.draw(st.sampled_from([1e-5, 0.1])), decay=data.draw(st.sampled_from([1.0, 0.5])))
+        op = data.draw(st.sampled_from([Adagrad(), Adagrad(epsilon=0.1, decay=0.5), Adagrad(weight_decay=0.5)]))
         return op.with_arity(4, data.draw(st.integers(2, 4))), [p, h, data.draw(floats(*p.shape)), np.float32([-0.1])]
 
     def reference(self, op, p, h, g, lr):
+        g = g + op.weight_decay * p
         h = op.decay * h + g**2
         effective = lr / (h**0.5 + op.epsilon)
         return [p + effective * g, h, effective, effective * g][: op.n_out]
@@ -49,11 +50,13 @@ class TestSparseAdagrad(OperatorSuite):
     def draw(self, data):
         p, indices, g = _draw_rows(data, data.draw(st.sampled_from([np.int32, np.int64])))
         h = data.draw(floats(*p.shape, low=0.01, high=2.0))
-        return SparseAdagrad(epsilon=1e-3), [p, h, indices, g, np.float32([-0.1])]
+        op = SparseAdagrad(epsilon=1e-3, weight_decay=data.draw(st.sampled_from([0.0, 0.1])))
+        return op, [p, h, indices, g, np.float32([-0.1])]
 
     def reference(self, op, p, h, indices, g, lr):
         p, h = p.copy(), h.copy()
         for row, d in zip(indices, g):
+            d = d + op.weight_decay * p[row]
             h[row] += d**2
             p[row] += lr * d / (np.sqrt(h[row]) + op.epsilon)
         return [p, h]

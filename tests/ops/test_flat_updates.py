@@ -25,6 +25,7 @@ UPDATES = [
     RmsProp(momentum=0.5),
     Adam(),
     Adagrad(decay=0.9),
+    Adagrad(weight_decay=0.1),
 ]
 
 

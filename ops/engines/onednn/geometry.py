@@ -10,6 +10,7 @@ __all__ = ["channels_last", "window_arguments"]
 
 
 def channels_last(op: Any) -> bool:
+    """Whether the images of an operator are in order NHWC."""
     return str(op.order) == "NHWC"
 
 

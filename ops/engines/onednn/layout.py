@@ -132,6 +132,7 @@ class Desc:
 
 
 def plain_desc(view: View, dtype: Any) -> Desc:
+    """Return the description of a plain array of this view and dtype."""
     code = type_code(dtype)
     assert code is not None, dtype
     return Desc(view.dims, code, view.strides)

@@ -4,6 +4,7 @@ from netbuilder.zoo.lenet import create_lenet
 from netbuilder.zoo.mlp import create_mlp
 from netbuilder.zoo.residual import ResNetBuilder
 from netbuilder.zoo.resnet import create_resnet, create_resnet50, create_resnet_32x32
+from netbuilder.zoo.resnet_cifar import create_resnet_cifar
 from netbuilder.zoo.resnext import create_resnext
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "create_resnet",
     "create_resnet50",
     "create_resnet_32x32",
+    "create_resnet_cifar",
     "create_resnext",
 ]

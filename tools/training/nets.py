@@ -1,0 +1,64 @@
+"""The nets that the trainer can be asked for, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from netbuilder.model import ModelHelper
+from netbuilder.zoo import create_lenet, create_mlp, create_resnet, create_resnet_cifar, create_resnext
+
+__all__ = ["NETS", "add_net"]
+
+Shape = tuple[int, ...]
+Builder = Callable[..., Any]
+
+
+def _mlp(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+    options.pop("is_test")  # nothing in it differs between training and testing
+    size = 1
+    for extent in shape:
+        size *= extent
+    return create_mlp(model, "data", [size, 256, 128, classes], **options)
+
+
+def _lenet(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+    options.pop("is_test")
+    return create_lenet(model, "data", shape[0], classes, image_size=shape[1], **options)
+
+
+def _cifar(layers: int) -> Builder:
+    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+        return create_resnet_cifar(model, "data", shape[0], classes, layers, **options)
+
+    return build
+
+
+def _resnet(layers: int) -> Builder:
+    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+        return create_resnet(model, "data", shape[0], classes, layers, **options)
+
+    return build
+
+
+def _resnext(layers: int, groups: int, width: int) -> Builder:
+    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+        return create_resnext(model, "data", shape[0], classes, layers, groups, width, **options)
+
+    return build
+
+
+NETS: dict[str, Builder] = {
+    "mlp": _mlp,
+    "lenet": _lenet,
+    **{f"resnet{layers}-cifar": _cifar(layers) for layers in (8, 14, 20, 32, 44, 56, 110)},
+    **{f"resnet{layers}": _resnet(layers) for layers in (18, 34, 50, 101, 152)},
+    "resnext50": _resnext(50, 32, 4),
+    "resnext101": _resnext(101, 32, 4),
+}
+"""Name -> what adds the net to a model: ``build(model, image shape, classes, is_test=, label=, no_loss=)``."""
+
+
+def add_net(model: ModelHelper, name: str, shape: Shape, classes: int, *, is_test: bool, label: Any = None) -> Any:
+    """Add a net that reads the blob ``data``; return (softmax, loss) with a label, the softmax without."""
+    return NETS[name](model, shape, classes, is_test=is_test, label=label)

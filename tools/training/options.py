@@ -1,0 +1,161 @@
+"""What the trainer can be told, and the checks before anything is built."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.ops.rate_policies import POLICIES
+from netbuilder.optimizers import check_policy
+from netbuilder.proto import ArgumentError
+from netbuilder.tools.training.nets import NETS
+
+__all__ = ["Options", "parse"]
+
+_DEMO = [
+    "--model=resnet8-cifar", "--data=digits", "--cpu", "--devices=0,1", "--batch=32", "--epochs=8",
+    "--learning-rate=0.1", "--policy=step", "--step-epochs=6", "--gamma=0.1", "--export=out/digits", "--check-export",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options:
+    """A training run.
+
+    Args:
+        model: name of the net.
+        data: "digits", or a folder of IDX files.
+        cpu: replicas on the CPU instead of on GPUs.
+        devices: their ids.
+        batch: samples a step over all devices.
+        epochs: passes over the data.
+        learning_rate: before its policy.
+        policy, policy_args: how the rate changes over the iterations.
+        momentum, weight_decay: of SGD.
+        seed: of initial values and of the order of samples.
+        export: folder for the predictor, or None.
+        check_export: evaluate it again in a new process.
+    """
+
+    model: str
+    data: str
+    cpu: bool
+    devices: tuple[int, ...]
+    batch: int
+    epochs: int
+    learning_rate: float
+    policy: str
+    policy_args: dict[str, Any]
+    momentum: float
+    weight_decay: float
+    seed: int
+    export: str | None
+    check_export: bool
+    step_epochs: int | None = None
+
+    @property
+    def device_batch(self) -> int:
+        """Samples a step on each device."""
+        return self.batch // len(self.devices)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="netbuilder-train",
+        description="Train a classifier data-parallel, evaluate it in test mode after each epoch, export a predictor.",
+    )
+    parser.add_argument("--demo", action="store_true", help=f"the same as {' '.join(_DEMO)}; later options change it")
+    net = parser.add_argument_group("net and data")
+    net.add_argument("--model", default="resnet20-cifar", metavar="NAME", help=f"one of {', '.join(NETS)}")
+    net.add_argument("--data", default="digits", help="digits (bundled), or a folder of IDX files such as MNIST's")
+    where = parser.add_argument_group("devices")
+    where.add_argument("--cpu", action="store_true", help="replicas on the CPU; without it on GPUs")
+    where.add_argument("--devices", default="0", metavar="IDS", help="ids, with commas between them (0)")
+    step = parser.add_argument_group("optimization")
+    step.add_argument("--batch", type=int, default=64, help="samples a step, over all devices (64)")
+    step.add_argument("--epochs", type=int, default=10, help="passes over the data (10)")
+    step.add_argument("--learning-rate", type=float, default=0.1, help="before its policy (0.1)")
+    step.add_argument("--policy", default="fixed", metavar="NAME", help=f"one of {', '.join(sorted(POLICIES))}")
+    step.add_argument("--policy-arg", action="append", default=[], metavar="KEY=VALUE",
+                      help="an argument of the policy, counted in iterations")  # fmt: skip
+    step.add_argument("--step-epochs", type=int, help="policy step: epochs between steps")
+    step.add_argument("--gamma", type=float, help="policy step: factor at each step")
+    step.add_argument("--momentum", type=float, default=0.9)
+    step.add_argument("--weight-decay", type=float, default=1e-4, help="for weights, not for biases (1e-4)")
+    step.add_argument("--seed", type=int, default=0, help="of initial values and order of samples (0)")
+    out = parser.add_argument_group("result")
+    out.add_argument("--export", metavar="FOLDER", help="write a predictor (init_net.pb, predict_net.pb)")
+    out.add_argument("--check-export", action="store_true", help="evaluate the predictor in a new process")
+    return parser
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """Return the options of a command line; bad ones end the program with a message."""
+    import sys
+
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if "--demo" in given:
+        given.remove("--demo")
+        given = _DEMO + given
+    parser = _parser()
+    found = parser.parse_args(given)
+    try:
+        devices = tuple(int(text) for text in found.devices.split(","))
+    except ValueError:
+        parser.error(f"--devices: ids with commas between them, as 0,1,2; got {found.devices!r}")
+    policy_args = dict(_pair(parser, text) for text in found.policy_arg)
+    if found.gamma is not None:
+        policy_args["gamma"] = found.gamma
+    options = Options(
+        model=found.model, data=found.data, cpu=found.cpu, devices=devices, batch=found.batch, epochs=found.epochs,
+        learning_rate=found.learning_rate, policy=found.policy, policy_args=policy_args, momentum=found.momentum,
+        weight_decay=found.weight_decay, seed=found.seed, export=found.export, check_export=found.check_export,
+        step_epochs=found.step_epochs,
+    )  # fmt: skip
+    problem = _problem(options)
+    if problem:
+        parser.error(problem)
+    return options
+
+
+def _pair(parser: argparse.ArgumentParser, text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        parser.error(f"--policy-arg: wanted KEY=VALUE, got {text!r}")
+    for kind in (int, float):
+        try:
+            return key, kind(value)
+        except ValueError:
+            continue
+    return key, value
+
+
+def _problem(options: Options) -> str | None:
+    """Return what is wrong with a run's options, or None."""
+    if options.model not in NETS:
+        return f"--model: unknown net {options.model!r}; there are {', '.join(NETS)}"
+    if len(set(options.devices)) < len(options.devices) or min(options.devices) < 0:
+        return f"--devices: ids from 0 on, each once; got {list(options.devices)}"
+    if options.batch < 1 or options.batch % len(options.devices):
+        below = options.batch // len(options.devices) * len(options.devices) or len(options.devices)
+        return (
+            f"--batch: {options.batch} samples cannot be shared evenly by {len(options.devices)} devices; "
+            f"{below} can"
+        )
+    for name in ("epochs", "learning_rate"):
+        if getattr(options, name) <= 0:
+            return f"--{name.replace('_', '-')}: must be greater than 0, got {getattr(options, name)}"
+    if options.check_export and not options.export:
+        return "--check-export: give --export FOLDER, too"
+    if options.policy == "step" and not options.step_epochs and "stepsize" not in options.policy_args:
+        return "--policy step: give --step-epochs, or --policy-arg stepsize=ITERATIONS"
+    try:
+        trial = dict(options.policy_args)
+        if options.step_epochs:
+            trial["stepsize"] = options.step_epochs
+        check_policy(options.learning_rate, options.policy, trial)
+    except ArgumentError as error:
+        return f"--policy: {error}"
+    return None

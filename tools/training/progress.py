@@ -1,0 +1,57 @@
+"""What the trainer shows: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+__all__ = ["Progress"]
+
+_EVERY = 10.0  # seconds between plain lines within an epoch
+
+
+class Progress:
+    """Shows the steps of one epoch; a context manager.
+
+    Args:
+        title: stands in front.
+        steps: how many there will be.
+    """
+
+    def __init__(self, title: str, steps: int) -> None:
+        self._title = title
+        self._steps = steps
+        self._done = 0
+        self._images = 0
+        self._began = self._shown = time.perf_counter()
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                return
+            self._bar = tqdm(total=steps, desc=title, unit="step", leave=False, dynamic_ncols=True)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    @property
+    def rate(self) -> float:
+        """Images per second so far."""
+        return self._images / max(time.perf_counter() - self._began, 1e-9)
+
+    def step(self, images: int, loss: float) -> None:
+        """Count a step over so many images."""
+        self._done += 1
+        self._images += images
+        if self._bar is not None:
+            self._bar.update()
+            self._bar.set_postfix_str(f"loss {loss:.3f}, {self.rate:.0f} images/s", refresh=False)
+        elif time.perf_counter() - self._shown > _EVERY:
+            self._shown = time.perf_counter()
+            print(f"{self._title}: step {self._done}/{self._steps}, loss {loss:.3f}, {self.rate:.0f} images/s", flush=True)

@@ -151,7 +151,7 @@ def _prepare_copy(op: _Copying, ctx: PlanContext, x: TensorSpec, *like: TensorSp
         return None
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        if inputs[0] is outputs[0]:
+        if np.may_share_memory(inputs[0], outputs[0]):
             return _nothing
         return partial(np.copyto, outputs[0], inputs[0])
 

@@ -89,7 +89,7 @@ def _prepare_scatter_weighted_sum(op: ScatterWeightedSum, ctx: PlanContext, *spe
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         x, w0, indices, *pairs = inputs
         table = outputs[0]
-        same = x is table
+        same = np.may_share_memory(x, table)
 
         def run() -> None:
             if not same:
@@ -132,7 +132,7 @@ def _prepare_scatter_assign(op: ScatterAssign, ctx: PlanContext, *specs: TensorS
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         (x, indices, rows), table = inputs, outputs[0]
-        same = x is table
+        same = np.may_share_memory(x, table)
 
         def run() -> None:
             check_indices("ScatterAssign", indices, table.shape[0])

@@ -1,0 +1,158 @@
+"""Fills with random numbers: XavierFill, MSRAFill, GaussianFill, UniformFill, UniformIntFill."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.fill import Fill
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import ArgumentError
+
+__all__ = ["GaussianFill", "MSRAFill", "UniformFill", "UniformIntFill", "XavierFill"]
+
+Shape = tuple[int, ...]
+
+
+@register
+@dataclass(frozen=True)
+class XavierFill(Fill):
+    """Uniform in [-b, b] with b = sqrt(3 / fan_in), fan_in = elements per index of the first axis.
+
+    Source: Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010.
+    """
+
+    stateful = True
+
+    def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
+        out = super().infer(like)[0]
+        _fan(self, out.shape, 0)
+        return (out,)
+
+
+@register
+@dataclass(frozen=True)
+class MSRAFill(Fill):
+    """Normal with deviation sqrt(2 / fan_out), fan_out = elements per index of the second axis.
+
+    Source: He et al., "Delving deep into rectifiers", 2015, equation 14.
+    """
+
+    stateful = True
+
+    def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
+        out = super().infer(like)[0]
+        _fan(self, out.shape, 1)
+        return (out,)
+
+
+def _fan(op: Operator, shape: Shape, axis: int) -> int:
+    """Return how many elements there are per index of ``axis``, at least 1."""
+    require(len(shape) > axis, op, f"the fan is counted along axis {axis}, which shape {shape} does not have")
+    return max(math.prod(shape[:axis] + shape[axis + 1 :]), 1)
+
+
+@kernel(XavierFill)
+def xavier_fill(op: XavierFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
+    shape = op.target(ctx, like)
+    bound = math.sqrt(3.0 / _fan(op, shape, 0))
+    return (((ctx.uniform(shape) * 2.0 - 1.0) * bound).astype(np.float32),)
+
+
+@kernel(MSRAFill)
+def msra_fill(op: MSRAFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
+    shape = op.target(ctx, like)
+    return ((ctx.normal(shape) * math.sqrt(2.0 / _fan(op, shape, 1))).astype(np.float32),)
+
+
+@register
+@dataclass(frozen=True)
+class GaussianFill(Fill):
+    """Normal with ``mean`` and deviation ``std``."""
+
+    stateful = True
+    mean: float = 0.0
+    std: float = 1.0
+
+    def check(self) -> None:
+        super().check()
+        if not self.std > 0:
+            raise ArgumentError(f"GaussianFill: std must be above 0, got {self.std}")
+
+
+@kernel(GaussianFill)
+def gaussian_fill(op: GaussianFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
+    return ((ctx.normal(op.target(ctx, like)) * op.std + op.mean).astype(np.float32),)
+
+
+def _check_range(op_type: str, low: float, high: float) -> None:
+    if not low < high:
+        raise ArgumentError(f"{op_type}: min must be below max, got min={low}, max={high}")
+
+
+@register
+@dataclass(frozen=True)
+class UniformFill(Fill):
+    """Uniform in [min, max); the bounds may come as the second and third input, of one element each."""
+
+    inputs = ("shape?", "min?", "max?")
+    stateful = True
+    min: float = 0.0
+    max: float = 1.0
+
+    def check(self) -> None:
+        super().check()
+        _check_range(self.type, self.min, self.max)
+        _check_bounds_together(self)
+
+
+@register
+@dataclass(frozen=True)
+class UniformIntFill(Fill):
+    """Whole numbers (int32) from ``min`` to ``max``, both included, equally likely."""
+
+    inputs = ("shape?", "min?", "max?")
+    dtype_made = np.dtype(np.int32)
+    stateful = True
+    min: int = 0
+    max: int = 1
+
+    def check(self) -> None:
+        super().check()
+        _check_range(self.type, self.min, self.max)
+        _check_bounds_together(self)
+
+
+def _check_bounds_together(op: Fill) -> None:
+    if op.n_in == 2:
+        raise ArgumentError(f"{op.type}: min and max come as inputs together; got 2 inputs, give 0, 1 or 3")
+
+
+def _bounds(op: UniformFill | UniformIntFill, ctx: RunContext, low: Any, high: Any) -> tuple[Any, Any]:
+    if low is None:
+        return op.min, op.max
+    bounds = ctx.host(low).item(), ctx.host(high).item()
+    _check_range(op.type, *bounds)
+    return bounds
+
+
+@kernel(UniformFill)
+def uniform_fill(
+    op: UniformFill, ctx: RunContext, like: Any = None, low: Any = None, high: Any = None
+) -> tuple[Any, ...]:
+    least, most = _bounds(op, ctx, low, high)
+    return ((ctx.uniform(op.target(ctx, like)) * (most - least) + least).astype(np.float32),)
+
+
+@kernel(UniformIntFill)
+def uniform_int_fill(
+    op: UniformIntFill, ctx: RunContext, like: Any = None, low: Any = None, high: Any = None
+) -> tuple[Any, ...]:
+    least, most = _bounds(op, ctx, low, high)
+    steps = ctx.xp.floor(ctx.uniform(op.target(ctx, like)) * (int(most) - int(least) + 1))
+    return ((steps + int(least)).astype(np.int32),)

@@ -173,12 +173,12 @@ class Net:
             grad_output_indices: outputs whose gradients ``grad_f`` takes; None: all.
             grad_input_indices: inputs whose gradients it gives; None: all.
         """
-        indices = {
+        arguments: dict[str, Any] = {
             "grad_output_indices": list(grad_output_indices or ()),
             "grad_input_indices": list(grad_input_indices or ()),
+            **python_arguments(f, grad_f, python_func_type, pass_workspace),
         }
-        functions = python_arguments(f, grad_f, python_func_type, pass_workspace)
-        return partial(self._add, "Python", **indices, **functions)
+        return partial(self._add, "Python", **arguments)
 
     def extend_ops(self, new_ops: Iterable[OperatorDef]) -> None:
         """Append copies of operators; what they read and nothing defines becomes an external input."""

@@ -1,0 +1,97 @@
+"""Golden data-parallel nets, built anew, have the operators that Caffe2's calls made; differences are named."""
+
+import pytest
+
+import golden_data
+from parallel_models import golden_parallel
+from structure import differences
+
+SAME = [
+    "dp_convnet_1",
+    "dp_convnet_2",
+    "dp_convnet_4",
+    "dp_embed_inside_1",
+    "dp_embed_outside_1",
+    "dp_embed_outside_2",
+    "gpu_structure_convnet_1",
+    "gpu_structure_convnet_2",
+    "gpu_structure_convnet_2_nccl",
+    "gpu_structure_convnet_4",
+    "gpu_structure_convnet_4_no_peer_access",
+    "gpu_structure_embed_inside_2",
+    "resnet50_1",
+    "resnet50_4",
+]
+
+LATER = {
+    "dp_convnet_2_combine_bn": "batch normalisation over all devices",
+    "dp_convnet_2_memory": "memory planning",
+    "dp_lstm_1": "recurrent nets",
+    "dp_lstm_2": "recurrent nets",
+    "gpu_structure_convnet_2_combine_bn": "batch normalisation over all devices",
+    "gpu_structure_convnet_2_memory": "memory planning",
+    "mlp_bmuf_2": "block-wise updates",
+    "resnet50_1_memory": "memory planning",
+    "resnet50_1_recycle_activations": "memory planning",
+    "resnet50_1_recycle_grad": "memory planning",
+    "resnet50_4_memory": "memory planning",
+}
+
+WITH_A_DIFFERENCE = ["dp_convnet_2_shared_model"]
+
+
+def test_every_parallel_net_is_built_or_belongs_to_a_later_slice():
+    prefixes = ("dp_", "gpu_", "resnet50_", "mlp_bmuf")
+    assert {name for name in golden_data.nets() if name.startswith(prefixes)} == {*SAME, *LATER, *WITH_A_DIFFERENCE}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_same_operators(name):
+    golden = golden_data.net(name)
+    model, _ = golden_parallel(name)
+    main, init = model.net.Proto(), model.param_init_net.Proto()
+    assert differences(main, golden.main) == []
+    assert differences(init, golden.init) == []
+    assert list(main.external_input) == list(golden.main.external_input)
+    assert (main.name, main.type, main.num_workers) == (
+        golden.main.name,
+        golden.main.type,
+        golden.main.num_workers,
+    )
+    assert [op.name for op in main.op] == [op.name for op in golden.main.op]  # "dpm", and none
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_same_parameters_and_gradients(name):
+    golden = golden_data.net(name)
+    model, record = golden_parallel(name)
+    assert [str(p) for p in model.params] == golden.meta["params"]
+    assert [str(p) for p in model.GetComputedParams("")] == golden.meta["computed_params"]
+    assert {str(p): _stored(g) for p, g in model.param_to_grad.items()} == golden.meta["param_to_grad"]
+    assert len(record) == golden.meta["devices"]
+
+
+def _stored(gradient):
+    if isinstance(gradient, tuple):
+        return {"indices": str(gradient.indices), "values": str(gradient.values)}
+    return str(gradient)
+
+
+def test_shared_model_differs_by_what_nothing_needs():
+    """Caffe2 copies the running statistics twice, and declares inputs that no operator reads; ours does neither."""
+    golden = golden_data.net("dp_convnet_2_shared_model")
+    model, _ = golden_parallel("dp_convnet_2_shared_model")
+    assert [str(p) for p in model.params] == golden.meta["params"]
+    read = {blob for op in golden.main.op for blob in op.input}
+    unread = sorted(blob for blob in golden.main.external_input if blob not in read)
+    assert differences(model.net.Proto(), golden.main) == [f"- external input {blob}" for blob in unread] != []
+    twice = [op for op in golden.init.op if op.type == "Copy"]
+    once = {(op.input[0], op.output[0]) for op in twice}
+    assert len(twice) == 2 * len(once)
+    missing = differences(model.param_init_net.Proto(), golden.init)
+    assert sorted(missing) == sorted(f"-Copy({source}) -> {copy}" for source, copy in once)
+
+
+def test_a_wrong_net_is_told_apart():
+    model, _ = golden_parallel("dp_convnet_2")
+    assert differences(model.net.Proto(), golden_data.net("dp_convnet_4").main)

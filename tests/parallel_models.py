@@ -1,0 +1,209 @@
+"""Data-parallel models for tests: golden ones built anew, small ones, and how they are trained."""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import golden_data
+from netbuilder import graph, optimizers, parallel, zoo
+from netbuilder.graph.net_names import reset_names
+from netbuilder.model import ModelHelper, brew
+from netbuilder.optimizers import reset_optimizer_instance_count
+from netbuilder.proto.arguments import make_device_option
+from netbuilder.runtime import Workspace
+
+__all__ = [
+    "OPTIMIZERS",
+    "Task",
+    "convnet",
+    "distance",
+    "golden_parallel",
+    "mlp",
+    "no_input",
+    "parallelize",
+    "train",
+]
+
+OPTIMIZERS: dict[str, Callable[[ModelHelper], Any]] = {
+    "sgd": lambda model: optimizers.build_sgd(model, 0.1),
+    "momentum": lambda model: optimizers.build_sgd(model, 0.1, momentum=0.9, nesterov=1),
+    "adagrad": lambda model: optimizers.build_adagrad(model, 0.05),
+    "adam": lambda model: optimizers.build_adam(model, 0.01),
+    "rms_prop": lambda model: optimizers.build_rms_prop(model, 0.01),
+}
+
+
+def no_input(model: ModelHelper) -> None:
+    """Add nothing: tests feed the blobs of a batch."""
+
+
+def mlp(model: ModelHelper, loss_scale: float) -> list[Any]:
+    """Two layers: data (N, 6), label (N,) of 4 classes."""
+    x = brew.relu(model, brew.fc(model, "data", "fc1", 6, 8), "fc1")
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, 4), "label"], ["softmax", "loss"])
+    return [model.Scale(loss, scale=loss_scale)]
+
+
+def convnet(model: ModelHelper, loss_scale: float) -> list[Any]:
+    """A residual block and pooling, no normalisation: data (N, 3, 8, 8), label (N,) of 4 classes."""
+    x = brew.relu(model, brew.conv(model, "data", "conv1", 3, 4, kernel=3, pad=1), "conv1")
+    y = brew.conv(model, x, "conv2", 4, 4, kernel=3, pad=1)
+    x = brew.average_pool(model, brew.sum(model, [x, y], "block"), "pooled", kernel=8)
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 4, 4), "label"], ["softmax", "loss"])
+    return [model.Scale(loss, scale=loss_scale)]
+
+
+@dataclass
+class Task:
+    """What to train: a forward builder, and batches of the whole, drawn from a fixed seed.
+
+    Args:
+        forward: as ``Parallelize`` takes it.
+        shape: of the data, with the batch.
+        steps: how many batches.
+        options: further arguments of ``Parallelize``.
+    """
+
+    forward: Callable[[ModelHelper, float], list[Any]] = mlp
+    shape: Sequence[int] = (24, 6)
+    steps: int = 4
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def batches(self, dtype: Any = np.float32) -> Iterator[dict[str, np.ndarray]]:
+        rng = np.random.default_rng(7)
+        for _ in range(self.steps):
+            data = rng.normal(size=self.shape)
+            yield {"data": data.astype(dtype), "label": rng.integers(0, 4, self.shape[0]).astype(np.int32)}
+
+
+def parallelize(
+    devices: Sequence[int], forward: Any = mlp, optimizer: Any = OPTIMIZERS["sgd"], name: str = "net", **options: Any
+) -> tuple[ModelHelper, parallel.Replicas]:
+    """Return a model on CPU replicas, and its record."""
+    model = ModelHelper(name)
+    record = parallel.Parallelize_CPU(
+        model, no_input, forward, optimizer_builder_fun=optimizer, devices=list(devices), **options
+    )
+    return model, record
+
+
+def train(
+    devices: Sequence[int],
+    optimizer: Any = OPTIMIZERS["sgd"],
+    task: Task | None = None,
+    *,
+    prepare: Callable[[Workspace], None] | None = None,
+    dtype: Any = np.float32,
+    seed: int = 0,
+) -> tuple[ModelHelper, parallel.Replicas, Workspace]:
+    """Train on CPU replicas, each batch split over them in order.
+
+    Args:
+        prepare: called with the workspace once the init net has run.
+    """
+    task = task or Task()
+    model, record = parallelize(devices, task.forward, optimizer, **task.options)
+    workspace = Workspace(threads=2, seed=seed)
+    for number, batch in enumerate(task.batches(dtype)):
+        for name, whole in batch.items():
+            for blob, part in zip(record.devices.copies(name), np.split(whole, len(record))):
+                workspace.feed(blob, part)
+        if number == 0:
+            parallel.RunInitNet(model, workspace=workspace)
+            if prepare is not None:
+                prepare(workspace)
+        parallel.RunNet(model, workspace=workspace)
+    return model, record, workspace
+
+
+def distance(got: Sequence[Any], want: Sequence[Any]) -> float:
+    """Return ||got - want|| / max(||want||, 1e-6 sqrt(n)) over all arrays together."""
+    a, b = (np.concatenate([np.ravel(array).astype(np.float64) for array in arrays]) for arrays in (got, want))
+    return float(np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-6 * np.sqrt(b.size)))
+
+
+_TABLE_ROWS, _TABLE_COLUMNS, _ROWS_READ = 12, 3, 2
+
+
+def golden_parallel(name: str) -> tuple[ModelHelper, parallel.Replicas]:
+    """Build a golden data-parallel net anew, as in a fresh process; return the model and its record."""
+    golden = golden_data.net(name)
+    space: dict[str, Any] = {
+        "brew": brew,
+        "core": _Core,
+        "caffe2_pb2": _Core,
+        "optimizer": optimizers,
+        "resnet": zoo.resnet,
+        "V": _TABLE_ROWS,
+        "D": _TABLE_COLUMNS,
+        "R": _ROWS_READ,
+        "held": False,
+    }
+    for source in golden.meta["source"]:
+        exec(textwrap.dedent(source), space)
+    reset_names()
+    reset_optimizer_instance_count()
+    model = ModelHelper(name, arg_scope={"order": "NCHW"})
+    kept: dict[str, Any] = {}
+    if "before_np" in space:
+        space["before_np"](model, kept)
+    builders = {
+        "optimizer_builder_fun": None if "param_update" in space else _optimizer(golden),
+        "param_update_builder_fun": space.get("param_update"),
+    }
+    options: dict[str, Any] = {"cpu_device": not name.startswith("gpu_"), "devices": list(range(_devices(golden)))}
+    if name.endswith("shared_model"):
+        options["shared_model"] = True
+    if name.endswith("nccl"):
+        options["use_nccl"] = True
+    if name.startswith("gpu_"):
+        options["peer_access"] = lambda reader, owner: not name.endswith("no_peer_access")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "GPUs .* are not on this machine")
+        record = parallel.Parallelize(model, no_input, _forward(name, space, kept), **builders, **options)
+    if "after_np" in space:
+        space["after_np"](model, kept)
+    return model, record
+
+
+def _devices(golden: golden_data.Net) -> int:
+    return int(golden.meta.get("devices") or max(int(part) for part in golden.name.split("_") if part.isdigit()))
+
+
+def _forward(name: str, space: dict[str, Any], kept: dict[str, Any]) -> Callable[[ModelHelper, float], list[Any]]:
+    if "embed_outside" in name:
+        return lambda model, scale: space["build_embed_fc"](model, kept["vecs"], scale, _ROWS_READ, _TABLE_COLUMNS)
+    if "embed_inside" in name:
+        return lambda model, scale: space["eb_in"](model, scale, None)
+    if "resnet50" in name:
+        return lambda model, scale: space["resnet50"](model, scale, None)
+    return lambda model, scale: space["build_convnet"](model, loss_scale=scale, c=4, classes=5)
+
+
+def _optimizer(golden: golden_data.Net) -> Callable[[ModelHelper], Any]:
+    if "embed" in golden.name:
+        return lambda model: optimizers.build_sgd(model, 0.1, policy="fixed", momentum=0.0)
+    if "resnet50" in golden.name:
+
+        def build(model: ModelHelper) -> Any:
+            optimizers.add_weight_decay(model, 1e-4)
+            return optimizers.build_sgd(model, 0.1, policy="step", stepsize=100, gamma=0.1, momentum=0.9, nesterov=1)
+
+        return build
+    return lambda model: optimizers.build_sgd(model, 0.05, policy="fixed", momentum=0.9, nesterov=1)
+
+
+class _Core:
+    """The names of Caffe2's modules that the stored sources use."""
+
+    NameScope = staticmethod(graph.NameScope)
+    DeviceScope = staticmethod(graph.DeviceScope)
+    DeviceOption = staticmethod(make_device_option)
+    GradientSlice = graph.GradientSlice
+    CPU = 0

@@ -1,0 +1,147 @@
+"""The device check: what it finds, what it leaves out, and what it says."""
+
+import pytest
+
+import golden_data
+from netbuilder.passes import Devices, blob_devices, check_devices, device_faults
+from netbuilder.passes.device_check import CROSSING
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
+from netbuilder.proto.arguments import make_device_option, make_op
+
+TWO_CPUS = Devices(PROTO_CPU, (0, 1))
+TWO_GPUS = Devices(PROTO_CUDA, (0, 1))
+
+
+def op(op_type, inputs, outputs, device=(PROTO_CPU, 0), **args):
+    return make_op(op_type, inputs, outputs, device_option=make_device_option(*device), **args)
+
+
+def net(*ops, name="net"):
+    return NetDef(name=name, op=ops)
+
+
+@pytest.mark.parametrize("devices, kind", [(TWO_CPUS, PROTO_CPU), (TWO_GPUS, PROTO_CUDA)], ids=["cpu", "gpu"])
+def test_reading_another_replica_is_found(devices, kind):
+    word = devices.word
+    wrong = op("Relu", [f"{word}_0/x"], [f"{word}_1/y"], (kind, 1))
+    wrong.debug_info = "train.py:12 in forward"
+    with pytest.raises(
+        NetError,
+        match="net 'net': operator 0 Relu, made at train.py:12 in forward: "
+        f"input '{word}_0/x' belongs to {word.upper()} 0, and the operator runs on {word.upper()} 1; it may touch blobs under '{word}_1/' .* use '{word}_1/x'",
+    ):
+        check_devices(net(wrong), devices=devices)
+
+
+def test_writing_to_another_replica_is_found():
+    wrong = op("Relu", ["cpu_1/x"], ["cpu_0/y"], (PROTO_CPU, 1))
+    with pytest.raises(NetError, match="output 'cpu_0/y' belongs to CPU 0"):
+        check_devices(net(wrong), devices=TWO_CPUS)
+
+
+def test_a_name_that_only_looks_like_a_replica_is_nobodys():
+    """CPU 7 has no replica here, so cpu_7/ is a scope like any other; so is cpu_util/."""
+    fine = op("Sum", ["cpu_1/x", "cpu_7/x", "cpu_util/x", "x"], ["cpu_1/y"], (PROTO_CPU, 1))
+    check_devices(net(fine), devices=TWO_CPUS)
+
+
+@pytest.mark.parametrize("op_type", sorted(CROSSING))
+def test_operators_that_cross_devices_are_left_out(op_type):
+    check_devices(net(op(op_type, ["cpu_0/x"], ["cpu_1/x"])), devices=TWO_CPUS)
+
+
+@pytest.mark.parametrize("op_type", ["CopyRows", "MyConcat", "Slice", "NCCLLike"])
+def test_types_are_matched_exactly(op_type):
+    assert list(device_faults(net(op(op_type, ["cpu_0/x"], ["cpu_1/x"])), devices=TWO_CPUS))
+
+
+def test_only_sums_of_an_allreduce_are_left_out():
+    check_devices(net(op("Sum", ["cpu_0/g", "cpu_1/g"], ["cpu_0/g"])), devices=TWO_CPUS)
+    check_devices(net(op("Sum", ["gpu_0/g", "gpu_1/g"], ["gpu_0/g"], (PROTO_CUDA, 0), name="dpm")), devices=TWO_GPUS)
+    for wrong in (["cpu_0/g", "cpu_1/other"], ["cpu_1/g", "cpu_0/g"]):
+        assert list(device_faults(net(op("Sum", wrong, ["cpu_0/g"])), devices=TWO_CPUS))
+    assert list(device_faults(net(op("Sum", ["gpu_0/g", "gpu_1/g"], ["gpu_0/g"], (PROTO_CUDA, 0))), devices=TWO_GPUS))
+
+
+def test_host_operators_in_a_net_for_gpus_are_left_out():
+    ops = [
+        op("Relu", ["gpu_0/x"], ["gpu_1/y"]),
+        op("AtomicIter", ["mutex", "iteration"], ["iteration"], (PROTO_CUDA, 1)),
+        op("LearningRate", ["iteration"], ["rate"], (PROTO_CUDA, 0)),
+    ]
+    check_devices(net(*ops), devices=TWO_GPUS)
+
+
+def test_a_blob_outside_the_replicas_lies_on_the_gpu_that_makes_it():
+    make = op("ConstantFill", [], ["one"], (PROTO_CUDA, 0))
+    use = op("Relu", ["one"], ["gpu_1/y"], (PROTO_CUDA, 1))
+    with pytest.raises(NetError, match="'one' belongs to GPU 0, and the operator runs on GPU 1"):
+        check_devices(net(use), init_net=net(make), devices=TWO_GPUS)
+
+
+def test_parameters_of_a_shared_model_are_everybodys():
+    use = op("FC", ["cpu_1/x", "cpu_0/w", "cpu_0/b"], ["cpu_1/y"], (PROTO_CPU, 1))
+    check_devices(net(use), devices=TWO_CPUS, shared=("cpu_0/w", "cpu_0/b"))
+    assert [f.blob for f in device_faults(net(use), devices=TWO_CPUS, shared=("cpu_0/w",))] == ["cpu_0/b"]
+
+
+def test_nets_that_operators_hold_are_looked_at():
+    inner = net(op("Relu", ["cpu_0/x"], ["cpu_1/y"], (PROTO_CPU, 1)))
+    outer = op("RecurrentNetwork", ["cpu_1/x"], ["cpu_1/y"], (PROTO_CPU, 1), step_net=inner)
+    assert [(f.index, f.op.type, f.blob) for f in device_faults(net(outer), devices=TWO_CPUS)] == [
+        (0, "Relu", "cpu_0/x")
+    ]
+
+
+def test_any_net_can_be_checked_by_its_operators_devices():
+    good = net(op("Relu", ["x"], ["a"], (PROTO_CUDA, 2)), op("Relu", ["a"], ["b"], (PROTO_CUDA, 2)))
+    check_devices(good)
+    bad = net(op("Relu", ["x"], ["a"], (PROTO_CUDA, 2)), op("Relu", ["a"], ["b"], (PROTO_CUDA, 3)))
+    with pytest.raises(NetError, match="'a' belongs to GPU 2, and the operator runs on GPU 3; copy it first"):
+        check_devices(bad)
+
+
+def test_a_net_wide_device_counts():
+    inside = NetDef(name="net", op=[make_op("Relu", ["gpu_0/x"], ["gpu_1/y"])])
+    inside.device_option.CopyFrom(make_device_option(PROTO_CUDA, 1))
+    assert [fault.blob for fault in device_faults(inside, devices=TWO_GPUS)] == ["gpu_0/x"]
+
+
+def test_many_faults_are_counted():
+    wrong = net(*[op("Relu", [f"cpu_0/x{i}"], [f"cpu_1/y{i}"], (PROTO_CPU, 1)) for i in range(5)])
+    with pytest.raises(NetError, match="operator 2 Relu.*; and 2 more"):
+        check_devices(wrong, devices=TWO_CPUS)
+
+
+PARALLEL = [n for n in golden_data.nets() if n.startswith(("dp_", "gpu_")) and "combine_bn" not in n]
+
+
+@pytest.mark.parametrize("name", [name for name in PARALLEL if "shared_model" not in name])
+def test_golden_nets_are_in_order(name):
+    golden = golden_data.net(name)
+    count = max(int(part) for part in name.split("_") if part.isdigit())
+    devices = Devices(PROTO_CUDA if name.startswith("gpu_") else PROTO_CPU, tuple(range(count)))
+    check_devices(golden.main, init_net=golden.init, devices=devices)
+    check_devices(golden.init, devices=devices)
+    check_devices(golden.main, init_net=golden.init)
+
+
+def test_blob_devices_come_from_the_first_operator_that_touches_a_blob():
+    init = net(op("ConstantFill", [], ["w"], (PROTO_CUDA, 1)))
+    inner = net(op("Relu", ["h"], ["s"], (PROTO_CUDA, 3)))
+    main = net(
+        op("FC", ["x", "w"], ["y"], (PROTO_CUDA, 2)),
+        op("AtomicIter", ["mutex", "iteration"], ["iteration"], (PROTO_CUDA, 2)),
+        op("RecurrentNetwork", ["y"], ["z"], (PROTO_CUDA, 2), step_net=inner),
+    )
+    found = {blob: (d.device_type, d.device_id) for blob, d in blob_devices([init, main]).items()}
+    assert found == {
+        "w": (1, 1),
+        "x": (1, 2),
+        "y": (1, 2),
+        "mutex": (0, 0),
+        "iteration": (0, 0),
+        "z": (1, 2),
+        "h": (1, 3),
+        "s": (1, 3),
+    }

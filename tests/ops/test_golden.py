@@ -23,23 +23,22 @@ _COMES_WITH = {
         "CosineSimilarity"
     ),
     "activations that no golden net uses": "Selu Softplus Swish Gelu Softsign HardSigmoid ThresholdedRelu",
-    "comparison, selection and conversion": "LT LE GT GE EQ NE And Or Xor Not Where Cast Max Min HasElements IsEmpty",
+    "conditions": "HasElements IsEmpty",
     "image and shape operators that no golden net uses": (
-        "Slice Tile Expand PadImage ResizeNearest UpsampleBilinear NCHW2NHWC NHWC2NCHW ChannelShuffle SpaceToBatch "
-        "BatchToSpace Range OneHot"
+        "Expand PadImage ResizeNearest UpsampleBilinear NCHW2NHWC NHWC2NCHW ChannelShuffle SpaceToBatch BatchToSpace "
     ),
     "reductions along axes": (
         "ReduceMax ReduceMin ReduceL1 ReduceL2 ReduceFrontSum ReduceFrontMean ReduceFrontMax ReduceBackSum "
-        "ReduceBackMean ReduceBackMax ArgMax ArgMin TopK"
+        "ReduceBackMean ReduceBackMax TopK"
     ),
     "sparse and recurrent nets": (
         "SparseLengthsSum SparseLengthsMean SparseLengthsWeightedSum LengthsSum LengthsMean LengthsMax "
         "LengthsWeightedSum LengthsTile SortedSegmentSum SortedSegmentMean LengthsToSegmentIds SegmentIdsToLengths "
-        "LengthsRangeFill LSTMUnit GRUUnit"
+        "LSTMUnit GRUUnit"
     ),
     "the optimizers that come with sparse nets": (
         "RowWiseSparseAdagrad SparseAdam RowWiseSparseAdam Adadelta SparseAdadelta Ftrl SparseFtrl YellowFin "
-        "ClipTensorByScaling EnsureClipped WeightScale Lars"
+        "EnsureClipped WeightScale Lars"
     ),
 }
 LATER = {name: reason for reason, names in _COMES_WITH.items() for name in names.split()}
@@ -55,8 +54,6 @@ OTHER_OPERATORS = {
     "Sqr-3": "as Sqr-0",
     "Pow-4": "in place, Caffe2 writes X ** (e - 1) over dY before it reads it; here it goes to a blob of its own",
 }
-
-
 
 
 def _key(case: Case) -> str:
@@ -194,7 +191,9 @@ def _check_distribution(case: Case, found: dict[str, np.ndarray]) -> None:
     # Six standard deviations of the sample's mean; its deviation from the true one is as small, roughly.
     assert abs(y.mean() - mean) < 6 * std / np.sqrt(y.size)
     assert abs(y.std() / std - 1) < 6 / np.sqrt(y.size)
-    assert abs(np.corrcoef(y.ravel()[:-1], y.ravel()[1:])[0, 1]) < 6 / np.sqrt(y.size), "neighbours depend on each other"
+    assert abs(np.corrcoef(y.ravel()[:-1], y.ravel()[1:])[0, 1]) < 6 / np.sqrt(y.size), (
+        "neighbours depend on each other"
+    )
 
 
 def _check_dropout(found, x, expected):

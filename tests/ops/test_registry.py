@@ -22,6 +22,10 @@ EXEMPT: dict[str, dict[str, str]] = {
     "PythonGradient": {"golden": "functions cannot be stored"},
     "NCCLAllGather": {"golden": "no stored net for GPUs gathers"},
     "NCCLReduce": {"golden": "no stored net for GPUs reduces to one of them"},
+    "CopyFromCPUInput": {"golden": "no stored net has it; it copies as Copy does"},
+    "EnsureCPUOutput": {"golden": "no stored net has it; it copies as Copy does"},
+    "GivenTensorByteStringToUInt8Fill": {"golden": "no export stored holds bytes so; run beside Caffe2 once"},
+    "GivenTensorInt16Fill": {"golden": "no export stored holds int16; run beside Caffe2 once"},
 }
 
 

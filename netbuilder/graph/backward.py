@@ -56,7 +56,7 @@ class BackwardPass:
         self._gradients: list[Gradient | None] = [None] * len(self.versions.names)
         self._via = [_GIVEN] * len(self.versions.names)  # the reader that the (first share of the) gradient is from
         self._shares: dict[int, list[Share]] = {}
-        self._own: dict[tuple[int, Gradient], int] = {}  # (value, gradient) -> how many of its shares are there
+        self._own: dict[tuple[int, str], int] = {}  # (value, blob) -> how many of its shares are there
         # Blob -> how many values have their gradient, or a share of it, there, and it is still to be read.
         self._pending: dict[str, int] = {}
 
@@ -149,7 +149,7 @@ class BackwardPass:
 
         Example: in h = Scale(h); h = Sum(h, q), h_grad is also the gradient of q.
         """
-        targets = {self.versions.inputs[index][slot] for slot, gradient in d_inputs.items() if gradient == name}
+        targets = {self.versions.inputs[index][slot] for slot, gradient in d_inputs.items() if name in _blobs(gradient)}
         if self._pending[name] == sum(self._own.get((value, name), 0) for value in targets):
             return  # the shares of one value are renamed when they are added up
         new = other_gradient_name(name, min((self.versions.versions[value] for value in targets), default=0))
@@ -184,8 +184,8 @@ class BackwardPass:
 
     def _add_share(self, value: int, share: Share) -> None:
         self._shares.setdefault(value, []).append(share)
-        key = (value, share.gradient)
-        self._own[key] = self._own.get(key, 0) + 1
+        for blob in _blobs(share.gradient):
+            self._own[value, blob] = self._own.get((value, blob), 0) + 1
         self._hold(share.gradient)
 
     def _add_up_shares(self, index: int) -> None:

@@ -136,7 +136,11 @@ class _Inference:
                 if before is None:
                     self._specs[value] = spec.plain
                     self._enqueue(queue, value)
-                elif before.shape != spec.shape:
+                elif before.shape == spec.shape:
+                    if before.dtype != spec.dtype and self._versions.writers[value] == index:
+                        self._specs[value] = spec.plain  # an input turned out to be of another type
+                        self._enqueue(queue, value)
+                else:
                     raise ShapeError(
                         f"{self._where(index)}: blob {self._versions.names[value]!r} has shape {spec.shape} by this "
                         f"operator, and {before.shape} by those that read it"

@@ -13,7 +13,6 @@ from structure import operator_text
 
 @pytest.fixture
 def net():
-    reset_names()
     return Net("n")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from netbuilder.graph import BlobReference, NameScope, Net, rename_blobs, reset_names
+from netbuilder.graph import BlobReference, NameScope, Net, rename_blobs
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_argument
 from structure import operator_text
@@ -10,7 +10,6 @@ from structure import operator_text
 
 @pytest.fixture
 def net():
-    reset_names()
     net = Net("a")
     net.set_type("dag", 3)
     x = net.AddExternalInput("x")
@@ -89,8 +88,8 @@ def test_renaming_reaches_into_held_nets():
     [
         (["x"], ["s/y"], ["FC(x, s/w, s/b) -> p/s/h; axis=1", "Relu(p/s/h) -> p/s/h", "Softmax(p/s/h) -> p/s/y"],
          ["x", "s/w", "s/b"]),
-        ({"x": "X2"}, {"s/y": "Y2"}, ["FC(X2, s/w, s/b) -> p/s/h; axis=1", "Relu(p/s/h) -> p/s/h", "Softmax(p/s/h) -> Y2"],
-         ["X2", "s/w", "s/b"]),
+        ({"x": "X2"}, {"s/y": "Y2"},
+         ["FC(X2, s/w, s/b) -> p/s/h; axis=1", "Relu(p/s/h) -> p/s/h", "Softmax(p/s/h) -> Y2"], ["X2", "s/w", "s/b"]),
         (["s/h"], ["s/y"], ["Softmax(s/h) -> p/s/y"], ["s/h"]),
         ("s/b", "s/h", ["FC(x, s/w, s/b) -> p/s/h; axis=1", "Relu(p/s/h) -> p/s/h"], ["s/b", "x", "s/w"]),
     ],

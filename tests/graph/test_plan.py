@@ -10,7 +10,6 @@ from netbuilder.graph import (
     Plan,
     add_nets_in_order,
     execution_step,
-    reset_names,
     scoped_execution_step,
     to_execution_step,
 )
@@ -19,7 +18,6 @@ from netbuilder.proto import NetError
 
 @pytest.fixture
 def nets():
-    reset_names()
     nets = [Net("a"), Net("b"), Net("c")]
     for net in nets:
         net.Relu("x", net.Name() + "_y")

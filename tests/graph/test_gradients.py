@@ -1,0 +1,512 @@
+"""Gradient construction: the operators made, name by name, and that they compute the gradient."""
+
+import time
+
+import numpy as np
+import pytest
+
+from checks import interpret
+from netbuilder.graph import BlobReference, DeviceScope, GradientRegistry, GradientSlice, NameScope, Net
+from netbuilder.graph.gradients import IR, differentiate
+from netbuilder.ops.contexts import Sparse
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption
+from netbuilder.proto.arguments import arguments
+
+
+def text(op) -> str:
+    return f"{op.type} {' '.join(op.input)} -> {' '.join(op.output)}"
+
+
+def backward(build, ys, **options):
+    """Return the gradient operators of a net as texts, and where the gradients are."""
+    net = Net("n")
+    build(net)
+    forward = net.op_len
+    found = net.AddGradientOperators(ys, **options)
+    return [text(op) for op in net.Proto().op[forward:]], {str(blob): str(g) for blob, g in found.items()}
+
+
+def mlp(net):
+    net.FC(["x", "w", "b"], "h")
+    net.Relu("h", "h")
+    net.FC(["h", "w2", "b2"], "y")
+    net.AveragedLoss("y", "loss")
+
+
+def branches(net):
+    net.FC(["x", "w", "b"], "h")
+    net.Sum([net.Relu("h", "h1"), net.Sigmoid("h", "h2"), net.Tanh("h", "h3")], "y")
+    net.AveragedLoss("y", "loss")
+
+
+def shared_weight(net):
+    net.FC(["x", "w", "b"], "h")
+    net.Relu("h", "h1")
+    net.FC(["h1", "w", "b"], "h2")
+    net.FC(["h2", "w", "b"], "y")
+    net.AveragedLoss("y", "loss")
+
+
+def residual(net):
+    net.Relu("x", "r")
+    net.Sum(["r", "x"], "s")
+    net.Relu("s", "s")
+    net.Sum(["s", "x"], "t")
+    net.AveragedLoss("t", "loss")
+
+
+def same_name_again(net):
+    x = "x"
+    for i in range(3):
+        net.FC([x, "w", "b"], "h")
+        x = net.Relu("h", f"h{i}")
+    net.AveragedLoss(x, "loss")
+
+
+def two_losses(net):
+    net.AveragedLoss(net.Relu("x", "r"), "loss1")
+    net.AveragedLoss(net.Tanh("x", "t"), "loss2")
+
+
+def repeated_input(net):
+    net.Mul(["x", "x"], "y")
+    net.Mul(["y", "x"], "z")
+    net.AveragedLoss("z", "loss")
+
+
+def repeated_sum(net):
+    net.Sum(["x", "x", "z", "x"], "y")
+    net.Sum(["y", net.Relu("x", "r")], "s")
+    net.AveragedLoss("s", "loss")
+
+
+LOSS_OF_Y = ["ConstantFill loss -> loss_autogen_grad", "AveragedLossGradient y loss_autogen_grad -> y_grad"]
+MLP = [
+    "FCGradient h w2 y_grad -> w2_grad b2_grad h_grad",
+    "ReluGradient h h_grad -> h_grad",
+    "FCGradient x w h_grad -> w_grad b_grad x_grad",
+]
+
+
+@pytest.mark.parametrize(
+    ("build", "losses", "operators"),
+    [
+        (mlp, ["loss"], LOSS_OF_Y + MLP),
+        (mlp, [BlobReference("loss"), "loss"], LOSS_OF_Y + MLP),
+        (mlp, {"loss": "loss_grad"}, ["AveragedLossGradient y loss_grad -> y_grad", *MLP]),
+        (mlp, {"loss": None}, LOSS_OF_Y + MLP),
+        (mlp, [], []),
+        (
+            mlp,
+            ["y", "loss"],
+            [
+                "ConstantFill y -> y_autogen_grad",
+                "ConstantFill loss -> loss_autogen_grad",
+                "AveragedLossGradient y loss_autogen_grad -> _y_grad_autosplit_0",
+                "Sum y_autogen_grad _y_grad_autosplit_0 -> y_autogen_grad",
+                "FCGradient h w2 y_autogen_grad -> w2_grad b2_grad h_grad",
+                *MLP[1:],
+            ],
+        ),
+        (
+            branches,
+            ["loss"],
+            [
+                *LOSS_OF_Y,
+                "TanhGradient h3 y_grad -> h_grad",
+                "SigmoidGradient h2 y_grad -> _h_grad_autosplit_0",
+                "ReluGradient h1 y_grad -> _h_grad_autosplit_1",
+                "Sum h_grad _h_grad_autosplit_0 _h_grad_autosplit_1 -> h_grad",
+                "FCGradient x w h_grad -> w_grad b_grad x_grad",
+            ],
+        ),
+        (
+            branches,
+            ["loss", "h"],
+            [
+                "ConstantFill loss -> loss_autogen_grad",
+                "ConstantFill h -> h_autogen_grad",
+                "AveragedLossGradient y loss_autogen_grad -> y_grad",
+                "TanhGradient h3 y_grad -> _h_grad_autosplit_0",
+                "SigmoidGradient h2 y_grad -> _h_grad_autosplit_1",
+                "ReluGradient h1 y_grad -> _h_grad_autosplit_2",
+                "Sum h_autogen_grad _h_grad_autosplit_0 _h_grad_autosplit_1 _h_grad_autosplit_2 -> h_autogen_grad",
+                "FCGradient x w h_autogen_grad -> w_grad b_grad x_grad",
+            ],
+        ),
+        (
+            shared_weight,
+            ["loss"],
+            [
+                *LOSS_OF_Y,
+                "FCGradient h2 w y_grad -> w_grad b_grad h2_grad",
+                "FCGradient h1 w h2_grad -> _w_grad_autosplit_0 _b_grad_autosplit_0 h1_grad",
+                "ReluGradient h1 h1_grad -> h_grad",
+                "FCGradient x w h_grad -> _w_grad_autosplit_1 _b_grad_autosplit_1 x_grad",
+                "Sum w_grad _w_grad_autosplit_0 _w_grad_autosplit_1 -> w_grad",
+                "Sum b_grad _b_grad_autosplit_0 _b_grad_autosplit_1 -> b_grad",
+            ],
+        ),
+        (
+            residual,
+            ["loss"],
+            [
+                "ConstantFill loss -> loss_autogen_grad",
+                "AveragedLossGradient t loss_autogen_grad -> t_grad",
+                "ReluGradient s t_grad -> s_grad",
+                "ReluGradient r s_grad -> x_grad",
+                "Sum x_grad s_grad t_grad -> x_grad",
+            ],
+        ),
+        (
+            same_name_again,
+            ["loss"],
+            [
+                "ConstantFill loss -> loss_autogen_grad",
+                "AveragedLossGradient h2 loss_autogen_grad -> h2_grad",
+                "ReluGradient h2 h2_grad -> h_grad",
+                "FCGradient h1 w h_grad -> w_grad b_grad h1_grad",
+                "ReluGradient h1 h1_grad -> h_grad",
+                "FCGradient h0 w h_grad -> _w_grad_autosplit_0 _b_grad_autosplit_0 h0_grad",
+                "ReluGradient h0 h0_grad -> h_grad",
+                "FCGradient x w h_grad -> _w_grad_autosplit_1 _b_grad_autosplit_1 x_grad",
+                "Sum w_grad _w_grad_autosplit_0 _w_grad_autosplit_1 -> w_grad",
+                "Sum b_grad _b_grad_autosplit_0 _b_grad_autosplit_1 -> b_grad",
+            ],
+        ),
+        (
+            two_losses,
+            ["loss1", "loss2"],
+            [
+                "ConstantFill loss1 -> loss1_autogen_grad",
+                "ConstantFill loss2 -> loss2_autogen_grad",
+                "AveragedLossGradient t loss2_autogen_grad -> t_grad",
+                "TanhGradient t t_grad -> x_grad",
+                "AveragedLossGradient r loss1_autogen_grad -> r_grad",
+                "ReluGradient r r_grad -> _x_grad_autosplit_0",
+                "Sum x_grad _x_grad_autosplit_0 -> x_grad",
+            ],
+        ),
+        (
+            two_losses,
+            ["loss2"],
+            [
+                "ConstantFill loss2 -> loss2_autogen_grad",
+                "AveragedLossGradient t loss2_autogen_grad -> t_grad",
+                "TanhGradient t t_grad -> x_grad",
+            ],
+        ),
+        (
+            repeated_input,
+            ["loss"],
+            [
+                "ConstantFill loss -> loss_autogen_grad",
+                "AveragedLossGradient z loss_autogen_grad -> z_grad",
+                "MulGradient z_grad y x -> y_grad x_grad",
+                "MulGradient y_grad x x -> _x_grad_autosplit_0 _x_grad_autosplit_1",
+                "Sum x_grad _x_grad_autosplit_0 _x_grad_autosplit_1 -> x_grad",
+            ],
+        ),
+        (
+            repeated_sum,
+            ["loss"],
+            [
+                "ConstantFill loss -> loss_autogen_grad",
+                "AveragedLossGradient s loss_autogen_grad -> s_grad",
+                "ReluGradient r s_grad -> x_grad",
+                "Sum x_grad s_grad s_grad s_grad -> x_grad",
+            ],
+        ),
+        (lambda net: net.Relu("x", "y"), ["x"], ["ConstantFill x -> x_autogen_grad"]),
+    ],
+)
+def test_operators_as_caffe2_makes_them(build, losses, operators):
+    assert backward(build, losses)[0] == operators
+
+
+def test_the_returned_map():
+    assert backward(mlp, ["loss"])[1] == {
+        "loss": "loss_autogen_grad", "y": "y_grad", "h": "h_grad", "w2": "w2_grad", "b2": "b2_grad", "x": "x_grad",
+        "w": "w_grad", "b": "b_grad",
+    }  # fmt: skip
+    found = backward(residual, ["loss"])[1]
+    assert found == {"loss": "loss_autogen_grad", "t": "t_grad", "s": "s_grad", "x": "x_grad", "r": "s_grad"}
+
+
+def test_skipped_operators_are_not_differentiated():
+    def build(net):
+        net.Relu(net.Relu(net.Relu("x", "a"), "b"), "c")
+
+    assert backward(build, ["c"], skip=1)[0][1:] == [
+        "ReluGradient c c_autogen_grad -> b_grad",
+        "ReluGradient b b_grad -> a_grad",
+    ]
+
+
+def test_names_keep_their_scopes():
+    def build(net):
+        with NameScope("s"):
+            net.AveragedLoss(net.FC(["x", "w", "b"], "h"), "loss")
+
+    assert backward(build, ["s/loss"])[0][-1] == "FCGradient s/x s/w s/h_grad -> s/w_grad s/b_grad s/x_grad"
+
+
+# -- numbers ------------------------------------------------------------------------------------
+
+
+def check_numbers(build, losses, feeds, wanted):
+    """Compare the gradients of the sum of the losses with central differences, in double precision."""
+    net = Net("n")
+    build(net)
+    forward = list(net.Proto().op)
+    found = net.AddGradientOperators(losses)
+    blobs = interpret(net.Proto().op, feeds)
+
+    def total(name, value):
+        done = interpret(forward, {**feeds, name: value})
+        return sum(float(np.sum(done[loss])) for loss in losses)
+
+    for name in wanted:
+        where = found[BlobReference(name)]
+        if isinstance(where, GradientSlice):
+            got = np.zeros_like(feeds[name])
+            np.add.at(got, blobs[str(where.indices)], blobs[str(where.values)])
+        else:
+            got = blobs[str(where)]
+        assert got.shape == feeds[name].shape
+        want = np.zeros_like(feeds[name])
+        for at in np.ndindex(want.shape):
+            step = np.zeros_like(want)
+            step[at] = 1e-5
+            want[at] = (total(name, feeds[name] + step) - total(name, feeds[name] - step)) / 2e-5
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+def values(*shape, seed=0):
+    return np.random.default_rng(seed + len(shape)).uniform(0.2, 1.0, shape)
+
+
+FEEDS = {"x": values(2, 3), "w": values(3, 3, seed=1), "b": values(3), "w2": values(4, 3, seed=2), "b2": values(4)}
+
+
+@pytest.mark.parametrize(
+    ("build", "losses", "wanted"),
+    [
+        (mlp, ["loss"], ["x", "w", "b", "w2", "b2"]),
+        (mlp, ["y", "loss"], ["x", "w", "w2"]),
+        (branches, ["loss"], ["x", "w", "b"]),
+        (branches, ["loss", "h"], ["x", "w", "b"]),
+        (shared_weight, ["loss"], ["x", "w", "b"]),
+        (residual, ["loss"], ["x"]),
+        (same_name_again, ["loss"], ["x", "w", "b"]),
+        (two_losses, ["loss1", "loss2"], ["x"]),
+        (repeated_input, ["loss"], ["x"]),
+    ],
+)
+def test_numbers(build, losses, wanted):
+    check_numbers(build, losses, FEEDS, wanted)
+
+
+def test_a_gradient_still_to_be_read_is_not_overwritten():
+    """Caffe2 names the gradients of both versions of h the same, and q gets a wrong gradient."""
+
+    def build(net):
+        net.Scale("x", "h", scale=2.0)
+        net.FC(["x", "w", "b"], "q")
+        net.Scale("h", "h", scale=3.0)
+        net.Sum(["h", "q"], "h")
+        net.AveragedLoss("h", "loss")
+
+    operators, found = backward(build, ["loss"])
+    assert "Scale h_grad -> h_grad_version_0" in operators
+    assert found["h"] == "h_grad_version_0" and found["q"] == "h_grad"
+    check_numbers(build, ["loss"], FEEDS, ["x", "w", "b"])
+
+
+def test_a_blob_written_anew_has_two_gradients():
+    def build(net):
+        net.Relu("x", "a")
+        net.AveragedLoss("a", "loss1")
+        net.Scale("w", "a", scale=2.0)
+        net.AveragedLoss("a", "loss2")
+
+    # Relu's gradient needs the first a, so the net with both losses is refused; the second alone is not.
+    check_numbers(build, ["loss2"], FEEDS, ["w"])
+    assert "x" not in backward(build, ["loss2"])[1]
+
+
+# -- stopped gradients --------------------------------------------------------------------------
+
+
+def test_stop_gradient():
+    def build(net):
+        net.StopGradient("x", "xs")
+        net.Sum([net.Relu("x", "r"), "xs"], "s")
+        net.AveragedLoss("s", "loss")
+
+    operators, found = backward(build, ["loss"])
+    assert operators[2:] == ["ReluGradient r s_grad -> x_grad"]
+    assert found["xs"] == "s_grad" and found["x"] == "x_grad"
+
+
+def test_stop_gradient_in_place_leaves_no_gradient():
+    def build(net):
+        net.Relu("x", "r")
+        net.StopGradient("r", "r")
+        net.AveragedLoss("r", "loss")
+
+    operators, found = backward(build, ["loss"])
+    assert operators[1:] == ["AveragedLossGradient r loss_autogen_grad -> r_grad"]
+    assert found == {"loss": "loss_autogen_grad"}
+
+
+# -- sparse gradients ---------------------------------------------------------------------------
+
+
+def lookups(net):
+    net.Sum([net.Gather(["t", "i"], "e"), net.Gather(["t", "j"], "f")], "s")
+    net.AveragedLoss("s", "loss")
+
+
+SPARSE_FEEDS = {"t": values(5, 3), "i": np.int32([1, 1]), "j": np.int32([4, 1]), "x": values(2, 3), "b": values(5)}
+
+
+def test_one_lookup_needs_no_operator():
+    operators, found = backward(lambda net: net.AveragedLoss(net.Gather(["t", "i"], "e"), "loss"), ["loss"])
+    assert len(operators) == 2
+    assert found["t"] == str(GradientSlice(BlobReference("i"), BlobReference("e_grad")))
+
+
+def test_lookups_are_joined():
+    assert backward(lookups, ["loss"])[0][2:] == [
+        "Concat j i -> t_grad_indices_concat t_grad_indices_concat_split",
+        "Concat s_grad s_grad -> t_grad_values_concat t_grad_values_concat_split",
+    ]
+    check_numbers(lookups, ["loss"], SPARSE_FEEDS, ["t"])
+
+
+def test_sparse_and_dense_gradients_are_added():
+    def build(net):
+        net.Gather(["t", "i"], "e")
+        net.FC(["x", "t", "b"], "f")
+        net.Sum([net.ReduceSum("e", "e1", keepdims=0), net.ReduceSum("f", "f1", keepdims=0)], "loss")
+
+    operators, found = backward(build, ["loss"])
+    assert operators[-2:] == [
+        "SparseToDense i e_grad t -> _t_grad_autosplit_0",
+        "Sum t_grad _t_grad_autosplit_0 -> t_grad",
+    ]
+    assert found["t"] == "t_grad"
+    check_numbers(build, ["loss"], SPARSE_FEEDS, ["t", "x"])
+
+
+# -- devices ------------------------------------------------------------------------------------
+
+
+def on(device_type, device_id):
+    return DeviceScope(DeviceOption(device_type=device_type, device_id=device_id))
+
+
+def test_sums_and_seeds_sit_where_the_gradients_are():
+    net = Net("n")
+    with on(PROTO_CUDA, 1):
+        net.Sum([net.Relu("x", "a"), net.Tanh("x", "b")], "s")
+        net.AveragedLoss("s", "loss")
+    net.AddGradientOperators(["loss"])
+    for op in net.Proto().op:
+        assert (op.device_option.device_type, op.device_option.device_id) == (PROTO_CUDA, 1)
+    assert net.Proto().op[-1].type == "Sum"
+    assert net.Proto().op[-1].device_option.extra_info == ["is_auto_gen_sum_ops:1"]
+    assert not net.Proto().op[-1].is_gradient_op and net.Proto().op[-2].is_gradient_op
+
+
+def test_losses_of_several_devices_have_seeds_on_each():
+    net = Net("n")
+    losses = []
+    for i in range(2):
+        with on(PROTO_CPU, i), NameScope(f"cpu_{i}"):
+            losses.append(net.AveragedLoss(net.Relu("x", "y"), "loss"))
+    net.AddGradientOperators(losses)
+    made = net.Proto().op[4:]
+    assert [text(op) for op in made[:2]] == [
+        f"ConstantFill cpu_{i}/loss -> cpu_{i}/loss_autogen_grad" for i in range(2)
+    ]
+    for op in made:
+        assert op.output[0].startswith(f"cpu_{op.device_option.device_id}/")
+    assert [arguments(op) for op in made[:2]] == [{"value": 1.0}] * 2
+
+
+def test_cpu_devices_share_memory():
+    net = Net("n")
+    for i in range(2):
+        with on(PROTO_CPU, i):
+            net.Relu("x", f"y{i}")
+    found = net.AddGradientOperators(["y0", "y1"])
+    assert text(net.Proto().op[-1]) == "Sum x_grad _x_grad_autosplit_0 -> x_grad"
+    assert net.Proto().op[-1].device_option.device_id == 1 and found["x"] == "x_grad"
+
+
+# -- other callers ------------------------------------------------------------------------------
+
+
+def test_backward_pass_of_a_list_of_operators():
+    net = Net("n")
+    mlp(net)
+    operators, found = GradientRegistry.GetBackwardPass(net.Proto().op, ["loss"])
+    assert [text(op) for op in operators] == LOSS_OF_Y + MLP and found["w"] == "w_grad"
+    assert [text(op) for op in IR(net.Proto().op).GetBackwardPass({"loss": "g"})[0]][1:] == MLP
+    assert net.op_len == 4
+
+
+def test_gradient_of_one_operator():
+    net = Net("n")
+    net.Gather(["t", "i"], "e")
+    net.Sum(["e", "x"], "s")
+    gather, total = net.Proto().op
+    assert GradientRegistry.GetGradientForOp(total, ["g"]) == ([], ["g", "g"])
+    assert GradientRegistry.GetGradientForOp(gather, ["g"]) == ([], [GradientSlice("i", "g"), None])
+
+
+def test_differentiating_a_net_by_itself():
+    net = Net("inner")
+    net.FC(["x", "w", "b"], "y")
+    before = net.Proto().SerializeToString()
+    result = differentiate(net.Proto(), {"y": "dy"})
+    assert result.net.name == "inner_grad" and net.Proto().SerializeToString() == before
+    assert [text(op) for op in result.net.op] == ["FCGradient x w dy -> w_grad b_grad x_grad"]
+    assert result.net.external_input == ["x", "w", "dy"] and result.net.external_output == [
+        "x_grad",
+        "w_grad",
+        "b_grad",
+    ]
+    assert result.gradients == {"y": "dy", "w": "w_grad", "b": "b_grad", "x": "x_grad"}
+
+
+def test_given_sparse_gradients_are_passed_on():
+    net = Net("n")
+    net.Gather(["t", "i"], "e")
+    found = differentiate(net.Proto(), {"t": ("ti", "tv"), "e": "de"}).gradients
+    assert found["t"] == Sparse("t_grad_indices_concat", "t_grad_values_concat")
+
+
+# -- cost ---------------------------------------------------------------------------------------
+
+
+def _chain(count):
+    net = Net("chain")
+    x = net.AddExternalInput("x")
+    for i in range(count // 2):
+        x = net.FC([x, f"w{i}", "b"], f"h{i}")  # all share one bias: as many shares as layers
+        x = net.Relu(x, x)
+    start = time.perf_counter()
+    net.AddGradientOperators([x])
+    return net, (time.perf_counter() - start) / count
+
+
+def test_the_cost_is_linear_and_there_is_no_recursion():
+    _chain(100)
+    few = min(_chain(1000)[1] for _ in range(2))
+    net, many = _chain(50_000)
+    assert net.op_len == 100_002
+    assert many < 5 * few
+    assert many < 400e-6  # about 30 us an operator

@@ -1,5 +1,6 @@
 """Databases of records, tensors in messages, and the data sets that come with netbuilder or are read from files."""
 
+from netbuilder.data.blob_records import read_blobs
 from netbuilder.data.db_reader import DATABASES, DBReader, read_records
 from netbuilder.data.digits import digits
 from netbuilder.data.idx import read_idx
@@ -12,6 +13,7 @@ __all__ = [
     "digits",
     "proto_to_tensor",
     "proto_values",
+    "read_blobs",
     "read_idx",
     "read_minidb",
     "read_records",

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 __all__ = ["LaneProgram", "thread_count"]
 
 Call = Callable[[], object]
@@ -140,8 +142,9 @@ class LaneProgram:
             self._before()
         calls = iter(self._programs[lane])
         try:
-            for call in calls:
-                call()
+            with np.errstate(all="ignore"):
+                for call in calls:
+                    call()
         except _Stopped:
             pass
         except BaseException as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.ops.operator import STRING
 from netbuilder.ops.registry import plain_kernel
@@ -182,7 +184,8 @@ class RuntimeNet:
             if kernel is None:
                 raise NetError(f"operator {instruction.op_def.type!r} has no plain kernel")
             inputs = [self._value(name, instruction) for name in instruction.inputs]
-            results = kernel(instruction.op, context, *inputs)
+            with np.errstate(all="ignore"):
+                results = kernel(instruction.op, context, *inputs)
             for name, result in zip(instruction.outputs, results):
                 blob = self.workspace.make(name)
                 if result is blob.buffer and blob.lazy is None:

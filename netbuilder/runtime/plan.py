@@ -104,8 +104,9 @@ class Plan:
             self._before()
         calls = iter(self._calls)
         try:
-            for call in calls:
-                call()
+            with np.errstate(all="ignore"):  # infinities and NaN are values; what is not wanted is found by checks
+                for call in calls:
+                    call()
         except Exception as error:
             raise self._located(len(self._calls) - calls.__length_hint__() - 1, error) from error
 

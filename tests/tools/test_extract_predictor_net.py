@@ -1,0 +1,95 @@
+"""netbuilder-extract: from a net and parameters to a predictor, on what Caffe2 exported."""
+
+import numpy as np
+import pytest
+
+import golden_data
+from netbuilder.exchange import load_predictor
+from netbuilder.tools.extract_predictor_net import main
+
+FOLDER = golden_data.GOLDEN / "exports"
+
+
+def extract(name, tmp_path, *arguments, parameters="params.npz"):
+    folder = FOLDER / name
+    return main([
+        str(folder / "train_net.pb"), "--parameters", str(folder / parameters), "--output-dir", str(tmp_path / "out"),
+        *arguments,
+    ])  # fmt: skip
+
+
+def expected(name):
+    arrays = golden_data.export(name).arrays
+    return arrays["inputs"], arrays["expected"]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "output"),
+    [
+        ("extract_dropout_bn", "params.npz", "softmax"),
+        ("extract_data_parallel", "params.npz", "softmax"),
+        ("extract_data_parallel", "checkpoint.minidb", "softmax"),
+    ],
+)
+def test_the_predictor_gives_what_caffe2s_gives(name, parameters, output, tmp_path, capsys):
+    assert extract(name, tmp_path, "--inputs", "data", "--outputs", output, parameters=parameters) == 0
+    assert "predictor written to" in capsys.readouterr().out
+    inputs, wanted = expected(name)
+    predictor = load_predictor(tmp_path / "out")
+    assert predictor.inputs == ("data",)
+    got = predictor.run(data=inputs["data"])[output]
+    np.testing.assert_allclose(got, wanted[output], rtol=1e-4, atol=1e-5)
+
+
+def test_inspect_lists_what_can_be_named(capsys):
+    assert main([str(FOLDER / "extract_dropout_bn" / "train_net.pb"), "--inspect"]) == 0
+    text = capsys.readouterr().out
+    assert "data  by Conv" in text
+    assert "softmax" in text
+    assert "outputs (read by no operator)" in text
+
+
+def test_a_net_in_training_mode_is_refused_and_inspect_says_so(tmp_path, capsys):
+    folder = FOLDER / "extract_dropout_bn"
+    net = str(folder / "train_mode_net.pb")
+    assert main([net, "--inspect"]) == 0
+    assert "in training mode" in capsys.readouterr().out
+    status = main([
+        net, "--parameters", str(folder / "params.npz"), "--inputs", "data", "--outputs", "softmax",
+        "--output-dir", str(tmp_path / "out"),
+    ])  # fmt: skip
+    assert status == 1
+    assert "is_test" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--inputs", "dota", "--outputs", "softmax"], "no operator reads 'dota'.*did you mean 'data'"),
+        (["--inputs", "data", "--outputs", "sofmax"], "no operator makes 'sofmax'.*'softmax'"),
+        (["--inputs", "data"], "give --outputs, too; --inspect lists"),
+    ],
+)
+def test_wrong_names(arguments, message, tmp_path, capsys):
+    import re
+
+    assert extract("extract_dropout_bn", tmp_path, *arguments) == 1
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_parameters_that_lack_one_are_refused(tmp_path, capsys):
+    np.savez(tmp_path / "few.npz", conv1_w=np.zeros(3))
+    status = extract(
+        "extract_dropout_bn", tmp_path, "--inputs", "data", "--outputs", "softmax", parameters=str(tmp_path / "few.npz")
+    )
+    assert status == 1
+    assert "is not in" in capsys.readouterr().err
+
+
+def test_files_that_are_not_there_or_not_nets(tmp_path, capsys):
+    assert main([str(tmp_path / "none.pb"), "--inspect"]) == 1
+    assert "none.pb" in capsys.readouterr().err
+    (tmp_path / "text.pb").write_bytes(b"\xff\xd8\xff\xe0 not a net")
+    assert main([str(tmp_path / "text.pb"), "--inspect"]) == 1
+    assert "NetDef" in capsys.readouterr().err

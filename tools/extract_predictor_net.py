@@ -1,0 +1,148 @@
+"""Make a predictor out of a net and its parameters: ``netbuilder-extract``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data import read_blobs
+from netbuilder.exchange import save_predictor
+from netbuilder.parallel import replicas_of
+from netbuilder.passes.extract_predictor import READERS, extract_predictor, parameter_sources
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, files
+from netbuilder.proto.arguments import make_device_option
+from netbuilder.runtime import Workspace
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Extract a predictor, or list what could be named; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        net = _read_net(options.net)
+        if options.inspect:
+            _inspect(net)
+            return 0
+        for name in ("parameters", "inputs", "outputs", "output_dir"):
+            if not getattr(options, name):
+                raise NetError(f"give --{name.replace('_', '-')}, too; --inspect lists the blobs that can be named")
+        _extract(net, options)
+    except (NetError, NotImplementedError, OSError) as error:
+        print(f"netbuilder-extract: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="netbuilder-extract",
+        description="Keep what computes the outputs from the inputs of a net in test mode, and write it with its "
+        "parameters as init_net.pb and predict_net.pb.",
+    )
+    parser.add_argument("net", help="the net, a NetDef (.pb, or text in .pbtxt); of a parallel one the first replica")
+    parser.add_argument("--inspect", action="store_true", help="list inputs, outputs and parameters, and write nothing")
+    parser.add_argument("--parameters", metavar="FILE",
+                        help="their values: .npz, a checkpoint in .minidb, or an init net in .pb")  # fmt: skip
+    parser.add_argument("--inputs", nargs="+", metavar="BLOB", help="blobs that will be fed")
+    parser.add_argument("--outputs", nargs="+", metavar="BLOB", help="blobs wanted")
+    parser.add_argument("--output-dir", metavar="FOLDER", help="where the two files go")
+    parser.add_argument("--device", metavar="DEVICE", type=_device, help="cpu, gpu or gpu:ID; where the predictor runs")
+    return parser
+
+
+def _device(text: str) -> DeviceOption:
+    kind, _, number = text.partition(":")
+    if kind not in ("cpu", "gpu") or (number and not number.isdigit()):
+        raise argparse.ArgumentTypeError(f"cpu, gpu or gpu:ID, got {text!r}")
+    return make_device_option(PROTO_CPU if kind == "cpu" else PROTO_CUDA, int(number or 0))
+
+
+def _read_net(path: str) -> NetDef:
+    return files.load_text(path, NetDef) if path.endswith((".pbtxt", ".prototxt")) else files.load(path, NetDef)
+
+
+def _inspect(net: NetDef) -> None:
+    """Print the blobs that are fed, those that could be outputs, and those that are read from outside."""
+    made: set[str] = set()
+    outside: dict[str, list[str]] = {}
+    read: set[str] = set()
+    for op in net.op:
+        for blob in op.input:
+            if blob not in made:
+                outside.setdefault(blob, []).append(op.type)
+            read.add(blob)
+        made.update(op.output)
+    readers = {blob: op.type for op in net.op if op.type in READERS for blob in op.output}
+    forward = [op for op in net.op if not op.is_gradient_op]
+    print(f"net {net.name!r}: {len(net.op)} operators, {len(net.op) - len(forward)} of them in the backward pass")
+    training = [op for op in forward if any(a.name == "is_test" and not a.i for a in op.arg)]
+    if training:
+        print(f"in training mode: {len(training)} operators, the first {training[0].type} {list(training[0].output)}; "
+              "a predictor needs the net built in test mode")  # fmt: skip
+    _list("inputs or parameters (read before they are made)", [f"{b}  by {', '.join(dict.fromkeys(t))}" for b, t in outside.items()])
+    _list("inputs (made by readers)", [f"{blob}  by {kind}" for blob, kind in readers.items()])
+    ends = [f"{blob}  by {op.type}" for op in forward for blob in op.output if blob not in read and blob not in outside]
+    _list("outputs (read by no operator)", ends)
+    inner = [blob for op in forward for blob in op.output if blob in read and blob not in readers and blob not in outside]
+    _list("outputs (other blobs of the forward pass)", list(dict.fromkeys(inner)))
+
+
+def _list(title: str, rows: Sequence[str]) -> None:
+    print(f"{title}: {len(rows)}")
+    for row in rows:
+        print(f"  {row}")
+
+
+def _extract(net: NetDef, options: argparse.Namespace) -> None:
+    try:
+        scope = replicas_of(net).devices.scopes[0]
+    except NetError:
+        scope = ""  # not data-parallel
+
+    def scoped(blob: str) -> str:
+        known = {name for op in net.op for name in (*op.input, *op.output)}
+        return scope + blob if blob not in known and scope + blob in known else blob
+
+    predictor, parameters = extract_predictor(
+        net,
+        [scoped(blob) for blob in options.inputs],
+        [scoped(blob) for blob in options.outputs],
+        device=options.device,
+        renames=lambda name: name.removeprefix(scope),
+    )
+    given = _read_parameters(Path(options.parameters))
+    sources = parameter_sources(predictor)
+    values = {}
+    for name in parameters:
+        found = next((given[key] for key in (sources.get(name, name), name) if key in given), None)
+        if found is None:
+            raise BlobError(f"parameter {name!r} is not in {options.parameters!r}, which has {sorted(given)[:8]} and more")
+        values[name] = found
+    inputs = [blob.removeprefix(scope) for blob in options.inputs]
+    save_predictor(options.output_dir, predictor, values, inputs=[b for b in inputs if b in predictor.external_input])
+    print(
+        f"predictor written to {options.output_dir}: {len(predictor.op)} operators, {len(values)} parameters "
+        f"({sum(np.asarray(v).size for v in values.values()):,} elements), inputs {inputs}, "
+        f"outputs {list(predictor.external_output)}"
+    )
+
+
+def _read_parameters(path: Path) -> dict[str, Any]:
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    if path.suffix == ".minidb":
+        return read_blobs(path)
+    workspace = Workspace()
+    workspace.run_net_once(files.load(path, NetDef))
+    return {name: workspace.fetch(name) for name in workspace.blobs()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.layouts import Location, new_buffer

@@ -237,7 +237,7 @@ def concat_names(gradient: str) -> tuple[str, str, str, str]:
     return indices, indices + "_split", values, values + "_split"
 
 
-_PREFIXES = {PROTO_CPU: "cpu", PROTO_CUDA: "gpu"}
+_PREFIXES: dict[int, str] = {PROTO_CPU: "cpu", PROTO_CUDA: "gpu"}
 _DEVICE_PREFIX = re.compile(r"(?:cpu|gpu)_\d+/")
 
 

@@ -12,7 +12,7 @@ from netbuilder.proto.arguments import make_op
 
 __all__ = ["SUM_TAG", "Share", "add_up", "same_device"]
 
-_DEVICE_NAMES = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}
+_DEVICE_NAMES: dict[int, str] = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}
 
 SUM_TAG = "is_auto_gen_sum_ops:1"
 """In ``device_option.extra_info`` of the operators that add up shares, as Caffe2 marks them."""

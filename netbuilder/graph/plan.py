@@ -24,6 +24,12 @@ __all__ = [
 StepOrNets = Union["ExecutionStep", Net, Sequence[Union["ExecutionStep", Net, Sequence[Any]]]]
 
 
+def _as_list(nets: Any) -> list[Any]:
+    if nets is None:
+        return []
+    return [nets] if isinstance(nets, Net) else list(nets)
+
+
 class ExecutionStep:
     """A step of a plan: nets that run one after the other, or steps; repeated, or run beside each other.
 
@@ -42,7 +48,7 @@ class ExecutionStep:
         self._nets: list[Net] = []
         self._substeps: list[ExecutionStep] = []
         self._used = False
-        for net in [nets] if isinstance(nets, Net) else nets or ():
+        for net in _as_list(nets):
             self.AddNet(net)
         if num_iter is not None:
             self.SetIter(num_iter)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.graph.blob import blob_name
-from netbuilder.graph.versions import number_versions
+from netbuilder.graph.versions import EXTERNAL, number_versions
 from netbuilder.ops.operator import Operator, TensorSpec, decode, spec_of
 from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import NetDef, NetError, OperatorDef, ShapeError
@@ -92,7 +92,7 @@ class _Inference:
         versions, queue = self._versions, deque(range(len(self._ops)))
         self._queued = set(queue)
         for value, writer in enumerate(versions.writers):
-            if writer < 0:
+            if writer == EXTERNAL:
                 self._specs[value] = self._given.get(versions.names[value])
         self._work(queue)
         for value, name in enumerate(versions.names):
@@ -107,9 +107,10 @@ class _Inference:
             self._queued.discard(index)
             self._visit(index, queue)
 
-    def _enqueue(self, queue: deque[int], value: int) -> None:
+    def _enqueue(self, queue: deque[int], value: int, seen_by: int = EXTERNAL) -> None:
+        """Visit the operators around a value, but for the one that made it known."""
         for index in (self._versions.writers[value], *self._versions.readers[value]):
-            if index >= 0 and index not in self._queued:
+            if index not in (EXTERNAL, seen_by) and index not in self._queued:
                 self._queued.add(index)
                 queue.append(index)
 
@@ -135,11 +136,11 @@ class _Inference:
                     continue
                 if before is None:
                     self._specs[value] = spec.plain
-                    self._enqueue(queue, value)
+                    self._enqueue(queue, value, index)
                 elif before.shape == spec.shape:
                     if before.dtype != spec.dtype and self._versions.writers[value] == index:
                         self._specs[value] = spec.plain  # an input turned out to be of another type
-                        self._enqueue(queue, value)
+                        self._enqueue(queue, value, index)
                 else:
                     raise ShapeError(
                         f"{self._where(index)}: blob {self._versions.names[value]!r} has shape {spec.shape} by this "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from netbuilder.graph.rename import held_nets
@@ -71,7 +71,7 @@ def number_versions(ops: Iterable[OperatorDef]) -> Versions:
     return Versions(names, versions, writers, readers, inputs, outputs, last)
 
 
-def history(versions: Versions, blob: str, ops: list[OperatorDef]) -> str:
+def history(versions: Versions, blob: str, ops: Sequence[OperatorDef]) -> str:
     """Return, line by line, who wrote and read each version of ``blob``."""
     lines = []
     for value, name in enumerate(versions.names):

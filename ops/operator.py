@@ -171,9 +171,7 @@ def check_arity(cls: type[Operator], op: OperatorDef) -> None:
         least, most = _count(names)
         if not least <= len(blobs) <= most:
             rule = f"{least}" if least == most else f"{least} to {most}" if most < 1_000_000 else f"at least {least}"
-            raise NetError(
-                f"{op.type}: takes {rule} {what}s {names}, got {len(blobs)}: {list(blobs)}"
-            )
+            raise NetError(f"{op.type}: takes {rule} {what}s {names}, got {len(blobs)}: {list(blobs)}")
     if cls.inplace != "one-to-one":
         for j, blob in enumerate(op.output):
             for i, source in enumerate(op.input):
@@ -182,13 +180,12 @@ def check_arity(cls: type[Operator], op: OperatorDef) -> None:
                         continue
                     raise NetError(
                         f"{op.type}: output {j} ({blob!r}) may not overwrite input {i}; "
-                        f"allowed (input, output) pairs: {list(cls.inplace + cls.must_inplace)}; use another output name"
+                        f"allowed (input, output) pairs: {list(cls.inplace + cls.must_inplace)}; "
+                        "use another output name"
                     )
     for i, j in cls.must_inplace:
         if i < len(op.input) and j < len(op.output) and op.input[i] != op.output[j]:
-            raise NetError(
-                f"{op.type}: output {j} must overwrite input {i} ({op.input[i]!r}), got {op.output[j]!r}"
-            )
+            raise NetError(f"{op.type}: output {j} must overwrite input {i} ({op.input[i]!r}), got {op.output[j]!r}")
 
 
 Reader = Callable[[Any], Any]
@@ -283,9 +280,7 @@ def decode(cls: type[Operator], op: OperatorDef, *, strict: bool = False) -> Ope
         reader = readers.get(name)
         if reader is None:
             if strict and not argument.name.startswith(cls.open_arguments):
-                raise ArgumentError(
-                    f"{op.type}: unknown argument {argument.name!r}; it takes {sorted(readers)}"
-                )
+                raise ArgumentError(f"{op.type}: unknown argument {argument.name!r}; it takes {sorted(readers)}")
             continue
         if name in values:
             continue

@@ -92,7 +92,8 @@ def find(op_type: str) -> type[Operator]:
     if cls is None:
         near = difflib.get_close_matches(op_type, _operators, n=3)
         raise NetError(
-            f"unknown operator {op_type!r}" + (f"; did you mean {', '.join(near)}?" if near else "")
+            f"unknown operator {op_type!r}"
+            + (f"; did you mean {', '.join(near)}?" if near else "")
             + " (netbuilder.ops.registry.operator_types() lists all)"
         )
     return cls

@@ -26,7 +26,9 @@ _BATCH = {"mlp": 32, "resnet50": 32}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="netbuilder-benchmark", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="netbuilder-benchmark", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     parser.add_argument("task", choices=["mlp", "resnet50", "build"])
     parser.add_argument("--mode", choices=["eager", "compile"], default="eager", help="how PyTorch runs (eager)")
     parser.add_argument("--threads", type=int, default=default_threads(), help="threads on either side")
@@ -44,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(describe_machine())
     busy = busy_share()
     if busy > _IDLE:
-        print(f"the machine is not idle: other work takes {busy:.0%} of its cores, figures are doubtful", file=sys.stderr)
+        print(
+            f"the machine is not idle: other work takes {busy:.0%} of its cores, figures are doubtful", file=sys.stderr
+        )
     if options.task == "build":
         _build(options.devices)
     else:
@@ -57,8 +61,8 @@ def _build(devices: Sequence[int]) -> None:
     for count in devices:
         done = build_time(count)
         print(
-            f"Parallelize of ResNet-50 over {done.devices} devices: {done.operators} operators in {done.seconds:.2f} s, "
-            f"{done.per_operator:.1f} us an operator"
+            f"Parallelize of ResNet-50 over {done.devices} devices: {done.operators} operators in "
+            f"{done.seconds:.2f} s, {done.per_operator:.1f} us an operator"
         )
 
 

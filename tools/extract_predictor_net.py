@@ -85,11 +85,16 @@ def _inspect(net: NetDef) -> None:
     if training:
         print(f"in training mode: {len(training)} operators, the first {training[0].type} {list(training[0].output)}; "
               "a predictor needs the net built in test mode")  # fmt: skip
-    _list("inputs or parameters (read before they are made)", [f"{b}  by {', '.join(dict.fromkeys(t))}" for b, t in outside.items()])
+    _list(
+        "inputs or parameters (read before they are made)",
+        [f"{b}  by {', '.join(dict.fromkeys(t))}" for b, t in outside.items()],
+    )
     _list("inputs (made by readers)", [f"{blob}  by {kind}" for blob, kind in readers.items()])
     ends = [f"{blob}  by {op.type}" for op in forward for blob in op.output if blob not in read and blob not in outside]
     _list("outputs (read by no operator)", ends)
-    inner = [blob for op in forward for blob in op.output if blob in read and blob not in readers and blob not in outside]
+    inner = [
+        blob for op in forward for blob in op.output if blob in read and blob not in readers and blob not in outside
+    ]
     _list("outputs (other blobs of the forward pass)", list(dict.fromkeys(inner)))
 
 
@@ -122,7 +127,9 @@ def _extract(net: NetDef, options: argparse.Namespace) -> None:
     for name in parameters:
         found = next((given[key] for key in (sources.get(name, name), name) if key in given), None)
         if found is None:
-            raise BlobError(f"parameter {name!r} is not in {options.parameters!r}, which has {sorted(given)[:8]} and more")
+            raise BlobError(
+                f"parameter {name!r} is not in {options.parameters!r}, which has {sorted(given)[:8]} and more"
+            )
         values[name] = found
     inputs = [blob.removeprefix(scope) for blob in options.inputs]
     save_predictor(options.output_dir, predictor, values, inputs=[b for b in inputs if b in predictor.external_input])

@@ -26,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run = Run(options, train, test)
         _say_what_runs(options, run, len(train), len(test))
         accuracy = _train(options, run)
-        print(f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {accuracy:.2%}")
+        print(
+            f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {accuracy:.2%}"
+        )
         if options.export:
             run.export(options.export)
             print(f"predictor written to {options.export}", flush=True)
@@ -45,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:
     word = "CPU" if options.cpu else "GPU"
     devices = f"{word} {', '.join(map(str, options.devices))}"
-    print(f"model {options.model}: {run.parameter_count:,} parameters; data {options.data}: {train} to train, {test} held out")
+    print(
+        f"model {options.model}: {run.parameter_count:,} parameters; "
+        f"data {options.data}: {train} to train, {test} held out"
+    )
     print(
         f"devices {devices}; batch {options.batch} in all, {options.device_batch} a device; "
         f"loss scale 1/{len(options.devices)}; learning rate {options.learning_rate:g} ({options.policy}), "

@@ -63,7 +63,9 @@ class OperatorGradient:
         index = self._index(which, self.cls.outputs)
         gradient = self.d_outputs.get(index)
         if gradient is None:
-            raise GradientError(f"{self.op.type}: output {self._outputs[index]!r} has no gradient, and its input needs it")
+            raise GradientError(
+                f"{self.op.type}: output {self._outputs[index]!r} has no gradient, and its input needs it"
+            )
         if isinstance(gradient, Sparse):
             raise GradientError(
                 f"{self.op.type}: output {self._outputs[index]!r} has a sparse gradient "

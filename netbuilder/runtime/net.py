@@ -210,4 +210,3 @@ def _replica_prefixes(net: NetDef) -> list[str]:
     """Return the prefixes of a data-parallel net's replicas, from the record that Parallelize stored in it."""
     value = arguments(net).get("replica_prefixes")
     return [v.decode() if isinstance(v, bytes) else str(v) for v in value] if value else []
-

@@ -48,9 +48,7 @@ class Plan:
             assert blob is not None
             spec = value.spec if blob.spec is not None else None
             self._inputs.append((blob, spec, blob.location, blob.buffer))  # type: ignore[arg-type]
-        self._outputs = [
-            (o.blob, (o.value.lazy_from or o.value), o.value.lazy) for o in outputs
-        ]
+        self._outputs = [(o.blob, (o.value.lazy_from or o.value), o.value.lazy) for o in outputs]
         self._calls = _bind(net, self.steps, setting)
         # Some of the library's primitives ask how many threads there are when they run.
         with_library = setting.allows("ONEDNN") and onednn.available()

@@ -166,9 +166,7 @@ class Workspace:
         """
         proto = proto_of(net, NetDef)
         if proto.name in self._nets and not overwrite:
-            raise NetError(
-                f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name"
-            )
+            raise NetError(f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name")
         options.setdefault("fuse", self.fuse)
         made = RuntimeNet(proto, self, **options)
         for op in proto.op:

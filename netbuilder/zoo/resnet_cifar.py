@@ -60,9 +60,7 @@ def create_resnet_cifar(
         model, conv1, "conv1_spatbn", _FILTERS[0],
         epsilon=bn_epsilon, momentum=bn_momentum, is_test=1 if is_test else 0,
     )  # fmt: skip
-    builder = ResNetBuilder(
-        model, brew.relu(model, normalised, normalised), 1, is_test, bn_epsilon, bn_momentum
-    )
+    builder = ResNetBuilder(model, brew.relu(model, normalised, normalised), 1, is_test, bn_epsilon, bn_momentum)
     before = _FILTERS[0]
     for stage, filters in enumerate(_FILTERS):
         for block in range(blocks):

@@ -21,7 +21,9 @@ def test_every_type_is_read_back(name, least):
             continue
         checked += 1
         if value.dtype.kind in "SU":
-            assert [bytes(v) for v in got[key].reshape(-1)] == [np.asarray(v).item() for v in value.astype("S").reshape(-1)]
+            assert [bytes(v) for v in got[key].reshape(-1)] == [
+                np.asarray(v).item() for v in value.astype("S").reshape(-1)
+            ]
             continue
         assert got[key].dtype == value.dtype
         np.testing.assert_array_equal(got[key], value)

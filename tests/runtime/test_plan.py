@@ -32,7 +32,12 @@ def convnet(name="net", update=True):
         "w3": rng.standard_normal((5, 16 * 4 * 4)).astype(np.float32) / 16,
         "b3": np.zeros(5, np.float32),
     }
-    state = {"rm": np.zeros(17, np.float32), "rv": np.ones(17, np.float32), "lr": np.float32(-0.1), "one": np.float32(1)}
+    state = {
+        "rm": np.zeros(17, np.float32),
+        "rv": np.ones(17, np.float32),
+        "lr": np.float32(-0.1),
+        "one": np.float32(1),
+    }
     forward = [
         make_op("Conv", ["x", "w1"], ["c1"], kernel=3, pad=1),
         make_op("SpatialBN", ["c1", "s", "bias", "rm", "rv"], ["n1", "rm", "rv", "sm", "siv"], is_test=0),

@@ -17,9 +17,7 @@ def net_of(*ops, name="net", inputs=(), net_type=""):
     return net
 
 
-@pytest.mark.parametrize(
-    "dtype", ["f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", ">f4", ">i8"]
-)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", ">f4", ">i8"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3, 4)])
 def test_feed_and_fetch_every_dtype(dtype, shape):
     ws = Workspace()

@@ -1,6 +1,6 @@
 """PyTorch's side of the benchmarks: the same nets, eager or compiled. Run by path in an environment with torch.
 
-    python peer_torch.py mlp eager THREADS
+python peer_torch.py mlp eager THREADS
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-from worker import serve  # noqa: E402
+import torch
+from torch import nn
+from worker import serve
 
 
 class Bottleneck(nn.Module):

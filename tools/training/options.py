@@ -141,8 +141,7 @@ def _problem(options: Options) -> str | None:
     if options.batch < 1 or options.batch % len(options.devices):
         below = options.batch // len(options.devices) * len(options.devices) or len(options.devices)
         return (
-            f"--batch: {options.batch} samples cannot be shared evenly by {len(options.devices)} devices; "
-            f"{below} can"
+            f"--batch: {options.batch} samples cannot be shared evenly by {len(options.devices)} devices; {below} can"
         )
     for name in ("epochs", "learning_rate"):
         if getattr(options, name) <= 0:

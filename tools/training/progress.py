@@ -54,4 +54,6 @@ class Progress:
             self._bar.set_postfix_str(f"loss {loss:.3f}, {self.rate:.0f} images/s", refresh=False)
         elif time.perf_counter() - self._shown > _EVERY:
             self._shown = time.perf_counter()
-            print(f"{self._title}: step {self._done}/{self._steps}, loss {loss:.3f}, {self.rate:.0f} images/s", flush=True)
+            print(
+                f"{self._title}: step {self._done}/{self._steps}, loss {loss:.3f}, {self.rate:.0f} images/s", flush=True
+            )

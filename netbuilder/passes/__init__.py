@@ -3,12 +3,13 @@
 from netbuilder.passes.blob_devices import blob_devices
 from netbuilder.passes.device_check import DeviceFault, check_devices, device_faults
 from netbuilder.passes.devices import Devices
-from netbuilder.passes.extract_predictor import extract_predictor, parameter_sources
+from netbuilder.passes.extract_predictor import ExtractPredictorNet, extract_predictor, parameter_sources
 from netbuilder.passes.reductions import allreduce, broadcast, gather_sparse, nccl_allreduce, nccl_broadcast
 
 __all__ = [
     "DeviceFault",
     "Devices",
+    "ExtractPredictorNet",
     "allreduce",
     "blob_devices",
     "broadcast",

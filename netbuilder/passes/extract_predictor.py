@@ -9,12 +9,13 @@ from typing import Any
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.net import Net
 from netbuilder.graph.rename import held_nets, place_operators, rename_in_operator
 from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op, set_argument
 
-__all__ = ["READERS", "extract_predictor", "parameter_sources"]
+__all__ = ["READERS", "ExtractPredictorNet", "extract_predictor", "parameter_sources"]
 
 READERS = frozenset(
     {
@@ -94,6 +95,28 @@ def extract_predictor(
         set_argument(result, _NAMES, names)
         set_argument(result, _SOURCES, parameters)
     return result, names
+
+
+def ExtractPredictorNet(
+    net_proto: NetDef,
+    input_blobs: Sequence[Any],
+    output_blobs: Sequence[Any],
+    device: DeviceOption | None = None,
+    renames: Mapping[str, str] | None = None,
+    disabled_inputs: Collection[Any] | None = None,
+) -> tuple[Net, list[str]]:
+    """Return what ``extract_predictor`` gives, as a Net and the list of parameters to save.
+
+    >>> net = Net("example")
+    >>> scores = net.Relu(net.FC(["data", "w", "b"], "scores"), "scores")
+    >>> predictor, parameters = ExtractPredictorNet(net.Proto(), ["data"], ["scores"])
+    >>> [op.type for op in predictor.Proto().op], parameters
+    (['FC', 'Relu'], ['w', 'b'])
+    """
+    predictor, parameters = extract_predictor(
+        net_proto, input_blobs, output_blobs, device=device, renames=renames, disabled=disabled_inputs or ()
+    )
+    return Net(predictor, inplace=True), parameters
 
 
 def parameter_sources(net: NetDef) -> dict[str, str]:

@@ -25,11 +25,12 @@ def test_reading_another_replica_is_found(devices, kind):
     word = devices.word
     wrong = op("Relu", [f"{word}_0/x"], [f"{word}_1/y"], (kind, 1))
     wrong.debug_info = "train.py:12 in forward"
-    with pytest.raises(
-        NetError,
-        match="net 'net': operator 0 Relu, made at train.py:12 in forward: "
-        f"input '{word}_0/x' belongs to {word.upper()} 0, and the operator runs on {word.upper()} 1; it may touch blobs under '{word}_1/' .* use '{word}_1/x'",
-    ):
+    place = word.upper()
+    said = (
+        f"net 'net': operator 0 Relu, made at train.py:12 in forward: input '{word}_0/x' belongs to {place} 0, and the "
+        f"operator runs on {place} 1; it may touch blobs under '{word}_1/' .* use '{word}_1/x'"
+    )
+    with pytest.raises(NetError, match=said):
         check_devices(net(wrong), devices=devices)
 
 

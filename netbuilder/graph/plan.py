@@ -235,8 +235,8 @@ def to_execution_step(step_or_nets: StepOrNets, default_name: str | None = None)
 
     Without ``default_name`` it is called "step", "step_1", ..., each name once in a process.
 
-    >>> to_execution_step([Net("a"), Net("b")], "both").Proto().network
-    ['a', 'b']
+    >>> to_execution_step([Net("one"), Net("two")], "both").Proto().network
+    ['one', 'two']
     """
     if isinstance(step_or_nets, ExecutionStep):
         return step_or_nets
@@ -262,9 +262,9 @@ class Plan:
         name_or_step: its name, or its only step, which also names it.
 
     >>> plan = Plan("training")
-    >>> plan.AddStep(to_execution_step(Net("forward")))
+    >>> plan.AddStep(to_execution_step(Net("evaluation")))
     >>> [net.name for net in plan.Proto().network]
-    ['forward']
+    ['evaluation']
     """
 
     def __init__(self, name_or_step: str | ExecutionStep) -> None:

@@ -1,16 +1,10 @@
 """Gradient construction: the operators made, name by name, and that they compute the gradient."""
 
-import time
-
 import numpy as np
 import pytest
 
 from checks import interpret
-from netbuilder.graph import BlobReference, DeviceScope, GradientRegistry, GradientSlice, NameScope, Net
-from netbuilder.graph.gradients import IR, differentiate
-from netbuilder.ops.contexts import Sparse
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption
-from netbuilder.proto.arguments import arguments
+from netbuilder.graph import BlobReference, GradientSlice, NameScope, Net
 
 
 def text(op) -> str:
@@ -398,115 +392,3 @@ def test_sparse_and_dense_gradients_are_added():
     ]
     assert found["t"] == "t_grad"
     check_numbers(build, ["loss"], SPARSE_FEEDS, ["t", "x"])
-
-
-# -- devices ------------------------------------------------------------------------------------
-
-
-def on(device_type, device_id):
-    return DeviceScope(DeviceOption(device_type=device_type, device_id=device_id))
-
-
-def test_sums_and_seeds_sit_where_the_gradients_are():
-    net = Net("n")
-    with on(PROTO_CUDA, 1):
-        net.Sum([net.Relu("x", "a"), net.Tanh("x", "b")], "s")
-        net.AveragedLoss("s", "loss")
-    net.AddGradientOperators(["loss"])
-    for op in net.Proto().op:
-        assert (op.device_option.device_type, op.device_option.device_id) == (PROTO_CUDA, 1)
-    assert net.Proto().op[-1].type == "Sum"
-    assert net.Proto().op[-1].device_option.extra_info == ["is_auto_gen_sum_ops:1"]
-    assert not net.Proto().op[-1].is_gradient_op and net.Proto().op[-2].is_gradient_op
-
-
-def test_losses_of_several_devices_have_seeds_on_each():
-    net = Net("n")
-    losses = []
-    for i in range(2):
-        with on(PROTO_CPU, i), NameScope(f"cpu_{i}"):
-            losses.append(net.AveragedLoss(net.Relu("x", "y"), "loss"))
-    net.AddGradientOperators(losses)
-    made = net.Proto().op[4:]
-    assert [text(op) for op in made[:2]] == [
-        f"ConstantFill cpu_{i}/loss -> cpu_{i}/loss_autogen_grad" for i in range(2)
-    ]
-    for op in made:
-        assert op.output[0].startswith(f"cpu_{op.device_option.device_id}/")
-    assert [arguments(op) for op in made[:2]] == [{"value": 1.0}] * 2
-
-
-def test_cpu_devices_share_memory():
-    net = Net("n")
-    for i in range(2):
-        with on(PROTO_CPU, i):
-            net.Relu("x", f"y{i}")
-    found = net.AddGradientOperators(["y0", "y1"])
-    assert text(net.Proto().op[-1]) == "Sum x_grad _x_grad_autosplit_0 -> x_grad"
-    assert net.Proto().op[-1].device_option.device_id == 1 and found["x"] == "x_grad"
-
-
-# -- other callers ------------------------------------------------------------------------------
-
-
-def test_backward_pass_of_a_list_of_operators():
-    net = Net("n")
-    mlp(net)
-    operators, found = GradientRegistry.GetBackwardPass(net.Proto().op, ["loss"])
-    assert [text(op) for op in operators] == LOSS_OF_Y + MLP and found["w"] == "w_grad"
-    assert [text(op) for op in IR(net.Proto().op).GetBackwardPass({"loss": "g"})[0]][1:] == MLP
-    assert net.op_len == 4
-
-
-def test_gradient_of_one_operator():
-    net = Net("n")
-    net.Gather(["t", "i"], "e")
-    net.Sum(["e", "x"], "s")
-    gather, total = net.Proto().op
-    assert GradientRegistry.GetGradientForOp(total, ["g"]) == ([], ["g", "g"])
-    assert GradientRegistry.GetGradientForOp(gather, ["g"]) == ([], [GradientSlice("i", "g"), None])
-
-
-def test_differentiating_a_net_by_itself():
-    net = Net("inner")
-    net.FC(["x", "w", "b"], "y")
-    before = net.Proto().SerializeToString()
-    result = differentiate(net.Proto(), {"y": "dy"})
-    assert result.net.name == "inner_grad" and net.Proto().SerializeToString() == before
-    assert [text(op) for op in result.net.op] == ["FCGradient x w dy -> w_grad b_grad x_grad"]
-    assert result.net.external_input == ["x", "w", "dy"] and result.net.external_output == [
-        "x_grad",
-        "w_grad",
-        "b_grad",
-    ]
-    assert result.gradients == {"y": "dy", "w": "w_grad", "b": "b_grad", "x": "x_grad"}
-
-
-def test_given_sparse_gradients_are_passed_on():
-    net = Net("n")
-    net.Gather(["t", "i"], "e")
-    found = differentiate(net.Proto(), {"t": ("ti", "tv"), "e": "de"}).gradients
-    assert found["t"] == Sparse("t_grad_indices_concat", "t_grad_values_concat")
-
-
-# -- cost ---------------------------------------------------------------------------------------
-
-
-def _chain(count):
-    net = Net("chain")
-    x = net.AddExternalInput("x")
-    for i in range(count // 2):
-        x = net.FC([x, f"w{i}", "b"], f"h{i}")  # all share one bias: as many shares as layers
-        x = net.Relu(x, x)
-    start = time.perf_counter()
-    net.AddGradientOperators([x])
-    return net, (time.perf_counter() - start) / count
-
-
-def test_the_cost_is_linear_and_there_is_no_recursion():
-    _chain(100)
-    few = min(_chain(1000)[1] for _ in range(2))
-    net, many = _chain(50_000)
-    assert net.op_len == 100_002
-    assert many < 5 * few
-    assert many < 400e-6  # about 30 us an operator

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.ops.contexts import RunContext
+import numpy as np
+
+from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.half import one_float_type
 from netbuilder.ops.labels import check_label_spec
 from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError
 
 __all__ = ["Accuracy"]
@@ -48,3 +52,24 @@ def accuracy(op: Accuracy, ctx: RunContext, p: Any, label: Any) -> tuple[Any, ..
     better = ((p > own) | ((p == own) & before)).sum(axis=1)
     right = ((better < op.top_k) & known).sum()
     return (xp.asarray(right / max(n, 1), dtype=p.dtype).reshape(()),)
+
+
+@prepare(Accuracy, device=CPU)
+def _prepare_accuracy(op: Accuracy, ctx: PlanContext, p: TensorSpec, label: TensorSpec) -> Prepared | None:
+    """Bind the usual case, ``top_k`` = 1."""
+    if op.top_k != 1 or not one_float_type(p):
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        rows, labels, y = inputs[0], inputs[1].reshape(-1), outputs[0]
+        best, right, share = np.empty(len(rows), np.intp), np.empty(len(rows), bool), 1 / len(rows)
+        equal, count = np.equal, np.count_nonzero
+
+        def call() -> None:
+            rows.argmax(1, best)  # the first of equals, as the operator has it
+            equal(best, labels, right)
+            y[()] = count(right) * share
+
+        return call
+
+    return Prepared([p.plain, label.plain], [p.with_shape(())], bind, name="numpy.argmax")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from netbuilder.ops.contexts import GradientContext, RunContext
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.half import one_float_type
 from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -176,3 +181,32 @@ def tanh(op: Tanh, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @kernel(TanhGradient)
 def tanh_gradient(op: TanhGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
     return (dy * (1 - y * y),)
+
+
+@prepare(Relu, device=CPU)
+def _prepare_relu(op: Relu, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    if not one_float_type(x):
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return partial(np.maximum, inputs[0], x.dtype.type(0), out=outputs[0])
+
+    return Prepared([x.plain], [x.plain], bind, inplace=((0, 0),), name="numpy.maximum")
+
+
+@prepare(ReluGradient, device=CPU)
+def _prepare_relu_gradient(op: ReluGradient, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    if not one_float_type(y, dy):
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        y, dy, dx = inputs[0], inputs[1], outputs[0]
+        above, zero, greater, multiply = np.empty(y.shape, bool), y.dtype.type(0), np.greater, np.multiply
+
+        def call() -> None:
+            greater(y, zero, above)
+            multiply(dy, above, dx)
+
+        return call
+
+    return Prepared([y.plain, dy.plain], [dy.plain], bind, inplace=((1, 0),), name="numpy")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.ops.contexts import GradientContext, RunContext
-from netbuilder.ops.half import narrow, widen
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.half import narrow, one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require, spec_of
-from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -150,3 +153,65 @@ kernel(FC)(_fc)
 kernel(FCTransposed)(_fc)
 kernel(FCGradient)(_fc_gradient)
 kernel(FCTransposedGradient)(_fc_gradient)
+
+
+def _prepare_fc(
+    op: FC | FCTransposed, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec
+) -> Prepared | None:
+    if not one_float_type(x, w, b):
+        return None
+    m, n, _ = op.sizes(x, w)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        rows, filters = _matrices(op, inputs[0], inputs[1])
+        columns, bias, y, dot, add = filters.T, inputs[2], outputs[0].reshape(m, n), np.dot, np.add
+
+        def call() -> None:
+            dot(rows, columns, y)
+            add(y, bias, y)
+
+        return call
+
+    return Prepared([x.plain, w.plain, b.plain], op.infer(x, w, b), bind, name="numpy")
+
+
+def _prepare_fc_gradient(
+    op: FCGradient | FCTransposedGradient, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec
+) -> Prepared | None:
+    if not one_float_type(x, w, dy):
+        return None
+    m, n, k = op.sizes(x, w)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        rows, filters = _matrices(op, inputs[0], inputs[1])
+        slopes = inputs[2].reshape(m, n)
+        left, right = (rows.T, slopes) if op._transposed else (slopes.T, rows)
+        dw, db, ones, dot = (
+            outputs[0].reshape((k, n) if op._transposed else (n, k)),
+            outputs[1],
+            np.ones(m, x.dtype),
+            np.dot,
+        )
+
+        def parameters() -> None:
+            dot(left, right, dw)
+            dot(ones, slopes, db)
+
+        if op.n_out < 3:
+            return parameters
+        dx = outputs[2].reshape(m, k)
+
+        def call() -> None:
+            dot(left, right, dw)
+            dot(ones, slopes, db)
+            dot(slopes, filters, dx)
+
+        return call
+
+    return Prepared([x.plain, w.plain, dy.plain], op.infer(x, w, dy), bind, name="numpy")
+
+
+prepare(FC, device=CPU)(_prepare_fc)
+prepare(FCTransposed, device=CPU)(_prepare_fc)
+prepare(FCGradient, device=CPU)(_prepare_fc_gradient)
+prepare(FCTransposedGradient, device=CPU)(_prepare_fc_gradient)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from netbuilder.ops.contexts import GradientContext, RunContext
-from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.ops.registry import kernel, register
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -90,3 +94,17 @@ class ResizeLike(Operator):
 @kernel(ResizeLike)
 def resize_like(op: ResizeLike, ctx: RunContext, x: Any, like: Any) -> tuple[Any, ...]:
     return (x.reshape(like.shape),)
+
+
+def _prepare_copy(op: Operator, ctx: PlanContext, x: TensorSpec, *like: TensorSpec) -> Prepared | None:
+    if x.dtype == STRING:
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return partial(np.copyto, outputs[0], inputs[0].reshape(outputs[0].shape))
+
+    return Prepared([x.plain, *(None for _ in like)], op.infer(x, *like), bind, name="numpy.copyto")
+
+
+for _cls in (Flatten, FlattenToVec, ResizeLike):
+    prepare(_cls, device=CPU)(_prepare_copy)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.proto import ShapeError
 
-__all__ = ["check_label_spec", "chosen"]
+__all__ = ["Positions", "check_label_spec", "chosen"]
 
 
 def check_label_spec(op: Operator, labels: TensorSpec, rows: int) -> None:
@@ -30,3 +32,31 @@ def chosen(op: Operator, ctx: RunContext, labels: Any, classes: int) -> tuple[An
             f"got {int(flat.min())} to {int(flat.max())}"
         )
     return ctx.xp.arange(flat.size), flat
+
+
+class Positions:
+    """Where the elements that labels choose lie in a matrix's memory; for kernels bound to buffers.
+
+    Args:
+        op, run: the operator and its run context, for the error.
+        labels: the buffer of the labels, int32 or int64.
+        classes: columns of the matrix.
+    """
+
+    def __init__(self, op: Operator, run: RunContext, labels: Any, classes: int) -> None:
+        self._op, self._run = op, run
+        self._labels, self._classes = labels.reshape(-1), classes
+        # A negative label is a very large number without its sign, so that one comparison checks both bounds.
+        self._unsigned = self._labels.view(np.uint32 if labels.dtype == np.int32 else np.uint64)
+        self._starts = np.arange(labels.size, dtype=np.intp) * classes
+        self._positions = np.empty(labels.size, np.intp)
+
+    def update(self) -> Any:
+        """Return the positions for the labels that the buffer holds now.
+
+        Raises:
+            ShapeError: a label is no class.
+        """
+        if np.maximum.reduce(self._unsigned) >= self._classes:
+            chosen(self._op, self._run, self._labels, self._classes)  # raises the error
+        return np.add(self._starts, self._labels, self._positions)

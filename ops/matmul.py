@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from netbuilder.ops.contexts import GradientContext, RunContext
-from netbuilder.ops.half import narrow, widen
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.half import narrow, one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require, spec_of
-from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -82,14 +86,29 @@ class MatMul(Operator):
         return 2 * m * n * k
 
 
+def _matrices(op: MatMul, a: Any, b: Any) -> tuple[Any, Any]:
+    m, n, k = op.sizes(spec_of(a), spec_of(b))
+    left = a.reshape(k, m).T if op.trans_a else a.reshape(m, k)
+    return left, b.reshape(n, k).T if op.trans_b else b.reshape(k, n)
+
+
 @kernel(MatMul)
 def mat_mul(op: MatMul, ctx: RunContext, a: Any, b: Any, like: Any = None) -> tuple[Any, ...]:
-    m, n, k = op.sizes(spec_of(a), spec_of(b))
-    left, right = widen(a), widen(b)
-    left = left.reshape(k, m).T if op.trans_a else left.reshape(m, k)
-    right = right.reshape(n, k).T if op.trans_b else right.reshape(k, n)
+    left, right = _matrices(op, widen(a), widen(b))
     y = narrow(left @ right, a)
     return (y if like is None else y.reshape(like.shape),)
+
+
+@prepare(MatMul, device=CPU)
+def _prepare_mat_mul(op: MatMul, ctx: PlanContext, a: TensorSpec, b: TensorSpec, *like: TensorSpec) -> Prepared | None:
+    if not one_float_type(a, b):
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        left, right = _matrices(op, inputs[0], inputs[1])
+        return partial(np.dot, left, right, outputs[0].reshape(len(left), -1))
+
+    return Prepared([a.plain, b.plain, *(None for _ in like)], op.infer(a, b, *like), bind, name="numpy.dot")
 
 
 @register

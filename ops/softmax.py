@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.ops.contexts import GradientContext, RunContext
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.half import one_float_type
 from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Softmax", "SoftmaxGradient"]
+__all__ = ["Softmax", "SoftmaxGradient", "bind_row_softmax"]
 
 
 def _rows(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
@@ -57,6 +61,52 @@ def softmax(op: Softmax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     e = ctx.xp.exp(rows - rows.max(axis=1, keepdims=True))  # the shift keeps exp from overflowing
     e /= e.sum(axis=1, keepdims=True)
     return (e.reshape(x.shape),)
+
+
+def bind_row_softmax(rows: Any, shifted: Any, sums: Any, p: Any) -> Callable[[], None]:
+    """Return a call that computes the softmax of a matrix's rows.
+
+    Args:
+        rows: the matrix; may be ``p`` or ``shifted``.
+        shifted: gets the rows less their greatest element; may be ``p``.
+        sums: one number per row; gets the sums of exp(shifted).
+        p: gets the result.
+    """
+    greatest, factors = (np.empty((len(rows), 1), rows.dtype) for _ in range(2))
+    greatest_flat, ones, one = greatest[:, 0], np.ones(rows.shape[1], rows.dtype), rows.dtype.type(1)
+    sums_column = sums.reshape(-1, 1)
+    # Looked up once: a call of a small net costs less than the names it would look up.
+    reduce, subtract, exp, dot, divide, multiply = (
+        np.maximum.reduce,
+        np.subtract,
+        np.exp,
+        np.dot,
+        np.divide,
+        np.multiply,
+    )
+
+    def call() -> None:
+        reduce(rows, 1, None, greatest_flat)
+        subtract(rows, greatest, shifted)
+        exp(shifted, p)
+        dot(p, ones, sums)
+        divide(one, sums_column, factors)
+        multiply(p, factors, p)
+
+    return call
+
+
+@prepare(Softmax, device=CPU)
+def _prepare_softmax(op: Softmax, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    if not one_float_type(x):
+        return None
+    shape = _rows(x.shape, op.axis)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        p = outputs[0].reshape(shape)
+        return bind_row_softmax(inputs[0].reshape(shape), p, np.empty(shape[0], x.dtype), p)
+
+    return Prepared([x.plain], [x.plain], bind, inplace=((0, 0),), name="numpy")
 
 
 @register

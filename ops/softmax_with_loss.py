@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.ops.contexts import GradientContext, RunContext
-from netbuilder.ops.half import narrow, widen
-from netbuilder.ops.labels import check_label_spec, chosen
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.half import narrow, one_float_type, widen
+from netbuilder.ops.labels import Positions, check_label_spec, chosen
 from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.ops.softmax import bind_row_softmax
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -152,3 +156,63 @@ def softmax_with_loss_gradient(
     factor = narrow(dloss.reshape(()), slopes) * _scalar(slopes, op.scale)
     slopes *= _per_unit(ctx, factor, _divisor(op, slopes.shape[0], weight))
     return (narrow(slopes.reshape(x.shape), x),)
+
+
+@prepare(SoftmaxWithLoss, device=CPU)
+def _prepare_softmax_with_loss(
+    op: SoftmaxWithLoss, ctx: PlanContext, x: TensorSpec, label: TensorSpec, *weight: TensorSpec
+) -> Prepared | None:
+    """Bind the usual case: labels that are whole numbers, no weights."""
+    if weight or op.label_prob or not one_float_type(x):
+        return None
+    shape = rows, classes = op.matrix(x.shape)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        p, loss, positions = outputs[0].reshape(shape), outputs[1], Positions(op, ctx.run, inputs[1], classes)
+        shifted, (sums, picked) = np.empty(shape, x.dtype), np.empty((2, rows), x.dtype)
+        softmax = bind_row_softmax(inputs[0].reshape(shape), shifted, sums, p)
+        flat, factor = shifted.reshape(-1), x.dtype.type(op.scale / rows)
+        log, subtract, add_up, multiply = np.log, np.subtract, np.add.reduce, np.multiply
+
+        def call() -> None:
+            softmax()
+            flat.take(positions.update(), None, picked, "clip")
+            log(sums, sums)
+            subtract(sums, picked, sums)
+            multiply(add_up(sums), factor, loss)
+
+        return call
+
+    return Prepared([x.plain, label.plain], [x.plain, x.with_shape(())], bind, name="numpy")
+
+
+@prepare(SoftmaxWithLossGradient, device=CPU)
+def _prepare_softmax_with_loss_gradient(
+    op: SoftmaxWithLossGradient, ctx: PlanContext, x: TensorSpec, label: TensorSpec, *others: TensorSpec
+) -> Prepared | None:
+    """Bind the usual case: labels that are whole numbers, no weights. X is not read."""
+    if len(others) != 2 or op.label_prob or not one_float_type(x, *others):
+        return None
+    p, dloss = others
+    rows, classes = op.matrix(x.shape)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        _, labels, p, dloss = inputs
+        dx, p, dloss = outputs[0].reshape(-1), p.reshape(-1), dloss.reshape(())
+        positions, share = Positions(op, ctx.run, labels, classes), x.dtype.type(op.scale / rows)
+        picked, factor, one = np.empty(rows, x.dtype), np.empty((), x.dtype), x.dtype.type(1)
+        multiply, subtract = np.multiply, np.subtract
+
+        def call() -> None:
+            multiply(dloss, share, factor)
+            at = positions.update()
+            p.take(at, None, picked, "clip")
+            subtract(picked, one, picked)
+            multiply(picked, factor, picked)
+            multiply(p, factor, dx)
+            dx[at] = picked
+
+        return call
+
+    wanted = [None, label.plain, p.plain, dloss.plain]
+    return Prepared(wanted, [x.plain], bind, inplace=((2, 0),), name="numpy")

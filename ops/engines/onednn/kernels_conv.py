@@ -21,6 +21,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     Step,
     cached,
     compile_primitive,
+    first_fast,
     prepared,
 )
 from netbuilder.ops.operator import TensorSpec
@@ -162,7 +163,7 @@ def _prepare_forward(
         weights = plain_desc(v.weights, x.dtype).free
         return _forward(v.kind, src, weights, bias, dst, v.window, inference, post, threads=ctx.threads)
 
-    made = _first_fast([make(_wish(x, v.x)), lambda: make(plain_desc(v.x, x.dtype).free)])
+    made = first_fast(make, [(_wish(x, v.x),), (plain_desc(v.x, x.dtype).free,)])
     if made is None:
         return None
     arguments: dict[int, Any] = {c.SRC: In(0), c.WEIGHTS: In(1), c.DST: Out(0)}
@@ -191,18 +192,6 @@ def _copy_into_output(index: int) -> Any:
         return lambda: np.copyto(target, source)
 
     return bind
-
-
-def _first_fast(candidates: Sequence[Any]) -> Any:
-    """Return the first candidate that is not a reference implementation, else the first that exists."""
-    slow = None
-    for candidate in candidates:
-        made = candidate() if callable(candidate) else candidate
-        if made is not None:
-            if not made.slow:
-                return made
-            slow = slow or made
-    return slow
 
 
 def conv_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -238,7 +227,7 @@ def _prepare_gradient(
         return _backward_data(v.kind, src, weights, dst, geometry, hint, threads=count)
 
     wish_x, wish_y = _wish(x, v.x), _wish(dy, v.y)
-    dw = _first_fast([make_dw(wish_x, wish_y), lambda: make_dw(wish_x, free_y), lambda: make_dw(free_x, free_y)])
+    dw = first_fast(make_dw, [(wish_x, wish_y), (wish_x, free_y), (free_x, free_y)])
     if dw is None:
         return None
     inputs: list[TensorSpec | None] = [dw.spec(c.SRC, x, v.x), None, dw.spec(c.DIFF_DST, dy, v.y)]
@@ -251,7 +240,7 @@ def _prepare_gradient(
     if with_dx:
         # Both primitives read one dY, so the second has to take what the first has chosen.
         chosen_y = dw.desc(c.DIFF_DST, v.y, x.dtype)
-        dx = _first_fast([make_dx(wish_x, chosen_y), lambda: make_dx(free_x, chosen_y)])
+        dx = first_fast(make_dx, [(wish_x, chosen_y), (free_x, chosen_y)])
         if dx is None:
             return None
         inputs[1] = dx.spec(c.WEIGHTS, w, v.weights)

@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.geometry import channels_last
-from netbuilder.ops.engines.onednn.layout import Desc, desc_of, image_view
+from netbuilder.ops.engines.onednn.layout import Desc, View, desc_of, image_view, orders_of
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
     Held,
@@ -20,6 +20,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     Step,
     cached,
     compile_primitive,
+    first_fast,
     prepared,
 )
 from netbuilder.ops.operator import TensorSpec
@@ -77,8 +78,8 @@ def _prepare_forward(
     flags = c.USE_SCALE | c.USE_SHIFT | (c.FUSE_RELU if relu else 0)
     test = bool(op.is_test)
     prop = c.FORWARD_INFERENCE if test else c.FORWARD_TRAINING
-    made = _forward(prop, desc_of(x, view), float(op.epsilon), flags | (c.GLOBAL_STATS if test else 0),
-                    threads=ctx.threads)  # fmt: skip
+    all_flags = flags | (c.GLOBAL_STATS if test else 0)
+    made = _forward_over(ctx, prop, x, view, float(op.epsilon), all_flags)
     if made is None:
         return None
     if relu:
@@ -100,6 +101,18 @@ def _prepare_forward(
     count = x.size // channel.size
     steps = [Step(made, places), _running(float(op.momentum), float(op.epsilon), count, variance)]
     return prepared(inputs, [spec, channel, channel, channel, channel], steps, inplace=[(3, 1), (4, 2)])
+
+
+def _forward_over(
+    ctx: PlanContext, prop: int, x: TensorSpec, view: View, epsilon: float, flags: int
+) -> Primitive | None:
+    """Return the forward primitive for X as it lies or, if that is slow, for an order that it could be put in."""
+
+    def make(data: Desc) -> Primitive | None:
+        made: Primitive | None = _forward(prop, data, epsilon, flags, threads=ctx.threads)
+        return made
+
+    return first_fast(make, ((order,) for order in orders_of(x, view)))
 
 
 def _running(momentum: float, epsilon: float, count: int, variance: Held) -> Any:
@@ -185,8 +198,7 @@ def _prepare_gradient(
             return None
         forward, workspace = found
     else:
-        # dY leads: it was made by a primitive of the backward pass, and X can be had in its layout once.
-        forward = _forward(c.FORWARD_TRAINING, desc_of(x, view), epsilon, flags, threads=ctx.threads)
+        forward = _forward_over(ctx, c.FORWARD_TRAINING, x, view, epsilon, flags)
     if forward is None:
         return None
     spec = forward.spec(c.SRC, x, view)

@@ -15,7 +15,7 @@ from netbuilder.ops.contexts import PlanContext, Prepared
 from netbuilder.ops.conv_geometry import Geometry
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
-from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, image_view, plain_desc
+from netbuilder.ops.engines.onednn.layout import Desc, image_view, orders_of, plain_desc
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
     Held,
@@ -25,6 +25,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     Step,
     cached,
     compile_primitive,
+    first_fast,
     prepared,
 )
 from netbuilder.ops.operator import TensorSpec
@@ -62,40 +63,57 @@ def _out_shape(op: Any, x: TensorSpec) -> tuple[int, ...]:
     return shape
 
 
+class _Pool:
+    """The forward primitive of a pooling operator on X, and how it sees X and Y."""
+
+    def __init__(self, op: Any, ctx: PlanContext, x: TensorSpec, w: Geometry, algorithm: int) -> None:
+        last = channels_last(op)
+        self.x, self.y = x, TensorSpec(_out_shape(op, x), x.dtype)
+        self.view, self.y_view = image_view(x.shape, last), image_view(self.y.shape, last)
+        y_plain = plain_desc(self.y_view, x.dtype)
+
+        def make(source: Desc) -> Primitive | None:
+            # Blocked in, blocked out; plain in, plain out.
+            target = y_plain if isinstance(source.order, tuple) else y_plain.free
+            return _forward(algorithm, c.FORWARD_TRAINING, source, target, w, threads=ctx.threads)
+
+        self.primitive = first_fast(make, ((order,) for order in orders_of(x, self.view)))
+
+    @property
+    def specs(self) -> tuple[TensorSpec, TensorSpec]:
+        """The specs of X and of Y that the primitive takes and gives."""
+        assert self.primitive is not None
+        return (
+            self.primitive.spec(c.SRC, self.x.plain, self.view),
+            self.primitive.spec(c.DST, self.y, self.y_view),
+        )
+
+    def backward(self, ctx: PlanContext, w: Geometry, algorithm: int) -> Primitive | None:
+        """Return the backward primitive, in just the orders of the forward one."""
+        forward = self.primitive
+        if forward is None:
+            return None
+        source = forward.desc(c.SRC, self.view, self.x.dtype)
+        target = forward.desc(c.DST, self.y_view, self.x.dtype)
+        return _backward(algorithm, source, target, w, forward, threads=ctx.threads)
+
+
 def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     """Prepare MaxPool; behind a Relu, where each maximum stood is published for the gradient."""
     w = _window(op, x)
     if w is None:
         return None
-    last = channels_last(op)
-    y = TensorSpec(_out_shape(op, x), x.dtype)
-    view, y_view = image_view(x.shape, last), image_view(y.shape, last)
-    free = plain_desc(y_view, x.dtype).free
-    made = _forward(c.POOLING_MAX, c.FORWARD_TRAINING, desc_of(x, view), _same_order(x, view, free), w,
-                    threads=ctx.threads)  # fmt: skip
-    if made is None:
+    pool = _Pool(op, ctx, x, w, c.POOLING_MAX)
+    if pool.primitive is None:
         return None
     places: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
-    if made.workspace:
-        places[c.WORKSPACE] = Held(made.workspace)
+    if pool.primitive.workspace:
+        places[c.WORKSPACE] = Held(pool.primitive.workspace)
     if ctx.published(0, NOT_NEGATIVE):
         ctx.publish(0, NOT_NEGATIVE, True)
-        ctx.publish(0, _WORKSPACE, (made, w, places.get(c.WORKSPACE), x.plain))
-    return prepared([made.spec(c.SRC, x, view)], [made.spec(c.DST, y, y_view)], [Step(made, places)])
-
-
-def _same_order(x: TensorSpec, view: Any, free: Desc) -> Desc:
-    """Blocked in, blocked out; plain in, plain out."""
-    if isinstance(x.layout, BlockedLayout) and x.layout.view == view:
-        return free
-    return free if view.strides[-1] != 1 else _plain_like(free)
-
-
-def _plain_like(free: Desc) -> Desc:
-    strides = [1] * len(free.dims)
-    for i in range(len(free.dims) - 2, -1, -1):
-        strides[i] = strides[i + 1] * free.dims[i + 1]
-    return Desc(free.dims, free.code, tuple(strides))
+        ctx.publish(0, _WORKSPACE, (pool, w, places.get(c.WORKSPACE)))
+    x_spec, y_spec = pool.specs
+    return prepared([x_spec], [y_spec], [Step(pool.primitive, places)])
 
 
 def max_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -103,18 +121,11 @@ def max_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, d
     found = ctx.published(1, _WORKSPACE)
     if found is None or dy.dtype != np.float32 or dy.shape != y.shape:
         return None
-    forward, w, held, made_for = found
-    if made_for != x.plain or held is None:
+    pool, w, held = found
+    made = pool.backward(ctx, w, c.POOLING_MAX)
+    if made is None or held is None or pool.x.plain != x.plain:
         return None
-    last = channels_last(op)
-    view, y_view = image_view(x.shape, last), image_view(y.shape, last)
-    # The workspace is ordered as Y was, so dY has to be, too.
-    y_spec = forward.spec(c.DST, dy.plain, y_view)
-    x_spec = forward.spec(c.SRC, x.plain, view)
-    source, target = (forward.desc(n, v, x.dtype) for n, v in ((c.SRC, view), (c.DST, y_view)))
-    made = _backward(c.POOLING_MAX, source, target, w, forward, threads=ctx.threads)
-    if made is None:
-        return None
+    x_spec, y_spec = pool.specs
     step = Step(made, {c.DIFF_DST: In(2), c.WORKSPACE: held, c.DIFF_SRC: Out(0)})
     return prepared([None, None, y_spec], [x_spec], [step])
 
@@ -124,20 +135,11 @@ def average_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     w = _window(op, x)
     if w is None:
         return None
-    last = channels_last(op)
-    y = TensorSpec(_out_shape(op, x), x.dtype)
-    view, y_view = image_view(x.shape, last), image_view(y.shape, last)
-    free = plain_desc(y_view, x.dtype).free
-    made = _forward(_average(op), c.FORWARD_TRAINING, desc_of(x, view), _same_order(x, view, free), w,
-                    threads=ctx.threads)  # fmt: skip
-    if made is None:
+    pool = _Pool(op, ctx, x, w, _average(op))
+    if pool.primitive is None:
         return None
-    step = Step(made, {c.SRC: In(0), c.DST: Out(0)})
-    return prepared([made.spec(c.SRC, x, view)], [made.spec(c.DST, y, y_view)], [step])
-
-
-def _average(op: Any) -> int:
-    return c.POOLING_AVERAGE_ALL if getattr(op, "count_include_pad", False) else c.POOLING_AVERAGE_VALID
+    x_spec, y_spec = pool.specs
+    return prepared([x_spec], [y_spec], [Step(pool.primitive, {c.SRC: In(0), c.DST: Out(0)})])
 
 
 def average_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -145,16 +147,14 @@ def average_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpe
     w = _window(op, x)
     if w is None or dy.dtype != np.float32 or dy.shape != _out_shape(op, x):
         return None
-    last = channels_last(op)
-    view, y_view = image_view(x.shape, last), image_view(dy.shape, last)
-    source, free = desc_of(x, view), plain_desc(y_view, x.dtype).free
-    algorithm, count = _average(op), ctx.threads
-    forward = _forward(algorithm, c.FORWARD_TRAINING, source, _same_order(x, view, free), w, threads=count)
-    if forward is None:
-        return None
-    y_spec = forward.spec(c.DST, dy.plain, y_view)
-    made = _backward(algorithm, source, forward.desc(c.DST, y_view, x.dtype), w, forward, threads=count)
+    pool = _Pool(op, ctx, x, w, _average(op))
+    made = pool.backward(ctx, w, _average(op))
     if made is None:
         return None
+    x_spec, y_spec = pool.specs
     step = Step(made, {c.DIFF_DST: In(2), c.DIFF_SRC: Out(0)})
-    return prepared([None, None, y_spec], [made.spec(c.DIFF_SRC, x.plain, view)], [step])
+    return prepared([None, None, y_spec], [x_spec], [step])
+
+
+def _average(op: Any) -> int:
+    return c.POOLING_AVERAGE_ALL if getattr(op, "count_include_pad", False) else c.POOLING_AVERAGE_VALID

@@ -24,6 +24,7 @@ __all__ = [
     "grouped",
     "image_view",
     "layout_of",
+    "orders_of",
     "plain_desc",
     "row_major",
     "type_code",
@@ -245,6 +246,14 @@ def channel_blocked(view: View, code: int, block: int) -> BlockedLayout | None:
 def channel_block(layout: BlockedLayout, code: int) -> int:
     """Return the extent of the blocks of channels, 0 for a layout of another kind."""
     return next((block for block in (16, 8) if channel_blocked(layout.view, code, block) is layout), 0)
+
+
+def orders_of(spec: TensorSpec, view: View) -> list[Desc]:
+    """Return descriptions of a value in the orders that may serve: as it lies first, then others it could be put in."""
+    plain = plain_desc(view, spec.dtype)
+    blocked = [channel_blocked(view, plain.code, block) for block in (16, 8)]
+    others = [Desc(view.dims, plain.code, layout) for layout in blocked if layout is not None]
+    return list(dict.fromkeys([desc_of(spec, view), *others, plain]))
 
 
 def _number(descriptor: Any, what: int, kind: str = "int *") -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from netbuilder.ops.contexts import Call, Prepared
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.layout import Desc, Exact, View, layout_of, plain_desc
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, Exact, View, layout_of, plain_desc
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, threads
 from netbuilder.ops.operator import TensorSpec
 
@@ -43,12 +43,13 @@ class PostOp:
 class Primitive:
     """A primitive compiled for certain descriptors and a number of threads; kept alive by whoever may call it."""
 
-    __slots__ = ("_descs", "descriptor", "handle", "name", "scratch")
+    __slots__ = ("_descs", "_layouts", "descriptor", "handle", "name", "scratch")
 
     def __init__(self, descriptor: Any, kind: str) -> None:
         d = dnnl()
         self.descriptor = descriptor
         self._descs: dict[int, Desc] = {}
+        self._layouts: dict[tuple[int, View], BlockedLayout | None] = {}
         out = d.ffi.new("primitive_t *")
         check(d.lib.dnnl_primitive_create(out, descriptor), kind)
         self.handle = d.ffi.gc(out[0], d.lib.dnnl_primitive_destroy)
@@ -75,7 +76,10 @@ class Primitive:
 
     def spec(self, number: int, spec: TensorSpec, view: View) -> TensorSpec:
         """Return ``spec`` in the layout that this primitive has chosen for an argument."""
-        return TensorSpec(spec.shape, spec.dtype, layout_of(self.argument(number), view))
+        key = (number, view)
+        if key not in self._layouts:
+            self._layouts[key] = layout_of(self.argument(number), view)
+        return TensorSpec(spec.shape, spec.dtype, self._layouts[key])
 
     @property
     def workspace(self) -> int:
@@ -152,6 +156,22 @@ def cached(make: Callable[..., Made]) -> Callable[..., Made]:
         return by_threads(threads, *args, **kwargs)
 
     return call
+
+
+def first_fast(make: Callable[..., Primitive | None], candidates: Iterable[tuple[Any, ...]]) -> Primitive | None:
+    """Return the first primitive that is no reference implementation, else the first that there is, or None.
+
+    Args:
+        make: makes a primitive, or None if it cannot be had.
+        candidates: arguments to try, in order.
+    """
+    found = None
+    for arguments in candidates:
+        made = make(*arguments)
+        if made is not None and not made.slow:
+            return made
+        found = found or made
+    return found
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,21 @@ def test_two_convolutions_hand_over_without_a_reorder(order, shape):
     chain.check("y", "z")
 
 
+def test_behind_a_convolution_in_narrow_groups_nothing_runs_on_reference_code():
+    """Four channels to a group make blocks of four, which batch normalisation and pooling have no fast code for."""
+    chain = Chain(x=random(1, 64, 8, 8), w=random(64, 4, 3, 3, seed=1))
+    chain.run("Conv", ["x", "w"], ["y"], kernel=3, group=16)
+    statistics = [Value.of(np.ones(64, np.float32)) for _ in range(4)]
+    names = ["y", "s", "b", "m", "v"]
+    norm = decode(find("SpatialBN"), make_op("SpatialBN", names, ["z", "m", "v", "sm", "si"]))
+    made = [bind(TABLE["SpatialBN"], norm, [chain.values["y"], *statistics])]
+    for op_type in ("MaxPool", "AveragePool"):
+        op = decode(find(op_type), make_op(op_type, ["y"], ["p"], kernel=2))
+        made.append(bind(TABLE[op_type], op, [chain.values["y"]]))
+    for bound in made:
+        assert "ref" not in bound.prepared.name
+
+
 def residual_arrays(fed):
     arrays = {"x": fed, "w1": random(64, 3, 7, 7, seed=1) / 10, "w2": random(64, 64, 3, 3, seed=2) / 20}
     for k in (1, 2):

@@ -137,8 +137,8 @@ def _infer(net: Runner, start: int) -> tuple[list[tuple[TensorSpec, ...]], int]:
         ):
             return specs, index
         if len(outs) < len(instruction.outputs):
-            error = NetError(f"its shapes are known for {len(outs)} of {len(instruction.outputs)} outputs")
-            raise located(describe(net.name, instruction), error)
+            text = f"its shapes are known for {len(outs)} of {len(instruction.outputs)} outputs"
+            raise located(describe(net.name, instruction), NetError(text))
         specs.append(outs)
         known.update(zip(instruction.outputs, outs))
     return specs, len(net.program)
@@ -176,7 +176,7 @@ def _values(
 
 
 def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Value]) -> list[Step]:
-    steps: list[Step] = []
+    steps = _Steps(values)
     lane_of = _Lanes(setting.lanes)
     waiting = deque(nodes)
     while waiting:
@@ -190,15 +190,26 @@ def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Valu
             if prepared is None:
                 waiting.extendleft(reversed(node.originals))
                 continue
-            ins = []
-            for value, wanted in zip(node.inputs, prepared.inputs):
-                if wanted is None:
-                    ins.append(None)
-                    continue
-                ins.append(_in_form(value, wanted, instruction.location, node, lane, steps, values, ctx))
+            steps.add(node, prepared, lane, ctx)
         except Exception as error:
             raise located(describe(net.name, instruction), error) from error
-        step = Step(node, prepared, ins, list(node.outputs), lane, prepared.name)
+    return steps.made
+
+
+class _Steps:
+    """The steps so far; puts a copy before a step wherever it wants a value in another layout or place."""
+
+    def __init__(self, values: list[Value]) -> None:
+        self.made: list[Step] = []
+        self._values = values
+
+    def add(self, node: Node, prepared: Prepared, lane: int, ctx: NodeContext) -> None:
+        location = node.first.location
+        ins = [
+            None if wanted is None else self._in_form(value, wanted, location, node, lane, ctx)
+            for value, wanted in zip(node.inputs, prepared.inputs)
+        ]
+        step = Step(node, prepared, ins, [*node.outputs], lane, prepared.name)
         for j, value in enumerate(node.outputs):
             spec = prepared.outputs[j] if j < len(prepared.outputs) else None
             if spec is None:
@@ -207,8 +218,41 @@ def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Valu
             value.spec = spec
             value.producer = step
         _share(step)
-        steps.append(step)
-    return steps
+        self.made.append(step)
+
+    def _in_form(
+        self, value: Value, wanted: TensorSpec, location: Location, node: Node, lane: int, ctx: NodeContext
+    ) -> Value:
+        """Return ``value`` in the layout and place that a kernel wants: itself, or a copy, made once."""
+        assert value.spec is not None
+        if value.spec.dtype == STRING:
+            return value
+        if value.location != location:  # only plain values travel
+            value = self._copy(value, value.spec.plain, value.location, node, lane, ctx)
+            value = self._copy(value, wanted.plain, location, node, lane, ctx)
+        return self._copy(value, wanted, location, node, lane, ctx)
+
+    def _copy(
+        self, value: Value, wanted: TensorSpec, location: Location, node: Node, lane: int, ctx: NodeContext
+    ) -> Value:
+        if value.spec == wanted and value.location == location:
+            return value
+        key = (wanted.layout, location)
+        copy = value.copies.get(key)
+        if copy is None:
+            assert value.spec is not None
+            if location != value.location:
+                prepared = transfer(value.spec, location)
+            else:
+                prepared = prepare_reorder(ctx, value.spec, wanted)
+            copy = Value(value.name, value.version, wanted, None, location)
+            copy.published = value.published
+            step = Step(node, prepared, [value], [copy], lane, "reorder")
+            copy.producer = step
+            value.copies[key] = copy
+            self._values.append(copy)
+            self.made.append(step)
+        return copy
 
 
 class _Lanes:
@@ -236,62 +280,12 @@ def _prepare(node: Node, ctx: NodeContext, setting: Setting) -> Prepared | None:
         if setting.allows(row.engine):
             prepared = row.make(instruction.op, ctx, *specs)
             if prepared is not None:
-                return prepared  # type: ignore[no-any-return]
+                return prepared
     kernel = plain_kernel(op_type, device_type)
     if kernel is None:
         raise NetError(f"no kernel of {op_type!r} serves inputs {[s and (s.shape, str(s.dtype)) for s in specs]}")
     outs = [value.spec for value in node.outputs]
     return plain_prepared(instruction.op, ctx.run, kernel, specs, outs, instruction.location)  # type: ignore[arg-type]
-
-
-def _in_form(
-    value: Value,
-    wanted: TensorSpec,
-    location: Location,
-    node: Node,
-    lane: int,
-    steps: list[Step],
-    values: list[Value],
-    ctx: NodeContext,
-) -> Value:
-    """Return ``value`` in the layout and place that a kernel wants: itself, or a copy, made once."""
-    assert value.spec is not None
-    if value.spec.dtype == STRING:
-        return value
-    if value.location != location:
-        value = _copy(value, value.spec.plain, value.location, node, lane, steps, values, ctx)
-        value = _copy(value, value.spec.plain, location, node, lane, steps, values, ctx)
-    return _copy(value, wanted, location, node, lane, steps, values, ctx)
-
-
-def _copy(
-    value: Value,
-    wanted: TensorSpec,
-    location: Location,
-    node: Node,
-    lane: int,
-    steps: list[Step],
-    values: list[Value],
-    ctx: NodeContext,
-) -> Value:
-    if value.spec == wanted and value.location == location:
-        return value
-    key = (wanted.layout, location)
-    copy = value.copies.get(key)
-    if copy is None:
-        assert value.spec is not None
-        if location != value.location:
-            prepared = transfer(value.spec, location)
-        else:
-            prepared = prepare_reorder(ctx, value.spec, wanted)
-        copy = Value(value.name, value.version, wanted, None, location)
-        copy.published = value.published
-        step = Step(node, prepared, [value], [copy], lane, "reorder")
-        copy.producer = step
-        value.copies[key] = copy
-        values.append(copy)
-        steps.append(step)
-    return copy
 
 
 def _share(step: Step) -> None:

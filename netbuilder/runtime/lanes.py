@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ class LaneProgram:
         self,
         calls: Sequence[Call],
         lanes: Sequence[int],
-        after: Sequence[Sequence[int]],
+        after: Sequence[Collection[int]],
         count: int,
         before: Call | None = None,
     ) -> None:
@@ -148,7 +149,7 @@ class LaneProgram:
         except _Stopped:
             pass
         except BaseException as error:
-            position = len(self._programs[lane]) - calls.__length_hint__() - 1
+            position = len(self._programs[lane]) - length_hint(calls) - 1
             if self._failure is None:
                 self._failure = (self._items[lane][position][1], error)
             self._stop = True

@@ -83,7 +83,8 @@ class RuntimeNet:
     # What the compiler asks of a net.
 
     def find_blob(self, name: str) -> Blob | None:
-        return self.workspace.find(name)  # type: ignore[no-any-return]
+        blob: Blob | None = self.workspace.find(name)
+        return blob
 
     def kernel_context(self, instruction: Instruction) -> KernelContext:
         context = self._contexts.get(instruction.index)

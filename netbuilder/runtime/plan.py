@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,7 @@ class Plan:
                 for call in calls:
                     call()
         except Exception as error:
-            raise self._located(len(self._calls) - calls.__length_hint__() - 1, error) from error
+            raise self._located(len(self._calls) - length_hint(calls) - 1, error) from error
 
     def _located(self, index: int, error: BaseException) -> BaseException:
         step = self.steps[index]
@@ -126,24 +127,23 @@ def make_plan(
     make_blob: Callable[[str], Blob],
 ) -> Plan | None:
     """Compile the longest static run of operators from ``start``; None if the first one is dynamic."""
-    for attempt in range(_ATTEMPTS):
-        compilation = compile_steps(net, start, setting)
-        if compilation is None:
-            return None
+    attempts = _ATTEMPTS
+    while (compilation := compile_steps(net, start, setting)) is not None:
+        attempts -= 1
 
-        def may_relayout(blob: Blob, attempt: int = attempt) -> bool:
-            return attempt < _ATTEMPTS - 1 and (blob.owner is None or blob.owner is net)
+        def may_relayout(blob: Blob, attempts: int = attempts) -> bool:
+            return attempts > 0 and (blob.owner is None or blob.owner is net)
 
         outputs, wanted = assign_buffers(compilation, make_blob, may_relayout)
         if not wanted:
-            break
+            return Plan(net, generation, compilation, outputs, setting)
         for name, layout in wanted.items():
             blob = compilation.externals[name].blob
             assert blob is not None
             blob.materialise()
             blob.relayout(layout)
             blob.owner = net
-    return Plan(net, generation, compilation, outputs, setting)
+    return None
 
 
 def _bind(net: Runner, steps: Sequence[Step], setting: Setting) -> list[Call]:
@@ -221,9 +221,9 @@ def _dependencies(steps: Sequence[Step]) -> list[set[int]]:
             readers.setdefault(buffer, []).append(index)
         for buffer in writes:
             writer[buffer] = index
-        for value in step.outputs:
-            if value is not None:
-                named[value.name] = index
+        for out in step.outputs:
+            if out is not None:
+                named[out.name] = index
         after.discard(index)
         result.append(after)
     return result

@@ -173,7 +173,7 @@ class Workspace:
             for name in op.output:
                 self.make(name)
         self._nets[proto.name] = made
-        return proto.name  # type: ignore[no-any-return]
+        return str(proto.name)
 
     def run_net(self, name: Any, iterations: int = 1) -> None:
         """Run a created net.

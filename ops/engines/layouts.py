@@ -42,7 +42,8 @@ def prepare_reorder(ctx: Any, source: TensorSpec, target: TensorSpec) -> Prepare
     if layout is None:
         return Prepared([source], [target], _bind_plain_copy, name="copy")
     engine = importlib.import_module(f"netbuilder.ops.engines.{layout.engine.lower()}")
-    return engine.reorder(ctx, source, target)  # type: ignore[no-any-return]
+    prepared: Prepared = engine.reorder(ctx, source, target)
+    return prepared
 
 
 def _bind_plain_copy(inputs: Any, outputs: Any, scratch: Any) -> Any:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 import netbuilder
 from netbuilder import ModelHelper, Workspace, brew
-from netbuilder.graph import BlobReference
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.tools.bench.worker import serve
 from netbuilder.zoo.resnet import create_resnet50
@@ -19,8 +19,8 @@ __all__ = ["main"]
 Step = Callable[[], None]
 
 
-def _mlp(model: ModelHelper, width: int = 64, depth: int = 4) -> BlobReference:
-    blob = "data"
+def _mlp(model: ModelHelper, width: int = 64, depth: int = 4) -> Any:
+    blob: Any = "data"
     for i in range(depth):
         blob = brew.fc(model, blob, f"fc{i}", width, width)
         if i < depth - 1:

@@ -38,14 +38,16 @@ class Worker:
             assert self._process.stderr is not None
             text = self._process.stderr.read().strip().splitlines()
             raise RuntimeError(f"worker {self.name!r} ended with code {self._process.wait()}: " + "\n".join(text[-15:]))
-        return json.loads(line)  # type: ignore[no-any-return]
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def run(self, steps: int) -> list[float]:
         """Return the seconds that each of so many steps took."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"steps": steps}) + "\n")
         self._process.stdin.flush()
-        return self._answer()["seconds"]  # type: ignore[no-any-return]
+        seconds: list[float] = self._answer()["seconds"]
+        return seconds
 
     def close(self) -> None:
         """End the process."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -92,7 +93,7 @@ class Run:
         )
         return model
 
-    def _policy_args(self) -> dict[str, object]:
+    def _policy_args(self) -> dict[str, Any]:
         found = dict(self.options.policy_args)
         if self.options.step_epochs:
             found["stepsize"] = self.options.step_epochs * self.steps

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from netbuilder.model.arg_scope import arg_scope, scope_arguments
-from netbuilder.model.helpers import algebra, inputs, nonlinearity, normalization, outputs, pooling, train
+from netbuilder.model.helpers import algebra, control, inputs, nonlinearity, normalization, outputs, pooling, train
 from netbuilder.model.helpers import conv as _conv
 from netbuilder.model.helpers import dropout as _dropout
 from netbuilder.model.helpers import fc as _fc
@@ -107,6 +107,7 @@ arg_min = register(outputs.arg_min)
 average_pool = register(pooling.average_pool)
 batch_mat_mul = register(algebra.batch_mat_mul)
 concat = register(outputs.concat)
+cond = register(control.cond)
 conv = register(_conv.conv)
 conv_nd = register(_conv.conv_nd)
 conv_transpose = register(_conv.conv_transpose)
@@ -118,6 +119,7 @@ fc = register(_fc.fc)
 group_conv = register(_conv.group_conv)
 group_conv_deprecated = register(_conv.group_conv_deprecated)
 iter = register(train.iter)
+loop = register(control.loop)
 lrn = register(normalization.lrn)
 mat_mul = register(algebra.mat_mul)
 max_pool = register(pooling.max_pool)

@@ -60,6 +60,8 @@ class ModelHelper:
         param_to_grad: gradient of each parameter that has one, after ``AddGradientOperators``.
         grad_map: gradient of each blob that has one.
         gradient_ops_added: whether the backward pass is there.
+        parameter_copies: the other copies of replicated parameters, each with the name of the first one,
+            whose gradient equals theirs.
 
     >>> from netbuilder.model import brew
     >>> model = ModelHelper("example")
@@ -172,8 +174,9 @@ class ModelHelper:
                 f"model {self.name!r}: a parameter is given as the BlobReference that its operator returned, "
                 f"got {param!r}"
             )
-        self._list(param, _tags(tags))
         name = str(param)
+        if name not in self._others:
+            self._list(param, _tags(tags))
         if not self.init_params or name in self._others:
             self._leave_to_others(name)
         ops = self.param_init_net.Proto().op

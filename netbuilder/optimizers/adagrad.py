@@ -88,7 +88,7 @@ class AdagradOptimizer(Optimizer):
             raise ArgumentError(
                 f"AdagradOptimizer: the gradient of {param_info} is sparse, decay must be 1, got {self.decay}"
             )
-        lr, _ = self.build_lr(net, param_init_net, -self.alpha, policy=self.policy, **self.init_kwargs)
+        lr, _ = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
         options: dict[str, Any] = {"epsilon": float(self.epsilon)}
         if self.engine:
             options["engine"] = self.engine

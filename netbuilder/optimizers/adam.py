@@ -73,7 +73,7 @@ class AdamOptimizer(Optimizer):
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
         param, grad = param_info.blob, param_info.grad
-        lr, iteration = self.build_lr(net, param_init_net, -self.alpha, policy=self.policy, **self.init_kwargs)
+        lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
         m = self._state(param_init_net, param, "_first_moment")
         v = self._state(param_init_net, param, "_second_moment")
         self._share(iteration)

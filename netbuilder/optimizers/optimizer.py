@@ -135,6 +135,16 @@ class Optimizer:
             rate = net.LearningRate([iteration], name, base_lr=float(base_learning_rate), policy=policy, **kwargs)
         return self._scaled(net, rate), iteration
 
+    def _rate(
+        self, net: Net, param_init_net: Net, sign: int, base: float, policy: str, arguments: dict[str, Any]
+    ) -> tuple[BlobReference, BlobReference]:
+        """Return ``build_lr`` of a rate that the user gave, with the sign that the update wants."""
+        if base < 0:
+            raise ArgumentError(
+                f"{type(self).__name__}: the base rate must not be negative, got {base}; the update sets its sign"
+            )
+        return self.build_lr(net, param_init_net, sign * base, policy=policy, **arguments)
+
     def _scaled(self, net: Net, rate: BlobReference) -> BlobReference:
         if self._lr_multiplier is None:
             return rate

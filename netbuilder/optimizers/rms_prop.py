@@ -58,7 +58,7 @@ class RmsPropOptimizer(Optimizer):
                 "give that parameter an optimizer of its own (ParameterInfo.optimizer), such as SgdOptimizer"
             )
         unit = one(param_init_net)
-        lr, _ = self.build_lr(net, param_init_net, self.alpha, policy=self.policy, **self.init_kwargs)
+        lr, _ = self._rate(net, param_init_net, 1, self.alpha, self.policy, self.init_kwargs)
         step: Any = param_init_net.ConstantFill([param], param + "_grad_o", value=0.0)
         s = self._state(param_init_net, param, "_mean_squares")
         v = self._state(param_init_net, param, "_momentum")

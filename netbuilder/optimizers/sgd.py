@@ -61,9 +61,7 @@ class SgdOptimizer(Optimizer):
         param, grad = param_info.blob, param_info.grad
         # The momentum step is subtracted, the weighted sum adds.
         sign = 1 if self.momentum else -1
-        lr, _ = self.build_lr(
-            net, param_init_net, sign * self.base_learning_rate, policy=self.policy, **self.init_kwargs
-        )
+        lr, _ = self._rate(net, param_init_net, sign, self.base_learning_rate, self.policy, self.init_kwargs)
         unit = one(param_init_net)
         self._share(unit)
         grad = self.dedup(net, self.sparse_dedup_aggregator, grad)

@@ -247,7 +247,7 @@ def group_conv_deprecated(
     parts = model.net.DepthSplit(
         blob_in,
         [f"_{blob_out}_gconv_split_{i}" for i in range(group)],
-        dimensions=[dim_in // group] * group,
+        split=[dim_in // group] * group,
         order=order,
     )
     convolved = [

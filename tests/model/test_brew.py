@@ -1,0 +1,192 @@
+"""Layer helpers: whose arguments win, what is refused, and what the helpers compute."""
+
+import numpy as np
+import pytest
+
+from netbuilder.graph import BlobReference
+from netbuilder.model import ModelHelper, brew
+from netbuilder.proto import ArgumentError
+from netbuilder.proto.arguments import arguments
+from netbuilder.runtime import Workspace
+
+
+@pytest.fixture
+def model():
+    return ModelHelper("layers")
+
+
+def last(model):
+    return model.net.Proto().op[-1]
+
+
+def run(model, **inputs):
+    workspace = Workspace(threads=1)
+    for name, value in inputs.items():
+        workspace.feed(name, value)
+    workspace.run_net_once(model.param_init_net)
+    workspace.run_net_once(model.net)
+    return workspace
+
+
+class TestScopes:
+    def test_the_models_arguments_are_the_weakest(self):
+        model = ModelHelper("scoped", arg_scope={"order": "NHWC", "use_cudnn": False})
+        brew.relu(model, "x", "a")
+        with brew.arg_scope([brew.relu, brew.conv], order="NCHW", use_cudnn=True):
+            brew.relu(model, "x", "b")
+            with brew.arg_scope(brew.relu, use_cudnn=False):
+                brew.relu(model, "x", "c")
+            brew.relu(model, "x", "d", order="NHWC")
+        brew.relu(model, "x", "e", use_cudnn=True)
+        found = [(arguments(op)["order"], op.engine) for op in model.net.Proto().op]
+        assert found == [(b"NHWC", ""), (b"NCHW", "CUDNN"), (b"NCHW", ""), (b"NHWC", "CUDNN"), (b"NHWC", "CUDNN")]
+
+    def test_a_block_that_raises_leaves_nothing_behind(self, model):
+        with pytest.raises(KeyError), brew.arg_scope(brew.relu, order="NHWC"):
+            raise KeyError
+        brew.relu(model, "x", "y")
+        assert arguments(last(model))["order"] == b"NCHW"
+
+    def test_arguments_by_position(self, model):
+        brew.relu(model, "x", "y", False, "NHWC")
+        assert (arguments(last(model))["order"], last(model).engine) == (b"NHWC", "")
+
+    def test_a_scope_is_for_helpers(self):
+        for wrong in ("relu", ["relu"], 3):
+            with (
+                pytest.raises(TypeError, match="arg_scope: needs a helper such as brew.conv"),
+                brew.arg_scope(wrong, x=1),
+            ):
+                pass
+
+    def test_an_unknown_argument_of_a_scope_is_refused_by_the_operator(self, model):
+        with brew.arg_scope(brew.relu, orders="NHWC"), pytest.raises(ArgumentError, match="unknown argument 'orders'"):
+            brew.relu(model, "x", "y")
+
+
+class TestRegistry:
+    def test_a_helper_of_ones_own(self, model):
+        def doubled(model, blob_in, blob_out, factor=2.0):
+            """Scale by 2."""
+            return model.net.Scale(blob_in, blob_out, scale=factor)
+
+        brew.register(doubled)
+        try:
+            assert brew.has_helper("doubled")
+            assert brew.has_helper(doubled)
+            with brew.arg_scope(brew.doubled, factor=3.0):
+                brew.doubled(model, "x", "y")
+            assert arguments(last(model))["scale"] == 3.0
+            assert brew.doubled.__doc__ == "Scale by 2."
+            with pytest.raises(AttributeError, match="brew has a helper 'doubled' already"):
+                brew.register(doubled)
+        finally:
+            del brew._helpers["doubled"], brew.doubled
+
+    def test_the_librarys_helpers_are_not_replaced(self):
+        def conv(model):
+            """Nothing."""
+
+        with pytest.raises(AttributeError, match="brew has a helper 'conv' already"):
+            brew.Register(conv)
+
+    def test_a_helper_is_a_function(self):
+        with pytest.raises(TypeError, match="needs a function, got 3"):
+            brew.register(3)
+
+    def test_an_unknown_helper(self):
+        with pytest.raises(AttributeError, match="brew has no helper 'convv'; did you mean conv"):
+            _ = brew.convv
+        assert not brew.has_helper("convv")
+
+    @pytest.mark.parametrize("args", [(), ("x", "y"), (None,)])
+    def test_the_model_comes_first(self, args):
+        with pytest.raises(RuntimeError, match="brew.relu: the first argument must be the ModelHelper"):
+            brew.relu(*args)
+
+    def test_the_model_by_name(self, model):
+        assert brew.relu(model=model, blob_in="x", blob_out="y") == "y"
+
+
+@pytest.mark.parametrize(
+    "call, match",
+    [
+        (lambda m: brew.conv(m, "x", "y", 3, 4, 3, engine="EIGEN"), "engine 'EIGEN' cannot serve with use_cudnn=True"),
+        (lambda m: brew.conv(m, "x", "y", 3, 4, 3, order="CHWN"), "order must be 'NCHW' or 'NHWC', got 'CHWN'"),
+        (lambda m: brew.conv(m, "x", "y", 3, 4, 3, group=2), "group must divide 3 and 4 channels, got 2"),
+        (lambda m: brew.conv(m, "x", "y", 3, 4, [3, 3, 3]), "kernel has one or two extents"),
+        (lambda m: brew.conv(m, "x", "y", 3, 4, 3, strides_=2), "unknown argument 'strides_'; did you mean strides"),
+        (lambda m: brew.conv(m, "x", "y", 3, 4, 3, weight_init="Xavier"), "a fill is given as"),
+        (lambda m: brew.conv_nd(m, "x", "y", 3, 4, [3], order="NHWC"), "order must be 'NCHW', got 'NHWC'"),
+        (lambda m: brew.conv_transpose(m, "x", "y", 3, 4, [2, 3]), r"kernel is one extent, got \[2, 3\]"),
+        (lambda m: brew.group_conv_deprecated(m, "x", "y", 5, 8, 3, group=2), "group must divide 5 and 8"),
+        (lambda m: brew.fc(m, "x", "y", 3, 4, no_bias=True), "unknown argument 'no_bias'"),
+        (lambda m: brew.dropout(m, "x", "y"), "dropout 'y': is_test must be given"),
+        (lambda m: brew.accuracy(m, ["x", "l"], "y", top=5), "unknown argument 'top'; did you mean top_k"),
+        (lambda m: brew.add_weight_decay(m, 0), "weight_decay must be greater than 0, got 0"),
+    ],
+)
+def test_refusals(model, call, match):
+    with pytest.raises(ArgumentError, match=match):
+        call(model)
+    assert len(model.net.Proto().op) == 0
+
+
+def test_inputs_may_be_transformed(model):
+    def shared_weight(model, blob_out, inputs):
+        inputs[1] = BlobReference(f"{blob_out}_other_w")
+
+    brew.conv(model, "x", "y", 3, 4, 3, transform_inputs=shared_weight)
+    assert list(last(model).input) == ["x", "y_other_w", "y_b"]
+
+
+def test_top_k_reaches_the_operator(model):
+    brew.accuracy(model, ["scores", "label"], "accuracy", top_k=2)
+    scores = np.float32([[3, 2, 1], [3, 2, 1], [3, 2, 1], [1, 2, 3]])
+    assert run(model, scores=scores, label=np.int32([0, 1, 2, 2])).fetch("accuracy") == 0.75
+
+
+def test_conv_transpose_without_bias(model):
+    brew.conv_transpose(model, "x", "y", 2, 3, 2, stride=2, no_bias=True)
+    assert model.params == ["y_w"]
+    assert run(model, x=np.ones((1, 2, 3, 3), np.float32)).fetch("y").shape == (1, 3, 6, 6)
+
+
+def test_group_convolution_by_parts(model):
+    brew.group_conv_deprecated(model, "x", "y", 4, 6, 3, group=2, pad=1)
+    brew.group_conv(model, "x", "z", 4, 6, 3, group=2, pad=1)
+    workspace = run(model, x=np.random.default_rng(0).standard_normal((2, 4, 5, 5)).astype(np.float32))
+    parts = [workspace.fetch(f"y_gconv_{i}_w") for i in range(2)]
+    workspace.feed("z_w", np.concatenate(parts))
+    workspace.run_net_once(model.net)
+    np.testing.assert_allclose(workspace.fetch("y"), workspace.fetch("z"), rtol=1e-5, atol=1e-6)
+    assert model.weights == ["y_gconv_0_w", "y_gconv_1_w", "z_w"]
+
+
+def test_channels_last_gives_what_channels_first_gives(model):
+    x = np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)
+    for order, y in (("NCHW", "first"), ("NHWC", "last")):
+        brew.conv(model, f"x_{order}", y, 4, 3, 3, order=order, pad=1)
+        brew.max_pool(model, y, y + "_pooled", kernel=2, stride=2, order=order)
+    workspace = run(model, x_NCHW=x, x_NHWC=x.transpose(0, 2, 3, 1).copy())
+    workspace.feed("last_w", workspace.fetch("first_w").transpose(0, 2, 3, 1).copy())
+    workspace.run_net_once(model.net)
+    np.testing.assert_allclose(
+        workspace.fetch("last_pooled").transpose(0, 3, 1, 2), workspace.fetch("first_pooled"), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_helpers_without_recorded_calls(model):
+    """sigmoid, elu, add, arg_max, depth_concat are ours, or cannot be called on Caffe2."""
+    brew.sigmoid(model, "x", "s")
+    brew.elu(model, "x", "e", alpha=2.0)
+    brew.add(model, ["x", "x"], "a")
+    brew.arg_max(model, "x", "m", axis=1, keepdims=0)
+    brew.depth_concat(model, ["x", "x"], "d", axis=1)
+    x = np.float32([[-1, 2], [3, -4]])
+    workspace = run(model, x=x)
+    np.testing.assert_allclose(workspace.fetch("s"), 1 / (1 + np.exp(-x)), rtol=1e-6)
+    np.testing.assert_allclose(workspace.fetch("e"), np.where(x > 0, x, 2 * np.expm1(x)), rtol=1e-6)
+    np.testing.assert_array_equal(workspace.fetch("a"), 2 * x)
+    np.testing.assert_array_equal(workspace.fetch("m"), [1, 0])
+    np.testing.assert_array_equal(workspace.fetch("d"), np.concatenate([x, x], 1))

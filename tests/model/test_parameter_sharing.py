@@ -1,0 +1,80 @@
+"""Scopes that use other scopes' parameters: chains, circles, shapes. What names come out is in tests/recorded."""
+
+import threading
+
+import pytest
+
+from netbuilder.graph import NameScope
+from netbuilder.model import ModelHelper, ParameterSharing, brew
+from netbuilder.model.parameter_sharing import parameter_name
+from netbuilder.proto import NetError, ShapeError
+
+
+def name_in(scope):
+    with NameScope(scope):
+        return str(parameter_name("w"))
+
+
+def test_chains_are_followed():
+    with ParameterSharing({"b": "a", "c": "b/z"}):
+        found = {scope: name_in(scope) for scope in ("a", "b", "c", "b/z", "c/q", "d", "bb", "")}
+    assert found == {
+        "a": "a/w",
+        "b": "a/w",
+        "c": "a/z/w",
+        "b/z": "a/z/w",
+        "c/q": "a/z/q/w",
+        "d": "d/w",
+        "bb": "bb/w",
+        "": "w",
+    }
+
+
+def test_a_block_that_raises_leaves_nothing_behind():
+    with pytest.raises(KeyError), ParameterSharing({"b": "a"}):
+        raise KeyError
+    assert name_in("b") == "b/w"
+
+
+def test_blocks_of_other_threads_do_not_count():
+    found = []
+    with ParameterSharing({"b": "a"}):
+        thread = threading.Thread(target=lambda: found.append(name_in("b")))
+        thread.start()
+        thread.join()
+        assert name_in("b") == "a/w"
+    assert found == ["b/w"]
+
+
+@pytest.mark.parametrize("scopes", [{"a": "a"}, {"a": "a/b"}, {"": "a"}])
+def test_a_scope_inside_itself_is_refused(scopes):
+    with pytest.raises(NetError, match="inside itself"), ParameterSharing(scopes):
+        pass
+
+
+@pytest.mark.parametrize("scopes", [{"a": "b", "b": "a"}, {"a": "b/c", "b": "a"}, {"a": "b", "b": "c", "c": "a/x"}])
+def test_circles_are_refused(scopes):
+    with pytest.raises(NetError, match="scopes lead round in a circle: "), ParameterSharing(scopes):
+        pass
+
+
+def test_a_circle_with_the_block_around_is_refused():
+    with ParameterSharing({"a": "b"}), pytest.raises(NetError, match="circle"), ParameterSharing({"b": "a"}):
+        pass
+    assert name_in("a") == "a/w"
+
+
+def test_another_shape_is_refused():
+    model = ModelHelper("shapes")
+    with ParameterSharing({"b": "a"}):
+        with NameScope("a"):
+            brew.fc(model, "x", "fc", 2, 2)
+        with NameScope("b"), pytest.raises(ShapeError, match="'a/fc_w' has shape"):
+            brew.fc(model, "x", "fc", 2, 3)
+    assert model.params == ["a/fc_w", "a/fc_b"]
+
+
+@pytest.mark.parametrize("wrong", [["a"], {"a": 3}, {3: "a"}])
+def test_scopes_are_strings(wrong):
+    with pytest.raises(TypeError, match="ParameterSharing: "), ParameterSharing(wrong):
+        pass

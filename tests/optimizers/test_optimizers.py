@@ -1,0 +1,311 @@
+"""Optimizers: what they add is compared with Caffe2 in tests/recorded; here names, numbers that no golden net has,
+and refusals."""
+
+import numpy as np
+import pytest
+
+from netbuilder.graph import BlobReference, DeviceScope, NameScope
+from netbuilder.model import ModelHelper, ParameterTags, brew
+from netbuilder.optimizers import (
+    AdagradOptimizer,
+    AdamOptimizer,
+    Optimizer,
+    RmsPropOptimizer,
+    SgdOptimizer,
+    add_weight_decay,
+    build_adagrad,
+    build_adam,
+    build_optimizer,
+    build_rms_prop,
+    build_sgd,
+    get_param_device,
+    reset_optimizer_instance_count,
+)
+from netbuilder.optimizers.placement import parameter_devices
+from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceError, GradientError, NetDef, NetError
+from netbuilder.proto.arguments import make_device_option, make_op
+from netbuilder.runtime import Workspace
+
+BUILDERS = [build_sgd, build_adagrad, build_adam, build_rms_prop]
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_fresh_process():
+    reset_optimizer_instance_count()
+
+
+def model_of(*layers, gradients=True):
+    """A model of fully connected layers without anything between them; the loss is the mean of the scores."""
+    model = ModelHelper("model")
+    blob = "x"
+    for i, (dim_in, dim_out) in enumerate(layers or [(2, 3)]):
+        blob = brew.fc(model, blob, f"fc{i}", dim_in, dim_out)
+    loss = model.net.AveragedLoss(blob, "loss")
+    if gradients:
+        model.AddGradientOperators([loss])
+    return model
+
+
+def table_model():
+    model = ModelHelper("table")
+    table = model.param_init_net.ConstantFill([], "table", shape=[4, 2], value=1.0)
+    model.AddParameter(table, ParameterTags.WEIGHT)
+    loss = model.net.AveragedLoss(model.net.Gather([table, "i"], "rows"), "loss")
+    model.AddGradientOperators([loss])
+    return model
+
+
+def updates(model):
+    return [op for op in model.net.Proto().op if op.output and op.output[-1] in model.params]
+
+
+def run(model, steps=1, **inputs):
+    workspace = Workspace(threads=1)
+    for name, value in inputs.items():
+        workspace.feed(name, value)
+    workspace.run_net_once(model.param_init_net)
+    workspace.create_net(model.net)
+    workspace.run_net(model.net.Name(), steps)
+    return workspace
+
+
+class TestNames:
+    def test_optimizers_of_a_class_are_numbered(self):
+        first, second, other = SgdOptimizer(), SgdOptimizer(), AdamOptimizer()
+        assert first.get_cpu_blob_name("lr") == "SgdOptimizer_0_lr_cpu"
+        assert second.get_gpu_blob_name("lr", 3, "") == "SgdOptimizer_1_lr_gpu3"
+        assert other.get_cpu_blob_name("lr", "node") == "AdamOptimizer_0_lrnode_cpu"
+        with DeviceScope(make_device_option(PROTO_CUDA, 2)):
+            assert first.make_unique_blob_name("lr") == "SgdOptimizer_0_lr_gpu2"
+        assert first.make_unique_blob_name("lr") == "SgdOptimizer_0_lr_cpu"
+        assert "_instance_num" not in first.attributes
+
+    def test_state_is_named_after_the_parameter_whatever_the_scope(self):
+        model = model_of()
+        with NameScope("inner"):
+            build_sgd(model, 0.1, momentum=0.9)
+        counts = [op.type for op in model.net.Proto().op].count
+        assert (counts("AtomicIter"), counts("LearningRate")) == (1, 1)
+        assert {op.input[1] for op in updates(model)} == {"fc0_w_momentum", "fc0_b_momentum"}
+
+    def test_what_a_checkpoint_needs(self):
+        expected = {
+            build_sgd: (["fc0_w_momentum", "fc0_b_momentum"], ["ONE_0_0"]),
+            build_adagrad: (["fc0_w_squared_sum", "fc0_b_squared_sum"], []),
+            build_adam: (
+                ["fc0_w_first_moment", "fc0_w_second_moment", "fc0_b_first_moment", "fc0_b_second_moment"],
+                ["optimizer_iteration"],
+            ),
+            build_rms_prop: (["fc0_w_mean_squares", "fc0_w_momentum", "fc0_b_mean_squares", "fc0_b_momentum"], []),
+        }
+        for build, (local, shared) in expected.items():
+            options = {"momentum": 0.9} if build in (build_sgd, build_rms_prop) else {}
+            aux = build(model_of(), 0.1, **options).get_auxiliary_parameters()
+            assert (aux.local, aux.shared) == (local, shared)
+
+
+class TestBuilders:
+    @pytest.mark.parametrize("build", BUILDERS)
+    def test_computed_parameters_are_not_touched(self, build):
+        model = ModelHelper("normalised")
+        brew.spatial_bn(model, "x", "bn", 3, is_test=False)
+        model.AddGradientOperators([model.net.AveragedLoss("bn", "loss")])
+        before = model.net.op_len
+        build(model, 0.1)
+        touched = {blob for op in model.net.Proto().op[before:] for blob in op.output}
+        assert {"bn_s", "bn_b"} <= touched
+        assert not touched & {"bn_rm", "bn_riv"}
+
+    def test_weight_decay_touches_weights_alone(self):
+        model = ModelHelper("decay")
+        brew.spatial_bn(model, brew.conv(model, "x", "conv", 2, 3, 1), "bn", 3, is_test=False)
+        brew.prelu(model, "bn", "act")
+        model.AddGradientOperators([model.net.AveragedLoss("act", "loss")])
+        before = model.net.op_len
+        add_weight_decay(model, 0.1)
+        assert [op.output[0] for op in model.net.Proto().op[before:]] == ["conv_w_grad", "bn_s_grad"]
+
+    @pytest.mark.parametrize("build", BUILDERS)
+    def test_a_backward_pass_comes_first(self, build):
+        with pytest.raises(GradientError, match="'model' has no backward pass yet"):
+            build(model_of(gradients=False), 0.1)
+
+    @pytest.mark.parametrize("build", BUILDERS)
+    def test_parameters_are_listed_once(self, build):
+        model = model_of()
+        model.params.append(model.params[0])
+        with pytest.raises(NetError, match=r"duplicate parameters \['fc0_w'\]"):
+            build(model, 0.1)
+
+    @pytest.mark.parametrize("build", BUILDERS)
+    @pytest.mark.parametrize(
+        "arguments, match",
+        [
+            ({"policy": "stairs"}, "unknown policy 'stairs'; there are .*'cosine', .*'fixed', .*'step'"),
+            ({"policy": "step", "gamma": 0.5}, "'step' needs stepsize"),
+            ({"policy": "step", "gamma": 0.5, "stepsize": 2, "step_size": 3}, "unknown argument 'step_size'"),
+            ({"policy": "composite"}, "'composite' needs sub_policy_num_iters"),
+            ({"policy": "exp", "gamma": "fast"}, "argument 'gamma' must be float"),
+        ],
+    )
+    def test_policies_are_checked_before_anything_is_added(self, build, arguments, match):
+        model = model_of()
+        before = model.net.op_len
+        with pytest.raises(ArgumentError, match=match):
+            build(model, 0.1, **arguments)
+        assert model.net.op_len == before
+
+    def test_arguments_that_a_policy_does_not_read_are_told(self):
+        with pytest.warns(UserWarning, match="policy 'fixed' does not use gamma, stepsize"):
+            build_sgd(model_of(), 0.1, policy="fixed", gamma=0.5, stepsize=3)
+
+    def test_some_parameters_only(self):
+        model = model_of((2, 3), (3, 2))
+        build_adagrad(model, 0.1, parameters=model.params[2:])
+        assert [op.output[0] for op in updates(model)] == []
+        assert [op.output[0] for op in model.net.Proto().op if op.type == "Adagrad"] == ["fc1_w", "fc1_b"]
+
+    def test_a_parameters_own_optimizer_goes_first(self):
+        model = model_of()
+        model.get_param_info(model.params[0]).optimizer = AdagradOptimizer()
+        build_sgd(model, 0.1)
+        assert [op.type for op in model.net.Proto().op[-3:]] == ["Adagrad", "LearningRate", "WeightedSum"]
+
+    def test_a_base_optimizer_adds_nothing(self):
+        with pytest.raises(NotImplementedError, match="Optimizer: adds no update"):
+            build_optimizer(model_of(), Optimizer())
+        with pytest.raises(NotImplementedError, match="has no learning rate to scale"):
+            Optimizer().scale_learning_rate(0.5)
+
+    @pytest.mark.parametrize("kind", [SgdOptimizer, AdagradOptimizer, AdamOptimizer, RmsPropOptimizer])
+    def test_rates_can_be_scaled(self, kind):
+        model, optimizer = model_of(), kind(0.5)
+        optimizer.scale_learning_rate(0.25)
+        build_optimizer(model, optimizer)
+        assert abs(run(model, x=np.ones((2, 2), np.float32)).fetch(f"{kind.__name__}_0_lr_cpu")) == 0.125
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "make, match",
+        [
+            (lambda: SgdOptimizer(lars=0.5), r"SgdOptimizer: these options are not available: \{'lars': 0.5\}"),
+            (lambda: SgdOptimizer(momentum=-1), "momentum must not be negative, got -1"),
+            (lambda: AdagradOptimizer(lars=1, weight_decay=0.1), r"\{'weight_decay': 0.1, 'lars': 1\}"),
+            (lambda: AdagradOptimizer(counter_halflife=3), "not available: {'counter_halflife': 3}"),
+            (lambda: AdamOptimizer(enableRAdam=True), "not available: {'enableRAdam': True}"),
+            (lambda: build_adam(model_of(), -0.1), "AdamOptimizer: the base rate must not be negative, got -0.1"),
+            (lambda: build_sgd(model_of(), -0.1), "base rate must not be negative, got -0.1"),
+            (lambda: add_weight_decay(model_of(), -0.1), "weight decay must not be negative, got -0.1"),
+            (
+                lambda: build_sgd(model_of(), 0.1, max_gradient_norm=0),
+                "max_gradient_norm must be greater than 0, got 0",
+            ),
+            (lambda: build_adagrad(table_model(), 0.1, decay=0.5), "'?table'? is sparse, decay must be 1, got 0.5"),
+            (lambda: build_sgd(table_model(), 0.1, sparse_dedup_aggregator="max"), "'sum' or 'mean', got 'max'"),
+        ],
+    )
+    def test_arguments(self, make, match):
+        with pytest.raises(NetError, match=match):
+            make()
+
+    @pytest.mark.parametrize(
+        "make, match",
+        [
+            (lambda: build_rms_prop(table_model(), 0.1), "RmsPropOptimizer: the gradient of table is sparse"),
+            (lambda: add_weight_decay(table_model(), 0.1), "weight decay: the gradient of table is sparse"),
+            (lambda: build_adagrad(model_of(), 0.1, rowWise=True), "rowWise is for sparse gradients; that of fc0_w"),
+        ],
+    )
+    def test_gradients(self, make, match):
+        with pytest.raises(GradientError, match=match):
+            make()
+
+    def test_a_gradient_comes_with_a_blob(self):
+        model = model_of()
+        with pytest.raises(TypeError, match="SgdOptimizer: needs a ParameterInfo, or a blob and its gradient"):
+            SgdOptimizer()(model.net, model.param_init_net, BlobReference("fc0_w"))
+
+
+class TestDevices:
+    def test_of_a_parameter(self):
+        gpu = make_device_option(PROTO_CUDA, 1)
+        assert get_param_device("w", "g", {"w": gpu}) == gpu
+        assert get_param_device("w", "g", {"g": gpu}) == gpu
+        assert get_param_device("w", "g", {}, default_device=gpu) == gpu
+        with pytest.raises(DeviceError, match="parameter 'w': no operator says on which device"):
+            get_param_device("w", "g", {})
+
+    def test_the_first_operator_decides_and_copies_do_not(self):
+        gpu = make_device_option(PROTO_CUDA, 1)
+        main, init = NetDef(), NetDef()
+        main.op.append(make_op("CopyCPUToGPU", ["table"], ["here"], device_option=gpu))
+        main.op.append(make_op("FC", ["here", "w", "b"], ["y"], device_option=gpu))
+        init.op.append(make_op("UniformFill", [], ["table"]))
+        found = parameter_devices([main, init], ["w", "table", "nowhere"])
+        assert {name: device.device_type for name, device in found.items()} == {"w": PROTO_CUDA, "table": 0}
+
+    def test_a_net_on_a_gpu(self):
+        model = model_of()
+        model.RunAllOnGPU(gpu_id=1)
+        build_sgd(model, 0.1)
+        assert {op.device_option.device_id for op in updates(model)} == {1}
+
+
+class TestNumbers:
+    X = np.float32([[1, 2], [3, 4]])
+
+    def gradient_norm(self, workspace):
+        return float(np.sqrt(sum((workspace.fetch(g) ** 2).sum() for g in ("fc0_w_grad", "fc0_b_grad"))))
+
+    @pytest.mark.parametrize("bound", [0.5, 100.0])
+    def test_clipping_by_the_norm_of_all_gradients(self, bound):
+        model = model_of()
+        build_sgd(model, 0.25, max_gradient_norm=bound)
+        workspace = Workspace(threads=1)
+        workspace.feed("x", self.X)
+        workspace.run_net_once(model.param_init_net)
+        before = {name: workspace.fetch(name) for name in ("fc0_w", "fc0_b")}
+        workspace.run_net_once(model.net)
+        norm = self.gradient_norm(workspace)
+        scale = 0.25 * min(1.0, bound / norm)
+        assert (norm > 0.5) and (norm < 100)
+        for name, value in before.items():
+            step = workspace.fetch(name) - value
+            np.testing.assert_allclose(step, -scale * workspace.fetch(name + "_grad"), rtol=1e-4, atol=1e-6)
+
+    def test_clipping_counts_a_replicated_parameter_once(self):
+        model = model_of((2, 3), (3, 3))
+        model.parameter_copies.update({"fc1_w": "fc0_w", "fc1_b": "fc0_b"})
+        build_sgd(model, 0.25, max_gradient_norm=1.0)
+        measured = [op.input[0] for op in model.net.Proto().op if op.type == "SumSqrElements"]
+        assert measured == ["fc0_w_grad", "fc0_b_grad"]
+        assert len([op for op in model.net.Proto().op if op.type == "WeightedSum"]) == 4
+
+    def test_injected_rate(self):
+        model = model_of()
+        build_sgd(model, 0.25, allow_lr_injection=True)
+        workspace = run(model, x=self.X)
+        assert workspace.fetch("SgdOptimizer_0_scaled_lr_cpu") == -0.25
+        workspace.feed("lr_injection", np.float32([2.0]))
+        workspace.run_net(model.net.Name())
+        assert workspace.fetch("SgdOptimizer_0_scaled_lr_cpu") == -0.5
+
+    def test_the_iteration_counts_on_from_a_given_start(self):
+        model = model_of()
+        build_sgd(model, 1.0, policy="step", stepsize=10, gamma=0.5, iter_val=8)
+        workspace = run(model, x=self.X)
+        rates = [float(workspace.fetch("SgdOptimizer_0_lr_cpu"))]
+        workspace.run_net(model.net.Name())
+        rates.append(float(workspace.fetch("SgdOptimizer_0_lr_cpu")))
+        assert rates == [-1.0, -0.5]
+        assert workspace.fetch("optimizer_iteration").tolist() == [10]
+
+    def test_repeated_rows_are_applied_one_by_one_or_joined(self):
+        rows = np.int64([1, 3, 1])
+        each = np.float32([0, 2, 0, 1])[:, None] / 6  # gradient of the mean of three rows of two
+        expected = {None: 1 - each, "sum": 1 - each, "mean": 1 - np.minimum(each, 1 / 6)}
+        for aggregator, want in expected.items():
+            model = table_model()
+            build_sgd(model, 1.0, sparse_dedup_aggregator=aggregator)
+            np.testing.assert_allclose(run(model, i=rows).fetch("table"), np.broadcast_to(want, (4, 2)), rtol=1e-6)

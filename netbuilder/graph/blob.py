@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from netbuilder.graph.scope import SEPARATOR, CurrentNameScope
+from netbuilder.ops.registry import is_registered, operator_types
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 
 __all__ = [
@@ -132,11 +134,15 @@ class BlobReference:
         return self._name[self._name.rfind(SEPARATOR) + 1 :]
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
-        if op_type.startswith("_"):
-            raise AttributeError(f"BlobReference has no attribute {op_type!r}")
+        if not is_registered(op_type):  # operators only: a reference is not to look like its net
+            near = [] if op_type.startswith("_") else difflib.get_close_matches(op_type, operator_types(), n=3)
+            raise AttributeError(
+                f"blob {self._name!r} has no attribute {op_type!r}, and no operator is called so"
+                + (f"; did you mean {', '.join(near)}?" if near else "")
+            )
         if self._net is None:
             raise AttributeError(
-                f"blob {self._name!r} has no attribute {op_type!r}, and no net to add an operator to; "
+                f"blob {self._name!r} has no net to add an operator to; "
                 f"call it on a net: net.{op_type}([{self._name!r}], ...)"
             )
         return partial(self._call, getattr(self._net, op_type))

@@ -18,6 +18,7 @@ from netbuilder.graph.blob import (
     with_prefix,
 )
 from netbuilder.proto import PROTO_CPU, NetError
+from netbuilder.proto.arguments import make_argument
 
 
 def test_equality_and_hash_are_those_of_the_name():
@@ -77,6 +78,14 @@ def test_a_reference_without_net_says_what_to_call():
     with pytest.raises(AttributeError, match=r"no net to add an operator to; call it on a net: net.Relu"):
         BlobReference("a").Relu([], "y")
     assert not hasattr(BlobReference("a"), "shape")
+
+
+def test_a_reference_does_not_look_like_its_net():
+    net = Net("n")
+    a = net.Relu("x", "a")
+    assert not any(hasattr(a, name) for name in ("Proto", "Clone", "Name", "op_len", "_net_names", "shape"))
+    held = make_argument("blobs", [a, net.Relu(a, "b")])
+    assert held.strings == [b"a", b"b"] and not held.nets
 
 
 def test_scoped_names():

@@ -227,3 +227,13 @@ def test_appending_costs_the_same_in_a_long_net():
     short, long = min(_append(200) for _ in range(3)), _append(8000)
     assert long < 5 * short
     assert long < 100e-6  # about 10 us
+
+
+def test_nets_as_arguments():
+    inner, net = Net("inner"), Net("n")
+    inner.Relu("x", "y")
+    net.If(["c", "x"], "y", then_net=inner, else_net=NetDef(name="nothing"))
+    held = {arg.name: arg.n for arg in net.Proto().op[0].arg}
+    assert held == {"then_net": inner.Proto(), "else_net": NetDef(name="nothing")}
+    inner.Relu("y", "z")  # the operator holds a copy
+    assert len(net.Proto().op[0].arg[0].n.op) == 1

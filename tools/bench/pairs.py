@@ -35,9 +35,9 @@ class Worker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            assert self._process.stderr is not None
-            text = self._process.stderr.read().strip().splitlines()
-            raise RuntimeError(f"worker {self.name!r} ended with code {self._process.wait()}: " + "\n".join(text[-15:]))
+            _, text = self._process.communicate()
+            last = "\n".join(text.strip().splitlines()[-15:])
+            raise RuntimeError(f"worker {self.name!r} ended with code {self._process.returncode}: {last}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -51,12 +51,11 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
         try:
-            self._process.wait(timeout=20)
+            self._process.communicate(timeout=20)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.communicate()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,168 @@
+"""netbuilder-train: data, options, a short run, its export, and wrong options."""
+
+import gzip
+import re
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from netbuilder import ModelHelper
+from netbuilder.tools import evaluate_predictor
+from netbuilder.tools.imagenet_trainer import main
+from netbuilder.tools.training.images import Images, load_images
+from netbuilder.tools.training.nets import NETS, add_net
+from netbuilder.tools.training.options import parse
+from netbuilder.tools.training.run import Run
+
+QUICK = ["--cpu", "--model=mlp", "--batch=64", "--epochs=2"]
+
+
+def accuracies(text):
+    return [float(x) for x in re.findall(r"held-out (?:accuracy|images:) ?(?:accuracy: )?(\d+\.\d+)%", text)]
+
+
+def test_a_run_learns_and_its_export_gives_the_same_accuracy(tmp_path, capfd):
+    folder = str(tmp_path / "predictor")
+    assert main([*QUICK, "--devices=0,1", "--export", folder, "--check-export"]) == 0
+    text = capfd.readouterr().out
+    assert "batch 64 in all, 32 a device; loss scale 1/2" in text
+    assert "1438 to train, 359 held out" in text
+    found = re.findall(r"accuracy on 359 held-out images: (\S+)%", text)
+    assert len(found) == 2, text
+    assert found[0] == found[1]
+    assert float(found[0]) > 85
+
+
+def test_the_demo_reaches_what_the_readme_promises(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--demo"]) == 0
+    found = re.findall(r"accuracy on 359 held-out images: (\S+)%", capfd.readouterr().out)
+    assert len(found) == 2
+    assert found[0] == found[1]
+    assert float(found[0]) >= 97
+    assert (tmp_path / "out" / "digits" / "predict_net.pb").is_file()
+
+
+@pytest.mark.parametrize("devices", ["0", "0,1", "0,1,2,3"])
+def test_the_same_seed_gives_the_same_net_on_any_number_of_devices(devices):
+    """An MLP has no statistics over the batch, so its parameters do not depend on how the batch is shared."""
+    states = []
+    for ids in ("0", devices):
+        options = parse([*QUICK, "--devices", ids, "--epochs=1", "--learning-rate=0.02"])
+        run = Run(options, *load_images("digits"))
+        run.train_epoch(1)
+        states.append(
+            {b: run._workspace.fetch(b) for b in run._workspace.blobs() if re.fullmatch(r"cpu_0/fc\d_[wb]", b)}
+        )
+    assert len(states[0]) == 6
+    for name, value in states[0].items():
+        difference = np.linalg.norm(states[1][name] - value) / max(np.linalg.norm(value), 1e-6 * value.size**0.5)
+        assert difference < 1e-5, name
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("mlp", 8), ("lenet", 28), ("resnet8-cifar", 8), ("resnet18", 32), ("resnext50", 32)]
+)
+def test_a_net_of_each_kind_trains_and_evaluates(name, size):
+    rng = np.random.default_rng(0)
+    images = Images(rng.standard_normal((4, 1, size, size)).astype(np.float32), np.int32([0, 1, 2, 1]))
+    run = Run(parse(["--cpu", f"--model={name}", "--batch=2", "--devices=0,1"]), images, images)
+    assert np.isfinite(run.train_epoch(1).loss)
+    assert 0 <= run.evaluate() <= 1
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_name_builds_a_net(name):
+    model = ModelHelper(name=name, arg_scope={"order": "NCHW"})
+    softmax, _ = add_net(model, name, (3, 32, 32), 10, is_test=False, label="label")
+    assert str(softmax) == "softmax"
+
+
+def test_every_sample_is_evaluated_once_and_training_batches_are_full():
+    images = Images(np.zeros((10, 1, 2, 2), np.float32), np.arange(10, dtype=np.int32))
+    seen = [label for _, labels in images.batches(4) for label in labels]
+    assert seen == list(range(10))
+    shuffled = [labels for _, labels in images.batches(4, np.random.default_rng(0))]
+    assert [len(labels) for labels in shuffled] == [4, 4]
+    assert len({int(label) for labels in shuffled for label in labels}) == 8
+
+
+def write_idx(path, array):
+    head = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wb") as file:
+        file.write(head + array.astype(np.uint8).tobytes())
+
+
+def test_a_folder_of_idx_files(tmp_path):
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 12), ("t10k", 5)):
+        write_idx(tmp_path / f"{part}-images-idx3-ubyte.gz", rng.integers(0, 256, (count, 6, 7)))
+        write_idx(tmp_path / f"{part}-labels-idx1-ubyte", rng.integers(0, 3, count))
+    train, test = load_images(str(tmp_path))
+    assert train.images.shape == (12, 1, 6, 7)
+    assert len(test) == 5
+    np.testing.assert_allclose(train.images.mean(), 0, atol=1e-5)
+    np.testing.assert_allclose(train.images.std(), 1, atol=1e-4)
+
+
+def test_a_folder_that_lacks_a_file(tmp_path, capsys):
+    assert main([*QUICK, "--data", str(tmp_path)]) == 1
+    message = capsys.readouterr().err
+    assert "train-images-idx3-ubyte" in message
+    assert "or 'digits'" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model=resnet19"], "unknown net 'resnet19'; there are mlp, lenet"),
+        (["--batch=65", "--devices=0,1"], "65 samples cannot be shared evenly by 2 devices; 64 can"),
+        (["--devices=0,0"], "each once"),
+        (["--devices=a"], "ids with commas"),
+        (["--epochs=0"], "must be greater than 0"),
+        (["--policy=stepp"], "unknown policy 'stepp'"),
+        (["--policy=step"], "--step-epochs"),
+        (["--policy-arg=gamma"], "KEY=VALUE"),
+        (["--check-export"], "--export"),
+    ],
+)
+def test_wrong_options_end_the_program_before_anything_is_built(arguments, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--cpu", *arguments])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_batch_larger_than_the_data(capsys):
+    assert main(["--cpu", "--model=mlp", "--batch=5000"]) == 1
+    assert "the data has 1438" in capsys.readouterr().err
+
+
+def test_gpus_that_are_not_there(capsys):
+    from netbuilder.ops.engines.arrays import gpu_count
+
+    if gpu_count():
+        pytest.skip("there is a GPU")
+    with pytest.warns(UserWarning, match="GPU"):
+        assert main(["--model=mlp", "--epochs=1"]) == 1
+    assert "netbuilder[gpu]" in capsys.readouterr().err
+
+
+def test_evaluating_what_is_no_predictor(tmp_path, capsys):
+    assert evaluate_predictor.main([str(tmp_path)]) == 1
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_the_program_runs_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "netbuilder.tools.imagenet_trainer", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for group in ("net and data", "devices", "optimization", "result"):
+        assert group in done.stdout

@@ -58,8 +58,8 @@ class Geometry:
     Args:
         kernel: extents of the window, without dilation.
         strides: steps between windows.
-        begin, end: zeros (for pooling: nothing) added before and after; ``end`` may be negative where the
-            last windows leave some of the input out.
+        begin, end: zeros (for pooling: nothing) added before and after; negative where some of the input is left
+            out.
         dilations: distances between the elements of a window.
         out: extents of the output.
         groups: parts that the channels are cut into.
@@ -193,8 +193,9 @@ class WindowArguments(Operator):
         """Return output extent and pads along one axis."""
         if self.legacy_pad == SAME:
             out = -(-extent // stride)
-            missing = max(0, (out - 1) * stride + reach - extent)
-            return out, missing // 2, missing - missing // 2
+            missing = (out - 1) * stride + reach - extent  # negative where windows are shorter than strides
+            begin = int(missing / 2)
+            return out, begin, missing - begin
         if self.legacy_pad == CAFFE_LEGACY_POOLING:
             out = -(-(extent + begin + end - reach) // stride) + 1
             if begin > 0 and (out - 1) * stride >= extent + begin:

@@ -20,6 +20,7 @@ __all__ = [
     "crop",
     "from_channels_first",
     "pad_images",
+    "padded_extents",
     "taps",
     "windows",
 ]
@@ -38,23 +39,40 @@ def from_channels_first(xp: Any, y: Any, order: str) -> Any:
 
 
 def pad_images(xp: Any, x: Any, geometry: Geometry, value: float = 0.0) -> Any:
-    """Return images with ``value`` around them; X itself where the geometry has no pads."""
-    end = [max(0, e) for e in geometry.end]
-    if not any(geometry.begin) and not any(end):
-        return x
-    extents = [n + b + e for n, b, e in zip(x.shape[2:], geometry.begin, end)]
-    padded = xp.full((*x.shape[:2], *extents), value, x.dtype)
-    padded[_inside(x.shape[2:], geometry)] = x
+    """Return images with ``value`` around them, or less of them; X itself where the geometry has no pads."""
+    extents, before = x.shape[2:], [max(0, b) for b in geometry.begin]
+    seen = x[_inside(_skipped(geometry), extents)] if min(geometry.begin) < 0 else x
+    lengths = padded_extents(extents, geometry)
+    if lengths == seen.shape[2:]:
+        return seen
+    padded = xp.full((*x.shape[:2], *lengths), value, x.dtype)
+    padded[_inside(before, [b + n for b, n in zip(before, seen.shape[2:])])] = seen
     return padded
 
 
-def _inside(extents: Sequence[int], geometry: Geometry) -> tuple[slice, ...]:
-    return (slice(None), slice(None), *(slice(b, b + n) for n, b in zip(extents, geometry.begin)))
+def padded_extents(extents: Sequence[int], geometry: Geometry) -> tuple[int, ...]:
+    """Return the image extents of padded images."""
+    return tuple(n + b + max(0, e) for n, b, e in zip(extents, geometry.begin, geometry.end))
 
 
-def crop(padded: Any, extents: Sequence[int], geometry: Geometry) -> Any:
-    """Return the part of padded images that lies inside the pads, as a view."""
-    return padded[_inside(extents, geometry)]
+def _skipped(geometry: Geometry) -> list[int]:
+    return [max(0, -b) for b in geometry.begin]
+
+
+def _inside(first: Sequence[int], last: Sequence[int]) -> tuple[slice, ...]:
+    return (slice(None), slice(None), *(slice(a, z) for a, z in zip(first, last)))
+
+
+def crop(xp: Any, padded: Any, extents: Sequence[int], geometry: Geometry) -> Any:
+    """Return the part of padded images that lies inside the pads; zeros for what they left out."""
+    skipped = _skipped(geometry)
+    first = [max(0, b) for b in geometry.begin]
+    inside = padded[_inside(first, [f + n - s for f, n, s in zip(first, extents, skipped)])]
+    if not any(skipped):
+        return inside
+    images = xp.zeros((*padded.shape[:2], *extents), padded.dtype)
+    images[_inside(skipped, extents)] = inside
+    return images
 
 
 def taps(geometry: Geometry, small: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
@@ -99,11 +117,10 @@ def accumulate(xp: Any, columns: Any, extents: Sequence[int], geometry: Geometry
     if math.prod(geometry.kernel) == math.prod(geometry.strides) == 1 and not any(geometry.begin + geometry.end):
         return columns.reshape(n, channels, *extents)
     parts = columns.reshape(n, channels, *geometry.kernel, *small)
-    lengths = [e + b + max(0, t) for e, b, t in zip(extents, geometry.begin, geometry.end)]
-    padded = xp.zeros((n, channels, *lengths), columns.dtype)
+    padded = xp.zeros((n, channels, *padded_extents(extents, geometry)), columns.dtype)
     for place, index in taps(geometry, small):
         padded[index] += parts[(slice(None), slice(None), *place)]
-    return crop(padded, extents, geometry)
+    return crop(xp, padded, extents, geometry)
 
 
 def batch_parts(n: int, bytes_per_image: int) -> Iterator[slice]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import Geometry, WindowArguments, channel_axis, image_extents, image_shape
-from netbuilder.ops.conv_windows import channels_first, crop, from_channels_first, pad_images, taps
+from netbuilder.ops.conv_windows import channels_first, crop, from_channels_first, pad_images, padded_extents, taps
 from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.operator import TensorSpec, require, spec_of
 from netbuilder.ops.registry import kernel, register
@@ -167,7 +167,7 @@ def max_pool_gradient(op: MaxPoolGradient, ctx: RunContext, x: Any, y: Any, dy: 
     d_padded = xp.zeros(padded.shape, slopes.dtype)
     for _, index in taps(geometry, geometry.out):
         d_padded[index] += slopes * (padded[index] == greatest)
-    return _finish(op, xp, crop(d_padded, images.shape[2:], geometry), x)
+    return _finish(op, xp, crop(xp, d_padded, images.shape[2:], geometry), x)
 
 
 def _window_sizes(op: AveragePool | AveragePoolGradient, xp: Any, geometry: Geometry, extents: Sequence[int]) -> Any:
@@ -203,10 +203,10 @@ def average_pool_gradient(op: AveragePoolGradient, ctx: RunContext, x: Any, y: A
         shared = slopes / float(math.prod(extents))
         return _finish(op, xp, xp.broadcast_to(shared, images.shape), x)
     spread = slopes / _window_sizes(op, xp, geometry, extents)
-    lengths = [n + b + max(0, e) for n, b, e in zip(extents, geometry.begin, geometry.end)]
+    lengths = padded_extents(extents, geometry)
     for axis, (size, stride, out) in enumerate(zip(geometry.kernel, geometry.strides, geometry.out)):
         wider = xp.zeros((*spread.shape[: axis + 2], lengths[axis], *spread.shape[axis + 3 :]), spread.dtype)
         for start in range(size):
             wider[_along(axis, start, out, stride)] += spread
         spread = wider
-    return _finish(op, xp, crop(spread, extents, geometry), x)
+    return _finish(op, xp, crop(xp, spread, extents, geometry), x)

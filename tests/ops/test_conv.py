@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from checks import run_plain
+from checks import check_forward, check_gradient, run_plain
 from netbuilder.ops.conv import Conv, ConvGradient
 from netbuilder.ops.operator import spec_of
 from netbuilder.proto import ArgumentError, ShapeError
@@ -146,6 +146,8 @@ def test_spellings_of_one_geometry():
 def test_pads_that_legacy_pad_sets():
     same = geometry((1, 1, 7, 8), (1, 1, 3, 3), stride=2, legacy_pad=2)
     assert (same.out, same.begin, same.end) == ((4, 4), (1, 0), (1, 1))
+    short = geometry((1, 1, 6, 8), (1, 1, 1, 1), stride=3, legacy_pad=2)
+    assert (short.out, short.begin, short.end) == ((2, 3), (-1, 0), (-1, -1))
     valid = geometry((1, 1, 7, 8), (1, 1, 3, 3), stride=2, legacy_pad=1)
     assert (valid.out, valid.begin, valid.end) == ((3, 3), (0, 0), (0, 0))
 
@@ -163,6 +165,19 @@ def test_large_batches_are_cut_in_parts(monkeypatch, order):
     np.testing.assert_allclose(run_plain(op, [x, w])[0], y, 1e-5, 1e-5)
     for part, want in zip(run_plain(gradient, [x, w, y]), whole):
         np.testing.assert_allclose(part, want, 1e-4, 1e-4)
+
+
+def test_windows_shorter_than_strides():
+    """With SAME pads, the rows and columns that no window takes in are divided between both ends."""
+    x, w = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6), np.ones((1, 1, 1, 1), np.float32)
+    op = Conv(stride=3, legacy_pad=2)
+    check_forward(op, [x, w], [x[:, :, 1::3, 1::3]])
+    check_gradient(op, [x, w], wrt=(0, 1))
+    dy = np.ones((1, 1, 2, 2), np.float32)
+    dx = np.zeros_like(x)
+    dx[:, :, 1::3, 1::3] = 1
+    backward = ConvGradient(stride=3, legacy_pad=2, no_bias=True).with_arity(3, 2)
+    check_forward(backward, [x, w, dy], [x[:, :, 1::3, 1::3].sum().reshape(1, 1, 1, 1), dx])
 
 
 def test_an_empty_batch():

@@ -45,7 +45,7 @@ def windows(op, x):
     kernel, strides, (begin, end) = op.kernels, op.strides, op.explicit_pads(axes)
     if op.legacy_pad == 2:
         out = [int(np.ceil(n / s)) for n, s in zip(extents, strides)]
-        begin = [max(0, (o - 1) * s + k - n) // 2 for n, k, s, o in zip(extents, kernel, strides, out)]
+        begin = [int(((o - 1) * s + k - n) / 2) for n, k, s, o in zip(extents, kernel, strides, out)]
     elif op.legacy_pad == 3:
         out = [int(np.ceil((n + 2 * b - k) / s)) + 1 for n, k, s, b in zip(extents, kernel, strides, begin)]
         out = [o - (b > 0 and (o - 1) * s >= n + b) for n, s, b, o in zip(extents, strides, begin, out)]

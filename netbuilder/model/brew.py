@@ -19,11 +19,51 @@ from netbuilder.model.helpers import dropout as _dropout
 from netbuilder.model.helpers import fc as _fc
 from netbuilder.model.model_helper import ModelHelper
 
-__all__ = ["Register", "arg_scope", "has_helper", "register"]
+__all__ = [
+    "Register",
+    "accuracy",
+    "add",
+    "add_weight_decay",
+    "arg_max",
+    "arg_min",
+    "arg_scope",
+    "average_pool",
+    "batch_mat_mul",
+    "concat",
+    "cond",
+    "conv",
+    "conv_nd",
+    "conv_transpose",
+    "db_input",
+    "depth_concat",
+    "dropout",
+    "elu",
+    "fc",
+    "group_conv",
+    "group_conv_deprecated",
+    "has_helper",
+    "iter",
+    "loop",
+    "lrn",
+    "mat_mul",
+    "max_pool",
+    "prelu",
+    "reduce_sum",
+    "register",
+    "relu",
+    "sigmoid",
+    "softmax",
+    "spatial_bn",
+    "sub",
+    "sum",
+    "tanh",
+    "transpose",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_OWN = ("Register", "arg_scope", "has_helper", "register")
 _helpers: dict[str, Callable[..., Any]] = {}
 
 
@@ -41,7 +81,7 @@ def register(helper: Callable[P, R]) -> Callable[P, R]:
     name = getattr(helper, "__name__", None)
     if not callable(helper) or not isinstance(name, str):
         raise TypeError(f"brew.register: needs a function, got {helper!r}")
-    if name in _helpers or name in __all__:
+    if name in _helpers or name in _OWN:
         raise AttributeError(f"brew has a helper {name!r} already; give the new one another name")
     wrapped = _with_scopes(helper, name)
     _helpers[name] = wrapped
@@ -96,7 +136,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *_helpers]
+    return [*_OWN, *_helpers]
 
 
 accuracy = register(outputs.accuracy)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from netbuilder.graph import BlobReference, IsOperator, NameScope, Net
+from netbuilder.graph import BlobReference, NameScope, Net
 from netbuilder.model import (
     ExternalInitializer,
     Initializer,
@@ -16,7 +16,6 @@ from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.proto import ArgumentError, TensorProto
 
 DEFAULT = ("ConstantFill", {"value": 1.0})
-half = pytest.mark.skipif(not IsOperator("FloatToHalf"), reason="the operator FloatToHalf is not there")
 
 
 def test_a_fill_of_the_init_net():
@@ -77,14 +76,33 @@ def test_layers_take_classes_and_finished_ones():
     assert model.params == ["a_w", "a_b", "b_s", "b_b"]
 
 
-@half
+class Recorded:
+    """Stands for an init net with any operator; keeps (type, inputs, output)."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, op_type):
+        def add(inputs, output, **arguments):
+            self.calls.append((op_type, inputs, output))
+            return BlobReference(output)
+
+        return add
+
+
 def test_half_precision_with_a_master_copy():
-    net = Net("init")
+    net = Recorded()
     info = PseudoFP16Initializer("XavierFill").create_param("w", net, [2])
     assert (info.name, info.blob_copy) == ("w", {TensorProto.FLOAT: "w_fp32"})
+    assert net.calls == [("XavierFill", [], "w_fp32"), ("FloatToHalf", "w_fp32", "w")]
     info = ReversePseudoFP16Initializer("XavierFill").create_param("v", net, [2])
     assert (info.name, info.blob_copy) == ("v", {TensorProto.FLOAT16: "v_fp16"})
-    assert [op.type for op in net.Proto().op] == ["XavierFill", "FloatToHalf"] * 2
+    assert net.calls[2:] == [("XavierFill", [], "v"), ("FloatToHalf", "v", "v_fp16")]
+
+
+def test_half_precision_needs_an_operator_that_comes_later():
+    with pytest.raises(AttributeError, match="'FloatToHalf' is neither an operator"):
+        PseudoFP16Initializer("XavierFill").create_param("w", Net("init"), [2])
 
 
 def test_a_parameter_is_a_reference():

@@ -59,6 +59,14 @@ def test_names_and_messages():
     assert repr(model) == "ModelHelper('named', 0 parameters, 0 operators)"
 
 
+def test_there_is_one_spelling():
+    import netbuilder
+    from netbuilder import model
+
+    assert netbuilder.ModelHelper is model.ModelHelper
+    assert [name for name in dir(model) if "modelhelper" in name.lower()] == ["ModelHelper"]
+
+
 def test_the_models_arguments_for_layers():
     assert ModelHelper("a").arg_scope == {"order": "NCHW", "use_cudnn": True, "cudnn_exhaustive_search": False}
     assert ModelHelper("a", arg_scope={"order": "NHWC"}).arg_scope["order"] == "NHWC"

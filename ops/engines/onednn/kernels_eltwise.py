@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
-from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.flat import PIECE, pieces
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, row_major
@@ -20,16 +19,15 @@ from netbuilder.ops.engines.onednn.primitive import (
     PostOp,
     Primitive,
     Step,
+    alone,
     cached,
     compile_primitive,
     prepared,
+    team,
 )
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["common_layout", "fused_sum_relu"]
-
-# Up to so many elements one NumPy call is done before several threads have met; one thread alone is always faster.
-SMALL = 8192
 
 
 @cached
@@ -73,23 +71,11 @@ def _serves(*specs: TensorSpec) -> bool:
     return all(s.dtype == np.float32 and s.shape == first.shape for s in specs) and first.size > 0
 
 
-def _small(ctx: PlanContext, spec: TensorSpec) -> bool:
-    return ctx.threads > 1 and spec.nbytes <= 4 * SMALL
-
-
 def relu(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if not _serves(x):
         return None
     ctx.publish(0, NOT_NEGATIVE, True)
-    if _small(ctx, x):
-        return Prepared([x], [x], _bind_relu, inplace=((0, 0),), name="numpy relu")
     return _unary(ctx, x, c.RELU, 0.0)
-
-
-def _bind_relu(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-    x, y = as_flat(inputs[0], np.float32), as_flat(outputs[0], np.float32)
-    zero, maximum = np.float32(0), np.maximum
-    return lambda: maximum(x, zero, out=y)
 
 
 def leaky_relu(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
@@ -110,10 +96,12 @@ def tanh(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
 
 def _unary(ctx: PlanContext, x: TensorSpec, algorithm: int, alpha: float) -> Prepared | None:
     (spec,), desc = common_layout([x])
-    made = _forward(algorithm, desc, alpha, 0.0, threads=ctx.threads)
+    made = _forward(algorithm, desc, alpha, 0.0, threads=team(ctx, spec.nbytes // 4))
     if made is None:
         return None
-    return prepared([spec], [spec], [Step(made, {c.SRC: In(0), c.DST: Out(0)})], inplace=[(0, 0)])
+    return prepared(
+        [spec], [spec], [Step(made, {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, spec.nbytes // 4))], inplace=[(0, 0)]
+    )
 
 
 def relu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -169,41 +157,34 @@ def _unary_gradient(ctx: PlanContext, y: TensorSpec, dy: TensorSpec, algorithm: 
     if not _serves(y, dy):
         return None
     specs, desc = common_layout([y, dy])
-    made = _backward(algorithm, desc, alpha, 0.0, threads=ctx.threads)
+    made = _backward(algorithm, desc, alpha, 0.0, threads=team(ctx, specs[0].nbytes // 4))
     if made is None:
         return None
-    step = Step(made, {c.DST: In(0), c.DIFF_DST: In(1), c.DIFF_SRC: Out(0)})
+    step = Step(made, {c.DST: In(0), c.DIFF_DST: In(1), c.DIFF_SRC: Out(0)}, alone(ctx, specs[0].nbytes // 4))
     return prepared(specs, [specs[0]], [step], inplace=[(1, 0)])
 
 
 def add(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
-    return _binary_kernel(ctx, a, b, c.BINARY_ADD, np.add)
+    return _binary_kernel(ctx, a, b, c.BINARY_ADD)
 
 
 def subtract(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
-    return _binary_kernel(ctx, a, b, c.BINARY_SUB, np.subtract)
+    return _binary_kernel(ctx, a, b, c.BINARY_SUB)
 
 
 def multiply(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
-    return _binary_kernel(ctx, a, b, c.BINARY_MUL, np.multiply)
+    return _binary_kernel(ctx, a, b, c.BINARY_MUL)
 
 
-def _binary_kernel(ctx: PlanContext, a: TensorSpec, b: TensorSpec, algorithm: int, ufunc: Any) -> Prepared | None:
+def _binary_kernel(ctx: PlanContext, a: TensorSpec, b: TensorSpec, algorithm: int) -> Prepared | None:
     if not _serves(a, b):
         return None
     specs, desc = common_layout([a, b])
-    pairs = ((0, 0), (1, 0))
-    if _small(ctx, specs[0]):
-
-        def bind_small(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-            x, y, z = (as_flat(v, np.float32) for v in (inputs[0], inputs[1], outputs[0]))
-            return lambda: ufunc(x, y, z)
-
-        return Prepared(specs, [specs[0]], bind_small, inplace=pairs, name=f"numpy {ufunc.__name__}")
-    made = _binary(algorithm, desc, (), threads=ctx.threads)
+    made = _binary(algorithm, desc, (), threads=team(ctx, specs[0].nbytes // 4))
     if made is None:
         return None
-    return prepared(specs, [specs[0]], [Step(made, {c.SRC: In(0), c.SRC_1: In(1), c.DST: Out(0)})], inplace=pairs)
+    step = Step(made, {c.SRC: In(0), c.SRC_1: In(1), c.DST: Out(0)}, alone(ctx, specs[0].nbytes // 4))
+    return prepared(specs, [specs[0]], [step], inplace=[(0, 0), (1, 0)])
 
 
 def sum_kernel(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -213,11 +194,13 @@ def sum_kernel(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None
     if not _serves(*specs) or len(specs) < 2:
         return None
     same, desc = common_layout(specs)
-    made = _sum(desc, len(specs), threads=ctx.threads)
+    made = _sum(desc, len(specs), threads=team(ctx, same[0].nbytes // 4))
     if made is None:
         return None
     places: dict[int, Any] = {c.MULTIPLE_SRC + i: In(i) for i in range(len(specs))}
-    return prepared(same, [same[0]], [Step(made, {**places, c.DST: Out(0)})], inplace=[(0, 0)])
+    return prepared(
+        same, [same[0]], [Step(made, {**places, c.DST: Out(0)}, alone(ctx, same[0].nbytes // 4))], inplace=[(0, 0)]
+    )
 
 
 def fused_sum_relu(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
@@ -231,9 +214,9 @@ def fused_sum_relu(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> P
     if not _serves(a, b):
         return None
     specs, desc = common_layout([a, b])
-    made = _binary(c.BINARY_ADD, desc, (PostOp("relu"),), threads=ctx.threads)
+    made = _binary(c.BINARY_ADD, desc, (PostOp("relu"),), threads=team(ctx, specs[0].nbytes // 4))
     if made is None:
         return None
     ctx.publish(0, NOT_NEGATIVE, True)
-    step = Step(made, {c.SRC: In(0), c.SRC_1: In(1), c.DST: Out(0)})
+    step = Step(made, {c.SRC: In(0), c.SRC_1: In(1), c.DST: Out(0)}, alone(ctx, specs[0].nbytes // 4))
     return prepared(specs, [specs[0]], [step], inplace=[(0, 0), (1, 0)])

@@ -16,9 +16,11 @@ from netbuilder.ops.engines.onednn.primitive import (
     Primitive,
     Scratch,
     Step,
+    alone,
     cached,
     compile_primitive,
     prepared,
+    team,
 )
 from netbuilder.ops.labels import chosen
 from netbuilder.ops.operator import TensorSpec
@@ -55,20 +57,21 @@ def softmax(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     """Prepare Softmax: X -> Y."""
     if not _serves(x):
         return None
-    made = _softmax(_matrix(x, op.axis), c.SOFTMAX_ACCURATE, threads=ctx.threads)
+    made = _softmax(_matrix(x, op.axis), c.SOFTMAX_ACCURATE, threads=team(ctx, x.size))
     if made is None:
         return None
-    return prepared([x.plain], [x.plain], [Step(made, {c.SRC: In(0), c.DST: Out(0)})], inplace=[(0, 0)])
+    step = Step(made, {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, x.size))
+    return prepared([x.plain], [x.plain], [step], inplace=[(0, 0)])
 
 
 def softmax_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
     """Prepare SoftmaxGradient: Y, dY -> dX."""
     if not _serves(y, dy):
         return None
-    made = _softmax_backward(_matrix(y, op.axis), threads=ctx.threads)
+    made = _softmax_backward(_matrix(y, op.axis), threads=team(ctx, y.size))
     if made is None:
         return None
-    step = Step(made, {c.DST: In(0), c.DIFF_DST: In(1), c.DIFF_SRC: Out(0)})
+    step = Step(made, {c.DST: In(0), c.DIFF_DST: In(1), c.DIFF_SRC: Out(0)}, alone(ctx, y.size))
     return prepared([y.plain, dy.plain], [y.plain], [step], inplace=[(1, 0)])
 
 
@@ -81,14 +84,14 @@ def softmax_with_loss(op: Any, ctx: PlanContext, x: TensorSpec, label: TensorSpe
     if weight or not _serves(x) or not _labels_serve(op, label):
         return None
     matrix = _matrix(x, op.axis)
-    probabilities = _softmax(matrix, c.SOFTMAX_ACCURATE, threads=ctx.threads)
-    logarithms = _softmax(matrix, c.SOFTMAX_LOG, threads=ctx.threads)
+    probabilities = _softmax(matrix, c.SOFTMAX_ACCURATE, threads=team(ctx, x.size))
+    logarithms = _softmax(matrix, c.SOFTMAX_LOG, threads=team(ctx, x.size))
     if probabilities is None or logarithms is None:
         return None
     aside = Scratch(0, x.plain.nbytes)
     steps = [
-        Step(probabilities, {c.SRC: In(0), c.DST: Out(0)}),
-        Step(logarithms, {c.SRC: In(0), c.DST: aside}),
+        Step(probabilities, {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, x.size)),
+        Step(logarithms, {c.SRC: In(0), c.DST: aside}, alone(ctx, x.size)),
         _mean_loss(op, ctx, matrix.dims, aside),
     ]
     loss = TensorSpec((), x.dtype)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from netbuilder.ops.contexts import Call, Prepared
+from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, Exact, View, layout_of, plain_desc
@@ -214,12 +214,34 @@ class Held:
 Place = In | Out | Scratch | Held
 
 
+SMALL = 8192
+"""Elementwise work on up to so many elements is done by one thread before several have met."""
+
+
+def team(ctx: PlanContext, elements: int) -> int:
+    """Return with how many of the lane's threads elementwise work is done."""
+    return 1 if elements <= SMALL else ctx.threads
+
+
+def alone(ctx: PlanContext, elements: int) -> int:
+    """Return what ``Step.threads_after`` is for elementwise work."""
+    return ctx.threads if team(ctx, elements) < ctx.threads else 0
+
+
 @dataclass(frozen=True)
 class Step:
-    """One execution of a primitive: where each of its arguments lies."""
+    """One execution of a primitive.
+
+    Args:
+        primitive: what is executed.
+        arguments: where each of its arguments lies.
+        threads_after: for work that one thread does fastest, the lane's number of threads, which is set again
+            afterwards; 0: the work is done by as many as there are.
+    """
 
     primitive: Primitive
     arguments: Mapping[int, Place]
+    threads_after: int = 0
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any, start: int) -> Call:
         """Return a call that executes the primitive on these buffers; its own scratch memory starts at ``start``."""
@@ -248,19 +270,27 @@ class Step:
         out = d.ffi.new("stream_t *")
         check(d.lib.dnnl_stream_create(out, d.engine, 1), "stream")
         stream = d.ffi.gc(out[0], d.lib.dnnl_stream_destroy)
-        return _execution(self.primitive, stream, arguments, (memories, list(buffers.values())))
+        keep = (self.primitive, stream, memories, list(buffers.values()))
+        return _execution(self.primitive, stream, arguments, self.threads_after, keep)
 
 
-def _execution(primitive: Primitive, stream: Any, arguments: Any, keep: Any) -> Call:
-    execute = dnnl().lib.dnnl_primitive_execute
+def _execution(primitive: Primitive, stream: Any, arguments: Any, threads_after: int, keep: Any) -> Call:
+    execute, set_threads = dnnl().lib.dnnl_primitive_execute, dnnl().omp.omp_set_num_threads
     handle, count = primitive.handle, len(arguments)
 
-    def call(keep: Any = (primitive, keep)) -> None:
+    def call(keep: Any = keep) -> None:
         status = execute(handle, stream, count, arguments)
         if status:
             raise OneDnnError(primitive.name, status)
 
-    return call
+    def call_on_one_thread(keep: Any = keep) -> None:
+        set_threads(1)
+        status = execute(handle, stream, count, arguments)
+        set_threads(threads_after)
+        if status:
+            raise OneDnnError(primitive.name, status)
+
+    return call_on_one_thread if threads_after > 1 else call
 
 
 Extra = Callable[[Sequence[Any], Sequence[Any], Any], Call | None]

@@ -15,9 +15,11 @@ from netbuilder.ops.engines.onednn.primitive import (
     Primitive,
     Scratch,
     Step,
+    alone,
     cached,
     compile_primitive,
     prepared,
+    team,
 )
 from netbuilder.ops.operator import TensorSpec
 
@@ -42,23 +44,24 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
     """
     if source.shape != target.shape or source.dtype != target.dtype:
         raise ValueError(f"a reorder changes neither shape nor dtype: {source} cannot become {target}")
+    after = alone(ctx, source.size)
     if source.layout is target.layout:
         return _copy(source, target)
     views = [spec.layout.view for spec in (source, target) if isinstance(spec.layout, BlockedLayout)]
     if len(set(views)) == 1:
         made = _between(ctx, source, target, views[0])
-        return prepared([source], [target], [Step(made, {c.SRC: In(0), c.DST: Out(0)})])
+        return prepared([source], [target], [Step(made, {c.SRC: In(0), c.DST: Out(0)}, after)])
     # The two layouts see the value with different dimensions: only the plain order is common to them.
     plain, nbytes = source.plain, source.plain.nbytes
     middle = Scratch(0, nbytes)
     first = _between(ctx, source, plain, views[0])
     second = _between(ctx, plain, target, views[1])
-    steps = [Step(first, {c.SRC: In(0), c.DST: middle}), Step(second, {c.SRC: middle, c.DST: Out(0)})]
+    steps = [Step(first, {c.SRC: In(0), c.DST: middle}, after), Step(second, {c.SRC: middle, c.DST: Out(0)}, after)]
     return prepared([source], [target], steps, scratch=nbytes)
 
 
 def _between(ctx: PlanContext, source: TensorSpec, target: TensorSpec, view: Any) -> Primitive:
-    made = _reorder(desc_of(source, view), desc_of(target, view), threads=ctx.threads)
+    made = _reorder(desc_of(source, view), desc_of(target, view), threads=team(ctx, source.size))
     if made is None:
         raise RuntimeError(f"oneDNN cannot reorder {source} to {target}")
     assert isinstance(made, Primitive)

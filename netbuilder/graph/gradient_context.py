@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ class OperatorGradient:
         differentiate: differentiates a net that the operator holds.
     """
 
-    __slots__ = ("_differentiate", "_inputs", "_outputs", "cls", "d_inputs", "d_outputs", "op")
+    __slots__ = ("_differentiate", "_inputs", "_outputs", "cls", "d_inputs", "d_outputs", "op", "read")
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class OperatorGradient:
         self.cls = cls
         self.d_outputs = d_outputs
         self.d_inputs: dict[int, str | Sparse] = {}
+        self.read: set[str] = set()
         self._differentiate = differentiate
         self._inputs = op.input
         self._outputs = op.output
@@ -51,7 +53,9 @@ class OperatorGradient:
         raise KeyError(f"{self.op.type} has no blob {which!r} among {names}")
 
     def input(self, which: int | str) -> str:
-        return self._inputs[self._index(which, self.cls.inputs)]
+        blob = self._inputs[self._index(which, self.cls.inputs)]
+        self.read.add(blob)
+        return blob
 
     def output(self, which: int | str) -> str:
         return self._outputs[self._index(which, self.cls.outputs)]
@@ -105,6 +109,9 @@ def operator_gradient(
     The gradient operators get the forward operator's device, engine and source line and, unless its class says
     otherwise, its arguments.
 
+    An operator in place whose gradient would read what it overwrote gets a warning, and the gradient that Caffe2
+    gives it.
+
     Raises:
         NetError: the operator is unknown.
         GradientError: it has no gradient.
@@ -115,6 +122,12 @@ def operator_gradient(
         made = decode(cls, op).gradient(context)
     except NotImplementedError:
         raise GradientError(f"operator {op.type!r} has no gradient") from None
+    if lost := context.read.intersection(op.output):
+        warnings.warn(
+            f"operator {op.type} {list(op.input)} -> {list(op.output)}{_made_at(op)} overwrites {sorted(lost)}, which "
+            "its gradient reads: the gradient is that of Caffe2, and wrong; give the output another name",
+            stacklevel=2,
+        )
     for gradient in made:
         if cls.copy_arguments and op.arg:
             own = {a.name for a in gradient.arg}
@@ -127,3 +140,7 @@ def operator_gradient(
             gradient.debug_info = op.debug_info
         gradient.is_gradient_op = True
     return made, context.d_inputs
+
+
+def _made_at(op: OperatorDef) -> str:
+    return f", made at {op.debug_info}," if op.debug_info else ""

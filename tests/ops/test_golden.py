@@ -15,6 +15,9 @@ from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 
+# Caffe2 has golden cases of operators that overwrite what their gradient reads.
+pytestmark = pytest.mark.filterwarnings("ignore:operator .* overwrites:UserWarning")
+
 # Operators with golden cases that are not there yet, by the part of the work that they come with.
 _COMES_WITH = {
     "normalisation and losses beyond the image nets": (

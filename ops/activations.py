@@ -165,7 +165,8 @@ def elu_gradient(op: EluGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any
 def sigmoid(op: Sigmoid, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     xp = ctx.xp
     e = xp.exp(-xp.abs(x))  # never overflows
-    return (xp.where(x >= 0, 1, e) / (1 + e),)
+    far = 1 / (1 + e)
+    return (xp.where(x >= 0, far, e * far),)
 
 
 @kernel(SigmoidGradient)

@@ -39,7 +39,7 @@ class Positions:
 
     Args:
         op, run: the operator and its run context, for the error.
-        labels: the buffer of the labels, int32 or int64.
+        labels: the buffer of the labels, whole numbers of any width.
         classes: columns of the matrix.
     """
 
@@ -47,7 +47,7 @@ class Positions:
         self._op, self._run = op, run
         self._labels, self._classes = labels.reshape(-1), classes
         # A negative label is a very large number without its sign, so that one comparison checks both bounds.
-        self._unsigned = self._labels.view(np.uint32 if labels.dtype == np.int32 else np.uint64)
+        self._unsigned = self._labels.view(f"u{labels.dtype.itemsize}")
         self._starts = np.arange(labels.size, dtype=np.intp) * classes
         self._positions = np.empty(labels.size, np.intp)
 

@@ -22,7 +22,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     prepared,
     team,
 )
-from netbuilder.ops.labels import chosen
+from netbuilder.ops.labels import Positions
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["softmax", "softmax_gradient", "softmax_with_loss", "softmax_with_loss_gradient"]
@@ -98,31 +98,13 @@ def softmax_with_loss(op: Any, ctx: PlanContext, x: TensorSpec, label: TensorSpe
     return prepared([x.plain, label.plain], [x.plain, loss][: op.n_out], steps, scratch=aside.nbytes)
 
 
-class _Chosen:
-    """The elements of a matrix that labels choose, as positions in flat memory; checked at every call."""
-
-    def __init__(self, op: Any, ctx: PlanContext, labels: Any, dims: tuple[int, ...]) -> None:
-        rows, self.classes = dims
-        self.labels = labels.reshape(-1)
-        # A negative label is a very large number without its sign, so that one comparison checks both bounds.
-        self.unsigned = self.labels.view(np.uint32 if self.labels.dtype == np.int32 else np.uint64)
-        self.starts = np.arange(rows, dtype=np.intp) * self.classes
-        self.positions = np.empty(rows, np.intp)
-        self.op, self.ctx = op, ctx
-
-    def update(self) -> Any:
-        if np.maximum.reduce(self.unsigned) >= self.classes:
-            chosen(self.op, self.ctx.run, self.labels, self.classes)  # raises the error
-        return np.add(self.starts, self.labels, self.positions)
-
-
 def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...], logarithms: Scratch) -> Any:
     """A step that gives the scaled mean of minus the chosen logarithms as output 1."""
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call | None:
         if len(outputs) < 2:
             return None
-        places = _Chosen(op, ctx, inputs[1], dims)
+        places = Positions(op, ctx.run, inputs[1], dims[1])
         flat = scratch[: logarithms.nbytes].view(np.float32)
         picked, loss = np.empty(dims[0], np.float32), outputs[1]
         factor = np.float32(-op.scale / dims[0])
@@ -149,7 +131,7 @@ def softmax_with_loss_gradient(
     dims = _matrix(x, op.axis).dims
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        places = _Chosen(op, ctx, inputs[1], dims)
+        places = Positions(op, ctx.run, inputs[1], dims[1])
         p, dx = inputs[2].reshape(-1), outputs[0].reshape(-1)
         d_loss, share = inputs[3].reshape(()), np.float32(op.scale / dims[0])
         picked, factor, one = np.empty(dims[0], np.float32), np.empty((), np.float32), np.float32(1)

@@ -24,7 +24,8 @@ from suite import OperatorSuite, f32, floats, i32, refusal
 def draw_labelled(data):
     x = data.draw(floats((1, 4), (1, 4), low=0.05, high=1.0))
     labels = data.draw(st.lists(st.integers(0, x.shape[1] - 1), min_size=len(x), max_size=len(x)))
-    return x, np.int32(labels).reshape(data.draw(st.sampled_from([(-1,), (-1, 1)])))
+    dtype = data.draw(st.sampled_from([np.int32, np.int64, np.uint8]))
+    return x, dtype(labels).reshape(data.draw(st.sampled_from([(-1,), (-1, 1)])))
 
 
 LABEL_REFUSALS = (

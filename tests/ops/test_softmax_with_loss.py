@@ -33,9 +33,8 @@ def draw_loss(data, cls, large=True):
         label = np.abs(draw(floats(rows, classes))) + 0.1
         label = (label / label.sum(axis=1, keepdims=True)).astype(np.float32).reshape(shape)
     else:
-        label = draw(st.sampled_from([np.int32, np.int64]))(
-            draw(st.lists(st.integers(0, classes - 1), min_size=rows, max_size=rows))
-        )
+        label = draw(st.lists(st.integers(0, classes - 1), min_size=rows, max_size=rows))
+        label = draw(st.sampled_from([np.int32, np.int64, np.uint8]))(label)
         label = label.reshape(draw(st.sampled_from([(rows,), (rows, 1)])))
     inputs = [x, label]
     if draw(st.booleans()):

@@ -76,17 +76,11 @@ def bind_row_softmax(rows: Any, shifted: Any, sums: Any, p: Any) -> Callable[[],
     greatest_flat, ones, one = greatest[:, 0], np.ones(rows.shape[1], rows.dtype), rows.dtype.type(1)
     sums_column = sums.reshape(-1, 1)
     # Looked up once: a call of a small net costs less than the names it would look up.
-    reduce, subtract, exp, dot, divide, multiply = (
-        np.maximum.reduce,
-        np.subtract,
-        np.exp,
-        np.dot,
-        np.divide,
-        np.multiply,
-    )
+    highest: Any = np.maximum.reduce
+    subtract, exp, dot, divide, multiply = np.subtract, np.exp, np.dot, np.divide, np.multiply
 
     def call() -> None:
-        reduce(rows, 1, None, greatest_flat)
+        highest(rows, 1, None, greatest_flat)
         subtract(rows, greatest, shifted)
         exp(shifted, p)
         dot(p, ones, sums)

@@ -24,11 +24,10 @@ class TestAccuracy(OperatorSuite):
 
     def draw(self, data):
         p = np.round(data.draw(floats((1, 6), (1, 5))))  # rounded: many ties
-        labels = data.draw(st.lists(st.integers(-1, p.shape[1]), min_size=len(p), max_size=len(p)))
-        return Accuracy(top_k=data.draw(st.integers(1, 6))), [
-            p,
-            data.draw(st.sampled_from([np.int32, np.int64]))(labels),
-        ]
+        dtype = data.draw(st.sampled_from([np.int32, np.int64, np.uint8]))
+        least = 0 if dtype is np.uint8 else -1
+        labels = data.draw(st.lists(st.integers(least, p.shape[1]), min_size=len(p), max_size=len(p)))
+        return Accuracy(top_k=data.draw(st.integers(1, 6))), [p, dtype(labels)]
 
     def reference(self, op, p, label):
         best = np.argsort(-p, axis=1, kind="stable")[:, : op.top_k]

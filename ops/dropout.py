@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
-from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto import ArgumentError, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = ["Dropout", "DropoutGrad"]
@@ -46,7 +46,11 @@ class Dropout(DropoutArguments):
         return (x.plain, x.with_dtype(np.bool_))[: self.n_out]
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        inputs = [g.d_output("Y")] if self.is_test else [g.d_output("Y"), g.output("mask")]
+        if self.is_test:
+            return [make_op("DropoutGrad", [g.d_output("Y")], [g.d_input("X")])]
+        if self.n_out < 2:
+            raise GradientError("Dropout: its gradient reads the mask; give the operator a second output")
+        inputs = [g.d_output("Y"), g.output("mask")]
         return [make_op("DropoutGrad", inputs, [g.d_input("X")])]
 
     def flops(self, x: TensorSpec) -> int:

@@ -10,7 +10,7 @@ from netbuilder.ops.conv_geometry import channel_axis, check_order
 from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
-from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto import ArgumentError, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = ["SpatialBN", "SpatialBNGradient"]
@@ -91,6 +91,11 @@ class SpatialBN(BNArguments):
         if self.is_test:
             inputs += [g.input("mean"), g.input("var")]
         else:
+            if self.n_out < 5:
+                raise GradientError(
+                    "SpatialBN: its gradient reads the batch's mean and deviation; give the operator five outputs, "
+                    "or is_test=1"
+                )
             inputs += [g.output("saved_mean"), g.output("saved_inv_std")]
             if self.num_batches > 1:
                 inputs += outputs[1:]

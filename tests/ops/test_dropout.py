@@ -9,9 +9,10 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import run_plain
+from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.dropout import Dropout, DropoutGrad
 from netbuilder.ops.registry import plain_kernel
-from netbuilder.proto import ArgumentError, NetDef
+from netbuilder.proto import ArgumentError, GradientError, NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.run_context import KernelContext
@@ -101,6 +102,11 @@ def _net():
     net = NetDef(name="net", external_input=["x"])
     net.op.append(make_op("Dropout", ["x"], ["y", "mask"]))
     return net
+
+
+def test_without_a_mask_there_is_no_gradient():
+    with pytest.raises(GradientError, match="reads the mask; give the operator a second output"):
+        operator_gradient(make_op("Dropout", ["x"], ["y"]), {0: "y_grad"})
 
 
 def test_half_precision_stays_half():

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import check_gradient, run_plain
+from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.spatial_bn import SpatialBN, SpatialBNGradient
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import ArgumentError, GradientError
+from netbuilder.proto.arguments import make_op
 from suite import OperatorSuite, f32, floats, refusal
 
 
@@ -130,6 +132,11 @@ def test_shares_of_a_batch_give_what_the_whole_gives(order):
         np.testing.assert_allclose(d_found[0], d_whole[0][share], 1e-9, 1e-12)
         for got, want in zip(d_found[1:], d_whole[1:]):
             np.testing.assert_allclose(got, want / 3, 1e-9, 1e-12)
+
+
+def test_without_the_statistics_there_is_no_gradient():
+    with pytest.raises(GradientError, match="give the operator five outputs, or is_test=1"):
+        operator_gradient(make_op("SpatialBN", ["x", "s", "b", "m", "v"], ["y"]), {0: "y_grad"})
 
 
 def test_matrices_are_images_without_extents():

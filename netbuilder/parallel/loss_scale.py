@@ -113,12 +113,14 @@ def warn_of_scaled_updates(
         devices: number of replicas.
     """
     scaled = dict.fromkeys(gradients, "gradient")
+    warned: set[str] = set()  # one warning for all replicas
     for op in ops:
         if op.type == "LearningRate":
             scaled[op.output[0]] = "learning rate"
         elif op.type == "Scale" and op.input[0] in scaled:
             factor = next((argument.f for argument in op.arg if argument.name == "scale"), 1.0)
-            if np.float32(factor) == np.float32(scale):
+            if np.float32(factor) == np.float32(scale) and scaled[op.input[0]] not in warned:
+                warned.add(scaled[op.input[0]])
                 warnings.warn(
                     f"the {scaled[op.input[0]]} {op.input[0]!r} is multiplied by 1/{devices}, and so are the losses by "
                     "loss_scale: steps become too small; scale the losses alone",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from netbuilder.graph.collection import collection_paused
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.build import Request, build
 from netbuilder.parallel.record import Replicas
-from netbuilder.parallel.snapshot import collection_paused, unchanged_on_error
+from netbuilder.parallel.snapshot import unchanged_on_error
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 

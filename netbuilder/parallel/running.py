@@ -8,7 +8,6 @@ from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.ops.registry import is_registered
 from netbuilder.parallel.record import Replicas
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError
 from netbuilder.runtime import Workspace, default
@@ -35,14 +34,14 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
     Raises:
         NetError: the model is not data-parallel; the main net exists already; or, for a model without updates,
             its init net would overwrite blobs.
-        DeviceError: a GPU, or the library of an operator, is missing.
+        DeviceError: a GPU, or a kernel for it, is missing.
     """
     record = Replicas.load(model.net.Proto())
     workspace = workspace or default.workspace()
     init_net = model.param_init_net.Proto()
     if not record.gradients and not overwrite:
         _refuse_overwriting(model, init_net, workspace)
-    _require_devices(record, init_net, model.net.Proto())
+    _require_devices(record, model.net.Proto())
     workspace.run_net_once(init_net)
     CreateNet(model, overwrite, workspace=workspace)
 
@@ -57,7 +56,7 @@ def CreateNet(model: ModelHelper, overwrite: bool = False, *, workspace: Workspa
 
     Raises:
         NetError: the model is not data-parallel, or a net of this name exists.
-        DeviceError: a GPU, or the library of an operator, is missing.
+        DeviceError: a GPU, or a kernel for it, is missing.
     """
     net = model.net.Proto()
     _require_devices(Replicas.load(net), net)
@@ -146,21 +145,15 @@ def _outputs(net: NetDef) -> Iterable[str]:
     return dict.fromkeys(blob for op in net.op for blob in op.output)
 
 
-def _require_devices(record: Replicas, *nets: NetDef) -> None:
-    """Raise DeviceError if a GPU of the record, or the library that its collectives need, is missing."""
+def _require_devices(record: Replicas, net: NetDef) -> None:
+    """Raise DeviceError if a GPU of the record is missing."""
     if record.devices.device_type != PROTO_CUDA:
         return
     present = gpu_count()
     if missing := [number for number in record.devices.ids if number >= present]:
         there = f"this machine has {list(range(present))}" if present else "this machine has none that can be used"
         raise DeviceError(
-            f"net {nets[-1].name!r} needs GPUs {list(record.devices.ids)}, of which {missing} are missing: {there}; "
+            f"net {net.name!r} needs GPUs {list(record.devices.ids)}, of which {missing} are missing: {there}; "
             "install NVIDIA's driver and the extra netbuilder[gpu] (CuPy), name other devices, or build with "
             "Parallelize_CPU"
-        )
-    collectives = sorted({op.type for net in nets for op in net.op if op.type.startswith("NCCL")})
-    if lacking := [op_type for op_type in collectives if not is_registered(op_type)]:
-        raise DeviceError(
-            f"net {nets[-1].name!r} needs the operators {lacking} of NCCL, which this version does not have; build it "
-            "with use_nccl=False, which sums and copies between the GPUs instead"
         )

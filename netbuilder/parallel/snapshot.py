@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,7 @@ from netbuilder.graph.net import Net
 from netbuilder.model import ModelHelper
 from netbuilder.proto import NetDef
 
-__all__ = ["collection_paused", "unchanged_on_error"]
+__all__ = ["unchanged_on_error"]
 
 
 @contextmanager
@@ -46,19 +45,3 @@ def _restore(value: Any, contents: Any) -> None:
     elif isinstance(value, (dict, set)):
         value.clear()
         value.update(contents)
-
-
-@contextmanager
-def collection_paused() -> Iterator[None]:
-    """Collect no garbage in the block.
-
-    A large net is a million objects that stay: walking over them again and again, as they become more, would take
-    longer than making them.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -9,7 +9,7 @@ from netbuilder.graph.rename import held_nets
 from netbuilder.passes.blob_devices import COUNTERS, may_hold_nets, operator_device
 from netbuilder.passes.devices import Devices
 from netbuilder.passes.reductions import TREE_SUM_NAME
-from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError, OperatorDef
 
 __all__ = ["CROSSING", "DeviceFault", "check_devices", "device_faults"]
 
@@ -126,6 +126,9 @@ def _all_under(scope: str, op: OperatorDef) -> bool:
 
 Place = tuple[int, int]  # device type, device id
 
+# CPU 0 is the first replica on the CPU, but also what helpers and scripts mean by "on the CPU" in any replica.
+_HOST: Place = (PROTO_CPU, 0)
+
 
 class _Owners:
     """Tells whose a blob is, and which device's blobs an operator may touch."""
@@ -158,6 +161,11 @@ class _Owners:
             return None
         return device.device_type, device.device_id
 
+    def place_by_blobs(self, op: OperatorDef) -> Place | None:
+        """Return whose operator it is by what it writes, or else reads: for one that is only told to run on the CPU."""
+        homes = (self.of(blob) for blobs in (op.output, op.input) for blob in blobs)
+        return next((home for home in homes if home is not None), None)
+
     def of(self, blob: str) -> Place | None:
         """Return the device that a blob belongs to; None: it is anybody's."""
         if blob in self._known:
@@ -170,6 +178,8 @@ class _Owners:
 
 def _faults_of(index: int, op: OperatorDef, net: NetDef, owners: _Owners) -> Iterator[DeviceFault]:
     place = owners.place(op, net)
+    if place == _HOST:
+        place = owners.place_by_blobs(op)
     if place is None or op.type in CROSSING or _is_reduction(op, owners.devices):
         return
     for written, blobs in ((False, op.input), (True, op.output)):

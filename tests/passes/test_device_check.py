@@ -73,6 +73,14 @@ def test_host_operators_in_a_net_for_gpus_are_left_out():
     check_devices(net(*ops), devices=TWO_GPUS)
 
 
+def test_an_operator_told_to_run_on_the_cpu_is_that_of_the_replica_it_writes_for():
+    """Scripts place operators of any replica, and helpers their counters, on "the CPU", which is CPU 0."""
+    fine = [op("ConstantFill", [], ["cpu_1/ITER"]), op("Relu", ["cpu_1/x", "shared"], ["cpu_1/y"])]
+    check_devices(net(*fine), devices=TWO_CPUS)
+    for inputs, outputs in ((["cpu_0/x"], ["cpu_1/y"]), (["cpu_1/x"], ["cpu_0/y"]), (["cpu_1/x", "cpu_0/x"], ["y"])):
+        assert list(device_faults(net(op("Relu", inputs, outputs)), devices=TWO_CPUS))
+
+
 def test_a_blob_outside_the_replicas_lies_on_the_gpu_that_makes_it():
     make = op("ConstantFill", [], ["one"], (PROTO_CUDA, 0))
     use = op("Relu", ["one"], ["gpu_1/y"], (PROTO_CUDA, 1))

@@ -1,0 +1,333 @@
+"""The promise: same data, total batch and seed give the same parameters on 1, 2, 3, 4 and 8 devices."""
+
+import numpy as np
+import pytest
+
+from netbuilder import optimizers, parallel
+from netbuilder.graph import DeviceScope, GradientSlice, NameScope
+from netbuilder.model import ModelHelper, brew
+from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.proto.arguments import make_device_option
+from netbuilder.runtime import Workspace
+from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input, parallelize, train
+
+COUNTS = [2, 3, 4, 8]
+FLOAT32, FLOAT64 = 1e-5, 1e-10
+
+
+def values(record, workspace, replica=0):
+    return [workspace.fetch(record.blobs(name)[replica]) for name in (*record.parameters, *record.computed)]
+
+
+def trained(devices, *args, **kwargs):
+    _, record, workspace = train(devices, *args, **kwargs)
+    return values(record, workspace)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_optimizers(optimizer):
+    one = trained([0], OPTIMIZERS[optimizer])
+    for count in COUNTS:
+        assert distance(trained(range(count), OPTIMIZERS[optimizer]), one) < FLOAT32, count
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_convnet(optimizer):
+    task = Task(convnet, (24, 3, 8, 8), steps=3)
+    one = trained([0], OPTIMIZERS[optimizer], task)
+    for count in COUNTS:
+        assert distance(trained(range(count), OPTIMIZERS[optimizer], task), one) < FLOAT32, count
+
+
+def in_float64(workspace):
+    for name in workspace.blobs():
+        spec = workspace.spec(name)
+        if spec is not None and spec.dtype == np.float32:
+            workspace.feed(name, workspace.fetch(name).astype(np.float64))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_float64(optimizer):
+    """Over 3 devices the loss scale, 1/3 as a float32 argument, is all that differs."""
+    one = trained([0], OPTIMIZERS[optimizer], prepare=in_float64, dtype=np.float64)
+    assert all(value.dtype == np.float64 for value in one)
+    for count in COUNTS:
+        got = trained(range(count), OPTIMIZERS[optimizer], prepare=in_float64, dtype=np.float64)
+        assert distance(got, one) < (1e-7 if count == 3 else FLOAT64), count
+
+
+def test_weight_decay_and_clipping_are_the_same():
+    def build(model):
+        optimizers.add_weight_decay(model, 0.01)
+        return optimizers.build_sgd(model, 0.1, momentum=0.9, max_gradient_norm=0.5)
+
+    one = trained([0], build)
+    assert distance(one, trained([0], OPTIMIZERS["momentum"])) > 1e-3  # they do something
+    for count in COUNTS:
+        assert distance(trained(range(count), build), one) < FLOAT32, count
+
+
+@pytest.mark.parametrize("devices", [[3, 7], [11, 2, 30]], ids=str)
+def test_device_ids_do_not_matter(devices):
+    assert distance(trained(devices), trained(range(len(devices)))) == 0.0
+
+
+def test_shared_model():
+    shared = Task(mlp, options={"shared_model": True})
+    for optimizer in ("momentum", "adam"):
+        plain = trained([0, 1], OPTIMIZERS[optimizer])
+        assert distance(trained([0, 1], OPTIMIZERS[optimizer], shared), plain) < FLOAT32
+
+
+@pytest.mark.parametrize("net_type", ["simple", "dag", "async_scheduling"])
+def test_executors(net_type):
+    task = Task(mlp, options={"net_type": net_type})
+    assert distance(trained([0, 1, 2], task=task), trained([0, 1, 2])) == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_two_runs_are_equal_bit_for_bit(count):
+    task = Task(convnet, (8, 3, 8, 8), steps=3)
+    first, second = (trained(range(count), OPTIMIZERS["momentum"], task) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, second))
+
+
+def test_all_replicas_hold_the_same():
+    _, record, workspace = train(range(4), OPTIMIZERS["adam"])
+    first = values(record, workspace)
+    for replica in range(1, 4):
+        assert all(np.array_equal(a, b) for a, b in zip(values(record, workspace, replica), first))
+
+
+def test_gradients_are_summed_once_and_equal_everywhere():
+    """What each device has after a step is the mean over the whole batch, not a multiple of it."""
+    task = Task(mlp, steps=1)
+    _, record, workspace = train([0], OPTIMIZERS["sgd"], task)
+    whole = {group.values: workspace.fetch("cpu_0/" + group.values) for group in record.gradients}
+    assert len(whole) == 4
+    for count in COUNTS:
+        _, record, workspace = train(range(count), OPTIMIZERS["sgd"], task)
+        for name, want in whole.items():
+            found = [workspace.fetch(blob) for blob in record.devices.copies(name)]
+            assert distance(found[:1], [want]) < FLOAT32
+            assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_dropout_draws_by_the_sample_not_by_the_device():
+    def forward(model, loss_scale):
+        x = brew.fc(model, "data", "fc1", 6, 32)
+        x, _ = model.net.Dropout(x, ["dropped", "mask"], ratio=0.5, is_test=0)
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 32, 4), "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=loss_scale)]
+
+    task = Task(forward)
+    one = trained([0], task=task)
+    for count in COUNTS:
+        assert distance(trained(range(count), task=task), one) < FLOAT32, count
+    assert distance(trained([0], task=task, seed=5), one) > 1e-3
+
+
+def test_several_losses_and_outputs():
+    def forward(model, loss_scale):
+        h = brew.relu(model, brew.fc(model, "data", "fc1", 6, 8), "h")
+        losses = []
+        for k, weight in enumerate((1.0, 0.3)):
+            scores = brew.fc(model, h, f"scores{k}", 8, 4)
+            _, loss = model.net.SoftmaxWithLoss([scores, "label"], [f"softmax{k}", f"loss{k}"])
+            losses.append(model.Scale(loss, f"scaled{k}", scale=loss_scale * weight))
+        return losses
+
+    task = Task(forward)
+    one = trained([0], task=task)
+    for count in COUNTS:
+        assert distance(trained(range(count), task=task), one) < FLOAT32, count
+
+
+# Batch normalisation: each device normalises its own slice.
+
+
+def normalised(model, loss_scale, suffix=""):
+    """A layer with batch normalisation; ``suffix`` names a slice of the batch and its statistics."""
+    x = model.net.FC(["data" + suffix, "fc1_w", "fc1_b"], "fc1" + suffix)
+    x = model.net.ExpandDims(x, "planes" + suffix, dims=[2, 3])
+    state = ["bn_rm" + suffix, "bn_riv" + suffix]
+    names = ["bn" + suffix, *state, "sm" + suffix, "siv" + suffix]
+    x = model.net.SpatialBN([x, "bn_s", "bn_b", *state], names, is_test=0, epsilon=1e-3, momentum=0.8)[0]
+    x = model.net.FC([model.net.Flatten(x, "flat" + suffix), "fc2_w", "fc2_b"], "fc2" + suffix)
+    _, loss = model.net.SoftmaxWithLoss([x, "label" + suffix], ["softmax" + suffix, "loss" + suffix])
+    return model.net.Scale(loss, "scaled" + suffix, scale=loss_scale)
+
+
+def add_parameters(model, slices=("",)):
+    init = model.param_init_net
+    for name, shape in (("fc1", (5, 6)), ("fc2", (4, 5))):
+        model.AddParameter(init.XavierFill([], name + "_w", shape=shape), "WEIGHT")
+        model.AddParameter(init.ConstantFill([], name + "_b", shape=shape[:1], value=0.1), "BIAS")
+    model.AddParameter(init.ConstantFill([], "bn_s", shape=[5], value=1.0))
+    model.AddParameter(init.ConstantFill([], "bn_b", shape=[5], value=0.0))
+    for suffix in slices:
+        model.AddParameter(init.ConstantFill([], "bn_rm" + suffix, shape=[5], value=0.0), "COMPUTED_PARAM")
+        model.AddParameter(init.ConstantFill([], "bn_riv" + suffix, shape=[5], value=1.0), "COMPUTED_PARAM")
+
+
+def normalised_on_one_device(count, task):
+    """The same training without Parallelize: a branch for each slice of the batch, the parameters shared."""
+    slices = [f"_{k}" for k in range(count)]
+    model = ModelHelper("reference")
+    add_parameters(model, slices)
+    model.AddGradientOperators([normalised(model, 1.0 / count, suffix) for suffix in slices])
+    OPTIMIZERS["momentum"](model)
+    workspace = Workspace(threads=1)
+    for number, batch in enumerate(task.batches()):
+        for name, whole in batch.items():
+            for suffix, part in zip(slices, np.split(whole, count)):
+                workspace.feed(name + suffix, part)
+        if number == 0:
+            workspace.run_net_once(model.param_init_net)
+            workspace.create_net(model.net)
+        workspace.run_net(model.net.Name())
+    return workspace
+
+
+def forward_normalised(model, loss_scale):
+    add_parameters(model)
+    return [normalised(model, loss_scale)]
+
+
+PARAMETERS = ["fc1_w", "bn_s", "bn_b", "fc2_w", "fc2_b"]  # fc1_b has no gradient but rounding, under the normalisation
+
+
+@pytest.mark.parametrize("count", [1, *COUNTS])
+def test_batch_normalisation_equals_one_that_normalises_each_slice(count):
+    task = Task(forward_normalised)
+    _, record, workspace = train(range(count), OPTIMIZERS["momentum"], task)
+    assert record.computed == ("bn_rm", "bn_riv")
+    reference = normalised_on_one_device(count, task)
+    for name in PARAMETERS:
+        got = [workspace.fetch("cpu_0/" + name)]
+        assert distance(got, [reference.fetch(name)]) < FLOAT32, name
+    for name in record.computed:  # those of the first slice, on all devices
+        for blob in record.blobs(name):
+            assert distance([workspace.fetch(blob)], [reference.fetch(name + "_0")]) < FLOAT32
+
+
+def test_without_their_broadcast_the_statistics_are_each_devices_own():
+    task = Task(forward_normalised, options={"broadcast_computed_params": False})
+    model, record, workspace = train([0, 1], OPTIMIZERS["momentum"], task)
+    reference = normalised_on_one_device(2, task)
+    for name in record.computed:
+        for replica, blob in enumerate(record.blobs(name)):
+            assert distance([workspace.fetch(blob)], [reference.fetch(f"{name}_{replica}")]) < FLOAT32
+    assert {"cpu_0/bn_rm", "cpu_0/bn_riv"} <= {str(blob) for blob in parallel.GetCheckpointParams(model)}
+
+
+# A table outside the replicas.
+
+ROWS, COLUMNS, READ = 9, 3, 4
+
+
+def with_table(count, build_update, dense=False):
+    """Train a table that all replicas read, with repeated indices; return its values and the layer's."""
+    model = ModelHelper("tables")
+    with NameScope("cpu"), DeviceScope(make_device_option(0, 0)):
+        table = model.param_init_net.XavierFill([], "table", shape=[ROWS, COLUMNS])
+        model.AddParameter(table)
+
+    def forward(model, loss_scale):
+        if dense:
+            rows = model.net.MatMul(["one_hot", table], "rows")
+        else:
+            rows = model.net.Gather([table, "indices"], "rows")
+        x, _ = model.net.Reshape(rows, ["flat", "old_shape"], shape=[-1, READ * COLUMNS])
+        x = brew.fc(model, x, "fc", READ * COLUMNS, 4)
+        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=loss_scale)]
+
+    record = parallel.Parallelize_CPU(
+        model, no_input, forward, optimizer_builder_fun=build_update, devices=list(range(count))
+    )
+    assert record.outside == ("cpu/table",)
+    workspace, rng = Workspace(threads=2), np.random.default_rng(3)
+    for step in range(3):
+        indices = rng.integers(0, ROWS, (24, READ)).astype(np.int32)
+        label = rng.integers(0, 4, 24).astype(np.int32)
+        for scope, of_replica, labels in zip(record.devices.scopes, np.split(indices, count), np.split(label, count)):
+            flat = of_replica.reshape(-1)
+            workspace.feed(scope + "indices", flat)
+            workspace.feed(scope + "one_hot", np.eye(ROWS, dtype=np.float32)[flat])
+            workspace.feed(scope + "label", labels)
+        if step == 0:
+            parallel.RunInitNet(model, workspace=workspace)
+        parallel.RunNet(model, workspace=workspace)
+    return [workspace.fetch("cpu/table")], [workspace.fetch("cpu_0/fc_w"), workspace.fetch("cpu_0/fc_b")], model
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad_deduplicated"])
+def test_a_table_outside_gets_the_update_of_a_dense_gradient(optimizer):
+    """Repeated indices, within a device and over devices, count as often as they occur."""
+    build = {
+        "sgd": OPTIMIZERS["sgd"],
+        "adagrad_deduplicated": lambda model: optimizers.build_adagrad(model, 0.05, sparse_dedup_aggregator="sum"),
+    }[optimizer]
+    table, layer, _ = with_table(1, build, dense=True)
+    for count in [1, *COUNTS]:
+        got_table, got_layer, model = with_table(count, build)
+        assert distance(got_table, table) < FLOAT32, count
+        assert distance(got_layer, layer) < FLOAT32, count
+        assert isinstance(model.param_to_grad[model.params[0]], GradientSlice)
+        updates = [op for op in model.net.Proto().op if "cpu/table" in op.output]
+        assert len(updates) == 1
+        assert [op.type for op in model.param_init_net.Proto().op if "cpu/table" in op.output] == ["XavierFill"]
+
+
+def test_a_frozen_table_outside_is_left_alone():
+    model = ModelHelper("frozen")
+    with NameScope("cpu"):
+        table = model.param_init_net.XavierFill([], "table", shape=[ROWS, 6])
+        model.AddParameter(table)
+
+    def forward(model, loss_scale):
+        model.net.StopGradient(model.net.Gather([table, "indices"], "data"), "data")
+        return mlp(model, loss_scale)
+
+    record = parallel.Parallelize_CPU(model, no_input, forward, optimizer_builder_fun=OPTIMIZERS["sgd"], devices=[0, 1])
+    assert record.outside == ("cpu/table",)
+    assert not [op for op in model.net.Proto().op if "cpu/table" in op.output]
+
+
+def test_parameters_without_a_gradient_are_neither_reduced_nor_updated():
+    def forward(model, loss_scale):
+        brew.fc(model, "data", "unused", 6, 3)
+        frozen = model.net.StopGradient(brew.fc(model, "data", "frozen", 6, 6), "stopped")
+        model.net.Sum(["data", frozen], "data_and_more")
+        x = brew.fc(model, "data_and_more", "fc", 6, 4)
+        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=loss_scale)]
+
+    model, record = parallelize([0, 1], forward)
+    assert [group.parameter for group in record.gradients] == ["fc_w", "fc_b"]
+    written = {blob for op in model.net.Proto().op for blob in op.output}
+    assert not {"cpu_0/unused_w", "cpu_1/frozen_w", "cpu_0/frozen_b"} & written
+    assert "frozen_w" in record.parameters and "unused_w" in record.parameters
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_gpus_equal_the_cpu(optimizer):
+    task = Task(convnet, (8 * gpu_count(), 3, 8, 8), steps=3)
+    want = trained([0], OPTIMIZERS[optimizer], task)
+    model = ModelHelper("on_gpus")
+    record = parallel.Parallelize_GPU(
+        model, no_input, convnet, optimizer_builder_fun=OPTIMIZERS[optimizer], devices=list(range(gpu_count()))
+    )
+    workspace = Workspace()
+    for number, batch in enumerate(task.batches()):
+        for name, whole in batch.items():
+            for blob, part, device in zip(
+                record.devices.copies(name), np.split(whole, len(record)), record.devices.options
+            ):
+                workspace.feed(blob, part, device)
+        if number == 0:
+            parallel.RunInitNet(model, workspace=workspace)
+        parallel.RunNet(model, workspace=workspace)
+    assert distance(values(record, workspace), want) < 1e-4

@@ -1,0 +1,327 @@
+"""What Parallelize refuses, before it builds or in the middle, and that the model is then as before."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from netbuilder import parallel
+from netbuilder.graph import BlobReference, CurrentNameScope, DeviceScope, NameScope
+from netbuilder.model import ModelHelper, brew
+from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.proto import PROTO_CUDA, DeviceError, NetError
+from netbuilder.proto.arguments import make_device_option
+from parallel_models import OPTIMIZERS, mlp, no_input, parallelize
+
+SGD = OPTIMIZERS["sgd"]
+
+
+def state(model):
+    """All that a failed call must leave alone."""
+    return {
+        name: value.Proto().SerializeToString() if hasattr(value, "Proto") else repr(value)
+        for name, value in vars(model).items()
+    }
+
+
+def refuses(error, match, forward=mlp, *, model=None, call=parallel.Parallelize_CPU, **options):
+    """Check that a call is refused, and that the model is as it was."""
+    model = model or ModelHelper("net")
+    before = state(model)
+    options.setdefault("devices", [0, 1])
+    if not {"param_update_builder_fun", "optimizer_builder_fun"} & options.keys():
+        options["optimizer_builder_fun"] = SGD
+    with pytest.raises(error, match=match):
+        call(model, no_input, forward, **options)
+    assert state(model) == before
+    return model
+
+
+@pytest.mark.parametrize(
+    "devices, error, match",
+    [
+        ([], NetError, "devices must name one device or more, got an empty list"),
+        ([0, 0], NetError, r"devices must differ from each other, got \[0\] more than once in \[0, 0\]"),
+        ([0, -1], NetError, r"devices must be whole numbers from 0 on, got -1 in \[0, -1\]"),
+        ([0, "1"], NetError, "whole numbers from 0 on, got '1'"),
+        ([0.5], NetError, "whole numbers from 0 on, got 0.5"),
+        ([True], NetError, "whole numbers from 0 on, got True"),
+        (2, NetError, "devices must be a list of whole numbers, got 2"),
+        ("01", NetError, "devices must be a list of whole numbers, got '01'"),
+    ],
+)
+@pytest.mark.parametrize("call", [parallel.Parallelize_CPU, parallel.Parallelize_GPU])
+def test_devices(devices, error, match, call):
+    refuses(error, match, devices=devices, call=call)
+    assert issubclass(error, ValueError)
+
+
+def test_devices_may_be_numpy_integers_and_any_iterable():
+    _, record = parallelize(np.array([3, 12]), mlp)
+    assert record.devices.ids == (3, 12)
+    model = ModelHelper("net")
+    record = parallel.Parallelize_CPU(model, no_input, mlp, optimizer_builder_fun=SGD, devices=iter([1, 0]))
+    assert record.devices.scopes == ("cpu_1/", "cpu_0/")
+
+
+def test_no_devices_are_all_of_the_machine(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    model = ModelHelper("net")
+    record = parallel.Parallelize_CPU(model, no_input, mlp, optimizer_builder_fun=SGD)
+    assert record.devices.ids == (0, 1, 2) and model.GetDevices() == [0, 1, 2]
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="needs a machine without GPU")
+def test_all_gpus_of_a_machine_without():
+    refuses(
+        DeviceError, "devices=None means all GPUs, and this machine has none", devices=None, call=parallel.Parallelize
+    )
+
+
+def test_both_builders_of_the_update():
+    refuses(
+        NetError,
+        r"param_update_builder_fun \(called once per device\) or optimizer_builder_fun \(called once\), not both",
+        param_update_builder_fun=no_input,
+        optimizer_builder_fun=SGD,
+    )
+
+
+@pytest.mark.parametrize("name", ["param_update_builder_fun", "post_sync_builder_fun", "net_transformer_fun"])
+def test_builders_are_functions(name):
+    options = {name: "sgd"} if name.startswith("param") else {name: "sgd", "optimizer_builder_fun": SGD}
+    refuses(TypeError, f"{name} must be a function, got 'sgd'", **options)
+    refuses(TypeError, "forward_pass_builder_fun must be a function, got None", None)
+
+
+def test_a_forward_builder_in_the_old_style():
+    refuses(
+        NetError,
+        r"forward_pass_builder_fun is called with \(model, loss_scale\), but takes \(model\)",
+        lambda model: [],
+    )
+
+
+def scaled_loss(model, loss_scale):
+    return mlp(model, loss_scale)[0]
+
+
+@pytest.mark.parametrize(
+    "returned, match",
+    [
+        (lambda model, scale: None, "got None of type NoneType"),
+        (scaled_loss, "got BlobReference.* of type BlobReference"),
+        (lambda model, scale: tuple(mlp(model, scale)), "of type tuple"),
+        (lambda model, scale: ["loss"], "got 'loss' of type str in it"),
+        (lambda model, scale: [], "got an empty list: without a loss there is nothing to train"),
+        (lambda model, scale: [BlobReference("loss")], "made under the scope 'cpu_0/' of the replica; got 'loss'"),
+    ],
+    ids=["none", "reference", "tuple", "strings", "empty", "outside"],
+)
+def test_losses(returned, match):
+    refuses(NetError, "forward_pass_builder_fun must return a list of the losses.*" + match, returned)
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"rendezvous": {"num_shards": 2}}, r"rendezvous=.*several hosts"),
+        ({"optimize_gradient_memory": True}, "optimize_gradient_memory=True"),
+        ({"dynamic_memory_management": True}, "dynamic_memory_management=True"),
+        ({"blobs_to_keep": ["x"]}, r"blobs_to_keep=\['x'\]"),
+        ({"combine_spatial_bn": True}, "combine_spatial_bn=True"),
+    ],
+)
+def test_arguments_of_later_versions_are_named(options, match):
+    refuses(NotImplementedError, f"Parallelize: {match}", **options)
+
+
+def test_other_arguments():
+    refuses(
+        NetError,
+        "optimize_gradient_memory or dynamic_memory_management, not both",
+        optimize_gradient_memory=True,
+        dynamic_memory_management=True,
+    )
+    refuses(NetError, "unknown net_type 'dagg'; the types are simple", net_type="dagg")
+    refuses(NetError, "num_threads_per_device must be at least 1, got 0", num_threads_per_device=0)
+    refuses(TypeError, "num_threads_per_device must be a whole number, got 'two'", num_threads_per_device="two")
+    refuses(NetError, "iDeep is no device of its own here: call Parallelize_CPU", call=parallel.Parallelize_iDeep)
+    refuses(
+        NetError,
+        "shared_model=True needs replicas that share memory",
+        shared_model=True,
+        call=parallel.Parallelize_GPU,
+    )
+    with pytest.raises(TypeError, match="unexpected keyword argument 'device'"):
+        parallel.Parallelize_CPU(ModelHelper("net"), no_input, mlp, device=[0])
+
+
+def test_what_is_no_model():
+    with pytest.raises(TypeError, match="Parallelize: needs a ModelHelper, got 'model' of type str"):
+        parallel.Parallelize_CPU("model", no_input, mlp, devices=[0])
+
+
+def test_a_model_that_is_used_up():
+    model, _ = parallelize([0, 1])
+    refuses(NetError, "model 'net' is data-parallel already; make a new ModelHelper", model=model)
+    model = ModelHelper("single")
+    model.AddGradientOperators(mlp(model, 1.0))
+    refuses(NetError, "model 'single' has a backward pass already", model=model)
+
+
+def test_a_gpu_scope_around_the_call():
+    with DeviceScope(make_device_option(PROTO_CUDA, 1)):
+        refuses(NetError, r"called inside DeviceScope\(device_type: 1 device_id: 1\); call it outside of GPU scopes")
+    with DeviceScope(make_device_option(0, 0)):
+        parallelize([0, 1])
+
+
+def per_device(*builders):
+    """Return a forward builder that builds another net on each device."""
+    calls = iter(builders)
+    return lambda model, scale: next(calls)(model, scale)
+
+
+def wider(model, loss_scale):
+    brew.fc(model, "data", "extra", 6, 2)
+    return mlp(model, loss_scale)
+
+
+def frozen(model, loss_scale):
+    stopped = model.net.StopGradient(brew.fc(model, "data", "fc1", 6, 8), "stopped")
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, stopped, "fc2", 8, 4), "label"], ["softmax", "loss"])
+    return [model.Scale(loss, scale=loss_scale)]
+
+
+def other_shape(model, loss_scale):
+    x = brew.relu(model, brew.fc(model, "data", "fc1", 6, 7), "fc1")
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 7, 4), "label"], ["softmax", "loss"])
+    return [model.Scale(loss, scale=loss_scale)]
+
+
+@pytest.mark.parametrize(
+    "second, match",
+    [
+        (wider, "parameter 'extra_w' is there on device 3 and missing on device 0"),
+        (frozen, r"parameter 'fc1_w' has a gradient on devices \[0\] and none on devices \[3\]"),
+        (
+            other_shape,
+            r"parameter 'fc1_w' has different shapes on the devices: cpu_0/fc1_w \[8, 6\], cpu_3/fc1_w \[7, 6\]",
+        ),
+    ],
+    ids=["missing", "frozen", "shape"],
+)
+def test_replicas_that_differ(second, match):
+    refuses(NetError, match, per_device(mlp, second), devices=[0, 3])
+
+
+def test_a_duplicate_parameter_is_listed_once():
+    def forward(model, loss_scale):
+        losses = mlp(model, loss_scale)
+        model.AddParameter(model.GetParams()[0])
+        return losses
+
+    refuses(NetError, r"duplicate parameters \['cpu_0/fc1_w', 'cpu_1/fc1_w'\]", forward)
+
+
+def test_a_parameter_under_no_replicas_scope():
+    def forward(model, loss_scale):
+        with NameScope("mine", reset=True):
+            brew.fc(model, "data", "fc", 6, 4)
+        return mlp(model, loss_scale)
+
+    refuses(NetError, "parameter 'mine/fc_w' was made by the builders, but under no replica's scope", forward)
+
+
+def test_a_parameter_that_the_init_net_does_not_make():
+    def forward(model, loss_scale):
+        model.AddParameter(BlobReference(CurrentNameScope() + "table"))
+        return mlp(model, loss_scale)
+
+    refuses(NetError, r"the init net makes no value for the parameters \['cpu_0/table', 'cpu_1/table'\]", forward)
+
+
+def test_an_operator_that_reads_another_replica():
+    def forward(model, loss_scale):
+        losses = mlp(model, loss_scale)
+        model.net.Relu(BlobReference("cpu_0/fc1"), "copied")
+        return losses
+
+    refuses(
+        NetError, r"Relu, made at tests/parallel/test_refusals.py:\d+ in forward: input 'cpu_0/fc1' belongs to", forward
+    )
+
+
+def test_a_sparse_gradient_inside_replicas_on_the_cpu():
+    def forward(model, loss_scale):
+        table = model.param_init_net.XavierFill([], "table", shape=[5, 6])
+        model.AddParameter(table)
+        model.net.Gather([table, "indices"], "data")
+        return mlp(model, loss_scale)
+
+    refuses(NetError, "parameter 'table' has a sparse gradient .* make the table before Parallelize", forward)
+    parallelize([0], forward)
+
+
+class Broken(Exception):
+    pass
+
+
+def broken_after(forward, calls):
+    """Return a builder that fails when it is called so many times, having built something."""
+    count = iter(range(100))
+
+    def build(model, *args):
+        result = forward(model, *args) if forward else None
+        if next(count) == calls:
+            raise Broken("no such layer")
+        return result
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"forward": broken_after(mlp, 0)},
+        {"forward": broken_after(mlp, 1)},
+        {"optimizer_builder_fun": broken_after(SGD, 0)},
+        {"param_update_builder_fun": broken_after(lambda model: model.Relu("x", "y"), 1)},
+        {"post_sync_builder_fun": broken_after(None, 1), "optimizer_builder_fun": SGD},
+        {"pre_grad_net_transformer_fun": broken_after(None, 0), "optimizer_builder_fun": SGD},
+        {"net_transformer_fun": broken_after(None, 0), "optimizer_builder_fun": SGD},
+    ],
+    ids=["forward", "second_forward", "optimizer", "update", "post_sync", "before_gradients", "transformer"],
+)
+def test_a_builder_that_raises_leaves_the_model_as_before(options):
+    options = dict(options)
+    model = ModelHelper("net")
+    with NameScope("outside"):
+        model.AddParameter(model.param_init_net.XavierFill([], "table", shape=[5, 3]))
+    model.net.Relu("a", "b")
+    model = refuses(Broken, "no such layer", options.pop("forward", mlp), model=model, **options)
+    record = parallel.Parallelize_CPU(model, no_input, mlp, optimizer_builder_fun=SGD, devices=[0, 1])
+    assert record.outside == ("outside/table",)
+    assert [op.type for op in model.net.Proto().op[:2]] == ["Relu", "FC"]
+
+
+def test_absent_gpus_are_warned_of_and_the_net_is_built():
+    model = ModelHelper("net")
+    absent = gpu_count() + 2
+    with pytest.warns(UserWarning, match=rf"GPUs \[{absent}\] are not on this machine.*can be built, but not run"):
+        parallel.Parallelize_GPU(model, no_input, mlp, optimizer_builder_fun=SGD, devices=[absent])
+    with pytest.raises(
+        DeviceError, match=rf"needs GPUs \[{absent}\], of which \[{absent}\] are missing: this machine has"
+    ):
+        parallel.RunInitNet(model)
+    with pytest.raises(DeviceError, match="Parallelize_CPU"):
+        parallel.CreateNet(model)
+
+
+def test_a_net_for_evaluation_that_would_initialise_is_warned_of():
+    with pytest.warns(UserWarning, match=r"model 'eval' has no update.*ModelHelper\(init_params=False\)"):
+        parallel.Parallelize_CPU(ModelHelper("eval"), no_input, mlp, devices=[0, 1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        parallel.Parallelize_CPU(ModelHelper("eval", init_params=False), no_input, mlp, devices=[0, 1])

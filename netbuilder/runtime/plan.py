@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.graph.collection import collection_paused
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.layouts import Location, new_buffer
@@ -127,6 +128,13 @@ def make_plan(
     make_blob: Callable[[str], Blob],
 ) -> Plan | None:
     """Compile the longest static run of operators from ``start``; None if the first one is dynamic."""
+    with collection_paused():
+        return _make_plan(net, generation, start, setting, make_blob)
+
+
+def _make_plan(
+    net: Runner, generation: Generation, start: int, setting: Setting, make_blob: Callable[[str], Blob]
+) -> Plan | None:
     attempts = _ATTEMPTS
     while (compilation := compile_steps(net, start, setting)) is not None:
         attempts -= 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.graph.collection import collection_paused
 from netbuilder.ops.engines.layouts import Location
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
@@ -168,7 +169,8 @@ class Workspace:
         if proto.name in self._nets and not overwrite:
             raise NetError(f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name")
         options.setdefault("fuse", self.fuse)
-        made = RuntimeNet(proto, self, **options)
+        with collection_paused():
+            made = RuntimeNet(proto, self, **options)
         for op in proto.op:
             for name in op.output:
                 self.make(name)

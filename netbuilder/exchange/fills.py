@@ -14,7 +14,7 @@ __all__ = ["SERVED_TYPES", "fill_operator", "fill_values"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_TYPES = {
+_TYPES: dict[np.dtype[Any], str] = {
     np.dtype(np.float32): "GivenTensorFill",
     np.dtype(np.int32): "GivenTensorIntFill",
     np.dtype(np.int64): "GivenTensorInt64Fill",
@@ -23,7 +23,7 @@ _TYPES = {
     np.dtype(np.uint8): "GivenTensorByteStringToUInt8Fill",
     STRING: "GivenTensorStringFill",
 }
-_DTYPES = {op_type: dtype for dtype, op_type in _TYPES.items()}
+_DTYPES: dict[str, np.dtype[Any]] = {op_type: dtype for dtype, op_type in _TYPES.items()}
 
 SERVED_TYPES = ("float32", "int32", "int64", "int16", "bool", "uint8", "strings")
 """Element types that an init net can hold."""

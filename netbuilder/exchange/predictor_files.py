@@ -40,7 +40,7 @@ _INPUTS, _OUTPUTS, _SHAPES, _WEIGHTS = (
     "predictor_weights",
 )
 
-_DATA_TYPES = {dtype: number for number, dtype in NUMPY_TYPES.items() if number != TensorProto.BYTE}
+_DATA_TYPES: dict[Any, Any] = {dtype: number for number, dtype in NUMPY_TYPES.items() if number != TensorProto.BYTE}
 
 
 def save_predictor(

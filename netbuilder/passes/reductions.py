@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from netbuilder.passes.devices import Devices, as_copies
 from netbuilder.proto import NetDef, OperatorDef
@@ -88,7 +89,7 @@ def nccl_broadcast(groups: Sequence[Group], devices: Devices, *, debug_info: str
     return _nccl("NCCLBroadcast", groups, devices, debug_info, root=0)
 
 
-def _nccl(op_type: str, groups: Sequence[Group], devices: Devices, debug_info: str, **args: int) -> NetDef:
+def _nccl(op_type: str, groups: Sequence[Group], devices: Devices, debug_info: str, **args: Any) -> NetDef:
     as_copies(groups, devices)
     net = NetDef()
     if len(devices) > 1:

@@ -63,6 +63,14 @@ def test_the_same_seed_gives_the_same_net_on_any_number_of_devices(devices):
         assert difference < 1e-5, name
 
 
+def test_net_type_and_workers_reach_the_net():
+    images = Images(np.zeros((4, 1, 8, 8), np.float32), np.int32([0, 1, 2, 1]))
+    options = parse(["--cpu", "--model=mlp", "--batch=2", "--devices=0,1", "--net-type=simple", "--device-workers=3"])
+    net = Run(options, images, images)._model.net.Proto()
+    assert net.type == "simple"
+    assert net.num_workers == 6
+
+
 @pytest.mark.parametrize(
     ("name", "size"), [("mlp", 8), ("lenet", 28), ("resnet8-cifar", 8), ("resnet18", 32), ("resnext50", 32)]
 )
@@ -124,6 +132,8 @@ def test_a_folder_that_lacks_a_file(tmp_path, capsys):
         (["--devices=0,0"], "each once"),
         (["--devices=a"], "ids with commas"),
         (["--epochs=0"], "must be greater than 0"),
+        (["--net-type=fast"], "unknown type 'fast'; the types are simple"),
+        (["--device-workers=0"], "must be greater than 0"),
         (["--policy=stepp"], "unknown policy 'stepp'"),
         (["--policy=step"], "--step-epochs"),
         (["--policy-arg=gamma"], "KEY=VALUE"),

@@ -10,6 +10,7 @@ from typing import Any
 from netbuilder.ops.rate_policies import POLICIES
 from netbuilder.optimizers import check_policy
 from netbuilder.proto import ArgumentError
+from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.training.nets import NETS
 
 __all__ = ["Options", "parse"]
@@ -35,6 +36,8 @@ class Options:
         policy, policy_args: how the rate changes over the iterations.
         momentum, weight_decay: of SGD.
         seed: of initial values and of the order of samples.
+        net_type: how the net is executed.
+        device_workers: upper bound of the threads that run the net, for each device.
         export: folder for the predictor, or None.
         check_export: evaluate it again in a new process.
     """
@@ -51,6 +54,8 @@ class Options:
     momentum: float
     weight_decay: float
     seed: int
+    net_type: str
+    device_workers: int
     export: str | None
     check_export: bool
     step_epochs: int | None = None
@@ -73,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     where = parser.add_argument_group("devices")
     where.add_argument("--cpu", action="store_true", help="replicas on the CPU; without it on GPUs")
     where.add_argument("--devices", default="0", metavar="IDS", help="ids, with commas between them (0)")
+    where.add_argument("--net-type", default="dag", metavar="TYPE", help=f"one of {', '.join(NET_TYPES)}")
+    where.add_argument("--device-workers", type=int, default=4, metavar="N",
+                       help="upper bound of the threads that run the net, for each device (4)")  # fmt: skip
     step = parser.add_argument_group("optimization")
     step.add_argument("--batch", type=int, default=64, help="samples a step, over all devices (64)")
     step.add_argument("--epochs", type=int, default=10, help="passes over the data (10)")
@@ -111,7 +119,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     options = Options(
         model=found.model, data=found.data, cpu=found.cpu, devices=devices, batch=found.batch, epochs=found.epochs,
         learning_rate=found.learning_rate, policy=found.policy, policy_args=policy_args, momentum=found.momentum,
-        weight_decay=found.weight_decay, seed=found.seed, export=found.export, check_export=found.check_export,
+        weight_decay=found.weight_decay, seed=found.seed, net_type=found.net_type,
+        device_workers=found.device_workers, export=found.export, check_export=found.check_export,
         step_epochs=found.step_epochs,
     )  # fmt: skip
     problem = _problem(options)
@@ -143,7 +152,9 @@ def _problem(options: Options) -> str | None:
         return (
             f"--batch: {options.batch} samples cannot be shared evenly by {len(options.devices)} devices; {below} can"
         )
-    for name in ("epochs", "learning_rate"):
+    if options.net_type not in NET_TYPES:
+        return f"--net-type: unknown type {options.net_type!r}; the types are {', '.join(NET_TYPES)}"
+    for name in ("epochs", "learning_rate", "device_workers"):
         if getattr(options, name) <= 0:
             return f"--{name.replace('_', '-')}: must be greater than 0, got {getattr(options, name)}"
     if options.check_export and not options.export:

@@ -89,6 +89,8 @@ class Run:
             forward_pass_builder_fun=forward,
             optimizer_builder_fun=update,
             devices=list(options.devices),
+            net_type=options.net_type,
+            num_threads_per_device=options.device_workers,
             cpu_device=options.cpu,
         )
         return model

@@ -12,8 +12,11 @@ __all__ = [
 ]
 
 
-class NetError(ValueError):
-    """A net, an operator or a call that builds one breaks a rule."""
+class NetError(ValueError, RuntimeError):
+    """A net, an operator or a call that builds one breaks a rule.
+
+    It is a RuntimeError, too: Caffe2's scripts expect one where a net cannot be created or run, or a blob fetched.
+    """
 
 
 class ArgumentError(NetError):
@@ -24,7 +27,7 @@ class ShapeError(NetError):
     """Shapes or types of an operator's inputs do not fit each other or its arguments."""
 
 
-class GradientError(NetError, RuntimeError):
+class GradientError(NetError):
     """A backward pass cannot be built."""
 
 

@@ -20,9 +20,10 @@ if _os.path.isfile(_os.path.join(_root, "setup.py")) and _os.path.isdir(_os.path
 
 # Public names by the module they live in. The imports below say the same to type checkers.
 _EXPORTS = {
+    "netbuilder.exchange": ["Predictor", "load_predictor", "save_predictor"],
     "netbuilder.graph": ["BlobReference", "DeviceScope", "ExecutionStep", "NameScope", "Net", "Plan"],
-    "netbuilder.model": ["ModelHelper", "brew"],
-    "netbuilder.parallel": ["Parallelize", "Parallelize_CPU", "Parallelize_GPU"],
+    "netbuilder.model": ["ModelHelper", "arg_scope", "brew"],
+    "netbuilder.parallel": ["ExtractPredictorNet", "Parallelize", "Parallelize_CPU", "Parallelize_GPU", "Replicas"],
     "netbuilder.proto": [
         "ArgumentError",
         "BlobError",
@@ -45,6 +46,9 @@ _ROOMS = frozenset(
 __all__ = ["__version__", *sorted(_HOME)]
 
 if TYPE_CHECKING:
+    from netbuilder.exchange import Predictor as Predictor
+    from netbuilder.exchange import load_predictor as load_predictor
+    from netbuilder.exchange import save_predictor as save_predictor
     from netbuilder.graph import BlobReference as BlobReference
     from netbuilder.graph import DeviceScope as DeviceScope
     from netbuilder.graph import ExecutionStep as ExecutionStep
@@ -52,10 +56,13 @@ if TYPE_CHECKING:
     from netbuilder.graph import Net as Net
     from netbuilder.graph import Plan as Plan
     from netbuilder.model import ModelHelper as ModelHelper
+    from netbuilder.model import arg_scope as arg_scope
     from netbuilder.model import brew as brew
+    from netbuilder.parallel import ExtractPredictorNet as ExtractPredictorNet
     from netbuilder.parallel import Parallelize as Parallelize
     from netbuilder.parallel import Parallelize_CPU as Parallelize_CPU
     from netbuilder.parallel import Parallelize_GPU as Parallelize_GPU
+    from netbuilder.parallel import Replicas as Replicas
     from netbuilder.proto import ArgumentError as ArgumentError
     from netbuilder.proto import BlobError as BlobError
     from netbuilder.proto import DeviceError as DeviceError

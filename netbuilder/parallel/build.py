@@ -56,7 +56,7 @@ class Request:
 
 def build(model: ModelHelper, request: Request) -> Replicas:
     """Add to ``model`` what ``request`` asks for; return the record, which the main net keeps."""
-    before = list(model.params)
+    before = model.GetAllParams("")
     losses = build_replicas(model, request.devices, request.build_input, request.build_forward, trains=request.trains)
     model.Validate()
     record = _group(model, request, before, losses)
@@ -93,16 +93,22 @@ def _group(
 ) -> Replicas:
     """Return the record of what the builders made."""
     devices = request.devices
-    outside = {param for param in before if devices.replica_of(str(param)) is None}
+    there = {param for param in before if devices.replica_of(str(param)) is None}
+    outside = [param for param in before if param in there]
+    if not request.trains:  # of a model whose parameters this one shares, those that it uses
+        read = {blob for op in model.net.Proto().op for blob in op.input}
+        outside = [param for param in outside if str(param) in read]
     shapes = initial_shapes(model.param_init_net.Proto())
-    inside = [param for param in model.params if param not in outside]
-    computed = [param for param in model.GetComputedParams("") if devices.replica_of(str(param)) is not None]
+    inside, computed = (
+        group_by_name(what, [param for param in params if param not in there], devices, shapes)
+        for what, params in (("parameter", model.params), ("computed parameter", model.GetComputedParams("")))
+    )
     return Replicas(
         devices=devices,
-        parameters=tuple(group_by_name("parameter", inside, devices, shapes)),
-        computed=tuple(group_by_name("computed parameter", computed, devices, shapes)),
+        parameters=tuple(inside),
+        computed=tuple(computed),
         losses=tuple(tuple(map(str, of_replica)) for of_replica in losses),
-        outside=tuple(str(param) for param in before if param in outside),
+        outside=tuple(map(str, outside)),
         shared=request.shared_model,
         broadcasts_computed=request.broadcasts_computed,
     )

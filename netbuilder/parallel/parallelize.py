@@ -97,15 +97,14 @@ def Parallelize(
     settings.check_model(model_helper_obj)
     settings.check_scope()
     settings.check_builders(
-        param_update_builder_fun,
-        optimizer_builder_fun,
         input_builder_fun=input_builder_fun,
         forward_pass_builder_fun=forward_pass_builder_fun,
+        param_update_builder_fun=param_update_builder_fun,
+        optimizer_builder_fun=optimizer_builder_fun,
         post_sync_builder_fun=post_sync_builder_fun,
         pre_grad_net_transformer_fun=pre_grad_net_transformer_fun,
         net_transformer_fun=net_transformer_fun,
     )
-    settings.check_builder("forward_pass_builder_fun", forward_pass_builder_fun, "model", "loss_scale")
     if optimize_gradient_memory and dynamic_memory_management:
         raise NetError("give optimize_gradient_memory or dynamic_memory_management, not both: one undoes the other")
     settings.refuse_later_arguments(

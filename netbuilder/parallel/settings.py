@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from netbuilder.graph.scope import CurrentDeviceScope
+from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope, CurrentNameScope
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.record import has_record
@@ -17,7 +17,6 @@ from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetError
 from netbuilder.runtime import NET_TYPES
 
 __all__ = [
-    "check_builder",
     "check_builders",
     "check_model",
     "check_net_type",
@@ -48,11 +47,16 @@ def check_model(model: Any) -> None:
 
 
 def check_scope() -> None:
-    """Refuse a device scope of another kind than the CPU around Parallelize: it would reach every operator.
+    """Refuse a name scope around Parallelize, and a device scope of another kind than the CPU: they reach all blobs.
 
     Raises:
         NetError: there is one.
     """
+    if CurrentNameScope():
+        raise NetError(
+            f"Parallelize was called inside NameScope({CurrentNameScope().rstrip(SEPARATOR)!r}); call it outside of "
+            "name scopes, blobs of replicas begin with gpu_0/ and the like"
+        )
     scope = CurrentDeviceScope()
     if scope is not None and scope.device_type != PROTO_CPU:
         text = " ".join(str(scope).split())
@@ -62,29 +66,35 @@ def check_scope() -> None:
         )
 
 
-def check_builders(update: Any, optimizer: Any, **others: Any) -> None:
-    """Refuse builders that cannot be called, and two for the update.
+_CALLED_WITH = {
+    "forward_pass_builder_fun": ("model", "loss_scale"),
+    "net_transformer_fun": ("model", "num_devices", "device_prefix", "device_type"),
+}
+_REQUIRED = ("input_builder_fun", "forward_pass_builder_fun")
+
+
+def check_builders(**builders: Any) -> None:
+    """Refuse builders that cannot be called as they will be, and two for the update.
 
     Raises:
-        NetError: both builders of the update are given.
+        NetError: both builders of the update are given, or one plainly takes other arguments.
         TypeError: one is not callable.
     """
-    if update is not None and optimizer is not None:
+    if builders["param_update_builder_fun"] is not None and builders["optimizer_builder_fun"] is not None:
         raise NetError(
             "give param_update_builder_fun (called once per device) or optimizer_builder_fun (called once), not both"
         )
-    given = {"param_update_builder_fun": update, "optimizer_builder_fun": optimizer, **others}
-    for name, builder in given.items():
-        required = name in ("input_builder_fun", "forward_pass_builder_fun")
-        if not callable(builder) and (builder is not None or required):
+    for name, builder in builders.items():
+        if callable(builder):
+            _check_signature(name, builder, _CALLED_WITH.get(name, ("model",)))
+        elif builder is not None or name in _REQUIRED:
             raise TypeError(f"{name} must be a function, got {builder!r}")
 
 
-def check_builder(name: str, builder: Callable[..., Any], *names: str) -> None:
-    """Raise NetError if ``builder`` plainly cannot take the arguments ``names``."""
+def _check_signature(name: str, builder: Callable[..., Any], names: Sequence[str]) -> None:
     try:
         signature = inspect.signature(builder)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # some functions in C have none
         return
     try:
         signature.bind(*names)

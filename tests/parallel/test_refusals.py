@@ -89,6 +89,9 @@ def test_both_builders_of_the_update():
 
 @pytest.mark.parametrize("name", ["param_update_builder_fun", "post_sync_builder_fun", "net_transformer_fun"])
 def test_builders_are_functions(name):
+    options = {} if name.startswith("param") else {"optimizer_builder_fun": SGD}
+    takes = "model, num_devices, device_prefix, device_type" if name == "net_transformer_fun" else "model"
+    refuses(NetError, rf"{name} is called with \({takes}\), but takes \(\)", **options, **{name: lambda: None})
     options = {name: "sgd"} if name.startswith("param") else {name: "sgd", "optimizer_builder_fun": SGD}
     refuses(TypeError, f"{name} must be a function, got 'sgd'", **options)
     refuses(TypeError, "forward_pass_builder_fun must be a function, got None", None)
@@ -177,6 +180,11 @@ def test_a_gpu_scope_around_the_call():
         parallelize([0, 1])
 
 
+def test_a_name_scope_around_the_call():
+    with NameScope("outer"):
+        refuses(NetError, r"called inside NameScope\('outer'\); call it outside of name scopes")
+
+
 def per_device(*builders):
     """Return a forward builder that builds another net on each device."""
     calls = iter(builders)
@@ -232,6 +240,16 @@ def test_a_parameter_under_no_replicas_scope():
         return mlp(model, loss_scale)
 
     refuses(NetError, "parameter 'mine/fc_w' was made by the builders, but under no replica's scope", forward)
+
+
+def test_a_computed_parameter_under_no_replicas_scope():
+    def forward(model, loss_scale):
+        mean = model.param_init_net.ConstantFill([], BlobReference("mean"), shape=[3])
+        model.AddParameter(mean, "COMPUTED_PARAM")
+        return mlp(model, loss_scale)
+
+    refuses(NetError, r"duplicate parameters \['mean'\]", forward)
+    refuses(NetError, "computed parameter 'mean' was made by the builders, but under no", forward, devices=[0])
 
 
 def test_a_parameter_that_the_init_net_does_not_make():

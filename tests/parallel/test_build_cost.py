@@ -1,0 +1,46 @@
+"""Building costs the same per operator, however many devices, and leaves garbage collection as it was."""
+
+import gc
+import time
+
+import pytest
+
+from netbuilder import parallel
+from netbuilder.model import ModelHelper
+from parallel_models import OPTIMIZERS, mlp, no_input, parallelize
+
+
+def per_operator(count):
+    began = time.process_time()
+    model, _ = parallelize(range(count), optimizer=OPTIMIZERS["momentum"])
+    return (time.process_time() - began) / model.net.op_len
+
+
+def test_the_cost_per_operator_does_not_grow():
+    few, many = (min(per_operator(count) for _ in range(3)) for count in (4, 64))
+    assert many < 2.5 * few
+
+
+@pytest.mark.parametrize("count", [1, 2, 16])
+def test_operators_grow_with_the_devices(count):
+    """Per parameter and device: its update, and a share of the reduction."""
+    model, record = parallelize(range(count))
+    per_device = len(["FC", "Relu", "FC", "SoftmaxWithLoss", "Scale"]) * 2 + 1  # forward, backward, seed
+    reduction = len(record.parameters) * count if count > 1 else 0
+    update = len(record.parameters) * count + len(["AtomicIter", "LearningRate"])
+    assert model.net.op_len == per_device * count + reduction + update
+
+
+def test_garbage_is_collected_again_afterwards():
+    assert gc.isenabled()
+    parallelize([0, 1])
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError):
+        parallel.Parallelize_CPU(ModelHelper("net"), no_input, lambda model, scale: 1 / 0, devices=[0, 1])
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        parallelize([0, 1], mlp)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -7,10 +7,10 @@ import importlib.util
 import inspect
 from pathlib import Path
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 import pytest
 
 import golden_data
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.ops.registry import CPU, find, operator_types, plain_kernel
 from suite import OperatorSuite
 

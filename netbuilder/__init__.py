@@ -22,7 +22,7 @@ if _os.path.isfile(_os.path.join(_root, "setup.py")) and _os.path.isdir(_os.path
 _EXPORTS = {
     "netbuilder.exchange": ["Predictor", "load_predictor", "save_predictor"],
     "netbuilder.graph": ["BlobReference", "DeviceScope", "ExecutionStep", "NameScope", "Net", "Plan"],
-    "netbuilder.model": ["ModelHelper", "arg_scope", "brew"],
+    "netbuilder.model": ["ModelHelper", "brew"],
     "netbuilder.parallel": ["ExtractPredictorNet", "Parallelize", "Parallelize_CPU", "Parallelize_GPU", "Replicas"],
     "netbuilder.proto": [
         "ArgumentError",
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from netbuilder.graph import Net as Net
     from netbuilder.graph import Plan as Plan
     from netbuilder.model import ModelHelper as ModelHelper
-    from netbuilder.model import arg_scope as arg_scope
     from netbuilder.model import brew as brew
     from netbuilder.parallel import ExtractPredictorNet as ExtractPredictorNet
     from netbuilder.parallel import Parallelize as Parallelize

@@ -11,7 +11,7 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetError
 from netbuilder.proto.arguments import make_device_option
 
-__all__ = ["Devices"]
+__all__ = ["Devices", "check_groups"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Devices:
         return tuple(scope + short_name for scope in self.scopes)
 
 
-def as_copies(groups: Sequence[Sequence[str]], devices: Devices) -> None:
+def check_groups(groups: Sequence[Sequence[str]], devices: Devices) -> None:
     """Raise NetError unless each group has one blob per device."""
     for group in groups:
         if len(group) != len(devices):

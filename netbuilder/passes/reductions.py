@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from netbuilder.passes.devices import Devices, as_copies
+from netbuilder.passes.devices import Devices, check_groups
 from netbuilder.proto import NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -49,7 +49,7 @@ def allreduce(
     Raises:
         NetError: a group has another number of blobs than there are devices.
     """
-    as_copies(groups, devices)
+    check_groups(groups, devices)
     net = NetDef()
     if len(devices) < 2:
         return net
@@ -69,7 +69,7 @@ def broadcast(groups: Sequence[Group], devices: Devices, *, debug_info: str = ""
 
     Args, Returns and Raises as for ``allreduce``. On GPUs each copy runs on the device that it writes to.
     """
-    as_copies(groups, devices)
+    check_groups(groups, devices)
     net = NetDef()
     for group in groups:
         _add_copies(net, group, devices, _note(debug_info, "broadcast", group, devices))
@@ -90,7 +90,7 @@ def nccl_broadcast(groups: Sequence[Group], devices: Devices, *, debug_info: str
 
 
 def _nccl(op_type: str, groups: Sequence[Group], devices: Devices, debug_info: str, **args: Any) -> NetDef:
-    as_copies(groups, devices)
+    check_groups(groups, devices)
     net = NetDef()
     if len(devices) > 1:
         for group in groups:
@@ -116,7 +116,7 @@ def gather_sparse(
     net = NetDef()
     joined = set() if joined is None else joined
     for indices, values in groups:
-        as_copies((indices, values), devices)
+        check_groups((indices, values), devices)
         if len(devices) < 2:
             continue
         stem = f"{indices[0]}:{devices.short_name(values[0])}"

@@ -1,5 +1,6 @@
 """A parallel model run: initialised, created and run; learning rates; what a checkpoint holds."""
 
+import textwrap
 import warnings
 
 import numpy as np
@@ -15,6 +16,7 @@ from netbuilder.proto import BlobError, NetError, TensorProtos
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace, default
 from parallel_models import OPTIMIZERS, Task, golden_parallel, mlp, no_input, parallelize, train
+from structure import differences
 
 
 def feed(record, workspace, samples=4):
@@ -214,10 +216,32 @@ def test_a_checkpoint_holds_tables_outside_and_no_data_that_the_init_net_fills()
     assert {"cpu_0/fc1_w_first_moment", "cpu_0/fc1_w_second_moment", "optimizer_iteration"} <= set(checkpoint(model))
 
 
-def test_a_checkpoint_of_caffe2_has_what_ours_has():
+def golden_builder(export):
+    space = {"brew": brew}
+    exec(textwrap.dedent(export.meta["source"][0]), space)
+    return space["build_convnet_dropout"]
+
+
+def test_golden_a_checkpoint_holds_what_caffe2s_holds():
     export = golden_data.export("extract_data_parallel")
-    assert any(name.endswith("_momentum") for name in export.arrays["checkpoint"])
-    assert not [name for name in export.arrays["checkpoint"] if name.startswith("cpu_1/")]
+    build = golden_builder(export)
+
+    def forward(model, loss_scale):
+        return [model.Scale(loss, scale=loss_scale) for loss in build(model, c=4, classes=5)]
+
+    model, _ = parallelize([0, 1], forward, OPTIMIZERS["momentum"])
+    assert checkpoint(model) == sorted(export.arrays["checkpoint"])
+
+
+def test_golden_an_evaluation_net_has_the_same_operators():
+    export = golden_data.export("extract_data_parallel")
+    build = golden_builder(export)
+    model = ModelHelper("extract_dp_test", init_params=False, arg_scope={"order": "NCHW"})
+    parallel.Parallelize_CPU(
+        model, no_input, lambda model, scale: build(model, c=4, classes=5, is_test=1), devices=[0, 1]
+    )
+    assert differences(model.net.Proto(), export.net("train_net")) == []
+    assert not model.param_init_net.Proto().op
 
 
 def test_scopes_are_stripped_from_names():

@@ -53,7 +53,8 @@ class _Concat(JoinArguments):
             )
         joined = len(xs) if self.add_axis else sum(x.shape[axis] for x in xs)
         shape = (*first.shape[:axis], joined, *first.shape[axis + (not self.add_axis) :])
-        return (first.with_shape(shape), TensorSpec((len(xs),), np.dtype(np.int32)))
+        extents = tuple(1 if self.add_axis else x.shape[axis] for x in xs)
+        return (first.with_shape(shape), TensorSpec((len(xs),), np.dtype(np.int32), known=extents))
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         d_inputs = [g.d_input(i) for i in range(len(g.op.input))]
@@ -79,9 +80,13 @@ class _Split(JoinArguments):
         return super().with_arity(n_in, n_out)
 
     def infer(self, x: TensorSpec, split: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        if split is not None:
+        extents = self.split if split is None else split.known
+        if extents is None:
             raise NotImplementedError(f"{self.type}: the second input says how X is cut, so no shape is known before")
-        return tuple(x.with_shape(shape) for shape in self.part_shapes(x, self.split))
+        return tuple(x.with_shape(shape) for shape in self.part_shapes(x, extents))
+
+    def static_for(self, x: TensorSpec, split: TensorSpec | None = None) -> bool:
+        return split is None or split.known is not None
 
     def part_shapes(self, x: TensorSpec, split: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return the shapes of the outputs; without ``split`` they are equal parts.

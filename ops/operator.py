@@ -30,11 +30,14 @@ class TensorSpec:
         shape: extents, in elements; () is a scalar.
         dtype: NumPy dtype; ``STRING`` (object) for tensors of strings.
         layout: None for plain row-major; else an engine's layout (hashable, see ``ops.contexts.Layout``).
+        known: the elements, where an operator that gives whole numbers (extents, a shape) knows them beforehand;
+            of no account when specs are compared.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     layout: Any = None
+    known: tuple[int, ...] | None = dataclasses.field(default=None, compare=False)
 
     @property
     def ndim(self) -> int:
@@ -121,6 +124,10 @@ class Operator:
         object.__setattr__(self, "n_in", n_in)
         object.__setattr__(self, "n_out", n_out)
         return self
+
+    def static_for(self, *inputs: TensorSpec) -> bool:
+        """Whether the output shapes follow from these specs; with a shape as input, from its ``known``."""
+        return not self.dynamic
 
     def check(self) -> None:
         """Raise ArgumentError if an argument is out of range; called once, by ``decode``."""

@@ -85,9 +85,13 @@ class Reshape(Operator):
         return tuple(shape)
 
     def infer(self, x: TensorSpec, shape: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        if shape is not None or self.shape is None:
+        asked = self.shape if shape is None else shape.known
+        if asked is None:
             raise ShapeError("Reshape: with a shape as input the result's is known only when the net runs")
-        return TensorSpec(self.target(x.shape, self.shape), x.dtype), TensorSpec((x.ndim,), _INT64)
+        return TensorSpec(self.target(x.shape, asked), x.dtype), TensorSpec((x.ndim,), _INT64, known=x.shape)
+
+    def static_for(self, x: TensorSpec, shape: TensorSpec | None = None) -> bool:
+        return shape is None or shape.known is not None
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         dx = g.d_input("X")
@@ -106,9 +110,9 @@ def reshape(op: Reshape, ctx: RunContext, x: Any, shape: Any = None) -> tuple[An
 
 @prepare(Reshape, device=CPU)
 def _prepare_reshape(op: Reshape, ctx: PlanContext, x: TensorSpec, *shape: TensorSpec) -> Prepared | None:
-    if op.dynamic or x.dtype == STRING:
+    if x.dtype == STRING:
         return None
-    return _prepare_moved(op, x, op.infer(x.plain), [np.array(x.shape, np.int64)])
+    return _prepare_moved(op, x, op.infer(x.plain, *shape), [np.array(x.shape, np.int64)])
 
 
 @dataclass(frozen=True)

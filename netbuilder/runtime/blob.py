@@ -87,6 +87,8 @@ class Blob:
         self, spec: TensorSpec, buffer: Any, location: Location = HOST, lazy: Callable[[], Any] | None = None
     ) -> None:
         """Make ``buffer`` the blob's value, or ``lazy`` what computes it in plain layout."""
+        if spec.known is not None:  # true of this run alone
+            spec = TensorSpec(spec.shape, spec.dtype, spec.layout)
         if buffer is not self.buffer or spec != self.spec or lazy is not self.lazy:
             self._generation.number += 1
         self.buffer, self.spec, self.location, self.lazy = buffer, spec, location, lazy

@@ -6,6 +6,7 @@ shapes, values (each write makes a new version), fusion, kernels with their layo
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -117,14 +118,14 @@ def _infer(net: Runner, start: int) -> tuple[list[tuple[TensorSpec, ...]], int]:
     specs: list[tuple[TensorSpec, ...]] = []
     for index in range(start, len(net.program)):
         instruction = net.program[index]
-        if instruction.op.dynamic:
-            return specs, index
         ins = []
         for name in instruction.inputs:
             spec = known.get(name)
             if spec is None:
                 spec = known[name] = _blob_spec(_blob(net, name, instruction)).plain
             ins.append(spec)
+        if not instruction.op.static_for(*ins):
+            return specs, index
         try:
             outs = tuple(instruction.op.infer(*ins))
         except NotImplementedError:
@@ -215,7 +216,7 @@ class _Steps:
             if spec is None:
                 step.outputs[j] = None
                 continue
-            value.spec = spec
+            value.spec = _knowing(spec, value.spec)
             value.producer = step
         _share(step)
         self.made.append(step)
@@ -253,6 +254,12 @@ class _Steps:
             self._values.append(copy)
             self.made.append(step)
         return copy
+
+
+def _knowing(spec: TensorSpec, inferred: TensorSpec | None) -> TensorSpec:
+    """Return the spec of a kernel's output with the elements that shape inference knows."""
+    known = inferred.known if inferred is not None else None
+    return spec if spec.known == known else dataclasses.replace(spec, known=known)
 
 
 class _Lanes:

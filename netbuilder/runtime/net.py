@@ -77,6 +77,7 @@ class RuntimeNet:
         self.setting = Setting(engines if engines is not None else workspace.engines, lanes, threads, fuse)
         self._plans: dict[int, list[Plan]] = {}
         self._current: dict[int, Plan | None] = {}
+        self._dynamic: dict[int, int] = {}  # operators that run by themselves -> generation for which that is known
         self._single: Plan | None = None
         self._contexts: dict[int, KernelContext] = {}
 
@@ -134,6 +135,7 @@ class RuntimeNet:
         """Compile again at the next run: a blob has been removed."""
         self._plans.clear()
         self._current.clear()
+        self._dynamic.clear()
         self._single = None
 
     def _run_once(self) -> None:
@@ -155,12 +157,12 @@ class RuntimeNet:
 
     def _plan_at(self, start: int) -> Plan | None:
         """Return the plan for the blobs as they are, from the operator ``start`` on; None: run it by itself."""
-        if self.program[start].op.dynamic:
-            return None
         current = self._current.get(start)
         generation = self.workspace.generation
         if current is not None and current.seen == generation.number:
             return current
+        if self._dynamic.get(start) == generation.number:
+            return None
         plans = self._plans.setdefault(start, [])
         for plan in plans:
             if plan.fits():
@@ -175,6 +177,8 @@ class RuntimeNet:
                 plans.pop(0)
             plans.append(made)
             made.take_over()
+        else:
+            self._dynamic[start] = generation.number
         self._current[start] = made
         return made
 

@@ -269,3 +269,41 @@ def test_a_replayed_step_allocates_no_arrays():
     tracemalloc.stop()
     grown = sum(d.size_diff for d in after.compare_to(before, "filename") if d.size_diff > 0)
     assert grown < 20_000, grown
+
+
+@pytest.mark.parametrize("engines", ENGINES)
+def test_shapes_that_an_operator_knows_beforehand_do_not_cut_the_plan(engines):
+    """Concat's extents and Reshape's old shape are inputs of their gradients, and known when the plan is made."""
+    net = net_of(
+        make_op("Concat", ["a", "b"], ["c", "extents"], axis=1),
+        make_op("Relu", ["c"], ["r"]),
+        make_op("Reshape", ["r"], ["flat", "old"], shape=[0, -1]),
+        make_op("Reshape", ["flat", "old"], ["back", "unused"]),
+        make_op("Split", ["back", "extents"], ["p", "q"], axis=1),
+        inputs=["a", "b"],
+    )
+    ws = Workspace(engines=engines)
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        ws.feed(name, np.zeros((1, 1, 1, 1), np.float32))
+    ws.create_net(net)
+    for n, first, second in ((2, 16, 32), (3, 5, 7), (2, 16, 32)):
+        a, b = (rng.standard_normal((n, c, 4, 4)).astype(np.float32) for c in (first, second))
+        ws.feed("a", a)
+        ws.feed("b", b)
+        ws.run_net("net")
+        np.testing.assert_array_equal(ws.fetch("p"), np.maximum(a, 0))
+        np.testing.assert_array_equal(ws.fetch("q"), np.maximum(b, 0))
+        assert ws.net("net")._single is not None, "the net was cut into several plans"
+
+
+@pytest.mark.parametrize("engines", ENGINES)
+def test_extents_fed_by_the_user_are_read_at_each_run(engines):
+    ws = Workspace(engines=engines)
+    ws.feed("x", np.arange(6, dtype=np.float32).reshape(1, 6))
+    ws.run_net_once(net_of(make_op("Concat", ["x", "x"], ["c", "extents"], axis=1), name="first", inputs=["x"]))
+    ws.create_net(net_of(make_op("Split", ["x", "extents"], ["p", "q"], axis=1), inputs=["x", "extents"]))
+    for extents in ([2, 4], [5, 1], [3, 3]):
+        ws.feed("extents", np.int32(extents))
+        ws.run_net("net")
+        assert [ws.fetch("p").shape[1], ws.fetch("q").shape[1]] == extents

@@ -122,10 +122,10 @@ def _constant(output: int, value: Any) -> Any:
 
 
 def split(op: Any, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Prepared | None:
-    """Prepare Split: whole -> parts; not where an input says how to cut."""
-    if op.add_axis or extents:
+    """Prepare Split: whole -> parts; an input that says how to cut has to be known beforehand, and is not read."""
+    if op.add_axis:
         return None
-    parts = op.infer(x.plain)
+    parts = op.infer(x.plain, *extents)
     axis = op.axis_in(x.ndim, x.shape)
     blocks = _blocks([x], x.plain, parts, axis)
     if blocks is None:
@@ -140,7 +140,7 @@ def split(op: Any, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Pre
             return None
         steps.append(Step(made, {c.SRC: In(0), c.DST: Out(i)}))
         start += part.shape[axis]
-    return prepared([whole], parts, steps)
+    return prepared([whole, *(None for _ in extents)], parts, steps)
 
 
 def copy(op: Any, ctx: PlanContext, x: TensorSpec, *like: TensorSpec) -> Prepared | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from netbuilder.passes.devices import Devices
 from netbuilder.passes.reductions import PeerAccess, broadcast
 
 __all__ = ["Request", "build"]
+
+_log = logging.getLogger("netbuilder")
 
 Builder = Callable[[ModelHelper], Any]
 
@@ -85,6 +88,16 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     elif model.init_params:
         _warn_of_initialisers(model)
     _finish(model, record, optimizer)
+    _log.info(
+        "model %r over %s: loss scale 1/%d, %d parameters each, %d outside, %d gradients exchanged by %s",
+        model.name,
+        record.devices,
+        len(record),
+        len(record.parameters),
+        len(record.outside),
+        len(record.gradients) if len(record) > 1 else 0,
+        "NCCL" if request.use_nccl else "sums and copies",
+    )
     return record
 
 

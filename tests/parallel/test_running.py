@@ -1,5 +1,6 @@
 """A parallel model run: initialised, created and run; learning rates; what a checkpoint holds."""
 
+import logging
 import textwrap
 import warnings
 
@@ -40,6 +41,12 @@ def test_one_device_has_the_same_calls_and_no_exchange():
     parallel.RunInitNet(model, workspace=workspace)
     parallel.RunNet(model, 3, workspace=workspace)
     assert iterations(workspace) == 3
+
+
+def test_the_log_says_what_was_built(caplog):
+    with caplog.at_level(logging.INFO, "netbuilder"):
+        parallelize([0, 3])
+    assert "over CPU 0, 3: loss scale 1/2, 4 parameters each, 0 outside, 4 gradients exchanged by sums" in caplog.text
 
 
 def test_the_default_workspace_serves_where_none_is_given():

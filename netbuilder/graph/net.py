@@ -23,6 +23,7 @@ from netbuilder.graph.net_names import net_names
 from netbuilder.graph.operators import build_operator
 from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import SEPARATOR
+from netbuilder.graph.seeding import seed_operators
 from netbuilder.graph.source import user_source
 from netbuilder.ops.python_op import python_arguments
 from netbuilder.ops.registry import is_registered, operator_types
@@ -68,6 +69,7 @@ class Net:
             raise TypeError(f"Net: needs a name or a NetDef, got {name_or_proto!r}")
         self._net = net
         self._blobs = BlobTable(net)
+        self._attributes: dict[str, list[Any]] = {}
 
     # -- the message ------------------------------------------------------------------------
 
@@ -104,6 +106,14 @@ class Net:
     def AddArgument(self, arg_name: str, arg_value: Any) -> None:
         """Give the net itself an argument, in the place of one of this name."""
         set_argument(self._net, arg_name, arg_value)
+
+    def add_attribute(self, name: str, obj: Any) -> None:
+        """Keep an object with the net, behind those that have this name already; copies do not have it."""
+        self._attributes.setdefault(name, []).append(obj)
+
+    def get_attributes(self, name: str) -> list[Any]:
+        """Return the objects kept under ``name``."""
+        return list(self._attributes.get(name, ()))
 
     # -- operators --------------------------------------------------------------------------
 
@@ -433,6 +443,16 @@ class Net:
     def RunAllOnMKL(self) -> None:
         """Set the device of the whole net to MKL-DNN, whose operators run on the CPU."""
         self._net.device_option.CopyFrom(DeviceOption(device_type=PROTO_MKLDNN))
+
+    def set_rand_seed(self, seed: int = 100, sequence_seed: bool = True, seed_on_op_def: bool = False) -> None:
+        """Give every operator a random seed: ``seed``, ``seed + 1``, ...; or all one; or each one of its own.
+
+        Args:
+            seed: of the first operator.
+            sequence_seed: count up from operator to operator.
+            seed_on_op_def: mix the seed with the operator's type and blobs; excludes ``sequence_seed``.
+        """
+        seed_operators(self._net, seed, in_sequence=sequence_seed, by_operator=seed_on_op_def)
 
 
 def _renaming(blobs: Mapping[Any, Any] | Iterable[Any], *, keep: bool) -> dict[str, str]:

@@ -80,6 +80,14 @@ class ExecutionStep:
         """Return the steps that the step consists of."""
         return list(self._substeps)
 
+    def get_net(self, name: str) -> Net | None:
+        """Return the net of this name that the step or one of its substeps runs, None if there is none."""
+        return next((net for net in self.Nets() if net.Name() == name), None)
+
+    def get_all_attributes(self, name: str) -> list[Any]:
+        """Return what the nets of the step and its substeps keep under ``name`` (``Net.add_attribute``)."""
+        return [obj for net in self.Nets() for obj in net.get_attributes(name)]
+
     def _check_mutable(self) -> None:
         if self._used:
             raise NetError(f"step {self.Name()!r}: is part of a plan or of another step and cannot be changed any more")
@@ -294,6 +302,10 @@ class Plan:
     def Steps(self) -> list[ExecutionStep]:
         """Return the plan's steps."""
         return list(self._steps)
+
+    def get_all_attributes(self, name: str) -> list[Any]:
+        """Return what the plan's nets keep under ``name`` (``Net.add_attribute``)."""
+        return [obj for net in self.Nets() for obj in net.get_attributes(name)]
 
     def AddNets(self, nets: Iterable[Net]) -> None:
         """Add nets that the plan's steps may name; one that it has already is passed over.

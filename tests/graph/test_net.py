@@ -229,6 +229,13 @@ def test_appending_costs_the_same_in_a_long_net():
     assert long < 100e-6  # about 10 us
 
 
+def test_attributes_of_a_net():
+    net = Net("n")
+    net.add_attribute("hook", 1)
+    net.add_attribute("hook", 2)
+    assert net.get_attributes("hook") == [1, 2] and net.get_attributes("none") == []
+
+
 def test_nets_as_arguments():
     inner, net = Net("inner"), Net("n")
     inner.Relu("x", "y")

@@ -133,3 +133,14 @@ def test_two_nets_of_one_name(nets):
     nets[1].Proto().name = "a"
     with pytest.raises(NetError, match="another net named 'a'"):
         plan.AddNets([nets[1]])
+
+
+def test_attributes_and_nets_are_found_through_steps():
+    first, second = Net("attributes_first"), Net("attributes_second")
+    first.add_attribute("loader", 1)
+    first.add_attribute("loader", 2)
+    second.add_attribute("loader", 3)
+    step = execution_step("outer", [execution_step("inner", [first]), execution_step("other", [second])])
+    assert step.get_net("attributes_second") is second and step.get_net("nowhere") is None
+    assert step.get_all_attributes("loader") == Plan(step).get_all_attributes("loader") == [1, 2, 3]
+    assert step.get_all_attributes("nothing") == []

@@ -30,9 +30,12 @@ from netbuilder.ops.registry import is_registered, operator_types
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
 
-__all__ = ["Net"]
+__all__ = ["Net", "operator_watchers"]
 
 PROTO_MKLDNN = 2
+
+operator_watchers: list[Callable[[OperatorDef], Any]] = []
+"""Functions called with each operator that is added to a net by its method; the immediate mode runs it."""
 
 
 class Net:
@@ -146,6 +149,8 @@ class Net:
         op = build_operator(op_type, read, written, user_source(2) if debug_info is None else debug_info, **kwargs)
         self._net.op.append(op)
         blobs.add_operator(read, written)
+        for watch in operator_watchers:
+            watch(op)
         if len(written) == 1:
             return BlobReference(written[0], self)
         return tuple(BlobReference(name, self) for name in written) if written else None

@@ -1,0 +1,1 @@
+"""A folder for PYTHONPATH: what Python runs in it at its start lets caffe2 stand for netbuilder.caffe2."""

@@ -1,0 +1,72 @@
+"""The immediate mode: every operator runs as it is added to a net, in a workspace apart."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.net import operator_watchers
+from netbuilder.proto import DeviceOption, OperatorDef
+from netbuilder.runtime import Workspace
+
+__all__ = [
+    "FeedImmediate",
+    "FetchImmediate",
+    "ImmediateBlobs",
+    "IsImmediate",
+    "RunOperatorImmediate",
+    "StartImmediate",
+    "StopImmediate",
+]
+
+_log = logging.getLogger("netbuilder")
+_workspace = Workspace()
+
+
+def IsImmediate() -> bool:
+    """Whether the immediate mode is on."""
+    return RunOperatorImmediate in operator_watchers
+
+
+def StartImmediate(i_know: bool = False) -> None:
+    """Run every operator as it is added to a net, in a workspace apart, until ``StopImmediate``.
+
+    It is for trying things out: what an operator reads must have been fed by ``FeedImmediate`` or made by those
+    before it.
+
+    Args:
+        i_know: leave out the reminder that nets are built for later.
+    """
+    if not IsImmediate():
+        operator_watchers.append(RunOperatorImmediate)
+    if not i_know:
+        _log.warning("immediate mode: operators run as they are added, in a workspace apart; StopImmediate ends it")
+
+
+def StopImmediate() -> None:
+    """End the immediate mode and forget its blobs."""
+    if IsImmediate():
+        operator_watchers.remove(RunOperatorImmediate)
+    _workspace.reset()
+
+
+def ImmediateBlobs() -> list[str]:
+    """Return the names of the blobs in the immediate mode's workspace."""
+    return _workspace.blobs()
+
+
+def RunOperatorImmediate(op: OperatorDef) -> None:
+    """Run an operator in the immediate mode's workspace."""
+    _workspace.run_operator_once(op)
+
+
+def FetchImmediate(name: Any) -> Any:
+    """Return the value of a blob of the immediate mode's workspace."""
+    return _workspace.fetch(blob_name(name))
+
+
+def FeedImmediate(name: Any, arr: Any, device_option: DeviceOption | None = None) -> bool:
+    """Set a blob of the immediate mode's workspace; returns True."""
+    _workspace.feed(blob_name(name), arr, device_option)
+    return True

@@ -1,0 +1,262 @@
+"""What ``workspace.C`` is: the names of Caffe2's extension that scripts touch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.blobs import Blob, TensorCPU, feed, from_record, to_record
+from netbuilder.caffe2.flags import GlobalInit as global_init
+from netbuilder.caffe2.workspaces import CreatedNet as Net
+from netbuilder.caffe2.workspaces import Workspace
+from netbuilder.data.db_reader import DATABASES
+from netbuilder.graph.blob import blob_name
+from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.ops.registry import operator_types
+from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, OperatorError, PlanDef, files
+from netbuilder.runtime import default
+from netbuilder.runtime.benchmark import benchmark_net as benchmark
+
+__all__ = [
+    "Blob",
+    "Net",
+    "TensorCPU",
+    "Workspace",
+    "benchmark_net",
+    "benchmark_net_once",
+    "blobs",
+    "create_blob",
+    "create_net",
+    "current_workspace",
+    "delete_net",
+    "deserialize_blob",
+    "feed_blob",
+    "fetch_blob",
+    "get_blob_size_bytes",
+    "global_init",
+    "has_blob",
+    "nearby_opnames",
+    "nets",
+    "num_cuda_devices",
+    "registered_dbs",
+    "registered_operators",
+    "reset_blob",
+    "run_net",
+    "run_net_once",
+    "run_operator_once",
+    "run_plan",
+    "serialize_blob",
+    "switch_workspace",
+    "workspaces",
+]
+
+has_hip_support = use_rocm = use_trt = is_asan = has_fbgemm = False
+
+# Known only once libraries are loaded.
+LAZY: dict[str, Callable[[], Any]] = {
+    "has_cuda_support": lambda: gpu_count() > 0,
+    "has_gpu_support": lambda: gpu_count() > 0,
+    "has_mkldnn": onednn.available,
+    "use_mkldnn": onednn.available,
+}
+
+__getattr__ = names_of(__name__, LAZY)
+
+
+def num_cuda_devices() -> int:
+    """Return how many NVIDIA GPUs can be used."""
+    return gpu_count()
+
+
+def registered_operators() -> list[str]:
+    """Return the types of all operators."""
+    return operator_types()
+
+
+def nearby_opnames(name: str) -> list[str]:
+    """Return types of operators whose names are like ``name``."""
+    return difflib.get_close_matches(name, operator_types(), n=5)
+
+
+def registered_dbs() -> list[str]:
+    """Return the types of databases that can be read."""
+    return sorted(DATABASES)
+
+
+# Workspaces.
+
+
+def workspaces() -> list[str]:
+    """Return the names of all workspaces."""
+    return default.names()
+
+
+def current_workspace() -> str:
+    """Return the name of the current workspace."""
+    return default.current_name()
+
+
+def switch_workspace(name: str, create_if_missing: bool | None = None) -> None:
+    """Make a workspace the current one.
+
+    Args:
+        name: which.
+        create_if_missing: make it if it is not there.
+
+    Raises:
+        NetError: there is none of this name.
+    """
+    default.switch(name, create=bool(create_if_missing))
+
+
+# Blobs.
+
+
+def blobs() -> list[str]:
+    """Return the names of the blobs in the current workspace."""
+    return default.workspace().blobs()
+
+
+def has_blob(name: Any) -> bool:
+    """Whether the current workspace has a blob of this name."""
+    return default.workspace().has(blob_name(name))
+
+
+def create_blob(name: Any) -> bool:
+    """Make an empty blob if there is none of this name; returns True."""
+    default.workspace().make(blob_name(name))
+    return True
+
+
+def reset_blob(name: Any) -> None:
+    """Take a blob's value away.
+
+    Raises:
+        BlobError: there is no such blob.
+    """
+    default.workspace().remove(blob_name(name))
+    create_blob(name)
+
+
+def feed_blob(name: Any, arg: Any, device_option: DeviceOption | None = None) -> bool:
+    """Set a blob of the current workspace; returns True."""
+    return feed(default.workspace(), blob_name(name), arg, device_option)
+
+
+def fetch_blob(name: Any) -> Any:
+    """Return the value of a blob.
+
+    Raises:
+        BlobError: there is no such blob, or it has no value.
+    """
+    return default.workspace().fetch(blob_name(name))
+
+
+def get_blob_size_bytes(name: Any) -> int:
+    """Return the bytes that a tensor's elements take.
+
+    Raises:
+        BlobError: there is no such blob, or it holds no tensor.
+    """
+    spec = default.workspace().spec(blob_name(name))
+    if spec is None:
+        raise BlobError(f"blob {blob_name(name)!r} holds no tensor, so it has no size")
+    return spec.nbytes
+
+
+def serialize_blob(name: Any) -> bytes:
+    """Return a tensor as a BlobProto's bytes."""
+    return to_record(default.workspace(), blob_name(name), blob_name(name))
+
+
+def deserialize_blob(name: Any, content: bytes) -> None:
+    """Set a blob to what a BlobProto's bytes hold."""
+    from_record(default.workspace(), blob_name(name), content)
+
+
+# Nets.
+
+
+def nets() -> list[str]:
+    """Return the names of the nets created in the current workspace."""
+    return default.workspace().nets()
+
+
+def create_net(net_def: Any, overwrite: bool = False) -> bool:
+    """Make a net ready to run; returns True.
+
+    Args:
+        net_def: a Net, a NetDef or its bytes.
+        overwrite: replace a net of this name.
+    """
+    default.workspace().create_net(_message(net_def, NetDef), overwrite)
+    return True
+
+
+def delete_net(name: str) -> bool:
+    """Forget a created net; returns True."""
+    default.workspace().delete_net(name)
+    return True
+
+
+def run_net(name: str, num_iter: int = 1, allow_fail: bool = False) -> bool:
+    """Run a created net.
+
+    Args:
+        name: of the net.
+        num_iter: how often.
+        allow_fail: return False, instead of raising, when an operator fails.
+    """
+    net = default.workspace().net(name)
+    try:
+        for _ in range(num_iter):
+            net.run()
+    except (NetError, OperatorError):
+        if not allow_fail:
+            raise
+        return False
+    return True
+
+
+def run_net_once(net_def: Any) -> bool:
+    """Run a net, given as Net, NetDef or bytes, that is not kept; returns True."""
+    default.workspace().run_net_once(_message(net_def, NetDef))
+    return True
+
+
+def run_operator_once(op_def: Any) -> bool:
+    """Run an operator, given as message or bytes; returns True."""
+    default.workspace().run_operator_once(_message(op_def, OperatorDef))
+    return True
+
+
+def run_plan(plan_def: Any) -> bool:
+    """Run a plan, given as Plan, PlanDef or bytes; returns True."""
+    default.workspace().run_plan(_message(plan_def, PlanDef))
+    return True
+
+
+def benchmark_net(name: Any, warmup_runs: int, main_runs: int, run_individual: bool) -> list[float]:
+    """Return the mean time of a run of a created net, in milliseconds, and that of each operator.
+
+    Args:
+        name: of the net.
+        warmup_runs: runs before those that are timed.
+        main_runs: runs that are timed.
+        run_individual: time the operators one by one, too; otherwise their times are 0.
+    """
+    return benchmark(default.workspace(), name, warmup_runs, main_runs, each_operator=run_individual)
+
+
+def benchmark_net_once(name: Any) -> float:
+    """Return the time of one run of a created net, in milliseconds."""
+    return benchmark(default.workspace(), name, 0, 1)[0]
+
+
+def _message(thing: Any, kind: type[Any]) -> Any:
+    if isinstance(thing, bytes):
+        return files.parse(thing, kind, allow_unknown=True)
+    return thing

@@ -1,0 +1,234 @@
+"""Nets, blobs, operators, plans and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.flags import GetGlobalInitArgs, GlobalInit
+from netbuilder.graph import (
+    IR,
+    BlobReference,
+    CreateOperator,
+    DeviceScope,
+    ExecutionStep,
+    GradientRegistry,
+    GradientSlice,
+    IsOperator,
+    NameScope,
+    Net,
+    Plan,
+    ScopedBlobReference,
+    ScopedName,
+    add_nets_in_order,
+    execution_step,
+    get_op_ids_in_path,
+    get_output_producers,
+    get_ssa,
+    get_undefined_blobs,
+    scoped_execution_step,
+    to_execution_step,
+)
+from netbuilder.graph.blob import blob_name
+from netbuilder.ops.python_op import python_arguments
+from netbuilder.ops.registry import CPU, GPU, prepared_kernels
+from netbuilder.passes.blob_devices import blob_devices
+from netbuilder.proto import PROTO_CUDA, NetDef, OperatorDef, TensorProto
+from netbuilder.proto import DeviceOption as _DeviceOption
+from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto.netbuilder_pb2 import PROTO_HIP
+
+__all__ = [
+    "IR",
+    "BlobReference",
+    "CreateOperator",
+    "CreatePythonOperator",
+    "DataType",
+    "DeviceOption",
+    "DeviceScope",
+    "ExecutionStep",
+    "GetGlobalInitArgs",
+    "GetIndexFromGradientList",
+    "GlobalInit",
+    "GradientRegistry",
+    "GradientSlice",
+    "InferBlobDevices",
+    "IsGPUDeviceType",
+    "IsOperator",
+    "IsOperatorWithEngine",
+    "NameScope",
+    "Net",
+    "Plan",
+    "RefreshRegisteredOperators",
+    "ScopedBlobReference",
+    "ScopedName",
+    "add_nets_in_order",
+    "device_equal",
+    "device_option_equal",
+    "execution_step",
+    "get_net_name",
+    "get_op_ids_in_path",
+    "get_output_producers",
+    "get_ssa",
+    "get_undefined_blobs",
+    "output_to_list",
+    "remap_input",
+    "scoped_execution_step",
+    "to_execution_step",
+]
+
+__getattr__ = names_of(__name__)
+
+
+class DataType:
+    """The types of elements, by the numbers that they have in TensorProto.
+
+    >>> DataType.FLOAT, DataType.INT64
+    (1, 10)
+    """
+
+    UNDEFINED = TensorProto.UNDEFINED
+    FLOAT = TensorProto.FLOAT
+    INT32 = TensorProto.INT32
+    BYTE = TensorProto.BYTE
+    STRING = TensorProto.STRING
+    BOOL = TensorProto.BOOL
+    UINT8 = TensorProto.UINT8
+    INT8 = TensorProto.INT8
+    UINT16 = TensorProto.UINT16
+    INT16 = TensorProto.INT16
+    INT64 = TensorProto.INT64
+    FLOAT16 = TensorProto.FLOAT16
+    DOUBLE = TensorProto.DOUBLE
+    ZERO_COLLISION_HASH = TensorProto.ZERO_COLLISION_HASH
+    REBATCHING_BUFFER = TensorProto.REBATCHING_BUFFER
+
+
+def DeviceOption(
+    device_type: int,
+    device_id: int = 0,
+    random_seed: int | None = None,
+    node_name: str | None = None,
+    numa_node_id: int | None = None,
+    extra_info: Sequence[str] | None = None,
+) -> _DeviceOption:
+    """Return a device.
+
+    Args:
+        device_type: ``caffe2_pb2.CPU`` or ``caffe2_pb2.CUDA``.
+        device_id: number of the GPU, or of the replica on the CPU.
+        random_seed: of the random operators placed on it.
+        node_name: the host, in nets for several.
+        numa_node_id: kept in the message.
+        extra_info: strings kept in the message.
+
+    >>> DeviceOption(1, 2).device_id
+    2
+    """
+    fields = {
+        "random_seed": random_seed,
+        "node_name": node_name,
+        "numa_node_id": numa_node_id,
+        "extra_info": extra_info,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    return make_device_option(device_type, device_id, **given)
+
+
+def IsGPUDeviceType(device_type: int) -> bool:
+    """Whether a device type is one of GPUs."""
+    return device_type in (PROTO_CUDA, PROTO_HIP)
+
+
+def IsOperatorWithEngine(op_type: str, engine: str) -> bool:
+    """Whether an operator is known and a library of this name serves it; "" and "DEFAULT" are any."""
+    if not IsOperator(op_type) or engine in ("", "DEFAULT"):
+        return IsOperator(op_type)
+    return any(kernel.engine == engine for device in (CPU, GPU) for kernel in prepared_kernels(op_type, device))
+
+
+def RefreshRegisteredOperators(trigger_lazy: bool = True) -> None:
+    """Do nothing: every operator is known from the start."""
+
+
+def CreatePythonOperator(
+    f: Any,
+    inputs: Any,
+    outputs: Any,
+    grad_f: Any = None,
+    pass_workspace: bool = False,
+    python_func_type: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> OperatorDef:
+    """Return an operator that runs Python code.
+
+    Args:
+        f, grad_f, python_func_type, pass_workspace: as for ``Net.Python``.
+        inputs, outputs: blobs.
+        args, kwargs: of ``CreateOperator``, behind the outputs.
+    """
+    arguments = python_arguments(f, grad_f, python_func_type, pass_workspace)
+    return CreateOperator("Python", inputs, outputs, *args, **arguments, **kwargs)
+
+
+def InferBlobDevices(net: Net) -> dict[str, _DeviceOption]:
+    """Return the device of each blob: that of the first operator that touches it."""
+    return blob_devices([net.Proto()])
+
+
+def GetIndexFromGradientList(g_list: Iterable[Any], name: Any) -> int | None:
+    """Return the place of a blob in a list of gradients, dense or sparse (its indices or values); None without."""
+    for index, gradient in enumerate(g_list):
+        if gradient == name or isinstance(gradient, tuple) and name in gradient:
+            return index
+    return None
+
+
+def get_net_name(netlike: Any) -> Any:
+    """Return the name of a net given as Net, NetDef or name; anything else comes back as it is."""
+    if isinstance(netlike, Net):
+        return netlike.Name()
+    return netlike.name if isinstance(netlike, NetDef) else netlike
+
+
+def output_to_list(op_output: Any) -> list[Any]:
+    """Return what an operator's call gave, a reference or several, as a list."""
+    return list(op_output) if isinstance(op_output, (list, tuple)) else [op_output]
+
+
+def remap_input(op: OperatorDef, blob_name_remapping: Mapping[Any, Any]) -> None:
+    """Rename inputs of an operator.
+
+    Args:
+        op: changed in place.
+        blob_name_remapping: old blob -> new blob.
+    """
+    names = {blob_name(old): blob_name(new) for old, new in blob_name_remapping.items()}
+    op.input[:] = [names.get(blob, blob) for blob in op.input]
+
+
+def device_equal(src: _DeviceOption, dst: _DeviceOption) -> bool:
+    """Whether two options name one device of one host."""
+    return _place(src) == _place(dst)
+
+
+def device_option_equal(
+    opt1: _DeviceOption | None,
+    opt2: _DeviceOption | None,
+    ignore_node_name: bool = True,
+    ignore_random_seed: bool = True,
+) -> bool:
+    """Whether two options agree, host and random seed aside where asked; None is no option."""
+    if not opt1 or not opt2:
+        return opt1 == opt2
+    return (
+        (opt1.device_type, opt1.device_id) == (opt2.device_type, opt2.device_id)
+        and (ignore_node_name or opt1.node_name == opt2.node_name)
+        and (ignore_random_seed or opt1.random_seed == opt2.random_seed)
+    )
+
+
+def _place(option: _DeviceOption) -> tuple[int, int, str]:
+    return option.device_type, option.device_id, option.node_name

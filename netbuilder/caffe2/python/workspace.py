@@ -1,0 +1,394 @@
+"""The current workspace: blobs fed and fetched, operators, nets and plans run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.flags import GlobalInit
+from netbuilder.caffe2.immediate import (
+    FeedImmediate,
+    FetchImmediate,
+    ImmediateBlobs,
+    IsImmediate,
+    RunOperatorImmediate,
+    StartImmediate,
+    StopImmediate,
+)
+from netbuilder.caffe2.predicting import Predictor
+from netbuilder.caffe2.python import _import_c_extension as C
+from netbuilder.data.tensor_records import NUMPY_TYPES
+from netbuilder.graph import ExecutionStep, Net, Plan, infer_shapes
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
+from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.ops.engines.peers import can_access_peer
+from netbuilder.ops.operator import TensorSpec, decode
+from netbuilder.ops.registry import find
+from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, TensorProto
+from netbuilder.runtime import default
+
+__all__ = [
+    "BenchmarkNet",
+    "BenchmarkNetOnce",
+    "Blobs",
+    "C",
+    "CreateBlob",
+    "CreateNet",
+    "CurrentWorkspace",
+    "DeserializeBlob",
+    "FeedBlob",
+    "FeedImmediate",
+    "FetchBlob",
+    "FetchBlobs",
+    "FetchImmediate",
+    "GetBlobSizeBytes",
+    "GetGpuPeerAccessPattern",
+    "GetNameScope",
+    "GetNetName",
+    "GetOperatorCost",
+    "GlobalInit",
+    "HasBlob",
+    "ImmediateBlobs",
+    "InferShapesAndTypes",
+    "IsImmediate",
+    "NumCudaDevices",
+    "NumGpuDevices",
+    "Predictor",
+    "RegisteredOperators",
+    "RemoveBlob",
+    "ResetBlob",
+    "ResetWorkspace",
+    "RootFolder",
+    "RunNet",
+    "RunNetOnce",
+    "RunOperatorImmediate",
+    "RunOperatorMultiple",
+    "RunOperatorOnce",
+    "RunOperatorsOnce",
+    "RunPlan",
+    "SerializeBlob",
+    "StartImmediate",
+    "StopImmediate",
+    "StringifyBlobName",
+    "StringifyNetName",
+    "StringifyProto",
+    "SwitchWorkspace",
+    "Workspace",
+    "WorkspaceGuard",
+    "Workspaces",
+]
+
+__getattr__ = names_of(__name__, C.LAZY)
+
+BenchmarkNet = C.benchmark_net
+BenchmarkNetOnce = C.benchmark_net_once
+Blobs = C.blobs
+CreateBlob = C.create_blob
+CurrentWorkspace = C.current_workspace
+DeserializeBlob = C.deserialize_blob
+GetBlobSizeBytes = C.get_blob_size_bytes
+HasBlob = C.has_blob
+NumCudaDevices = NumGpuDevices = C.num_cuda_devices
+RegisteredOperators = C.registered_operators
+ResetBlob = C.reset_blob
+SerializeBlob = C.serialize_blob
+SwitchWorkspace = C.switch_workspace
+Workspace = C.Workspace
+Workspaces = C.workspaces
+
+has_hip_support = is_asan = has_fbgemm = False
+GpuDeviceType = PROTO_CUDA
+
+_root_folders: dict[str, str] = {}
+
+
+# Names.
+
+
+def GetNameScope() -> str:
+    """Return the prefix of names made here."""
+    return CurrentNameScope()
+
+
+def StringifyBlobName(name: Any) -> str:
+    """Return the name of a blob given as a reference or string."""
+    return blob_name(name)
+
+
+def StringifyNetName(name: Any) -> str:
+    """Return the name of a net given as Net, NetDef or string.
+
+    Raises:
+        NetError: it is none of these.
+    """
+    if isinstance(name, (Net, NetDef, str, bytes)):
+        return GetNetName(name)
+    raise NetError(f"a net is named by a string, a Net or a NetDef, got {name!r}")
+
+
+def GetNetName(net: Any) -> str:
+    """Return the name of a net given as Net, NetDef or string."""
+    if isinstance(net, bytes):
+        return net.decode()
+    return net.Name() if isinstance(net, Net) else net.name if isinstance(net, NetDef) else net
+
+
+def StringifyProto(obj: Any) -> Any:
+    """Return the bytes of a message, or of what has one; strings and bytes come back as they are.
+
+    Raises:
+        NetError: it is none of these.
+    """
+    if isinstance(obj, (str, bytes)):
+        return obj
+    proto = obj.Proto() if hasattr(obj, "Proto") else obj
+    if not hasattr(proto, "SerializeToString"):
+        raise NetError(f"StringifyProto: needs a message, what has Proto(), or a string, got {obj!r}")
+    return proto.SerializeToString()
+
+
+# Workspaces.
+
+
+def ResetWorkspace(root_folder: str | None = None) -> bool:
+    """Remove all blobs and nets of the current workspace; returns True.
+
+    Args:
+        root_folder: what ``RootFolder`` gives from now on; None: the current directory.
+    """
+    default.reset()
+    _root_folders[default.current_name()] = os.fspath(root_folder) if root_folder is not None else "."
+    return True
+
+
+def RootFolder() -> str:
+    """Return the folder that ``ResetWorkspace`` was given for the current workspace."""
+    return _root_folders.get(default.current_name(), ".")
+
+
+@contextmanager
+def WorkspaceGuard(workspace_name: str) -> Iterator[None]:
+    """Use another workspace, made if it is not there, in the block; the one before is back after it."""
+    before = default.current_name()
+    default.switch(workspace_name, create=True)
+    try:
+        yield
+    finally:
+        default.switch(before)
+
+
+# Blobs.
+
+
+def FeedBlob(name: Any, arr: Any, device_option: DeviceOption | None = None) -> bool:
+    """Set a blob of the current workspace; returns True.
+
+    Args:
+        name: the blob, a reference or string, without scope.
+        arr: an array of any type, strings included; a string, bytes, a number or a TensorProto.
+        device_option: where it is to lie; None: on the device of the current device scope.
+
+    Raises:
+        NetError: arrays of this type cannot be fed.
+        DeviceError: the device is missing.
+    """
+    return C.feed_blob(name, arr, device_option or CurrentDeviceScope())
+
+
+def FetchBlob(name: Any) -> Any:
+    """Return the value of a blob: an array of its own, bytes, or the object.
+
+    Raises:
+        BlobError: there is no such blob, or it has no value.
+    """
+    return C.fetch_blob(name)
+
+
+def FetchBlobs(names: Iterable[Any]) -> list[Any]:
+    """Return the values of several blobs."""
+    return [C.fetch_blob(name) for name in names]
+
+
+def RemoveBlob(name: Any) -> None:
+    """Remove a blob.
+
+    Raises:
+        BlobError: there is no such blob.
+    """
+    default.workspace().remove(blob_name(name))
+
+
+class _BlobDict(MutableMapping[str, Any]):
+    """The blobs of the current workspace: ``blobs["x"]`` fetches, ``blobs["x"] = array`` feeds."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return FetchBlob(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        FeedBlob(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        RemoveBlob(key)
+
+    def __contains__(self, key: object) -> bool:
+        return HasBlob(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return FetchBlob(key) if key in self else default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(Blobs())
+
+    def __len__(self) -> int:
+        return len(Blobs())
+
+
+blobs = _BlobDict()
+
+
+# Operators, nets and plans.
+
+
+def CreateNet(net: Any, overwrite: bool = False, input_blobs: Iterable[Any] | None = None) -> bool:
+    """Take a snapshot of a net and make it ready to run; returns True.
+
+    Args:
+        net: a Net, a NetDef or its bytes.
+        overwrite: replace a net of this name.
+        input_blobs: blobs made empty before, so that the net may be created although they are fed later.
+
+    Raises:
+        NetError: a net of this name exists, or the net is wrong.
+    """
+    for name in input_blobs or ():
+        C.create_blob(name)
+    return C.create_net(net, overwrite)
+
+
+def RunNet(name: Any, num_iter: int = 1, allow_fail: bool = False) -> bool:
+    """Run a created net, given by name or as itself.
+
+    Args:
+        name: a string, a Net or a NetDef.
+        num_iter: how often.
+        allow_fail: return False, instead of raising, when an operator fails.
+
+    Returns:
+        True, or False if an operator failed and ``allow_fail`` is set.
+
+    Raises:
+        NetError: there is no such net, or an operator failed.
+    """
+    return C.run_net(StringifyNetName(name), num_iter, allow_fail)
+
+
+def RunNetOnce(net: Any) -> bool:
+    """Run a net that is not kept; returns True.
+
+    Args:
+        net: a Net, a NetDef or its bytes.
+    """
+    return C.run_net_once(net)
+
+
+def RunOperatorOnce(operator: Any) -> bool:
+    """Run one operator, given as message or bytes; returns True."""
+    return C.run_operator_once(operator)
+
+
+def RunOperatorsOnce(operators: Iterable[Any]) -> bool:
+    """Run operators one after the other; returns True."""
+    for operator in operators:
+        C.run_operator_once(operator)
+    return True
+
+
+def RunOperatorMultiple(operator: Any, num_runs: int) -> bool:
+    """Run one operator so many times; returns True."""
+    return RunOperatorsOnce([operator] * num_runs)
+
+
+def RunPlan(plan_or_step: Any) -> bool:
+    """Create the nets of a plan and run its steps; returns True.
+
+    Args:
+        plan_or_step: a Plan, a PlanDef or its bytes, or a single ExecutionStep.
+    """
+    return C.run_plan(Plan(plan_or_step) if isinstance(plan_or_step, ExecutionStep) else plan_or_step)
+
+
+# Shapes and costs.
+
+_DATA_TYPES = {dtype: number for number, dtype in NUMPY_TYPES.items() if number != TensorProto.BYTE}
+
+
+def InferShapesAndTypes(
+    nets: Iterable[Any],
+    blob_dimensions: Mapping[Any, Sequence[int]] | None = None,
+    nets_proto: bool = False,
+    blob_types: Mapping[Any, int] | None = None,
+) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """Infer the shapes and types of the blobs of nets that run in this order.
+
+    Args:
+        nets: Nets or NetDefs.
+        blob_dimensions: shapes of blobs that are there before; None: those of the current workspace.
+        nets_proto: accepted; the nets themselves tell what they are.
+        blob_types: their types, of ``DataType``; None: float32, or what the operators that read them take.
+
+    Returns:
+        Shape and type of each blob for which they could be inferred.
+
+    Raises:
+        NetError: types are given without shapes.
+        ShapeError: shapes contradict each other.
+    """
+    if blob_dimensions is None:
+        if blob_types:
+            raise NetError("InferShapesAndTypes: blob_types needs the shapes of the blobs in blob_dimensions")
+        workspace = default.workspace()
+        given: dict[str, Any] = {name: spec for name in workspace.blobs() if (spec := workspace.spec(name))}
+    else:
+        types = {blob_name(name): NUMPY_TYPES[number] for name, number in (blob_types or {}).items()}
+        given = {}
+        for name, shape in blob_dimensions.items():
+            dtype = types.get(blob_name(name))
+            given[blob_name(name)] = shape if dtype is None else TensorSpec(tuple(shape), dtype)
+    found = infer_shapes(nets, given)
+    shapes = {name: list(shape) for name, shape in found.shapes.items()}
+    return shapes, {name: _DATA_TYPES.get(dtype, TensorProto.UNDEFINED) for name, dtype in found.dtypes.items()}
+
+
+def GetOperatorCost(operator: OperatorDef, blobs: Sequence[Any]) -> tuple[int, int, int]:
+    """Return what one run of an operator costs: floating-point operations, bytes written, bytes read.
+
+    Args:
+        operator: the operator.
+        blobs: its inputs, in the current workspace.
+
+    Raises:
+        BlobError: one of them is not there, or no tensor.
+        ShapeError: they do not fit.
+    """
+    specs = [default.workspace().spec(blob_name(name)) for name in blobs]
+    inputs = [spec for spec in specs if spec is not None]
+    if len(inputs) != len(specs):
+        raise BlobError(f"GetOperatorCost: of {list(map(blob_name, blobs))}, some hold no tensor")
+    cls = decode(find(operator.type), operator)
+    outputs = cls.infer(*inputs)
+    return cls.flops(*inputs), sum(spec.nbytes for spec in outputs), sum(spec.nbytes for spec in inputs)
+
+
+# GPUs.
+
+
+def GetGpuPeerAccessPattern() -> np.ndarray[Any, Any]:
+    """Return a matrix of bools: whether GPU i can read the memory of GPU j."""
+    gpus = range(gpu_count())
+    return np.array([[can_access_peer(i, j) for j in gpus] for i in gpus])

@@ -1,0 +1,130 @@
+"""Workspaces and created nets as objects, as ``workspace.C`` gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.caffe2.blobs import Blob, Blobs, feed
+from netbuilder.graph import Net as GraphNet
+from netbuilder.graph import Plan
+from netbuilder.proto import DeviceOption, NetDef, NetError, OperatorDef, PlanDef
+from netbuilder.runtime import Workspace as NativeWorkspace
+from netbuilder.runtime import default
+
+__all__ = ["CreatedNet", "Workspace"]
+
+
+class CreatedNet:
+    """A net that a workspace is ready to run.
+
+    Args:
+        workspace, name: where it was created, and its name.
+    """
+
+    def __init__(self, workspace: NativeWorkspace, name: str) -> None:
+        self._workspace = workspace
+        self._name = name
+
+    def run(self) -> None:
+        """Run the net once."""
+        self._workspace.run_net(self._name)
+
+    def __repr__(self) -> str:
+        return f"<Net {self._name!r}>"
+
+
+class _Current(type):
+    @property
+    def current(cls) -> Workspace:
+        """The workspace that the functions of ``workspace`` use."""
+        return Workspace.of(default.workspace())
+
+
+class Workspace(metaclass=_Current):
+    """A workspace of its own.
+
+    What it does not have by Caffe2's names it has by those of ``netbuilder.runtime.Workspace``, which lies under it.
+
+    Args:
+        parent: not served: blobs are not shared between workspaces.
+
+    >>> ws = Workspace()
+    >>> ws.create_blob("x").feed(np.float32([1, -1]))
+    True
+    >>> ws.run(OperatorDef(type="Relu", input=["x"], output=["y"]))
+    >>> ws.blobs["y"].fetch().tolist()
+    [1.0, 0.0]
+    """
+
+    def __init__(self, parent: Any = None) -> None:
+        if parent is not None:
+            raise NotImplementedError(
+                "C.Workspace: workspaces inside others are not served; feed the blobs to both, or use one workspace"
+            )
+        self._native = NativeWorkspace()
+
+    @classmethod
+    def of(cls, native: NativeWorkspace) -> Workspace:
+        """Return a workspace of netbuilder under Caffe2's names."""
+        made = cls.__new__(cls)
+        made._native = native
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"Workspace has no attribute {name!r}")
+        return getattr(self._native, name)
+
+    def __repr__(self) -> str:
+        return repr(self._native)
+
+    @property
+    def blobs(self) -> Blobs:
+        """The blobs by name."""
+        return Blobs(self._native)
+
+    @property
+    def nets(self) -> dict[str, CreatedNet]:
+        """The created nets by name."""
+        return {name: CreatedNet(self._native, name) for name in self._native.nets()}
+
+    def create_blob(self, name: Any) -> Blob:
+        """Return the blob of this name, made empty if it is not there."""
+        self._native.make(str(name))
+        return Blob(self._native, str(name))
+
+    def has_blob(self, name: Any) -> bool:
+        """Whether there is a blob of this name."""
+        return self._native.has(name)
+
+    def feed_blob(self, name: Any, arr: Any, device_option: DeviceOption | None = None) -> bool:
+        """Set a blob; returns True."""
+        return feed(self._native, str(name), arr, device_option)
+
+    def fetch_blob(self, name: Any) -> Any:
+        """Return the value of a blob."""
+        return self._native.fetch(name)
+
+    def remove_blob(self, blob: Any) -> None:
+        """Remove a blob if it is there."""
+        if self._native.has(blob):
+            self._native.remove(blob)
+
+    def create_net(self, net: Any, overwrite: bool = False) -> CreatedNet:
+        """Make a net ready to run, and return what runs it."""
+        return CreatedNet(self._native, self._native.create_net(net, overwrite))
+
+    def run(self, obj: Any) -> None:
+        """Run an operator, a net or a plan once.
+
+        Raises:
+            NetError: it is none of these, or an operator failed.
+        """
+        if isinstance(obj, OperatorDef):
+            self._native.run_operator_once(obj)
+        elif isinstance(obj, (GraphNet, NetDef)):
+            self._native.run_net_once(obj)
+        elif isinstance(obj, (Plan, PlanDef)):
+            self._native.run_plan(obj)
+        else:
+            raise NetError(f"Workspace.run: runs an operator, a net or a plan, got {obj!r}")

@@ -1,7 +1,6 @@
 """Every operator knows the line of the user's program that made it."""
 
 import re
-import time
 
 from netbuilder.graph import CreateOperator, Net, user_source
 
@@ -47,11 +46,3 @@ def test_code_made_at_run_time():
     scope = {"user_source": user_source, "__name__": "made_up"}
     exec(compile("def f():\n    return user_source()", "/some/where/made_up.py", "exec"), scope)
     assert scope["f"]() == "made_up.py:2 in f"
-
-
-def test_it_is_cheap():
-    user_source()
-    start = time.perf_counter()
-    for _ in range(2000):
-        user_source()
-    assert (time.perf_counter() - start) / 2000 < 20e-6  # about 0.3 us; an unread cache costs 50 and more

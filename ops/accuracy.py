@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
-from netbuilder.ops.half import one_float_type
+from netbuilder.ops.half import one_float_type, require_one_float_type
 from netbuilder.ops.labels import check_label_spec
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
@@ -32,6 +32,7 @@ class Accuracy(Operator):
             raise ArgumentError(f"Accuracy: top_k must be at least 1, got {self.top_k}")
 
     def infer(self, p: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, P=p)
         require(p.ndim == 2, self, f"P must be (rows, classes), got shape {p.shape}")
         check_label_spec(self, label, p.shape[0])
         return (p.with_shape(()),)

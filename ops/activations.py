@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.half import one_float_type
+from netbuilder.ops.half import one_float_type, require_one_float_type
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
@@ -39,7 +39,7 @@ class Activation(Operator):
     inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind == "f", self, f"X must be of a floating type, got {x.dtype}")
+        require_one_float_type(self, X=x)
         return (x.plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -55,6 +55,7 @@ class ActivationGradient(Operator):
     inplace = ((1, 0),)
 
     def infer(self, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, Y=y, dY=dy)
         require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have one shape")
         return (dy.plain,)
 

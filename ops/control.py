@@ -65,7 +65,7 @@ class If(Operator):
         branches = [_Branch(net or NetDef(), d_outputs, g) for net in (self.then_net, self.else_net)]
         outer = {}  # forward input -> name of its gradient
         for i in range(1, self.n_in):
-            name = g.input(i)
+            name = g.op.input[i]  # which blobs are read, the gradients of the held nets tell
             if name not in outer and any(name in branch.gradients for branch in branches):
                 outer[name] = g.d_input(i)
         if not outer:

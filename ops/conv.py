@@ -16,7 +16,7 @@ from netbuilder.ops.conv_windows import (
     column_matrices,
     from_channels_first,
 )
-from netbuilder.ops.half import narrow, widen
+from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.operator import TensorSpec, require, spec_of
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -98,6 +98,7 @@ class ConvForward(ConvArguments):
     outputs = ("Y",)
 
     def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, W=w, b=b)
         y = x.with_shape(self.y_shape(x, w))
         if b is not None:
             m = self.channels_out(w)
@@ -122,6 +123,7 @@ class ConvBackward(ConvArguments):
     outputs = ("dW", "db_or_dX?", "dX?")
 
     def infer(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, W=w, dY=dy)
         shape = self.y_shape(x, w)
         require(dy.shape == shape, self, f"dY must have the shape of Y, {shape}, got {dy.shape}")
         results = (w.plain, x.plain) if self.no_bias else (w.plain, w.with_shape((self.channels_out(w),)), x.plain)

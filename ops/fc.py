@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.half import narrow, one_float_type, widen
+from netbuilder.ops.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
@@ -68,6 +68,7 @@ class _Forward(FCArguments):
     outputs = ("Y",)
 
     def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, W=w, b=b)
         _, n, _ = self.sizes(x, w)
         require(b.shape == (n,), self, f"b must have shape ({n},), one per row of the output, got {b.shape}")
         return (x.with_shape(self.y_shape(x, n)),)
@@ -87,6 +88,7 @@ class _Backward(FCArguments):
     outputs = ("dW", "db", "dX?")
 
     def infer(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, W=w, dY=dy)
         _, n, _ = self.sizes(x, w)
         shape = self.y_shape(x, n)
         require(dy.shape == shape, self, f"dY must have the shape of Y, {shape}, got {dy.shape}")

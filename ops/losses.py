@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.half import narrow, one_float_type, widen
+from netbuilder.ops.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.labels import Positions, check_label_spec, chosen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
@@ -58,6 +58,7 @@ class _RowLoss(Operator):
     outputs = ("Y",)
 
     def infer(self: Any, x: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
         return (x.with_shape((self.check_rows(x, label),)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -71,6 +72,7 @@ class _RowLossGradient(Operator):
     outputs = ("dX",)
 
     def infer(self: Any, x: TensorSpec, label: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, dY=dy)
         rows = self.check_rows(x, label)
         require(dy.size == rows, self, f"dY must have one number per row of X, {rows} in all, got shape {dy.shape}")
         return (x.plain,)
@@ -157,7 +159,7 @@ class AveragedLoss(Operator):
     outputs = ("Y",)
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind == "f", self, f"X must be of a floating type, got {x.dtype}")
+        require_one_float_type(self, X=x)
         return (x.with_shape(()),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import channel_axis, check_order
-from netbuilder.ops.half import narrow, widen
+from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -49,6 +49,7 @@ class LRN(LRNArguments):
     outputs = ("Y", "Y_scale?")
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
         require(x.ndim >= 2, self, f"X must have a batch and a channel axis at least, got shape {x.shape}")
         return (x.plain, x.plain)[: self.n_out]
 
@@ -68,6 +69,7 @@ class LRNGradient(LRNArguments):
     outputs = ("dX",)
 
     def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, Y=y, dY=dy)
         require(
             x.shape == y.shape == dy.shape,
             self,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.half import narrow, one_float_type, widen
+from netbuilder.ops.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import GradientError, OperatorDef
@@ -62,6 +62,7 @@ class MatMul(Operator):
         return (columns, rows) if transposed else (rows, columns)
 
     def infer(self, a: TensorSpec, b: TensorSpec, like: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, A=a, B=b)
         m, n, _ = self.sizes(a, b)
         if like is None:
             return (a.with_shape((m, n)),)
@@ -127,6 +128,7 @@ class BatchMatMul(Operator):
     broadcast: bool = False
 
     def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, A=a, B=b)
         require(a.ndim >= 2 and b.ndim >= 2, self, f"A and B must be matrices or stacks, got {a.shape} and {b.shape}")
         m, k = a.shape[-2:][:: -1 if self.trans_a else 1]
         k_b, n = b.shape[-2:][:: -1 if self.trans_b else 1]

@@ -10,7 +10,7 @@ from typing import Any
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import Geometry, WindowArguments, channel_axis, image_extents, image_shape
 from netbuilder.ops.conv_windows import channels_first, crop, from_channels_first, pad_images, padded_extents, taps
-from netbuilder.ops.half import narrow, widen
+from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.operator import TensorSpec, require, spec_of
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -69,6 +69,7 @@ class _Forward(PoolArguments):
     outputs = ("Y",)
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
         return (self.pooled(x),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -85,6 +86,7 @@ class _Backward(PoolArguments):
     outputs = ("dX",)
 
     def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, Y=y, dY=dy)
         shape = self.pooled(x).shape
         require(y.shape == shape, self, f"Y must have shape {shape} for X of shape {x.shape}, got {y.shape}")
         require(dy.shape == shape, self, f"dY must have the shape of Y, {shape}, got {dy.shape}")

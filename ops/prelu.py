@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import channel_axis, check_order
+from netbuilder.ops.half import require_one_float_type
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import GradientError, OperatorDef
@@ -50,6 +51,7 @@ class PRelu(PReluArguments):
     inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec, slope: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, slope=slope)
         self.check_slope(x, slope)
         return (x.plain,)
 
@@ -74,6 +76,7 @@ class PReluGradient(PReluArguments):
     outputs = ("dX", "dslope")
 
     def infer(self, y: TensorSpec, dy: TensorSpec, x: TensorSpec, slope: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, Y=y, dY=dy, X=x, slope=slope)
         require(y.shape == dy.shape == x.shape, self, f"Y {y.shape}, dY {dy.shape} and X {x.shape} must have one shape")
         self.check_slope(x, slope)
         return (x.plain, slope.plain)

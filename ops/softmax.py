@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.half import one_float_type
+from netbuilder.ops.half import one_float_type, require_one_float_type
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
@@ -39,6 +39,7 @@ class Softmax(Operator):
     axis: int = 1
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
         require(
             -x.ndim <= self.axis < x.ndim,
             self,
@@ -114,6 +115,7 @@ class SoftmaxGradient(Operator):
     axis: int = 1
 
     def infer(self, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, Y=y, dY=dy)
         require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have one shape")
         return (y.plain,)
 

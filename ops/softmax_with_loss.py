@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.half import narrow, one_float_type, widen
+from netbuilder.ops.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.labels import Positions, check_label_spec, chosen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
@@ -47,6 +47,7 @@ class LossArguments(Operator):
 
     def check_labels(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None) -> None:
         """Raise ShapeError unless label and weight fit X."""
+        require_one_float_type(self, X=x)
         rows, classes = self.matrix(x.shape)
         if self.label_prob:
             require(

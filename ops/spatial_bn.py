@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import channel_axis, check_order
-from netbuilder.ops.half import narrow, widen
+from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef
@@ -75,7 +75,9 @@ class SpatialBN(BNArguments):
     must_inplace = ((3, 1), (4, 2))
 
     def infer(self, x: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_channels(x, ("scale", "bias", "mean", "var", "sums", "sumsq"), others)
+        names = ("scale", "bias", "mean", "var", "sums", "sumsq")
+        require_one_float_type(self, single_beside_half=True, X=x, **dict(zip(names, others)))
+        self.check_channels(x, names, others)
         if self.num_batches > 1 and not self.is_test:
             require(
                 len(others) == 6,
@@ -120,6 +122,7 @@ class SpatialBNGradient(BNArguments):
     inplace = ((5, 1), (6, 2))
 
     def infer(self, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, single_beside_half=True, X=x, scale=scale, dY=dy)
         require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
         names = ("scale", "mean", "inv_std", "dscale_sum", "dbias_sum")
         self.check_channels(x, names, (scale, *others))

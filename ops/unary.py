@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.half import require_one_float_type
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
@@ -59,6 +60,7 @@ class UnaryGradient(Operator):
     outputs = ("dX",)
 
     def infer(self, first: TensorSpec, second: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, **dict(zip(self.inputs, (first, second))))
         names = " and ".join(self.inputs)
         require(first.shape == second.shape, self, f"{names} must have one shape, got {first.shape}, {second.shape}")
         return (first.plain,)

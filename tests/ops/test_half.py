@@ -1,4 +1,4 @@
-"""Half precision: operators take float16, calculate in float32 and give float16."""
+"""Floating types: float16 in gives float16 out, calculated in float32; types are not mixed, whole numbers no input."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.losses import AveragedLoss, LabelCrossEntropy
 from netbuilder.ops.lrn import LRN
 from netbuilder.ops.matmul import BatchMatMul, MatMul
+from netbuilder.ops.operator import TensorSpec
 from netbuilder.ops.pool import AveragePool, AveragePoolGradient, MaxPool, MaxPoolGradient
+from netbuilder.ops.prelu import PRelu
 from netbuilder.ops.softmax import Softmax
 from netbuilder.ops.softmax_with_loss import SoftmaxWithLoss
 from netbuilder.ops.spatial_bn import SpatialBN
+from netbuilder.proto import ShapeError
 
 CASES = [
     (Conv(pad=1), [(2, 3, 5, 5), (4, 3, 3, 3), (4,)], 1),
@@ -76,3 +79,20 @@ def test_widen_and_narrow():
     half, single = np.ones(2, np.float16), np.ones(2, np.float32)
     assert widen(half).dtype == np.float32 and widen(single) is single
     assert narrow(single, half).dtype == np.float16 and narrow(single, single) is single
+
+
+MIXED = [case for case in CASES if not isinstance(case[0], ChannelStats)]
+MIXED += [(PRelu(), [(2, 3), (3,)], 1), (SpatialBN(is_test=True), [(2, 3, 4), (3,), (3,), (3,), (3,)], 1)]
+
+
+@pytest.mark.parametrize("op, shapes, n_out", MIXED, ids=lambda v: getattr(v, "type", None))
+def test_inputs_are_of_one_floating_type(op, shapes, n_out):
+    op.with_arity(len(shapes), n_out)
+    names = [name.rstrip("?") for name in op.inputs]
+    for slot in range(len(shapes)):
+        for other in ["float64", "int32"] if len(shapes) > 1 else ["int32"]:
+            dtypes = [np.dtype(other if i == slot else "float32") for i in range(len(shapes))]
+            specs = [TensorSpec(shape, dtype) for shape, dtype in zip(shapes, dtypes)]
+            with pytest.raises(ShapeError, match=f"{op.type}: must have inputs of one floating type, got .*") as caught:
+                op.infer(*specs)
+            assert f"{names[slot]} {other}" in str(caught.value) and "Cast" in str(caught.value)

@@ -54,7 +54,7 @@ class _Given(Fill):
             if kind == STRING:
                 if not all(isinstance(v, (bytes, str)) for v in values):
                     raise TypeError
-                vector = np.empty(len(values), object)
+                vector: np.ndarray[Any, Any] = np.empty(len(values), object)
                 vector[:] = [v.encode() if isinstance(v, str) else v for v in values]
                 return vector
             vector = np.array(values)

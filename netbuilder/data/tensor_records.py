@@ -94,7 +94,8 @@ def _store(proto: TensorProto, values: Array, name: str) -> None:
             raise NetError(f"tensor {name!r}: an array of objects must hold strings or bytes only") from None
     else:
         whole = values.view(np.uint16) if values.dtype == np.float16 else values
-        proto.int32_data.extend(whole.astype(np.int32).tolist())
+        numbers: Any = whole.astype(np.int32).tolist()
+        proto.int32_data.extend(numbers)
 
 
 def _varint(number: int) -> bytes:

@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+import typing
 
 import pytest
 
@@ -211,6 +212,8 @@ def test_exports_exist_and_are_described(module):
     for name in exports:
         assert hasattr(loaded, name), f"__all__ lists {name!r}, which the module does not have"
         value = getattr(loaded, name)
+        if typing.get_origin(value) is not None:
+            continue  # an alias of a type; Python 3.10 takes it for a class
         if inspect.isfunction(value) or inspect.isclass(value):
             assert own_docstring(value), f"{name} has no docstring"
 

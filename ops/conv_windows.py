@@ -119,7 +119,7 @@ def accumulate(xp: Any, columns: Any, extents: Sequence[int], geometry: Geometry
     parts = columns.reshape(n, channels, *geometry.kernel, *small)
     padded = xp.zeros((n, channels, *padded_extents(extents, geometry)), columns.dtype)
     for place, index in taps(geometry, small):
-        padded[index] += parts[(slice(None), slice(None), *place)]
+        padded[index] += parts[(slice(None), slice(None)) + place]
     return crop(xp, padded, extents, geometry)
 
 

@@ -198,7 +198,9 @@ def test_calls_allocate_no_arrays(op_type, threads):
         bound.call()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 4096, f"{peak} bytes at a time"
+    # NumPy before 2.3 takes a buffer of 8 kB, no array, to add up along an axis.
+    limit = 4096 if np.lib.NumpyVersion(np.__version__) >= "2.3.0" else 12288
+    assert peak < limit, f"{peak} bytes at a time"
 
 
 @pytest.mark.parametrize(

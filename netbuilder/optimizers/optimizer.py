@@ -14,9 +14,11 @@ from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceOption, TensorProto
 
 __all__ = [
     "ITERATION",
+    "ITERATION_MUTEX",
     "AuxOptimizerParams",
     "Optimizer",
     "constant",
+    "iteration_counter",
     "one",
     "refuse",
     "reset_optimizer_instance_count",
@@ -25,7 +27,8 @@ __all__ = [
 ITERATION = "optimizer_iteration"
 """The blob that counts iterations, int64, shape (1,), on the CPU; shared by all optimizers of a net."""
 
-_MUTEX = "iteration_mutex"
+ITERATION_MUTEX = "iteration_mutex"
+"""The blob of the mutex that counting takes."""
 
 _instances: Counter[str] = Counter()
 
@@ -130,7 +133,7 @@ class Optimizer:
         known = net.BlobIsDefined(rate)
         if not known:
             check_policy(abs(base_learning_rate), policy, kwargs)
-        iteration = _iteration(net, param_init_net, iter_val)
+        iteration = iteration_counter(net, param_init_net, iter_val)
         if not known:
             rate = net.LearningRate([iteration], name, base_lr=float(base_learning_rate), policy=policy, **kwargs)
         return self._scaled(net, rate), iteration
@@ -210,9 +213,18 @@ def constant(param_init_net: Net, name: str, value: float) -> BlobReference:
     return blob
 
 
-def _iteration(net: Net, param_init_net: Net, first: int) -> BlobReference:
-    """Return the counter of iterations, which ``net`` counts up once a run."""
-    counter, mutex = BlobReference(ScopedName(ITERATION), net), BlobReference(ScopedName(_MUTEX), net)
+def iteration_counter(
+    net: Net, param_init_net: Net, first: int = 0, *, counter: Any = ITERATION, mutex: Any = ITERATION_MUTEX
+) -> BlobReference:
+    """Return the counter of iterations, which ``net`` counts up once a run; make it if it is not there.
+
+    Args:
+        net: counts.
+        param_init_net: gets the first value.
+        first: what the count starts from.
+        counter, mutex: the blobs, under the current name scope: int64 of shape (1,), and what locks it.
+    """
+    counter, mutex = BlobReference(ScopedName(counter), net), BlobReference(ScopedName(mutex), net)
     if net.BlobIsDefined(counter):
         return counter
     with DeviceScope(DeviceOption(device_type=PROTO_CPU, device_id=0, extra_info=["device_type_override:cpu"])):

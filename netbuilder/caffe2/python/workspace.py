@@ -198,7 +198,7 @@ def FeedBlob(name: Any, arr: Any, device_option: DeviceOption | None = None) -> 
         NetError: arrays of this type cannot be fed.
         DeviceError: the device is missing.
     """
-    return C.feed_blob(name, arr, device_option or CurrentDeviceScope())
+    return C.feed_blob(name, arr, CurrentDeviceScope() if device_option is None else device_option)
 
 
 def FetchBlob(name: Any) -> Any:

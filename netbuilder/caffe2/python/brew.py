@@ -1,0 +1,21 @@
+"""Layer helpers: ``brew.conv(model, ...)``; all of ``netbuilder.model.brew``, with what is registered later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.model import brew as _brew
+from netbuilder.model.brew import Register, arg_scope, has_helper
+
+__all__ = ["Register", "arg_scope", "has_helper"]
+
+_missing = names_of(__name__)
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_brew, name) if has_helper(name) else _missing(name)
+
+
+def __dir__() -> list[str]:
+    return dir(_brew)

@@ -1,0 +1,7 @@
+"""Layer helpers as plain functions, without the arguments of scopes."""
+
+from netbuilder.caffe2.absent import names_of
+
+__all__: list[str] = []
+
+__getattr__ = names_of(__name__)

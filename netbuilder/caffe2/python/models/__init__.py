@@ -1,0 +1,7 @@
+"""Nets built by one call."""
+
+from netbuilder.caffe2.absent import names_of
+
+__all__: list[str] = []
+
+__getattr__ = names_of(__name__)

@@ -1,0 +1,7 @@
+"""Predictors in files."""
+
+from netbuilder.caffe2.absent import names_of
+
+__all__: list[str] = []
+
+__getattr__ = names_of(__name__)

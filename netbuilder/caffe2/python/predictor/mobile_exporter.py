@@ -1,0 +1,31 @@
+"""A net and its parameters as a pair of nets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.exchange.fills import fill_operator
+from netbuilder.exchange.mobile_exporter import Export, message_of
+from netbuilder.graph.blob import blob_name
+
+__all__ = ["Export", "add_tensor"]
+
+__getattr__ = names_of(__name__)
+
+
+def add_tensor(net: Any, name: Any, blob: Any) -> None:
+    """Append an operator that fills blob ``name`` with an array.
+
+    Args:
+        net: a Net or NetDef.
+        name: the blob, without scope.
+        blob: the array, of a type that an init net holds; bytes are a scalar string.
+
+    Raises:
+        ArgumentError: an init net cannot hold elements of this type.
+    """
+    value = np.array(blob, object) if isinstance(blob, (str, bytes)) else blob
+    message_of(net).op.append(fill_operator(blob_name(name), value))

@@ -1,0 +1,247 @@
+"""Arguments, tensors and messages converted; small helpers of scripts."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import pdb
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError, Message
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.python import workspace
+from netbuilder.data import proto_to_tensor, tensor_to_proto
+from netbuilder.graph import BlobReference, Net
+from netbuilder.optimizers.optimizer import ITERATION, ITERATION_MUTEX, iteration_counter
+from netbuilder.proto import Argument, NetError, OperatorDef, TensorProto, files
+from netbuilder.proto.arguments import argument_value, make_argument
+
+__all__ = [
+    "ArgsToDict",
+    "BuildUniqueMutexIter",
+    "Caffe2TensorToNumpyArray",
+    "ConvertProtoToBinary",
+    "DebugMode",
+    "EnumClassKeyVals",
+    "GetContentFromProto",
+    "GetContentFromProtoString",
+    "MakeArgument",
+    "NCHW2NHWC",
+    "NHWC2NCHW",
+    "NumpyArrayToCaffe2Tensor",
+    "OpAlmostEqual",
+    "ResetBlobs",
+    "TryReadProtoWithClass",
+    "debug",
+    "raiseIfNotEqual",
+]
+
+OPTIMIZER_ITERATION_NAME = ITERATION
+ITERATION_MUTEX_NAME = ITERATION_MUTEX
+
+_log = logging.getLogger("netbuilder")
+
+__getattr__ = names_of(__name__)
+
+
+# Arguments and tensors.
+
+
+def MakeArgument(key: str, value: Any) -> Argument:
+    """Return the argument ``key`` that holds ``value``.
+
+    Raises:
+        ArgumentError: an argument cannot hold it.
+
+    >>> MakeArgument("pads", [1, 2]).ints
+    [1, 2]
+    """
+    return make_argument(key, value)
+
+
+def ArgsToDict(args: Iterable[Argument]) -> dict[str, Any]:
+    """Return what arguments hold, by name; strings as bytes, None for one without a value.
+
+    >>> ArgsToDict([MakeArgument("order", "NCHW")])
+    {'order': b'NCHW'}
+    """
+    return {argument.name: argument_value(argument) for argument in args}
+
+
+def NumpyArrayToCaffe2Tensor(arr: Any, name: str | None = None) -> TensorProto:
+    """Return an array as a message.
+
+    Raises:
+        NetError: its type has no counterpart in TensorProto.
+    """
+    return tensor_to_proto(arr, name or "")
+
+
+def Caffe2TensorToNumpyArray(tensor: TensorProto) -> np.ndarray[Any, Any]:
+    """Return the array that a message holds.
+
+    Raises:
+        ParseError: the message is no whole tensor.
+    """
+    return proto_to_tensor(tensor)
+
+
+def NCHW2NHWC(tensor: Any) -> Any:
+    """Return a view of an array with its channels, axis 1, as the last axis.
+
+    >>> NCHW2NHWC(np.zeros((1, 2, 3, 4))).shape
+    (1, 3, 4, 2)
+    """
+    return np.moveaxis(tensor, 1, -1)
+
+
+def NHWC2NCHW(tensor: Any) -> Any:
+    """Return a view of an array with its channels, the last axis, as axis 1.
+
+    >>> NHWC2NCHW(np.zeros((1, 3, 4, 2))).shape
+    (1, 2, 3, 4)
+    """
+    return np.moveaxis(tensor, -1, 1)
+
+
+# Messages.
+
+
+def TryReadProtoWithClass(cls: type[Any], s: bytes | str) -> Any:
+    """Return the message of class ``cls`` that text, or else bytes, hold.
+
+    Raises:
+        ParseError: neither reading gives one.
+    """
+    data = s if isinstance(s, bytes) else s.encode()
+    message = cls()
+    try:
+        text_format.Parse(data, message)
+        return message
+    except (text_format.ParseError, UnicodeDecodeError):
+        return files.parse(data, cls, allow_unknown=True)
+
+
+def GetContentFromProto(obj: Message, function_map: Mapping[type[Any], Callable[[Any], Any]]) -> Any:
+    """Return what the function for a message's class makes of it; None if there is none for it."""
+    for cls, function in function_map.items():
+        if type(obj) is cls:
+            return function(obj)
+    return None
+
+
+def GetContentFromProtoString(s: bytes | str, function_map: Mapping[type[Any], Callable[[Any], Any]]) -> Any:
+    """Return what the first function makes of a serialised message whose class can read it.
+
+    Raises:
+        DecodeError: no class can.
+    """
+    for cls, function in function_map.items():
+        try:
+            obj = TryReadProtoWithClass(cls, s)
+        except NetError:
+            continue
+        return function(obj)
+    raise DecodeError(f"the bytes hold none of {[cls.__name__ for cls in function_map]}")
+
+
+def ConvertProtoToBinary(proto_class: type[Any], filename: str, out_filename: str) -> None:
+    """Read a message from a text or binary file and write it to a binary one."""
+    with open(filename, "rb") as file:
+        files.save(out_filename, TryReadProtoWithClass(proto_class, file.read()))
+
+
+def OpAlmostEqual(op_a: OperatorDef, op_b: OperatorDef, ignore_fields: Iterable[str] | str | None = None) -> bool:
+    """Whether two operators are equal but for some fields.
+
+    Args:
+        op_a, op_b: the operators, unchanged.
+        ignore_fields: names of fields of OperatorDef; None: ``debug_info``, where they were made.
+    """
+    ignored = ["debug_info"] if ignore_fields is None else ignore_fields
+    pair = []
+    for op in (op_a, op_b):
+        copy = OperatorDef()
+        copy.CopyFrom(op)
+        for field in [ignored] if isinstance(ignored, str) else ignored:
+            copy.ClearField(field)  # type: ignore[arg-type]
+        pair.append(copy)
+    return pair[0] == pair[1]
+
+
+# The rest.
+
+
+def EnumClassKeyVals(cls: type[Any]) -> dict[str, str]:
+    """Return the attributes of a class that are strings."""
+    return {k: v for k in dir(cls) if not k.startswith("__") and isinstance(v := getattr(cls, k), str)}
+
+
+def raiseIfNotEqual(a: Any, b: Any, msg: str) -> None:
+    """Raise an exception with ``msg`` and both values if they differ."""
+    if a != b:
+        raise NetError(f"{msg}. {a!r} != {b!r}")
+
+
+def ResetBlobs(blobs: Iterable[Any]) -> None:
+    """Take the values of blobs in the current workspace away.
+
+    Raises:
+        BlobError: one is not there.
+    """
+    for blob in blobs:
+        workspace.ResetBlob(blob)
+
+
+def BuildUniqueMutexIter(
+    init_net: Net, net: Net, iter: Any = None, iter_mutex: Any = None, iter_val: int = 0
+) -> BlobReference:
+    """Return a counter that ``net`` counts up once a run; made on the CPU if it is not there.
+
+    Args:
+        init_net: gets its first value.
+        net: counts.
+        iter: the blob; None: the one that optimizers count in.
+        iter_mutex: the blob of its lock.
+        iter_val: what the count starts from.
+    """
+    return iteration_counter(
+        net,
+        init_net,
+        iter_val,
+        counter=ITERATION if iter is None else iter,
+        mutex=ITERATION_MUTEX if iter_mutex is None else iter_mutex,
+    )
+
+
+class DebugMode:
+    """Starts Python's debugger where a function raises."""
+
+    @classmethod
+    def run(cls, func: Callable[[], Any]) -> Any:
+        """Call a function and return what it returns.
+
+        An exception stops in the debugger, at the place that raised it, and goes on from there; the end that
+        ``sys.exit`` and Ctrl-C bring passes by.
+        """
+        try:
+            return func()
+        except Exception:
+            _log.exception("stopped in the debugger by")
+            pdb.post_mortem(sys.exc_info()[2])
+            raise
+
+
+def debug(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function, given as a decorator, run in ``DebugMode``."""
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return DebugMode.run(lambda: f(*args, **kwargs))
+
+    return call

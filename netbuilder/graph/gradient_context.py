@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from netbuilder.graph.source import warn_user
 from netbuilder.ops.contexts import Sparse
 from netbuilder.ops.operator import Operator, decode
 from netbuilder.ops.registry import find
@@ -123,10 +123,9 @@ def operator_gradient(
     except NotImplementedError:
         raise GradientError(f"operator {op.type!r} has no gradient") from None
     if lost := context.read.intersection(op.output):
-        warnings.warn(
+        warn_user(
             f"operator {op.type} {list(op.input)} -> {list(op.output)}{_made_at(op)} overwrites {sorted(lost)}, which "
-            "its gradient reads: the gradient is that of Caffe2, and wrong; give the output another name",
-            stacklevel=2,
+            "its gradient reads: the gradient is that of Caffe2, and wrong; give the output another name"
         )
     for gradient in made:
         if cls.copy_arguments and op.arg:

@@ -1,12 +1,13 @@
-"""The line of the user's program that made an operator."""
+"""The line of the user's program: operators carry it, and warnings point at it."""
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from types import CodeType, FrameType
 
-__all__ = ["user_source"]
+__all__ = ["user_source", "warn_user"]
 
 # By id of a code object: the object itself, so that its id stays its own, and how its frames are
 # shown, None for the library's own code. Hashing the code objects themselves would be slow.
@@ -24,15 +25,28 @@ def user_source(depth: int = 1) -> str:
     """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
-        code = frame.f_code
-        entry = _frames.get(id(code))
-        if entry is None:
-            entry = _frames[id(code)] = (code, _shown(frame))
-        shown = entry[1]
+        shown = _user_frame(frame)
         if shown is not None:
             return f"{shown[0]}:{frame.f_lineno} in {shown[1]}"
         frame = frame.f_back
     return ""
+
+
+def warn_user(text: str) -> None:
+    """Give a UserWarning that points at the innermost line outside the library."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _user_frame(frame) is None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
+
+
+def _user_frame(frame: FrameType) -> tuple[str, str] | None:
+    """Return file and function of a frame, None for the library's own."""
+    code = frame.f_code
+    entry = _frames.get(id(code))
+    if entry is None:
+        entry = _frames[id(code)] = (code, _shown(frame))
+    return entry[1]
 
 
 def _shown(frame: FrameType) -> tuple[str, str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.graph.operators import IsOperator
 from netbuilder.graph.scope import SEPARATOR, CurrentNameScope
+from netbuilder.graph.source import warn_user
 from netbuilder.model.complete_net import complete_net, split_complete_net
 from netbuilder.model.helpers.inputs import db_input
 from netbuilder.model.initializers import ExternalInitializer
@@ -194,10 +194,9 @@ class ModelHelper:
         ops = self.param_init_net.Proto().op
         for index in range(len(ops) - 1, -1, -1):
             if name in ops[index].output:
-                warnings.warn(
+                warn_user(
                     f"model {self.name!r} shares parameter {name!r} with the model that trains it: "
-                    f"{ops[index].type} is taken out of its init net, which would overwrite the trained value",
-                    stacklevel=3,
+                    f"{ops[index].type} is taken out of its init net, which would overwrite the trained value"
                 )
                 self._infos[name] = self._info_from_init(param=BlobReference(name, self.param_init_net))
                 del ops[index]

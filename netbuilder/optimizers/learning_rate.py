@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from netbuilder.graph.source import warn_user
 from netbuilder.ops.learning_rate import LearningRate
 from netbuilder.ops.operator import decode
 from netbuilder.ops.rate_policies import POLICIES, rate_of
@@ -46,7 +46,7 @@ def check_policy(base_learning_rate: float, policy: str, arguments: Mapping[str,
     assert isinstance(operator, LearningRate)
     operator.rate(trial)
     if policy != _COMPOSITE and (unused := sorted(set(arguments) - _read_by(policy, operator))):
-        warnings.warn(f"learning rate: policy {policy!r} does not use {', '.join(unused)}", stacklevel=2)
+        warn_user(f"learning rate: policy {policy!r} does not use {', '.join(unused)}")
 
 
 def _read_by(policy: str, operator: LearningRate) -> set[str]:

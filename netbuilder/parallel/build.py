@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.backward import (
     add_backward_pass,
@@ -174,10 +174,9 @@ def _make_equal(model: ModelHelper, request: Request, record: Replicas) -> None:
 
 def _warn_of_initialisers(model: ModelHelper) -> None:
     if model.params and model.param_init_net.op_len:
-        warnings.warn(
+        warn_user(
             f"model {model.name!r} has no update, so it is for evaluation, but its init net makes parameters of its "
-            "own; give ModelHelper(init_params=False) to evaluate those of a trained model",
-            stacklevel=4,
+            "own; give ModelHelper(init_params=False) to evaluate those of a trained model"
         )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from netbuilder.graph.source import warn_user
 from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = ["LossScale", "warn_of_scaled_updates", "warn_of_unscaled_losses"]
@@ -77,11 +77,12 @@ def warn_of_unscaled_losses(
     makers = {blob: op for op in [*init_net.op, *ops] for blob in op.output}
     for loss in losses:
         if not _is_scaled(str(loss), makers, scale):
-            warnings.warn(
-                f"loss {str(loss)!r} is not multiplied by loss_scale, so over {devices} devices the gradients add up "
-                f"to {devices} times those of one device; return model.Scale(loss, scale=loss_scale) from "
-                "forward_pass_builder_fun",
-                stacklevel=4,
+            maker = makers.get(str(loss))
+            made = f", made at {maker.debug_info}," if maker is not None and maker.debug_info else ""
+            warn_user(
+                f"loss {str(loss)!r}{made} is not multiplied by loss_scale, so over {devices} devices the gradients "
+                f"add up to {devices} times those of one device; return model.Scale(loss, scale=loss_scale) from "
+                "forward_pass_builder_fun"
             )
 
 
@@ -121,8 +122,8 @@ def warn_of_scaled_updates(
             factor = next((argument.f for argument in op.arg if argument.name == "scale"), 1.0)
             if np.float32(factor) == np.float32(scale) and scaled[op.input[0]] not in warned:
                 warned.add(scaled[op.input[0]])
-                warnings.warn(
-                    f"the {scaled[op.input[0]]} {op.input[0]!r} is multiplied by 1/{devices}, and so are the losses by "
-                    "loss_scale: steps become too small; scale the losses alone",
-                    stacklevel=4,
+                made = f", at {op.debug_info}," if op.debug_info else ""
+                warn_user(
+                    f"the {scaled[op.input[0]]} {op.input[0]!r} is multiplied by 1/{devices}{made} and so are the "
+                    "losses by loss_scale: steps become too small; scale the losses alone"
                 )

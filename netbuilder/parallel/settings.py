@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope, CurrentNameScope
+from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.record import has_record
@@ -144,9 +144,8 @@ def _gpus(devices: Iterable[int] | None, present: int) -> Devices:
     numbers = _numbers(devices)
     if absent := [number for number in numbers if number >= present]:
         there = f"only {list(range(present))}" if present else "none"
-        warnings.warn(
-            f"GPUs {absent} are not on this machine, which has {there}; the net can be built, but not run, here",
-            stacklevel=5,
+        warn_user(
+            f"GPUs {absent} are not on this machine, which has {there}; the net can be built, but not run, here"
         )
     return Devices(PROTO_CUDA, numbers)
 

@@ -2,7 +2,10 @@
 
 import re
 
+import pytest
+
 from netbuilder.graph import CreateOperator, Net, user_source
+from netbuilder.graph.source import warn_user
 
 HERE = re.compile(r"test_source\.py:\d+ in ")
 
@@ -46,3 +49,17 @@ def test_code_made_at_run_time():
     scope = {"user_source": user_source, "__name__": "made_up"}
     exec(compile("def f():\n    return user_source()", "/some/where/made_up.py", "exec"), scope)
     assert scope["f"]() == "made_up.py:2 in f"
+
+
+def test_warnings_point_at_the_users_line():
+    inside = {"warn_user": warn_user, "__name__": "netbuilder.made_up"}
+    exec(compile("def deep():\n    warn_user('look here')\ndef f():\n    deep()", "f.py", "exec"), inside)
+    with pytest.warns(UserWarning, match="look here") as caught:
+        inside["f"]()
+    assert caught[0].filename == __file__ and caught[0].lineno == line_of("inside[" + '"f"]()')
+
+
+def line_of(text):
+    """Return the number of the line of this file that holds ``text`` first."""
+    with open(__file__, encoding="utf-8") as file:
+        return next(number for number, line in enumerate(file, 1) if text in line)

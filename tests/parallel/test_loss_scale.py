@@ -43,7 +43,8 @@ def unscaled(model, loss_scale):
 
 def test_a_builder_that_ignores_it_is_warned_of_once_by_the_losss_name():
     with pytest.warns(
-        UserWarning, match="loss 'cpu_0/loss' is not multiplied by loss_scale, so over 2 devices"
+        UserWarning,
+        match=r"loss 'cpu_0/loss', made at .*:\d+ in unscaled, is not multiplied by loss_scale, so over 2 devices",
     ) as seen:
         parallelize([0, 1], unscaled)
     assert len(seen) == 1
@@ -92,7 +93,7 @@ def test_of_two_losses_the_one_without_is_named():
         plain = model.net.AveragedLoss(brew.fc(model, "data", "other", 6, 4), "plain")
         return [*mlp(model, loss_scale), plain]
 
-    with pytest.warns(UserWarning, match="loss 'cpu_0/plain' is not multiplied") as seen:
+    with pytest.warns(UserWarning, match="loss 'cpu_0/plain', made at .*, is not multiplied") as seen:
         parallelize([0, 1], forward)
     assert len(seen) == 1
 
@@ -106,7 +107,9 @@ def test_scaling_the_rate_as_well_is_warned_of():
             model.net.WeightedSum([param, one, model.param_to_grad[param], rate], param)
 
     model = ModelHelper("net")
-    with pytest.warns(UserWarning, match=r"the learning rate 'cpu_0/rate' is multiplied by 1/2, and so are the losses"):
+    with pytest.warns(
+        UserWarning, match=r"the learning rate 'cpu_0/rate' is multiplied by 1/2, at .*:\d+ in update, and"
+    ):
         parallel.Parallelize_CPU(model, no_input, mlp, update, devices=[0, 1])
 
 

@@ -19,7 +19,15 @@ from netbuilder.ops.registry import register as register_operator
 from netbuilder.proto import ArgumentError, GradientError, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Python", "PythonGradient", "PythonTensor", "python_arguments", "register", "registered"]
+__all__ = [
+    "Python",
+    "PythonGradient",
+    "PythonTensor",
+    "python_arguments",
+    "register",
+    "registered",
+    "show_workspaces_as",
+]
 
 Function = Callable[..., Any]
 
@@ -98,6 +106,19 @@ def _made(function: Any) -> Any:
 def registered(token: str) -> bool:
     """Whether functions are kept under ``token``."""
     return token in _functions
+
+
+_view: Callable[[Any], Any] | None = None
+
+
+def show_workspaces_as(view: Callable[[Any], Any] | None) -> None:
+    """Let functions that are passed the workspace get ``view(workspace)`` instead.
+
+    Args:
+        view: None: the workspace itself again.
+    """
+    global _view
+    _view = view
 
 
 class PythonTensor:
@@ -235,7 +256,8 @@ def _call(function: Function, pass_workspace: bool, op: Any, ctx: RunContext, ar
             given[name] = PythonTensor(np.array(given[name].data))
         outputs.append(given[name] if name in given else PythonTensor(_before(ctx, name)))
     inputs = [given[name] for name in names.input]
-    function(inputs, outputs, *([ctx.workspace] if pass_workspace else []))
+    seen = ctx.workspace if _view is None else _view(ctx.workspace)
+    function(inputs, outputs, *([seen] if pass_workspace else []))
     for j, output in enumerate(outputs):
         if not output.filled:
             raise NetError(f"{op.type}: {op.token!r} left output {j} ({names.output[j]!r}) without a value")

@@ -7,6 +7,7 @@ from typing import Any
 from netbuilder.caffe2.blobs import Blob, Blobs, feed
 from netbuilder.graph import Net as GraphNet
 from netbuilder.graph import Plan
+from netbuilder.ops.python_op import show_workspaces_as
 from netbuilder.proto import DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.runtime import Workspace as NativeWorkspace
 from netbuilder.runtime import default
@@ -128,3 +129,7 @@ class Workspace(metaclass=_Current):
             self._native.run_plan(obj)
         else:
             raise NetError(f"Workspace.run: runs an operator, a net or a plan, got {obj!r}")
+
+
+# Python operators that are passed the workspace see it by Caffe2's names, and by netbuilder's as before.
+show_workspaces_as(Workspace.of)

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 FLAKY_VARIABLE = "CAFFE2_RUN_FLAKY_TESTS"
+_MARK = "__caffe2_flaky__"
 
 __getattr__ = names_of(__name__)
 
@@ -80,19 +81,19 @@ def get_default_test_flags() -> list[str]:
 
 
 def is_flaky_test_mode() -> bool:
-    """Whether tests marked by ``caffe2_flaky`` run: the variable CAFFE2_RUN_FLAKY_TESTS is set to 1."""
+    """Whether the tests marked by ``caffe2_flaky`` run, and no others: CAFFE2_RUN_FLAKY_TESTS is set to 1."""
     return os.environ.get(FLAKY_VARIABLE, "0") == "1"
 
 
 def caffe2_flaky(test_method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a test, marked by this decorator, run only if ``is_flaky_test_mode()`` holds."""
-    return unittest.skipUnless(is_flaky_test_mode(), f"{FLAKY_VARIABLE} is not set to 1")(test_method)
+    """Mark a test of a ``TestCase``, as a decorator: it runs only if ``is_flaky_test_mode()`` holds."""
+    setattr(test_method, _MARK, True)
+    return test_method
 
 
 class TestCase(unittest.TestCase):
     """A test case whose tests each find an empty workspace, ``self.ws`` beside it."""
 
-    __test__ = False  # pytest is to collect subclasses, not this
     test_flags = get_default_test_flags()
 
     @classmethod
@@ -102,7 +103,10 @@ class TestCase(unittest.TestCase):
         core.RefreshRegisteredOperators(trigger_lazy=False)
 
     def setUp(self) -> None:
-        """Empty the current workspace and make another one."""
+        """Empty the current workspace and make another one; skip the test if it is not of the kind that runs."""
+        marked = getattr(getattr(self, self._testMethodName), _MARK, False)
+        if marked != is_flaky_test_mode():
+            raise unittest.SkipTest(f"{FLAKY_VARIABLE}=1 runs the tests marked as flaky, and only those")
         self.ws = workspace.C.Workspace()
         workspace.ResetWorkspace()
 

@@ -6,8 +6,9 @@ import os
 import sys
 import warnings
 from types import CodeType, FrameType
+from typing import Any
 
-__all__ = ["user_source", "warn_user"]
+__all__ = ["definition_of", "user_source", "warn_user"]
 
 # By id of a code object: the object itself, so that its id stays its own, and how its frames are
 # shown, None for the library's own code. Hashing the code objects themselves would be slow.
@@ -30,6 +31,16 @@ def user_source(depth: int = 1) -> str:
             return f"{shown[0]}:{frame.f_lineno} in {shown[1]}"
         frame = frame.f_back
     return ""
+
+
+def definition_of(function: Any) -> str:
+    """Return "file.py:123 in name" for where a function is defined; "" where that is not known.
+
+    >>> definition_of(len)
+    ''
+    """
+    code = getattr(getattr(function, "func", function), "__code__", None)  # a partial has ``func``
+    return f"{_short_path(code.co_filename)}:{code.co_firstlineno} in {code.co_name}" if code is not None else ""
 
 
 def warn_user(text: str) -> None:
@@ -56,6 +67,9 @@ def _shown(frame: FrameType) -> tuple[str, str] | None:
     path = frame.f_code.co_filename
     if path.startswith("<frozen "):  # the machinery of imports
         return None
+    return _short_path(path), frame.f_code.co_name
+
+
+def _short_path(path: str) -> str:
     here = os.getcwd() + os.sep
-    path = path[len(here) :] if path.startswith(here) else os.path.basename(path)
-    return path, frame.f_code.co_name
+    return path[len(here) :] if path.startswith(here) else os.path.basename(path)

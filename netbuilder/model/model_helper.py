@@ -250,11 +250,13 @@ class ModelHelper:
         Raises:
             NetError: some are listed twice; the message names each once.
         """
-        twice = sorted(str(p) for p, n in Counter([*self.params, *self._computed_params]).items() if n > 1)
+        twice = {str(p) for p, n in Counter([*self.params, *self._computed_params]).items() if n > 1}
         if twice:
+            made = [op.debug_info for op in self.InitProto().op if op.debug_info and not twice.isdisjoint(op.output)]
             raise NetError(
-                f"model {self.name!r}: duplicate parameters {twice}; a layer of the same name was made twice in one "
-                "name scope, or AddParameter was called twice"
+                f"model {self.name!r}: duplicate parameters {sorted(twice)}; a layer of the same name was made twice "
+                "in one name scope, or AddParameter was called twice"
+                + (f"; their values are made at {', '.join(dict.fromkeys(made))}" if made else "")
             )
 
     def GetDevices(self) -> list[int]:

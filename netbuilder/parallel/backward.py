@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from netbuilder.graph.blob import BlobReference, gradient_name
+from netbuilder.graph.blob import BlobReference, gradient_name, seed_name
 from netbuilder.graph.scope import DeviceScope, EmptyNameScope
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.record import GradientGroup, Replicas, gradient_group
@@ -24,13 +24,18 @@ __all__ = ["add_backward_pass", "broadcast_computed", "exchange_gradients", "gro
 
 
 def add_backward_pass(model: ModelHelper, devices: Devices, losses: Sequence[Sequence[BlobReference]]) -> None:
-    """Differentiate the losses of all replicas together; ones on its own device seed each of them."""
+    """Differentiate the losses of all replicas together; ones on its own device seed each of them.
+
+    The seed of a loss that another may be computed from is but a share of its gradient, and has a name of its own.
+    """
     seeds: dict[BlobReference, BlobReference] = {}
+    read = {blob for op in model.net.Proto().op for blob in op.input} if len(losses[0]) > 1 else ()
     with EmptyNameScope():
         for option, of_replica in zip(devices.options, losses):
             with DeviceScope(option):
                 for loss in of_replica:
-                    seeds[loss] = model.net.ConstantFill([loss], gradient_name(loss), value=1.0)
+                    name = seed_name(loss) if str(loss) in read else gradient_name(loss)
+                    seeds[loss] = model.net.ConstantFill([loss], name, value=1.0)
     model.AddGradientOperators(seeds)
 
 

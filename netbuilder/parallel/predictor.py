@@ -19,7 +19,10 @@ __all__ = ["ConvertNetForDevice", "ExtractPredictorNet"]
 
 
 def ExtractPredictorNet(
-    model: ModelHelper | Net | NetDef, inputs: Sequence[Any], outputs: Sequence[Any], device: DeviceOption | None
+    model: ModelHelper | Net | NetDef,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    device: DeviceOption | None = None,
 ) -> tuple[Net, list[BlobReference]]:
     """Return the first replica's part that computes ``outputs`` from ``inputs``, and the parameters it needs.
 
@@ -35,14 +38,15 @@ def ExtractPredictorNet(
     Raises:
         NetError: the net is not data-parallel, and as for ``passes.extract_predictor``.
         BlobError: an input or output is not in the net.
+        TypeError: ``inputs`` or ``outputs`` is a single string.
     """
     net = model if isinstance(model, NetDef) else (model if isinstance(model, Net) else model.net).Proto()
     record = replicas_of(net)
     scope = record.devices.scopes[0]
     predictor, parameters = extract_predictor(
         net,
-        [_scoped(blob, scope, net) for blob in inputs],
-        [_scoped(blob, scope, net) for blob in outputs],
+        _scoped("inputs", inputs, scope, net),
+        _scoped("outputs", outputs, scope, net),
         device=device,
         renames=lambda name: name.removeprefix(scope),
     )
@@ -50,12 +54,12 @@ def ExtractPredictorNet(
     return made, [BlobReference(name, made) for name in parameters]
 
 
-def _scoped(blob: Any, scope: str, net: NetDef) -> str:
-    name = blob_name(blob)
-    if name.startswith(scope):
-        return name
-    outside = any(name in op.input or name in op.output for op in net.op)
-    return name if outside else scope + name
+def _scoped(what: str, blobs: Sequence[Any], scope: str, net: NetDef) -> list[str]:
+    if isinstance(blobs, (str, bytes)):
+        raise TypeError(f"{what} of a predictor: give a list of blobs, got the single string {blobs!r}")
+    known = {name for op in net.op for names in (op.input, op.output) for name in names}
+    names = map(blob_name, blobs)
+    return [name if name.startswith(scope) or name in known else scope + name for name in names]
 
 
 def ConvertNetForDevice(net: Net, device: DeviceOption | None = None) -> Net:

@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.scope import SEPARATOR, DeviceScope, NameScope
+from netbuilder.graph.source import definition_of
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.loss_scale import LossScale, warn_of_unscaled_losses
 from netbuilder.passes.devices import Devices
@@ -35,7 +36,8 @@ def build_replicas(
     """Build input and forward pass on each device; return the losses of each (none where it does not train).
 
     Raises:
-        NetError: the forward builder of a net that trains returns anything but a list of losses.
+        NetError: the forward builder of a net that trains returns anything but a list of losses, or not the same
+            number of them on each device.
     """
     scale = LossScale(1.0 / len(devices))
 
@@ -45,18 +47,26 @@ def build_replicas(
         losses = build_forward(model, scale)
         if not trains:
             return []
-        check_losses(losses, devices.scopes[replica])
+        check_losses(losses, devices.scopes[replica], build_forward)
         if replica == 0 and len(devices) > 1:
             ops = model.net.Proto().op[start:]
             warn_of_unscaled_losses(ops, model.param_init_net.Proto(), losses, scale, len(devices))
         return list(losses)
 
-    return call_per_device(devices, build)
+    losses = call_per_device(devices, build)
+    for number, of_replica in zip(devices.ids, losses):
+        if len(of_replica) != len(losses[0]):
+            raise NetError(
+                f"forward_pass_builder_fun returned {len(losses[0])} losses on device {devices.ids[0]} and "
+                f"{len(of_replica)} on device {number}; the builders must make the same net on each device"
+            )
+    return losses
 
 
-def check_losses(losses: Any, scope: str) -> None:
-    """Raise NetError unless ``losses`` is a list of references to blobs under ``scope``."""
-    rule = "forward_pass_builder_fun must return a list of the losses, as BlobReferences"
+def check_losses(losses: Any, scope: str, builder: Any) -> None:
+    """Raise NetError unless ``losses``, from ``builder``, is a list of references to blobs under ``scope``."""
+    where = definition_of(builder)
+    rule = f"forward_pass_builder_fun{f' ({where})' if where else ''} must return a list of losses, as BlobReferences"
     if not isinstance(losses, list):
         raise NetError(f"{rule}; got {losses!r} of type {type(losses).__name__}")
     if not losses:

@@ -42,6 +42,11 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
     if not record.gradients and not overwrite:
         _refuse_overwriting(model, init_net, workspace)
     _require_devices(record, model.net.Proto())
+    if model.net.Name() in workspace.nets() and not overwrite:
+        raise NetError(
+            f"net {model.net.Name()!r} exists already in the workspace, and its init net would begin training anew; "
+            "give overwrite=True for that"
+        )
     workspace.run_net_once(init_net)
     CreateNet(model, overwrite, workspace=workspace)
 
@@ -70,9 +75,9 @@ def RunNet(model: ModelHelper, num_iterations: int = 1, *, workspace: Workspace 
         NetError: the model is not data-parallel, its net was not created, or an operator failed.
     """
     Replicas.load(model.net.Proto())
-    if isinstance(num_iterations, bool) or num_iterations != int(num_iterations) or num_iterations < 0:
+    if isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__") or num_iterations < 0:
         raise NetError(f"RunNet: num_iterations must be a whole number from 0 on, got {num_iterations!r}")
-    (workspace or default.workspace()).run_net(model.net.Name(), int(num_iterations))
+    (workspace or default.workspace()).run_net(model.net.Name(), num_iterations.__index__())
 
 
 def GetLearningRateBlobNames(model: ModelHelper) -> list[str]:

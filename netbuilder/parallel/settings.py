@@ -144,9 +144,7 @@ def _gpus(devices: Iterable[int] | None, present: int) -> Devices:
     numbers = _numbers(devices)
     if absent := [number for number in numbers if number >= present]:
         there = f"only {list(range(present))}" if present else "none"
-        warn_user(
-            f"GPUs {absent} are not on this machine, which has {there}; the net can be built, but not run, here"
-        )
+        warn_user(f"GPUs {absent} are not on this machine, which has {there}; the net can be built, but not run, here")
     return Devices(PROTO_CUDA, numbers)
 
 

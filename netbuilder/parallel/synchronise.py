@@ -103,8 +103,8 @@ def Synchronize(model: ModelHelper, timeout_sec: float = 300) -> None:
         NetError: the model is not data-parallel, or the time is not above zero.
     """
     Replicas.load(model.net.Proto())
-    if not timeout_sec > 0:
-        raise NetError(f"Synchronize: timeout_sec must be above 0 seconds, got {timeout_sec!r}")
+    if not isinstance(timeout_sec, (int, float)) or not timeout_sec > 0:
+        raise NetError(f"Synchronize: timeout_sec must be a number of seconds above 0, got {timeout_sec!r}")
 
 
 def _known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) -> list[str]:

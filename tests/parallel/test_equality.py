@@ -143,6 +143,20 @@ def test_several_losses_and_outputs():
         assert distance(trained(range(count), task=task), one) < FLOAT32, count
 
 
+def test_a_loss_that_another_is_computed_from():
+    def scaled(model, factor):
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", 6, 4), "label"], ["softmax", "loss"])
+        return model.Scale(loss, "scaled", scale=factor)
+
+    def forward(model, loss_scale):
+        loss = scaled(model, loss_scale)
+        return [loss, model.Scale(loss, "more", scale=0.5)]
+
+    want = trained([0], task=Task(lambda model, loss_scale: [scaled(model, 1.5 * loss_scale)]))
+    for count in (1, 2):
+        assert distance(trained(range(count), task=Task(forward)), want) < FLOAT32, count
+
+
 # Batch normalisation: each device normalises its own slice.
 
 

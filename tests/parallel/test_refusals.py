@@ -122,7 +122,11 @@ def scaled_loss(model, loss_scale):
     ids=["none", "reference", "tuple", "strings", "empty", "outside"],
 )
 def test_losses(returned, match):
-    refuses(NetError, "forward_pass_builder_fun must return a list of the losses.*" + match, returned)
+    refuses(
+        NetError,
+        r"forward_pass_builder_fun \(.*test_refusals.py:\d+ in .*\) must return a list of losses.*" + match,
+        returned,
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,9 +212,15 @@ def other_shape(model, loss_scale):
     return [model.Scale(loss, scale=loss_scale)]
 
 
+def two_losses(model, loss_scale):
+    losses = mlp(model, loss_scale)
+    return [*losses, model.Scale(losses[0], "more", scale=0.5)]
+
+
 @pytest.mark.parametrize(
     "second, match",
     [
+        (two_losses, "forward_pass_builder_fun returned 1 losses on device 0 and 2 on device 3"),
         (wider, "parameter 'extra_w' is there on device 3 and missing on device 0"),
         (frozen, r"parameter 'fc1_w' has a gradient on devices \[0\] and none on devices \[3\]"),
         (
@@ -218,7 +228,7 @@ def other_shape(model, loss_scale):
             r"parameter 'fc1_w' has different shapes on the devices: cpu_0/fc1_w \[8, 6\], cpu_3/fc1_w \[7, 6\]",
         ),
     ],
-    ids=["missing", "frozen", "shape"],
+    ids=["losses", "missing", "frozen", "shape"],
 )
 def test_replicas_that_differ(second, match):
     refuses(NetError, match, per_device(mlp, second), devices=[0, 3])
@@ -230,7 +240,8 @@ def test_a_duplicate_parameter_is_listed_once():
         model.AddParameter(model.GetParams()[0])
         return losses
 
-    refuses(NetError, r"duplicate parameters \['cpu_0/fc1_w', 'cpu_1/fc1_w'\]", forward)
+    message = r"duplicate parameters \['cpu_0/fc1_w', 'cpu_1/fc1_w'\].* made at .*parallel_models.py:\d+ in mlp$"
+    refuses(NetError, message, forward)
 
 
 def test_a_parameter_under_no_replicas_scope():

@@ -277,7 +277,17 @@ def test_a_model_that_is_not_parallel_is_refused(call):
         call(ModelHelper("plain"))
 
 
-@pytest.mark.parametrize("times", [-1, 1.5, True])
+def test_initialising_again_is_refused_and_touches_nothing():
+    model, _, workspace = train([0, 1])
+    before = workspace.fetch("cpu_0/fc1_w")
+    with pytest.raises(NetError, match="net 'net.*' exists already .* would begin training anew; give overwrite=True"):
+        parallel.RunInitNet(model, workspace=workspace)
+    assert np.array_equal(workspace.fetch("cpu_0/fc1_w"), before)
+    parallel.RunInitNet(model, overwrite=True, workspace=workspace)
+    assert not np.array_equal(workspace.fetch("cpu_0/fc1_w"), before)
+
+
+@pytest.mark.parametrize("times", [-1, 1.5, True, "3"])
 def test_iterations_are_whole_numbers(times):
     model, _ = parallelize([0])
     with pytest.raises(NetError, match="num_iterations must be a whole number from 0 on"):

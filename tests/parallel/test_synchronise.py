@@ -104,5 +104,6 @@ def test_one_host_has_nobody_to_wait_for():
     model, _ = parallelize([0, 1])
     parallel.Synchronize(model)
     parallel.Synchronize(model, timeout_sec=5)
-    with pytest.raises(NetError, match="timeout_sec must be above 0 seconds, got 0"):
-        parallel.Synchronize(model, 0)
+    for wrong in (0, "long"):
+        with pytest.raises(NetError, match=f"timeout_sec must be a number of seconds above 0, got {wrong!r}"):
+            parallel.Synchronize(model, wrong)

@@ -6,25 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.operator import STRING
+from netbuilder.data.tensor_records import NUMPY_TYPES
 from netbuilder.proto import ArgumentError, TensorProto
 
 __all__ = ["data_type", "numpy_type"]
-
-_TYPES: dict[int, np.dtype[Any]] = {
-    TensorProto.FLOAT: np.dtype(np.float32),
-    TensorProto.INT32: np.dtype(np.int32),
-    TensorProto.BYTE: np.dtype(np.uint8),
-    TensorProto.STRING: STRING,
-    TensorProto.BOOL: np.dtype(np.bool_),
-    TensorProto.UINT8: np.dtype(np.uint8),
-    TensorProto.INT8: np.dtype(np.int8),
-    TensorProto.UINT16: np.dtype(np.uint16),
-    TensorProto.INT16: np.dtype(np.int16),
-    TensorProto.INT64: np.dtype(np.int64),
-    TensorProto.FLOAT16: np.dtype(np.float16),
-    TensorProto.DOUBLE: np.dtype(np.float64),
-}
 
 
 def data_type(value: Any, where: str) -> int:
@@ -43,12 +28,12 @@ def data_type(value: Any, where: str) -> int:
     if isinstance(value, bytes):
         value = value.decode()
     number = dict(TensorProto.DataType.items()).get(value.upper()) if isinstance(value, str) else value
-    if number not in _TYPES:
-        names = sorted(name.lower() for name, n in TensorProto.DataType.items() if n in _TYPES)
+    if number not in NUMPY_TYPES:
+        names = sorted(name.lower() for name, n in TensorProto.DataType.items() if n in NUMPY_TYPES)
         raise ArgumentError(f"{where} must be the number or name of an element type, {names}; got {value!r}")
     return int(number)
 
 
 def numpy_type(value: Any, where: str) -> np.dtype[Any]:
     """Return NumPy's dtype for an element type that is given as ``data_type`` takes it."""
-    return _TYPES[data_type(value, where)]
+    return NUMPY_TYPES[data_type(value, where)]

@@ -1,4 +1,4 @@
-"""Walks serialised bytes beside a message's description, to say where and why they do not fit it."""
+"""The wire format: where and why bytes do not fit a message's description, and how whole numbers are written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
-__all__ = ["Fault", "find_fault", "is_plain_text"]
+__all__ = ["Fault", "find_fault", "is_plain_text", "varint"]
 
 _VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
 _WIRE_NAMES = {
@@ -52,6 +52,20 @@ class Fault:
 class _Misfit(Exception):
     def __init__(self, offset: int, path: str, reason: str) -> None:
         self.fault = Fault(offset, path, reason)
+
+
+def varint(number: int) -> bytes:
+    """Return a whole number from 0 on as the wire format writes it: seven bits a byte, the lowest first.
+
+    >>> varint(300)
+    b'\\xac\\x02'
+    """
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
 
 
 def is_plain_text(value: str | bytes) -> bool:

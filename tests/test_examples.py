@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 
 from house import ROOT, library_modules
+from netbuilder.graph import reset_names
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 WITH_EXAMPLES = [m for m in library_modules() if ">>> " in m.path.read_text(encoding="utf-8")]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+@pytest.fixture(autouse=True)
+def _fresh_names():
+    """Nets get their names as in a fresh process."""
+    reset_names()
 
 
 def runs(examples: doctest.DocTest) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.proto import NetError, ParseError, TensorProto
+from netbuilder.proto.wire import varint
 
 __all__ = ["NUMPY_TYPES", "proto_to_tensor", "proto_values", "tensor_to_proto"]
 
@@ -84,7 +85,7 @@ def _store(proto: TensorProto, values: Array, name: str) -> None:
     if fixed is not None:
         number, form = fixed
         raw = values.astype(form).tobytes()
-        proto.MergeFromString(bytes([number << 3 | 2]) + _varint(len(raw)) + raw)
+        proto.MergeFromString(bytes([number << 3 | 2]) + varint(len(raw)) + raw)
     elif values.dtype == np.int64:
         proto.int64_data.extend(values.tolist())
     elif values.dtype.kind == "O":
@@ -96,15 +97,6 @@ def _store(proto: TensorProto, values: Array, name: str) -> None:
         whole = values.view(np.uint16) if values.dtype == np.float16 else values
         numbers: Any = whole.astype(np.int32).tolist()
         proto.int32_data.extend(numbers)
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def proto_values(proto: TensorProto) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 from netbuilder.ops.operator import STRING
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.wire import varint
 
 __all__ = ["SERVED_TYPES", "fill_operator", "fill_values"]
 
@@ -59,7 +60,7 @@ def fill_operator(name: str, value: Any) -> OperatorDef:
     flat = np.ascontiguousarray(array).reshape(-1)
     if array.dtype == np.float32:
         raw = flat.astype("<f4").tobytes()
-        argument.MergeFromString(bytes([_FLOATS_PACKED]) + _varint(len(raw)) + raw)
+        argument.MergeFromString(bytes([_FLOATS_PACKED]) + varint(len(raw)) + raw)
     elif array.dtype == np.uint8:
         argument.strings.append(flat.tobytes())
     elif array.dtype == STRING:
@@ -103,12 +104,3 @@ def _floats(argument: Any) -> Array:
     if raw.size == 5 * len(argument.floats) and (raw[::5] == _FLOATS).all():
         return raw.reshape(-1, 5)[:, 1:].copy().view("<f4").reshape(-1)
     return np.fromiter(argument.floats, np.float32, len(argument.floats))
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

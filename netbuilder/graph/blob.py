@@ -291,6 +291,7 @@ def as_names(blobs: Any) -> list[str]:
 
     Raises:
         TypeError: an element is neither a reference nor a string.
+        NetError: a name is empty.
     """
     if isinstance(blobs, (list, tuple)):
         pass
@@ -310,6 +311,8 @@ def as_names(blobs: Any) -> list[str]:
         if kind is BlobReference:
             names.append(blob._name)
         elif kind is str:
+            if not blob:
+                raise NetError("a blob needs a name, got an empty string")
             names.append(scope + blob)
         elif isinstance(blob, BlobReference):
             names.append(str(blob))

@@ -33,6 +33,7 @@ from netbuilder.proto.arguments import set_argument
 __all__ = ["Net", "operator_watchers"]
 
 PROTO_MKLDNN = 2
+PROTO_IDEEP = 5
 
 operator_watchers: list[Callable[[OperatorDef], Any]] = []
 """Functions called with each operator that is added to a net by its method; the immediate mode runs it."""
@@ -100,11 +101,13 @@ class Net:
 
         The name is checked when the net is created in a workspace.
         """
-        self._net.type = net_type
+        if not isinstance(net_type, str):
+            raise NetError(f"net {self}: its type is a string such as 'simple' or 'dag', got {net_type!r}")
         if num_workers is not None:
-            if num_workers < 1:
-                raise NetError(f"net {self}: num_workers must be at least 1, got {num_workers}")
+            if not hasattr(num_workers, "__index__") or num_workers < 1:
+                raise NetError(f"net {self}: num_workers must be a whole number from 1 on, got {num_workers!r}")
             self._net.num_workers = num_workers
+        self._net.type = net_type
 
     def AddArgument(self, arg_name: str, arg_value: Any) -> None:
         """Give the net itself an argument, in the place of one of this name."""
@@ -448,6 +451,10 @@ class Net:
     def RunAllOnMKL(self) -> None:
         """Set the device of the whole net to MKL-DNN, whose operators run on the CPU."""
         self._net.device_option.CopyFrom(DeviceOption(device_type=PROTO_MKLDNN))
+
+    def RunAllOnIDEEP(self) -> None:
+        """Set the device of the whole net to iDeep, whose operators run on the CPU."""
+        self._net.device_option.CopyFrom(DeviceOption(device_type=PROTO_IDEEP))
 
     def set_rand_seed(self, seed: int = 100, sequence_seed: bool = True, seed_on_op_def: bool = False) -> None:
         """Give every operator a random seed: ``seed``, ``seed + 1``, ...; or all one; or each one of its own.

@@ -198,6 +198,6 @@ def _check_argument_names(cls: type[Operator], op: OperatorDef) -> None:
         near = difflib.get_close_matches(name, known, n=3)
         raise ArgumentError(
             f"{op.type}: unknown argument {name!r}"
-            + (f"; did you mean {', '.join(near)}?" if near else "")
-            + f" It takes {sorted(known) or 'none'}"
+            + (f"; did you mean {', '.join(near)}? It" if near else "; it")
+            + f" takes {sorted(known) or 'none'}"
         )

@@ -18,6 +18,7 @@ from netbuilder.model.helpers import conv as _conv
 from netbuilder.model.helpers import dropout as _dropout
 from netbuilder.model.helpers import fc as _fc
 from netbuilder.model.model_helper import ModelHelper
+from netbuilder.model.undo import taken_back_on_error
 
 __all__ = [
     "Register",
@@ -79,8 +80,8 @@ def register(helper: Callable[P, R]) -> Callable[P, R]:
         TypeError: ``helper`` is not a function.
     """
     name = getattr(helper, "__name__", None)
-    if not callable(helper) or not isinstance(name, str):
-        raise TypeError(f"brew.register: needs a function, got {helper!r}")
+    if not callable(helper) or not isinstance(name, str) or not name.isidentifier():
+        raise TypeError(f"brew.register: needs a function with a name, got {helper!r}")
     if name in _helpers or name in _OWN:
         raise AttributeError(f"brew has a helper {name!r} already; give the new one another name")
     wrapped = _with_scopes(helper, name)
@@ -112,14 +113,15 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
                 f"brew.{name}: the first argument must be the ModelHelper to add to, got {model!r}; "
                 f"as in brew.{name}(model, ...)"
             )
-        given = {**model._arg_scope, **scope_arguments(name)}
+        given = {**model.arg_scope, **scope_arguments(name)}
         if not takes_all:
             given = {key: value for key, value in given.items() if key in known}
         if len(args) > optional_from:
             for key in names[optional_from : len(args)]:
                 given.pop(key, None)
         given.update(kwargs)
-        return helper(*args, **given)
+        with taken_back_on_error(model):
+            return helper(*args, **given)
 
     return call
 

@@ -133,8 +133,8 @@ class ModelHelper:
             tags: of ``ParameterTags``.
 
         Raises:
-            TypeError: ``param_name`` is neither a string nor a reference.
-            ShapeError: the parameter exists with another shape.
+            TypeError: ``param_name`` is neither a string nor a reference, or ``initializer`` makes no parameters.
+            ShapeError: ``shape`` is no shape, or the parameter exists with another one.
         """
         if isinstance(param_name, BlobReference):
             name = BlobReference(str(param_name))
@@ -142,6 +142,10 @@ class ModelHelper:
             name = parameter_name(param_name)
         else:
             raise TypeError(f"a parameter's name is a string or a BlobReference, got {param_name!r}")
+        if shape is not None and any(not hasattr(extent, "__index__") or extent < 0 for extent in shape):
+            raise ShapeError(
+                f"model {self.name!r}: the shape of parameter {str(name)!r} must be whole numbers, got {shape!r}"
+            )
         known = self._infos.get(str(name))
         if known is not None:
             if shape is not None and known.shape is not None and list(shape) != list(known.shape):
@@ -151,6 +155,11 @@ class ModelHelper:
                 )
             return known.blob
         maker = initializer if self.init_params else ExternalInitializer()
+        if not hasattr(maker, "create_param"):
+            raise TypeError(
+                f"model {self.name!r}, parameter {str(name)!r}: the initializer must have create_param, as Initializer "
+                f'("XavierFill") has; got {initializer!r}'
+            )
         info = maker.create_param(param_name=name, init_net=self.param_init_net, shape=shape)
         self._infos[info.name] = info
         self._list(info.blob, _tags(tags))

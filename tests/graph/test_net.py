@@ -184,8 +184,12 @@ def test_settings_of_the_whole_net(net):
     assert arguments(net.Proto()) == {"k": 4}
     net.set_type("dag", num_workers=3)
     assert (net.Proto().type, net.Proto().num_workers) == ("dag", 3)
-    with pytest.raises(NetError, match="at least 1, got 0"):
-        net.set_type("dag", num_workers=0)
+    for workers in (0, "two"):
+        with pytest.raises(NetError, match=f"num_workers must be a whole number from 1 on, got {workers!r}"):
+            net.set_type("simple", num_workers=workers)
+    with pytest.raises(NetError, match="its type is a string such as 'simple' or 'dag', got 5"):
+        net.set_type(5)
+    assert (net.Proto().type, net.Proto().num_workers) == ("dag", 3)
 
 
 def test_operator_attributes_of_a_call(net):

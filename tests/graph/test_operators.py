@@ -55,6 +55,8 @@ def test_legacy_arguments_are_kept():
         (NetError, "Relu: takes 1 inputs", lambda: CreateOperator("Relu", ["x", "z"], "y")),
         (NetError, "Relu: takes 1 outputs", lambda: CreateOperator("Relu", "x", [])),
         (NetError, "output 0 .'x'. may not overwrite input 0", lambda: CreateOperator("Softmax", "x", "x")),
+        (NetError, "a blob needs a name, got an empty string", lambda: CreateOperator("Relu", "", "y")),
+        (NetError, "a blob needs a name", lambda: CreateOperator("Relu", "x", [""])),
         (TypeError, "got None", lambda: CreateOperator("Relu", None, "y")),
         (TypeError, "got 3", lambda: CreateOperator("Relu", ["x", 3], "y")),
     ],

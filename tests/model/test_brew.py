@@ -91,8 +91,10 @@ class TestRegistry:
             brew.Register(conv)
 
     def test_a_helper_is_a_function(self):
-        with pytest.raises(TypeError, match="needs a function, got 3"):
+        with pytest.raises(TypeError, match="needs a function with a name, got 3"):
             brew.register(3)
+        with pytest.raises(TypeError, match="needs a function with a name, got <function .*<lambda>"):
+            brew.register(lambda model: None)
 
     def test_an_unknown_helper(self):
         with pytest.raises(AttributeError, match="brew has no helper 'convv'; did you mean conv"):
@@ -115,6 +117,8 @@ class TestRegistry:
         (lambda m: brew.conv(m, "x", "y", 3, 4, 3, order="CHWN"), "order must be 'NCHW' or 'NHWC', got 'CHWN'"),
         (lambda m: brew.conv(m, "x", "y", 3, 4, 3, group=2), "group must divide 3 and 4 channels, got 2"),
         (lambda m: brew.conv(m, "x", "y", 3, 4, [3, 3, 3]), "kernel has one or two extents"),
+        (lambda m: brew.conv(m, "x", "y", 3, 4, 0), r"conv 'y': kernel must be whole numbers from 1 on, got \[0, 0\]"),
+        (lambda m: brew.conv_nd(m, "x", "y", 3, 4, [3, 1.5]), r"kernel must be whole .* got \[3, 1.5\]"),
         (lambda m: brew.conv(m, "x", "y", 3, 4, 3, strides_=2), "unknown argument 'strides_'; did you mean strides"),
         (lambda m: brew.conv(m, "x", "y", 3, 4, 3, weight_init="Xavier"), "a fill is given as"),
         (lambda m: brew.conv_nd(m, "x", "y", 3, 4, [3], order="NHWC"), "order must be 'NCHW', got 'NHWC'"),
@@ -127,9 +131,25 @@ class TestRegistry:
     ],
 )
 def test_refusals(model, call, match):
+    brew.fc(model, "before", "first", 2, 3)
+    before = everything(model)
     with pytest.raises(ArgumentError, match=match):
         call(model)
-    assert len(model.net.Proto().op) == 0
+    assert everything(model) == before
+
+
+def everything(model):
+    """All that a call of a helper adds to."""
+    lists = (model.GetAllParams(), model.weights, model.biases, model.GetParams())
+    return model.Proto().SerializeToString(), model.InitProto().SerializeToString(), [list(part) for part in lists]
+
+
+def test_a_refused_layer_can_be_made_again_with_another_shape(model):
+    with pytest.raises(ArgumentError, match="unknown argument 'strides_'"):
+        brew.conv(model, "x", "y", 3, 4, 3, strides_=2)
+    brew.conv(model, "x", "y", 3, 8, 5, stride=2)
+    assert model.get_param_info(model.params[0]).shape == [8, 3, 5, 5]
+    assert list(model.Proto().external_input) == ["x", "y_w", "y_b"]
 
 
 def test_inputs_may_be_transformed(model):

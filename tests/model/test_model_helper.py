@@ -99,6 +99,17 @@ class TestParameters:
         with pytest.raises(ShapeError, match="'fc_w' has shape .* give the layer another name or scope"):
             brew.fc(model, "x", "fc", 2, 4)
 
+    @pytest.mark.parametrize("shape", [[2, -4], [2, 1.5], [3, "2"], "ab"], ids=str)
+    def test_a_shape_is_whole_numbers(self, shape):
+        model = ModelHelper("shapes")
+        with pytest.raises(ShapeError, match="the shape of parameter 'w' must be whole numbers, got"):
+            model.create_param("w", shape, Initializer("XavierFill"))
+        assert model.params == [] and types(model.param_init_net) == []
+
+    def test_an_initializer_makes_parameters(self):
+        with pytest.raises(TypeError, match=r"parameter 'w': the initializer must have create_param.*got None"):
+            ModelHelper("m").create_param("w", [2], None)
+
     def test_names_are_strings_or_references(self):
         with pytest.raises(TypeError, match="a parameter's name is a string or a BlobReference, got 3"):
             ModelHelper("m").create_param(3, [1], Initializer("XavierFill"))

@@ -121,6 +121,8 @@ def _conv(
     out = blob_out or model.net.NextName()
     if group < 1 or dim_in % group or dim_out % group:
         raise ArgumentError(f"conv {str(out)!r}: group must divide {dim_in} and {dim_out} channels, got {group}")
+    if any(not hasattr(extent, "__index__") or extent < 1 for extent in kernels):
+        raise ArgumentError(f"conv {str(out)!r}: kernel must be whole numbers from 1 on, got {kernels}")
     library = convolution_arguments(
         use_cudnn=use_cudnn,
         order=order,

@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, row_major
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of
 from netbuilder.ops.engines.onednn.primitive import (
     In,
     Out,
@@ -74,8 +74,3 @@ def _copy(source: TensorSpec, target: TensorSpec) -> Prepared:
         return lambda: np.copyto(written, read)
 
     return Prepared([source], [target], bind, inplace=((0, 0),), name="copy")
-
-
-def view_of(spec: TensorSpec) -> Any:
-    """Return the view in which a value's own layout sees it; a plain value keeps its dimensions."""
-    return spec.layout.view if isinstance(spec.layout, BlockedLayout) else row_major(spec.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,18 @@ import numpy as np
 
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.engines import flat
+from netbuilder.ops.half import widen
 from netbuilder.ops.operator import Operator, TensorSpec
 from netbuilder.ops.registry import CPU, kernel, prepare, register
-from netbuilder.ops.update_rules import check_rate, check_rows, check_same, distinct_rows, in_place, rate_as, wide
+from netbuilder.ops.update_rules import (
+    check_range,
+    check_rate,
+    check_rows,
+    check_same,
+    distinct_rows,
+    in_place,
+    rate_as,
+)
 
 __all__ = ["Adagrad", "SparseAdagrad"]
 
@@ -35,6 +45,10 @@ class Adagrad(Operator):
     decay: float = 1.0
     weight_decay: float = 0.0
 
+    def check(self) -> None:
+        check_range(self, 0, 1, decay=self.decay)
+        check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
+
     def infer(self, param: TensorSpec, moment: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> tuple[TensorSpec, ...]:
         check_same(self, param=param, moment=moment, grad=grad)
         check_rate(self, lr)
@@ -46,10 +60,10 @@ class Adagrad(Operator):
 
 @kernel(Adagrad)
 def adagrad(op: Adagrad, ctx: RunContext, param: Any, moment: Any, grad: Any, lr: Any) -> tuple[Any, ...]:
-    p, g = wide(param), wide(grad)
+    p, g = widen(param), widen(grad)
     if op.weight_decay:
         g = g + op.weight_decay * p
-    h = op.decay * wide(moment) + g * g
+    h = op.decay * widen(moment) + g * g
     effective = rate_as(lr, g) / (ctx.xp.sqrt(h) + op.epsilon)
     update = effective * g
     results = (p + update, h, effective, update)
@@ -114,6 +128,9 @@ class SparseAdagrad(Operator):
     epsilon: float = 1e-5
     weight_decay: float = 0.0
 
+    def check(self) -> None:
+        check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
+
     def infer(
         self, param: TensorSpec, moment: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec
     ) -> tuple[TensorSpec, ...]:
@@ -133,11 +150,11 @@ def _update_rows(op: SparseAdagrad, ctx: RunContext, param: Any, moment: Any, in
     indices = indices.reshape(-1)
     grad = grad.reshape((-1, *param.shape[1:]))
     for positions in distinct_rows(op, ctx, indices, param.shape[0]):
-        rows, g = indices[positions], wide(grad[positions])
-        p = wide(param[rows])
+        rows, g = indices[positions], widen(grad[positions])
+        p = widen(param[rows])
         if op.weight_decay:
             g = g + op.weight_decay * p
-        h = wide(moment[rows]) + g * g
+        h = widen(moment[rows]) + g * g
         moment[rows] = h
         param[rows] = p + rate_as(lr, g) * g / (ctx.xp.sqrt(h) + op.epsilon)
 

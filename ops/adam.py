@@ -9,9 +9,10 @@ import numpy as np
 
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.engines import flat
+from netbuilder.ops.half import widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
-from netbuilder.ops.update_rules import check_rate, check_same, rate_as, wide
+from netbuilder.ops.update_rules import check_rate, check_same, rate_as
 from netbuilder.proto import ArgumentError
 
 __all__ = ["Adam"]
@@ -68,12 +69,12 @@ class Adam(Operator):
 def adam(
     op: Adam, ctx: RunContext, param: Any, moment_1: Any, moment_2: Any, grad: Any, lr: Any, iteration: Any
 ) -> tuple[Any, ...]:
-    g = wide(grad)
-    m1 = op.beta1 * wide(moment_1) + (1 - op.beta1) * g
-    m2 = op.beta2 * wide(moment_2) + (1 - op.beta2) * (g * g)
+    g = widen(grad)
+    m1 = op.beta1 * widen(moment_1) + (1 - op.beta1) * g
+    m2 = op.beta2 * widen(moment_2) + (1 - op.beta2) * (g * g)
     correction = op.correction(int(ctx.host(iteration).item()))
     effective = correction * m1 / (ctx.xp.sqrt(m2) + op.epsilon)
-    p = wide(param) + rate_as(lr, g) * effective
+    p = widen(param) + rate_as(lr, g) * effective
     return tuple(x.astype(param.dtype) for x in (p, m1, m2, effective))[: op.n_out]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.engines import flat
+from netbuilder.ops.half import widen
 from netbuilder.ops.operator import Operator, TensorSpec
 from netbuilder.ops.registry import CPU, kernel, prepare, register
-from netbuilder.ops.update_rules import check_rate, check_same, rate_as, wide
+from netbuilder.ops.update_rules import check_range, check_rate, check_same, rate_as
 
 __all__ = ["RmsProp"]
 
@@ -33,6 +35,10 @@ class RmsProp(Operator):
     momentum: float = 0.0
     epsilon: float = 1e-5
 
+    def check(self) -> None:
+        check_range(self, 0, 1, decay=self.decay)
+        check_range(self, 0, math.inf, momentum=self.momentum, epsilon=self.epsilon)
+
     def infer(
         self, grad: TensorSpec, mean_squares: TensorSpec, moment: TensorSpec, lr: TensorSpec
     ) -> tuple[TensorSpec, ...]:
@@ -46,9 +52,9 @@ class RmsProp(Operator):
 
 @kernel(RmsProp)
 def rmsprop(op: RmsProp, ctx: RunContext, grad: Any, mean_squares: Any, moment: Any, lr: Any) -> tuple[Any, ...]:
-    g, s = wide(grad), wide(mean_squares)
+    g, s = widen(grad), widen(mean_squares)
     s = s + (1 - op.decay) * (g * g - s)
-    m = op.momentum * wide(moment) + rate_as(lr, g) * g / ctx.xp.sqrt(s + op.epsilon)
+    m = op.momentum * widen(moment) + rate_as(lr, g) * g / ctx.xp.sqrt(s + op.epsilon)
     m = m.astype(grad.dtype)
     return m, s.astype(grad.dtype), m
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.engines import flat
+from netbuilder.ops.half import widen
 from netbuilder.ops.operator import Operator, TensorSpec
 from netbuilder.ops.registry import CPU, kernel, prepare, register
-from netbuilder.ops.update_rules import check_rate, check_same, rate_as, wide
+from netbuilder.ops.update_rules import check_rate, check_same, rate_as
 
 __all__ = ["MomentumSGD", "MomentumSGDUpdate", "momentum_step"]
 
@@ -72,7 +73,7 @@ def momentum_step(op: Any, grad: Any, moment: Any, lr: Any) -> tuple[Any, Any]:
 
 @kernel(MomentumSGD)
 def momentum_sgd(op: MomentumSGD, ctx: RunContext, grad: Any, moment: Any, lr: Any) -> tuple[Any, ...]:
-    g, m = wide(grad), wide(moment)
+    g, m = widen(grad), widen(moment)
     step, new = momentum_step(op, g, m, rate_as(lr, g))
     return step.astype(grad.dtype), new.astype(grad.dtype)
 
@@ -81,9 +82,9 @@ def momentum_sgd(op: MomentumSGD, ctx: RunContext, grad: Any, moment: Any, lr: A
 def momentum_sgd_update(
     op: MomentumSGDUpdate, ctx: RunContext, grad: Any, moment: Any, lr: Any, param: Any
 ) -> tuple[Any, ...]:
-    g, m = wide(grad), wide(moment)
+    g, m = widen(grad), widen(moment)
     step, new = momentum_step(op, g, m, rate_as(lr, g))
-    return step.astype(grad.dtype), new.astype(grad.dtype), (wide(param) - step).astype(grad.dtype)
+    return step.astype(grad.dtype), new.astype(grad.dtype), (widen(param) - step).astype(grad.dtype)
 
 
 class _Program:

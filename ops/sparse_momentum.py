@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.half import widen
 from netbuilder.ops.operator import Operator, TensorSpec
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.ops.sgd import momentum_step
-from netbuilder.ops.update_rules import check_rate, check_rows, check_same, distinct_rows, in_place, rate_as, wide
+from netbuilder.ops.update_rules import check_rate, check_rows, check_same, distinct_rows, in_place, rate_as
 
 __all__ = ["SparseMomentumSGDUpdate"]
 
@@ -49,10 +50,10 @@ def _update_rows(
     rows_of = (-1, *param.shape[1:])
     grad, steps = grad.reshape(rows_of), steps.reshape(rows_of)
     for positions in distinct_rows(op, ctx, indices, param.shape[0]):
-        rows, g = indices[positions], wide(grad[positions])
-        step, new = momentum_step(op, g, wide(moment[rows]), rate_as(lr, g))
+        rows, g = indices[positions], widen(grad[positions])
+        step, new = momentum_step(op, g, widen(moment[rows]), rate_as(lr, g))
         moment[rows] = new
-        param[rows] = wide(param[rows]) - step
+        param[rows] = widen(param[rows]) - step
         steps[positions] = step
 
 

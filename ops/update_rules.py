@@ -9,9 +9,9 @@ import numpy as np
 
 from netbuilder.ops.contexts import Call, RunContext
 from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.proto import ShapeError
+from netbuilder.proto import ArgumentError, ShapeError
 
-__all__ = ["check_rate", "check_rows", "check_same", "distinct_rows", "in_place", "rate_as", "wide"]
+__all__ = ["check_range", "check_rate", "check_rows", "check_same", "distinct_rows", "in_place", "rate_as"]
 
 
 def check_same(op: Operator, **specs: TensorSpec) -> None:
@@ -31,6 +31,13 @@ def check_same(op: Operator, **specs: TensorSpec) -> None:
         )
 
 
+def check_range(op: Operator, low: float, high: float, **arguments: float) -> None:
+    """Raise ArgumentError for an argument outside [low, high]."""
+    for name, value in arguments.items():
+        if not low <= value <= high:
+            raise ArgumentError(f"{op.type}: {name} must lie in [{low}, {high}], got {value}")
+
+
 def check_rate(op: Operator, lr: TensorSpec, name: str = "lr") -> None:
     """Raise ShapeError unless ``lr`` holds one number."""
     require(lr.size == 1, op, f"{name} must hold one number, got shape {lr.shape}")
@@ -47,11 +54,6 @@ def check_rows(op: Operator, param: TensorSpec, indices: TensorSpec, grad: Tenso
         op,
         f"grad must have shape {want} for indices {indices.shape} into param {param.shape}, got {grad.shape}",
     )
-
-
-def wide(x: Any) -> Any:
-    """Return ``x`` for computing: float16 as float32, anything else as it is."""
-    return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
 def rate_as(lr: Any, like: Any) -> Any:

@@ -380,7 +380,14 @@ class Net:
         Args:
             device_option: device of the appended operators, those of held nets included.
             scope: name scope to put all blobs of ``net`` under, each once.
+
+        Raises:
+            TypeError: ``net`` or ``device_option`` is of another type.
         """
+        if not isinstance(net, (Net, NetDef)):
+            raise TypeError(f"net {self}: AppendNet needs a Net or NetDef, got {net!r}")
+        if device_option is not None and not isinstance(device_option, DeviceOption):
+            raise TypeError(f"net {self}: AppendNet: device_option must be a DeviceOption, got {device_option!r}")
         proto = net if isinstance(net, NetDef) else net.Proto()
         if scope or device_option is not None:
             proto = prefixed(proto, scope) if scope else copy_net(proto)

@@ -9,6 +9,7 @@ from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.scope import DeviceScope
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.model.undo import taken_back_on_error
 from netbuilder.optimizers.adagrad import AdagradOptimizer
 from netbuilder.optimizers.adam import AdamOptimizer
 from netbuilder.optimizers.gradient_clipping import norm_ratio
@@ -54,9 +55,36 @@ def build_optimizer(
         GradientError: there is no backward pass yet, or an optimizer cannot take a gradient.
         NetError: parameters are listed twice.
         DeviceError: a parameter's device cannot be told.
+        TypeError: ``model`` is no ModelHelper.
+
+    If anything is raised, the model is as it was before.
     """
+    if not isinstance(model, ModelHelper):
+        raise TypeError(f"an optimizer is built on a ModelHelper, got {model!r}")
     model.Validate()
-    infos = model.GetOptimizationParamInfo(parameters)
+    with taken_back_on_error(model):
+        _add_updates(
+            model,
+            optimizer,
+            model.GetOptimizationParamInfo(parameters),
+            weights_only=weights_only,
+            use_param_info_optim=use_param_info_optim,
+            max_gradient_norm=max_gradient_norm,
+            allow_lr_injection=allow_lr_injection,
+        )
+    return optimizer
+
+
+def _add_updates(
+    model: ModelHelper,
+    optimizer: Optimizer,
+    infos: list[ParameterInfo],
+    *,
+    weights_only: bool,
+    use_param_info_optim: bool,
+    max_gradient_norm: float | None,
+    allow_lr_injection: bool,
+) -> None:
     if weights_only:
         weights = set(model.weights)
         infos = [info for info in infos if info.blob in weights]
@@ -75,7 +103,6 @@ def build_optimizer(
         own = info.optimizer if use_param_info_optim else None
         with DeviceScope(get_param_device(info.name, info.grad, devices)):
             (own or optimizer)(model.net, model.param_init_net, info)
-    return optimizer
 
 
 def _once(model: ModelHelper, infos: list[ParameterInfo]) -> list[ParameterInfo]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import fields
+from numbers import Real
 from typing import Any, NamedTuple
 
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName
 from netbuilder.graph.net import Net
 from netbuilder.graph.scope import CurrentDeviceScope, DeviceScope
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.ops.learning_rate import LearningRate
 from netbuilder.optimizers.learning_rate import check_policy
 from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceOption, TensorProto
 
@@ -142,11 +148,27 @@ class Optimizer:
         self, net: Net, param_init_net: Net, sign: int, base: float, policy: str, arguments: dict[str, Any]
     ) -> tuple[BlobReference, BlobReference]:
         """Return ``build_lr`` of a rate that the user gave, with the sign that the update wants."""
+        if not isinstance(base, Real):
+            raise ArgumentError(f"{type(self).__name__}: the base rate must be a number, got {base!r}")
         if base < 0:
             raise ArgumentError(
                 f"{type(self).__name__}: the base rate must not be negative, got {base}; the update sets its sign"
             )
+        self._refuse_unknown(arguments)
         return self.build_lr(net, param_init_net, sign * base, policy=policy, **arguments)
+
+    def _refuse_unknown(self, arguments: Iterable[str]) -> None:
+        """Raise ArgumentError for what neither this optimizer nor the learning rate takes."""
+        known = {field.name for field in fields(LearningRate)}.union(
+            *(inspect.signature(takes).parameters for takes in (type(self), self.build_lr))
+        )
+        for name in arguments:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=3)
+                raise ArgumentError(
+                    f"{type(self).__name__}: unknown argument {name!r}"
+                    + (f"; did you mean {', '.join(near)}?" if near else "; it is none of a rate's policy either")
+                )
 
     def _scaled(self, net: Net, rate: BlobReference) -> BlobReference:
         if self._lr_multiplier is None:

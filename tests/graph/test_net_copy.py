@@ -138,6 +138,15 @@ def test_append_into_a_scope_renames_everything_once_and_sets_the_device():
     assert net.Proto().op[1].HasField("device_option")
 
 
+def test_append_what_is_no_net(net):
+    before = net.Proto().SerializeToString()
+    with pytest.raises(TypeError, match="net n: AppendNet needs a Net or NetDef, got 'other'"):
+        net.AppendNet("other")
+    with pytest.raises(TypeError, match="device_option must be a DeviceOption, got 1"):
+        net.AppendNet(Net("other"), 1)
+    assert net.Proto().SerializeToString() == before
+
+
 def test_append_to_itself(net):
     net.AppendNet(net)
     assert texts(net)[:4] == texts(net)[4:]

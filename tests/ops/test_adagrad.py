@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from checks import DEVICES, run_plain
 from netbuilder.ops.adagrad import Adagrad, SparseAdagrad
-from netbuilder.proto import ShapeError
+from netbuilder.proto import ArgumentError, ShapeError
 from suite import OperatorSuite, f32, floats, i32, i64, refusal
 
 
@@ -16,6 +16,8 @@ class TestAdagrad(OperatorSuite):
     refusals = (
         refusal(Adagrad(), [f32(2), f32(3), f32(2), f32(1)], "moment of shape"),
         refusal(Adagrad(), [f32(2), f32(2), f32(2), f32(2)], "lr must hold one number"),
+        refusal(Adagrad(decay=1.5), [f32(2)] * 3 + [f32(1)], r"decay must lie in \[0, 1\], got 1.5", ArgumentError),
+        refusal(Adagrad(epsilon=-1.0), [f32(2)] * 3 + [f32(1)], "epsilon must lie in", ArgumentError),
     )
 
     def draw(self, data):
@@ -43,6 +45,12 @@ class TestSparseAdagrad(OperatorSuite):
     refusals = (
         refusal(SparseAdagrad(), [f32(5, 2), f32(5, 2), i32(3), f32(2, 2), f32(1)], r"grad must have shape \(3, 2\)"),
         refusal(SparseAdagrad(), [f32(5, 2), f32(5, 2), f32(3), f32(3, 2), f32(1)], "indices must be int32 or int64"),
+        refusal(
+            SparseAdagrad(weight_decay=-1.0),
+            [f32(5, 2), f32(5, 2), i32(3), f32(3, 2), f32(1)],
+            r"weight_decay must lie in \[0, inf\], got -1.0",
+            ArgumentError,
+        ),
         refusal(SparseAdagrad(), [f32(), f32(), i64(3), f32(3), f32(1)], "param must have rows"),
         refusal(SparseAdagrad(), [f32(5, 2), f32(4, 2), i64(3), f32(3, 2), f32(1)], "moment of shape"),
     )

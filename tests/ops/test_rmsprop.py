@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from netbuilder.ops.rmsprop import RmsProp
+from netbuilder.proto import ArgumentError
 from suite import OperatorSuite, f32, floats, refusal
 
 
@@ -13,6 +14,8 @@ class TestRmsProp(OperatorSuite):
     refusals = (
         refusal(RmsProp(), [f32(2), f32(2), f32(3), f32(1)], "moment of shape"),
         refusal(RmsProp(), [f32(2), f32(2), f32(2), f32(3)], "lr must hold one number"),
+        refusal(RmsProp(decay=3.0), [f32(2)] * 3 + [f32(1)], r"decay must lie in \[0, 1\], got 3.0", ArgumentError),
+        refusal(RmsProp(momentum=-0.5), [f32(2)] * 3 + [f32(1)], "momentum must lie in", ArgumentError),
     )
 
     def draw(self, data):

@@ -196,6 +196,9 @@ class TestRefusals:
             (lambda: AdamOptimizer(enableRAdam=True), "not available: {'enableRAdam': True}"),
             (lambda: build_adam(model_of(), -0.1), "AdamOptimizer: the base rate must not be negative, got -0.1"),
             (lambda: build_sgd(model_of(), -0.1), "base rate must not be negative, got -0.1"),
+            (lambda: build_sgd(model_of(), "0.1"), "SgdOptimizer: the base rate must be a number, got '0.1'"),
+            (lambda: build_sgd(model_of(), 0.1, momentun=0.9), "unknown argument 'momentun'; did you mean momentum"),
+            (lambda: build_adam(model_of(), 0.1, xyz=1), "AdamOptimizer: unknown argument 'xyz'; it is none of a rate"),
             (lambda: add_weight_decay(model_of(), -0.1), "weight decay must not be negative, got -0.1"),
             (
                 lambda: build_sgd(model_of(), 0.1, max_gradient_norm=0),
@@ -220,6 +223,29 @@ class TestRefusals:
     def test_gradients(self, make, match):
         with pytest.raises(GradientError, match=match):
             make()
+
+    @pytest.mark.parametrize(
+        "build",
+        [
+            lambda model: build_adam(model, 0.1, beta1=2),
+            lambda model: build_adagrad(model, 0.1, epsilon=-1),
+            lambda model: build_rms_prop(model, 0.1, decay=3),
+            lambda model: build_rms_prop(model, 0.1, max_gradient_norm=1.0, allow_lr_injection=True, engine=3),
+        ],
+        ids=["adam", "adagrad", "rms_prop", "engine"],
+    )
+    def test_a_refused_optimizer_leaves_the_model_as_before(self, build):
+        model = model_of()
+        before = model.Proto().SerializeToString(), model.InitProto().SerializeToString()
+        with pytest.raises((NetError, TypeError)):
+            build(model)
+        assert (model.Proto().SerializeToString(), model.InitProto().SerializeToString()) == before
+        build_sgd(model, 0.1)
+        assert "fc0_w" in [op.output[0] for op in model.Proto().op if op.type == "WeightedSum"]
+
+    def test_a_model_is_needed(self):
+        with pytest.raises(TypeError, match="an optimizer is built on a ModelHelper, got 'model'"):
+            build_sgd("model", 0.1)
 
     def test_a_gradient_comes_with_a_blob(self):
         model = model_of()

@@ -140,7 +140,7 @@ def test_append_into_a_scope_renames_everything_once_and_sets_the_device():
 
 def test_append_what_is_no_net(net):
     before = net.Proto().SerializeToString()
-    with pytest.raises(TypeError, match="net n: AppendNet needs a Net or NetDef, got 'other'"):
+    with pytest.raises(TypeError, match="net a: AppendNet needs a Net or NetDef, got 'other'"):
         net.AppendNet("other")
     with pytest.raises(TypeError, match="device_option must be a DeviceOption, got 1"):
         net.AppendNet(Net("other"), 1)

@@ -59,8 +59,8 @@ def register(
     Raises:
         TypeError: a function cannot be called.
     """
-    for function in (f, grad_f):
-        if function is not None and not callable(function):
+    for function, optional in ((f, False), (grad_f, True)):
+        if not callable(function) and not (optional and function is None):
             raise TypeError(f"a Python operator needs functions, got {function!r}")
     with _lock:
         if token is None:

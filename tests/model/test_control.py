@@ -88,4 +88,8 @@ def test_refusals():
         brew.cond(model, "c", ["y"], squared("then", "Negative"))
     with pytest.raises(NetError, match="does not write the condition 'go'"):
         brew.loop(model, "go", ["x", "y"], squared("body", "Negative"))
+    with pytest.raises(TypeError, match="cond: external_blobs must be a list of blobs, got 'x'"):
+        brew.cond(model, "c", "x", squared("then", "Negative"))
+    with pytest.raises(TypeError, match="a branch or loop is a Net, or a model that has one, got None"):
+        brew.loop(model, "go", ["x"], None)
     assert len(model.net.Proto().op) == 0

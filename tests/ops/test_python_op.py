@@ -265,8 +265,9 @@ def test_other_forms_are_refused():
     for f in ((), (3,), (scaled, (), {}, 1)):
         with pytest.raises(TypeError, match=r"made from a function or \(make, args, kwargs\)"):
             Net("forms").Python(f)
-    with pytest.raises(TypeError, match="needs functions"):
-        Net("forms").Python("f")
+    for f in ("f", None):
+        with pytest.raises(TypeError, match=f"needs functions, got {f!r}"):
+            Net("forms").Python(f)
 
 
 def test_tensors():

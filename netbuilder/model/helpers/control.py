@@ -43,8 +43,9 @@ def cond(
 
     Raises:
         NetError: a net reads a blob that is neither its own nor in ``external_blobs``.
+        TypeError: ``external_blobs`` is no list, or a net is none.
     """
-    known = [blob_name(blob) for blob in external_blobs]
+    known = _names("cond", external_blobs)
     name = model.net.NextName("cond")
     nets = {"then_net": _held(then_model, known, name + "/then")}
     if else_model is not None:
@@ -76,9 +77,10 @@ def loop(
     Raises:
         NetError: a net reads a blob that is neither its own nor in ``external_blobs``; none writes
             ``cond_blob``, so that the loop would never end.
+        TypeError: ``external_blobs`` is no list, or a net is none.
     """
     condition = blob_name(cond_blob)
-    known = [*map(blob_name, external_blobs), condition]
+    known = [*_names("loop", external_blobs), condition]
     name = model.net.NextName("loop")
     nets = {"loop_net": _held(loop_model, known, name + "/loop")}
     if cond_model is not None:
@@ -89,8 +91,16 @@ def loop(
     return _add(model, "While", condition, nets)
 
 
+def _names(helper: str, blobs: Any) -> list[str]:
+    if isinstance(blobs, (str, bytes, BlobReference)) or not isinstance(blobs, Iterable):
+        raise TypeError(f"{helper}: external_blobs must be a list of blobs, got {blobs!r}")
+    return list(map(blob_name, blobs))
+
+
 def _held(model: ModelHelper | Net, known: Iterable[str], scope: str) -> NetDef:
     """Return a copy of a net in which the blobs that are its own have names of their own."""
+    if not hasattr(model, "Proto"):
+        raise TypeError(f"a branch or loop is a Net, or a model that has one, got {model!r}")
     net = NetDef()
     net.CopyFrom(model.Proto())
     outside = set(known)

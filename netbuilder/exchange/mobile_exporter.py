@@ -10,10 +10,11 @@ import numpy as np
 from netbuilder.exchange.fills import fill_operator
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.graph.message import message_of
 from netbuilder.passes.extract_predictor import parameter_sources
 from netbuilder.proto import BlobError, NetDef, NetError
 
-__all__ = ["Export", "fetch_parameters", "message_of"]
+__all__ = ["Export", "fetch_parameters"]
 
 PLACEHOLDER = np.zeros((1, 1), np.float32)
 """What the init net of a pair holds for a blob that will be fed."""
@@ -54,20 +55,6 @@ def Export(workspace: Any, net: Any, params: Iterable[Any]) -> tuple[NetDef, Net
     return init_net, predict_net
 
 
-def message_of(net: Any) -> NetDef:
-    """Return the message of a Net or NetDef.
-
-    Raises:
-        NetError: it is neither.
-    """
-    if isinstance(net, NetDef):
-        return net
-    proto = net.Proto() if callable(getattr(net, "Proto", None)) else None
-    if not isinstance(proto, NetDef):
-        raise NetError(f"needs a Net or NetDef, got {net!r} of type {type(net).__name__}")
-    return proto
-
-
 def fetch_parameters(workspace: Any, net: NetDef, params: Iterable[Any]) -> dict[str, Any]:
     """Return the values of parameters by their names in ``net``.
 
@@ -80,7 +67,9 @@ def fetch_parameters(workspace: Any, net: NetDef, params: Iterable[Any]) -> dict
         raise NetError(f"params must be a list of blobs, got the single string {params!r}")
     if isinstance(params, Mapping):
         return {blob_name(name): np.asarray(value) for name, value in params.items()}
-    fetch = getattr(workspace, "fetch", None) or workspace.FetchBlob
+    fetch = getattr(workspace, "fetch", None) or getattr(workspace, "FetchBlob", None)
+    if fetch is None:
+        raise NetError(f"needs a Workspace that holds the parameters, got {workspace!r}")
     sources = parameter_sources(net)
     values: dict[str, Any] = {}
     for name in map(blob_name, params):

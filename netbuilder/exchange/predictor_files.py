@@ -10,10 +10,11 @@ from typing import Any
 
 from netbuilder.data.tensor_records import NUMPY_TYPES
 from netbuilder.exchange.fills import fill_operator
-from netbuilder.exchange.mobile_exporter import fetch_parameters, message_of
+from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.predictor import Predictor, check_names
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.graph.message import message_of
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.ops.operator import TensorSpec, spec_of
 from netbuilder.proto import (
@@ -77,6 +78,8 @@ def save_predictor(
     needed = _needed(proto)
     fed, kept = _divide(proto, needed, inputs, parameters)
     wanted = [blob_name(blob) for blob in outputs] if outputs is not None else list(proto.external_output)
+    if both := sorted(set(kept).intersection(wanted)):
+        raise NetError(f"net {proto.name!r}: {both} cannot be parameters and outputs at once")
     values = fetch_parameters(workspace, proto, parameters if isinstance(parameters, Mapping) else kept)
     init_net = NetDef(name=f"{proto.name}_init")
     init_net.op.extend(fill_operator(name, values[name]) for name in kept)
@@ -167,8 +170,6 @@ def _divide(
         raise NetError(f"net {net.name!r}: {both} cannot be inputs and parameters at once")
     if missing := [blob for blob in needed if blob not in fed and blob not in kept]:
         raise NetError(f"net {net.name!r}: reads {missing}, which are neither inputs nor parameters")
-    if both := sorted(set(kept).intersection(net.external_output)):
-        raise NetError(f"net {net.name!r}: {both} cannot be parameters and outputs at once")
     return fed, kept
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from netbuilder.graph.message import message_of
 from netbuilder.graph.rename import held_nets
 from netbuilder.passes.blob_devices import COUNTERS, may_hold_nets, operator_device
 from netbuilder.passes.devices import Devices
@@ -69,12 +71,14 @@ class DeviceFault:
 
 
 def check_devices(
-    net: NetDef, *, init_net: NetDef | None = None, devices: Devices | None = None, shared: Collection[str] = ()
+    net: Any, *, init_net: Any = None, devices: Devices | None = None, shared: Collection[str] = ()
 ) -> None:
     """Raise NetError, naming operators and blobs, if ``device_faults`` finds any.
 
-    Args, and what is looked at: see ``device_faults``.
+    Args, and what is looked at: see ``device_faults``; nets may also be given as a Net.
     """
+    net = message_of(net)
+    init_net = None if init_net is None else message_of(init_net)
     faults = list(device_faults(net, init_net=init_net, devices=devices, shared=shared))
     if faults:
         more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""

@@ -9,6 +9,7 @@ from typing import Any
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.message import message_of
 from netbuilder.graph.net import Net
 from netbuilder.graph.rename import held_nets, place_operators, rename_in_operator
 from netbuilder.ops.registry import find, is_registered
@@ -39,7 +40,7 @@ _NAMES = "parameter_names"
 
 
 def extract_predictor(
-    net: NetDef,
+    net: Any,
     inputs: Sequence[Any],
     outputs: Sequence[Any],
     *,
@@ -54,7 +55,7 @@ def extract_predictor(
     Softmax, which needs no labels, unless the labels are among the inputs. An input that no output needs is dropped.
 
     Args:
-        net: a net in test mode; left unchanged.
+        net: a Net or NetDef in test mode; left unchanged.
         inputs: blobs that will be fed.
         outputs: blobs wanted.
         device: given to all operators; None: they keep theirs.
@@ -71,6 +72,7 @@ def extract_predictor(
             gets the name of another.
         NotImplementedError: a renamed blob occurs in an operator that holds nets.
     """
+    net = message_of(net)
     given, wanted = _names("inputs", inputs), _names("outputs", outputs)
     if both := [blob for blob in wanted if blob in given]:
         raise NetError(f"net {net.name!r}: blobs cannot be both input and output of a predictor, got {both}")
@@ -98,7 +100,7 @@ def extract_predictor(
 
 
 def ExtractPredictorNet(
-    net_proto: NetDef,
+    net_proto: Any,
     input_blobs: Sequence[Any],
     output_blobs: Sequence[Any],
     device: DeviceOption | None = None,

@@ -3,6 +3,7 @@
 import pytest
 
 import golden_data
+from netbuilder.graph import DeviceScope, Net
 from netbuilder.passes import Devices, blob_devices, check_devices, device_faults
 from netbuilder.passes.device_check import CROSSING
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
@@ -108,6 +109,18 @@ def test_any_net_can_be_checked_by_its_operators_devices():
     bad = net(op("Relu", ["x"], ["a"], (PROTO_CUDA, 2)), op("Relu", ["a"], ["b"], (PROTO_CUDA, 3)))
     with pytest.raises(NetError, match="'a' belongs to GPU 2, and the operator runs on GPU 3; copy it first"):
         check_devices(bad)
+
+
+def test_a_net_may_be_given_as_such():
+    net = Net("users")
+    with DeviceScope(make_device_option(1, 0)):
+        net.Relu("x", "y")
+    with DeviceScope(make_device_option(1, 1)):
+        net.Relu("y", "z")
+    with pytest.raises(NetError, match=r"operator 1 Relu, made at .*test_device_check.py:\d+ in .*: input 'y' belongs"):
+        check_devices(net)
+    with pytest.raises(NetError, match="needs a Net or NetDef, got 'users' of type str"):
+        check_devices("users")
 
 
 def test_a_net_wide_device_counts():

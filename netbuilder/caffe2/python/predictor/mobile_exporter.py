@@ -8,8 +8,9 @@ import numpy as np
 
 from netbuilder.caffe2.absent import names_of
 from netbuilder.exchange.fills import fill_operator
-from netbuilder.exchange.mobile_exporter import Export, message_of
+from netbuilder.exchange.mobile_exporter import Export
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.message import message_of
 
 __all__ = ["Export", "add_tensor"]
 

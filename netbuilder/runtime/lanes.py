@@ -107,7 +107,7 @@ class LaneProgram:
             for source in sorted(after[index], reverse=True):
                 other = lanes[source]
                 if other != lane and seen[lane][other] < source:
-                    wait, signal = self._edge()
+                    wait, signal = self._edge(source, index)
                     waits[index].append(wait)
                     signals[source].append(signal)
                     seen[lane] = [max(a, b) for a, b in zip(seen[lane], at_call[source])]
@@ -119,7 +119,8 @@ class LaneProgram:
                 self._items[lane].append((call, index))
         self._programs = [[call for call, _ in items] for items in self._items]
 
-    def _edge(self) -> tuple[Call, Call]:
+    def _edge(self, source: int, index: int) -> tuple[Call, Call]:
+        """Return what the call ``index`` does first, to wait for the call ``source``, and what that one does last."""
         lock = threading.Lock()
         lock.acquire()
         self._locks.append(lock)

@@ -127,6 +127,16 @@ class RuntimeNet:
         self.clock.iteration += 1
         self._run_once()
 
+    def run_by(self, run_plan: Callable[[Plan], object], run_alone: Callable[[Instruction], object]) -> None:
+        """Run the net once, its plans and the operators between them by functions of the caller (to time them).
+
+        Args:
+            run_plan: has to run the plan, or one made by its ``with_calls``.
+            run_alone: has to call ``run_alone`` of this net.
+        """
+        self.clock.iteration += 1
+        self._run_parts(run_plan, run_alone)
+
     def run_first(self) -> None:
         """Run a net that is not kept, as iteration 0: initial values do not depend on what ran before."""
         self._run_once()
@@ -143,16 +153,19 @@ class RuntimeNet:
         if plan is not None and plan.seen == plan._generation.number:
             plan.run()
             return
+        self._run_parts(Plan.run, self.run_alone)
+
+    def _run_parts(self, run_plan: Callable[[Plan], object], run_alone: Callable[[Instruction], object]) -> None:
         index, count = 0, len(self.program)
         while index < count:
             plan = self._plan_at(index)
             if plan is not None:
-                plan.run()
+                run_plan(plan)
                 if index == 0 and plan.end == count:
                     self._single = plan
                 index = plan.end
             if index < count:
-                self._run_dynamic(self.program[index])
+                run_alone(self.program[index])
                 index += 1
 
     def _plan_at(self, start: int) -> Plan | None:
@@ -182,7 +195,8 @@ class RuntimeNet:
         self._current[start] = made
         return made
 
-    def _run_dynamic(self, instruction: Instruction) -> None:
+    def run_alone(self, instruction: Instruction) -> None:
+        """Run an operator that no plan can hold."""
         context = self.kernel_context(instruction)
         try:
             kernel = plain_kernel(instruction.op_def.type, instruction.device[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from operator import length_hint
 from typing import Any
@@ -41,6 +42,7 @@ class Plan:
     ) -> None:
         self.end = compilation.end
         self.steps = compilation.steps
+        self.setting = setting
         self.seen = -1
         self._net = net
         self._generation = generation
@@ -55,10 +57,26 @@ class Plan:
         # Some of the library's primitives ask how many threads there are when they run.
         with_library = setting.allows("ONEDNN") and onednn.available()
         self._before = onednn.thread_setter(setting.lane_threads) if with_library else None
-        self._lanes: LaneProgram | None = None
-        if setting.lanes > 1:
-            lanes = [step.lane for step in self.steps]
-            self._lanes = LaneProgram(self._calls, lanes, _dependencies(self.steps), setting.lanes, self._before)
+        self._lanes = self._dealt(self._calls, LaneProgram) if setting.lanes > 1 else None
+
+    def _dealt(self, calls: Sequence[Call], program: Callable[..., LaneProgram]) -> LaneProgram:
+        lanes = [step.lane for step in self.steps]
+        return program(calls, lanes, _dependencies(self.steps), self.setting.lanes, self._before)
+
+    def with_calls(self, wrap: Callable[[int, Call], Call], program: Callable[..., LaneProgram] = LaneProgram) -> Plan:
+        """Return a plan over the same buffers that runs ``wrap(index, call)`` in place of each call.
+
+        This plan stays as it is. The other one is of use for as long as the net would run this one.
+
+        Args:
+            wrap: given the index of a step and its call.
+            program: makes the lanes; it is called as ``LaneProgram`` is.
+        """
+        other = copy.copy(self)
+        other._calls = [wrap(index, call) for index, call in enumerate(self._calls)]
+        if self._lanes is not None:
+            other._lanes = self._dealt(other._calls, program)
+        return other
 
     def fits(self) -> bool:
         """Whether the workspace's blobs are those that the plan was made for; false if one has another spec."""

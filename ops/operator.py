@@ -144,7 +144,7 @@ class Operator:
         self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
     ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
         """Infer with some specs unknown (None); operators that pass shapes sideways override it (Sum)."""
-        if self.dynamic or any(spec is None for spec in inputs):
+        if any(spec is None for spec in inputs) or not self.static_for(*inputs):  # type: ignore[arg-type]
             return inputs, outputs
         return inputs, self.infer(*inputs)  # type: ignore[arg-type]
 

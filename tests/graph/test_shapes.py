@@ -54,6 +54,16 @@ def test_unknown_operators_and_data_dependent_shapes_are_no_crash():
     assert result.shapes["u"] == result.shapes["v"] == (3,) and result.shapes["s"] == (7,)
 
 
+def test_extents_that_concat_knows_are_known_to_split():
+    net = Net("n")
+    net.Concat(["a", "b"], ["joined", "extents"], axis=1)
+    net.Split(["joined", "extents"], ["c", "d"], axis=1)
+    net.Split(["joined", "fed"], ["e", "f"], axis=1)
+    result = infer_shapes([net], {"a": (2, 3), "b": (2, 5), "fed": TensorSpec((2,), I64)})
+    assert result.shapes["c"] == (2, 3) and result.shapes["d"] == (2, 5)
+    assert result.unknown == ["e", "f"]
+
+
 def test_a_shape_alone_becomes_whole_numbers_where_needed():
     _, net = small()
     result = infer_shapes([net], {"x": (2, 3), "label": (2,), "w": (4, 3), "b": (4,)})

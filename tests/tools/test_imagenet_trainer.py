@@ -72,7 +72,8 @@ def test_net_type_and_workers_reach_the_net():
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("mlp", 8), ("lenet", 28), ("resnet8-cifar", 8), ("resnet18", 32), ("resnext50", 32)]
+    ("name", "size"),
+    [("mlp", 8), ("lenet", 28), ("resnet8-cifar", 8), ("resnet18", 32), ("resnext50", 32), ("inception-v1", 32)],
 )
 def test_a_net_of_each_kind_trains_and_evaluates(name, size):
     rng = np.random.default_rng(0)
@@ -85,7 +86,7 @@ def test_a_net_of_each_kind_trains_and_evaluates(name, size):
 @pytest.mark.parametrize("name", NETS)
 def test_every_name_builds_a_net(name):
     model = ModelHelper(name=name, arg_scope={"order": "NCHW"})
-    softmax, _ = add_net(model, name, (3, 32, 32), 10, is_test=False, label="label")
+    softmax, _ = add_net(model, name, (3, 64, 64), 10, is_test=False, label="label")
     assert str(softmax) == "softmax"
 
 

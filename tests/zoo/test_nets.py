@@ -3,22 +3,27 @@
 import numpy as np
 import pytest
 
-from netbuilder.graph import NameScope, infer_shapes
+from netbuilder.graph import NameScope
 from netbuilder.model import ModelHelper
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
-from netbuilder.zoo import ResNetBuilder, create_lenet, create_mlp, create_resnet, create_resnet50, create_resnext
+from netbuilder.zoo import (
+    ResNetBuilder,
+    create_alexnet,
+    create_inception_v1,
+    create_lenet,
+    create_mlp,
+    create_resnet,
+    create_resnet50,
+    create_resnext,
+    create_vgg,
+)
+from zoo_models import built, operators, parameter_count
 
 
 def counted(model, op_type):
-    return sum(op.type == op_type for op in model.net.Proto().op)
-
-
-def built(create, *args, **kwargs):
-    model = ModelHelper("zoo")
-    result = create(model, "data", *args, **kwargs)
-    return model, result
+    return len(operators(model, op_type))
 
 
 @pytest.mark.parametrize("layers", [18, 34, 50, 101, 152])
@@ -35,14 +40,12 @@ def test_resnets_have_as_many_layers_as_they_say(layers):
 def test_resnets_have_the_papers_number_of_parameters(layers, millions):
     """Counted with 1,000 classes; the numbers are those of other implementations of the paper's nets."""
     model, _ = built(create_resnet, 3, 1000, layers)
-    shapes = infer_shapes([model.param_init_net]).shapes
-    assert sum(int(np.prod(shapes[str(p)])) for p in model.params) / 1e6 == pytest.approx(millions, abs=1e-3)
+    assert parameter_count(model) / 1e6 == pytest.approx(millions, abs=1e-3)
 
 
 def test_resnext50_has_the_papers_number_of_parameters():
     model, _ = built(create_resnext, 3, 1000, 50, 32, 4)
-    shapes = infer_shapes([model.param_init_net]).shapes
-    assert sum(int(np.prod(shapes[str(p)])) for p in model.params) / 1e6 == pytest.approx(25.029, abs=1e-3)
+    assert parameter_count(model) / 1e6 == pytest.approx(25.029, abs=1e-3)
 
 
 def test_a_convolution_before_a_normalisation_has_no_bias():
@@ -59,6 +62,9 @@ def test_a_convolution_before_a_normalisation_has_no_bias():
         (create_lenet, ()),
         (create_resnet50, (3, 5)),
         (create_resnext, (3, 5, 18, 1, 4)),
+        (create_alexnet, (3, 5)),
+        (create_vgg, (3, 5, 11)),
+        (create_inception_v1, (3, 5)),
     ],
 )
 def test_results(create, args):
@@ -71,10 +77,13 @@ def test_results(create, args):
     assert str(scores) == model.net.Proto().op[-1].output[0]
 
 
-def test_nets_are_made_under_the_name_scope():
+@pytest.mark.parametrize(
+    "create, args", [(create_resnet, (18,)), (create_alexnet, ()), (create_vgg, ()), (create_inception_v1, ())]
+)
+def test_nets_are_made_under_the_name_scope(create, args):
     model = ModelHelper("scoped")
     with NameScope("gpu_1"):
-        create_resnet(model, "data", 3, 10, 18, no_loss=True)
+        create(model, "data", 3, 10, *args, no_loss=True)
     assert all(blob.startswith("gpu_1/") for op in model.net.Proto().op for blob in [*op.input, *op.output])
 
 

@@ -8,16 +8,35 @@ from netbuilder.model import ModelHelper
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.runtime import Workspace
 from netbuilder.zoo import (
+    create_alexnet,
+    create_inception_v1,
     create_lenet,
     create_mlp,
     create_resnet,
     create_resnet50,
     create_resnet_32x32,
     create_resnext,
+    create_vgg,
 )
 
 BATCH = 2
 IMAGES = (BATCH, 3, 32, 32)
+LEAST = {"alexnet": 63, "auxiliary": 65}  # pixels a side
+
+
+def alexnet(model, towers):
+    return create_alexnet(model, "data", 3, 10, label="label", towers=towers, hidden=16, image_size=LEAST["alexnet"])
+
+
+def vgg(model, layers, batch_norm):
+    return create_vgg(
+        model, "data", 3, 10, layers, label="label", batch_norm=batch_norm, hidden=16, image_size=IMAGES[-1]
+    )
+
+
+def inception(model, **options):
+    return create_inception_v1(model, "data", 3, 10, label="label", **options)
+
 
 TRAINED = {
     "mlp": ((BATCH, 6), lambda m: create_mlp(m, "data", [6, 5, 4], label="label")),
@@ -26,6 +45,16 @@ TRAINED = {
     "resnet34": (IMAGES, lambda m: create_resnet(m, "data", 3, 10, 34, label="label")),
     "resnet50": (IMAGES, lambda m: create_resnet50(m, "data", 3, 10, label="label")),
     "resnext50": (IMAGES, lambda m: create_resnext(m, "data", 3, 10, 50, 4, 8, label="label")),
+    "alexnet": ((BATCH, 3, LEAST["alexnet"], LEAST["alexnet"]), lambda m: alexnet(m, 2)),
+    "alexnet of one tower": ((BATCH, 3, LEAST["alexnet"], LEAST["alexnet"]), lambda m: alexnet(m, 1)),
+    "vgg11": (IMAGES, lambda m: vgg(m, 11, False)),
+    "vgg19-bn": (IMAGES, lambda m: vgg(m, 19, True)),
+    "inception_v1": (IMAGES, inception),
+    "inception_v1-bn": (IMAGES, lambda m: inception(m, batch_norm=True)),
+    "inception_v1 with auxiliary classifiers": (
+        (BATCH, 3, LEAST["auxiliary"], LEAST["auxiliary"]),
+        lambda m: inception(m, auxiliary=True, image_size=LEAST["auxiliary"]),
+    ),
 }
 FORWARD = {
     "resnet_32x32": (IMAGES, lambda m: create_resnet_32x32(m, "data", 3, 1, 10)),

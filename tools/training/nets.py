@@ -6,7 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from netbuilder.model import ModelHelper
-from netbuilder.zoo import create_lenet, create_mlp, create_resnet, create_resnet_cifar, create_resnext
+from netbuilder.zoo import (
+    create_alexnet,
+    create_inception_v1,
+    create_lenet,
+    create_mlp,
+    create_resnet,
+    create_resnet_cifar,
+    create_resnext,
+    create_vgg,
+)
 
 __all__ = ["NETS", "add_net"]
 
@@ -25,6 +34,26 @@ def _mlp(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
 def _lenet(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
     options.pop("is_test")
     return create_lenet(model, "data", shape[0], classes, image_size=shape[1], **options)
+
+
+def _alexnet(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+    return create_alexnet(model, "data", shape[0], classes, image_size=shape[1], **options)
+
+
+def _vgg(layers: int, batch_norm: bool) -> Builder:
+    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+        return create_vgg(
+            model, "data", shape[0], classes, layers, batch_norm=batch_norm, image_size=shape[1], **options
+        )
+
+    return build
+
+
+def _inception_v1(batch_norm: bool) -> Builder:
+    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+        return create_inception_v1(model, "data", shape[0], classes, batch_norm=batch_norm, **options)
+
+    return build
 
 
 def _cifar(layers: int) -> Builder:
@@ -51,6 +80,11 @@ def _resnext(layers: int, groups: int, width: int) -> Builder:
 NETS: dict[str, Builder] = {
     "mlp": _mlp,
     "lenet": _lenet,
+    "alexnet": _alexnet,
+    **{f"vgg{layers}": _vgg(layers, False) for layers in (11, 13, 16, 19)},
+    **{f"vgg{layers}-bn": _vgg(layers, True) for layers in (11, 13, 16, 19)},
+    "inception-v1": _inception_v1(False),
+    "inception-v1-bn": _inception_v1(True),
     **{f"resnet{layers}-cifar": _cifar(layers) for layers in (8, 14, 20, 32, 44, 56, 110)},
     **{f"resnet{layers}": _resnet(layers) for layers in (18, 34, 50, 101, 152)},
     "resnext50": _resnext(50, 32, 4),

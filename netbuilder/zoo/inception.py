@@ -1,0 +1,186 @@
+"""Inception v1, also called GoogLeNet: nine modules of four branches each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.model import ModelHelper, brew
+from netbuilder.proto import ArgumentError
+from netbuilder.zoo.dense import add_dropout
+from netbuilder.zoo.head import add_head
+
+__all__ = ["create_inception_v1"]
+
+Blob = str | BlobReference
+
+
+class _Branches(NamedTuple):
+    one: int
+    three_reduce: int
+    three: int
+    five_reduce: int
+    five: int
+    pool: int
+
+    @property
+    def total(self) -> int:
+        return self.one + self.three + self.five + self.pool
+
+
+_STAGES = {
+    3: {"a": _Branches(64, 96, 128, 16, 32, 32), "b": _Branches(128, 128, 192, 32, 96, 64)},
+    4: {
+        "a": _Branches(192, 96, 208, 16, 48, 64),
+        "b": _Branches(160, 112, 224, 24, 64, 64),
+        "c": _Branches(128, 128, 256, 24, 64, 64),
+        "d": _Branches(112, 144, 288, 32, 64, 64),
+        "e": _Branches(256, 160, 320, 32, 128, 128),
+    },
+    5: {"a": _Branches(256, 160, 320, 32, 128, 128), "b": _Branches(384, 192, 384, 48, 128, 128)},
+}
+"""Modules by stage and letter -> channels of their branches."""
+
+_WITH_CLASSIFIER = ("4a", "4d")
+_CLASSIFIER_WEIGHT, _CLASSIFIER_DROPOUT, _CLASSIFIER_HIDDEN = 0.3, 0.7, 1024
+_CLASSIFIER_KERNEL, _CLASSIFIER_STRIDE, _CLASSIFIER_FILTERS = 5, 3, 128
+_SHRUNK_BY = 16  # from the images to stage 4
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """Adds the layers, with or without normalisation over the batch."""
+
+    model: ModelHelper
+    is_test: bool
+    batch_norm: bool
+    bn_epsilon: float
+    bn_momentum: float
+
+    def conv(self, blob: Blob, name: str, dim_in: int, dim_out: int, kernel: int, stride: int = 1) -> BlobReference:
+        pad = kernel // 2
+        result = brew.conv(
+            self.model, blob, name, dim_in, dim_out, kernel, stride=stride, pad=pad, no_bias=self.batch_norm
+        )
+        if self.batch_norm:
+            result = brew.spatial_bn(
+                self.model, result, f"{name}_spatbn", dim_out,
+                epsilon=self.bn_epsilon, momentum=self.bn_momentum, is_test=1 if self.is_test else 0,
+            )  # fmt: skip
+        return brew.relu(self.model, result, result)
+
+    def pool(self, blob: Blob, name: str, stride: int = 2) -> BlobReference:
+        return brew.max_pool(self.model, blob, name, kernel=3, stride=stride, pad=1)
+
+    def lrn(self, blob: Blob, name: str) -> BlobReference:
+        # One output: the libraries do not give the second, the scale, which nothing here reads.
+        result: BlobReference = self.model.net.LRN(blob, name, size=5, alpha=1e-4, beta=0.75, bias=1.0)
+        return result
+
+    def module(self, blob: Blob, name: str, dim_in: int, channels: _Branches) -> BlobReference:
+        one = self.conv(blob, f"{name}_1x1", dim_in, channels.one, 1)
+        three = self.conv(blob, f"{name}_3x3_reduce", dim_in, channels.three_reduce, 1)
+        three = self.conv(three, f"{name}_3x3", channels.three_reduce, channels.three, 3)
+        five = self.conv(blob, f"{name}_5x5_reduce", dim_in, channels.five_reduce, 1)
+        five = self.conv(five, f"{name}_5x5", channels.five_reduce, channels.five, 5)
+        pooled = self.pool(blob, f"{name}_pool", stride=1)
+        projected = self.conv(pooled, f"{name}_pool_proj", dim_in, channels.pool, 1)
+        return brew.concat(self.model, [one, three, five, projected], name)
+
+
+def create_inception_v1(
+    model: ModelHelper,
+    data: Blob,
+    num_input_channels: int,
+    num_labels: int,
+    label: Blob | None = None,
+    is_test: bool = False,
+    no_loss: bool = False,
+    *,
+    lrn: bool = True,
+    batch_norm: bool = False,
+    auxiliary: bool = False,
+    dropout: float = 0.4,
+    image_size: int = 224,
+    bn_epsilon: float = 1e-5,
+    bn_momentum: float = 0.9,
+) -> Any:
+    """Add Inception v1.
+
+    Args:
+        data: images, (N, num_input_channels, H, W); 224x224 pixels is usual.
+        num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
+        label: classes, (N,), int32.
+        is_test: leave the dropout and the auxiliary classifiers out, normalise by running averages.
+        no_loss: stop at the scores; no auxiliary classifiers.
+        lrn: normalise over neighbouring channels before the modules, as the paper does; Caffe2's benchmark of
+            convolutional nets does not.
+        batch_norm: in place of that, normalise behind each convolution, which then has no bias.
+        auxiliary: in training, add the paper's two classifiers behind modules 4a and 4d; 0.3 times their losses
+            go into the loss.
+        dropout: share of the last vectors that is set to 0 in training, in [0, 1).
+        image_size: height and width in pixels; read for ``auxiliary`` only, and then at least 65.
+        bn_epsilon, bn_momentum: of the normalisation, see ``brew.spatial_bn``.
+
+    Returns:
+        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax. With
+        auxiliary classifiers the loss is ``total_loss``, and its first summand ``loss``.
+
+    Raises:
+        ArgumentError: the images are too small for auxiliary classifiers.
+
+    Source: Szegedy et al., "Going deeper with convolutions", 2014, arXiv:1409.4842, table 1. Max pooling pads by a
+    pixel, as in Caffe2's benchmark.
+    """
+    auxiliary = auxiliary and label is not None and not (is_test or no_loss)
+    size = -(-image_size // _SHRUNK_BY)
+    if auxiliary and size < _CLASSIFIER_KERNEL:
+        least = _SHRUNK_BY * (_CLASSIFIER_KERNEL - 1) + 1
+        raise ArgumentError(
+            f"create_inception_v1: auxiliary classifiers need {least} pixels a side at least, got {image_size}"
+        )
+    layers = _Layers(model, is_test, batch_norm, bn_epsilon, bn_momentum)
+    blob, dim = _stem(layers, data, num_input_channels, lrn=lrn and not batch_norm), 192
+    inner = {}
+    for stage, modules in _STAGES.items():
+        if stage > min(_STAGES):
+            blob = layers.pool(blob, f"pool{stage - 1}")
+        for letter, channels in modules.items():
+            blob = layers.module(blob, f"inception_{stage}{letter}", dim, channels)
+            dim = channels.total
+            inner[f"{stage}{letter}"] = (blob, dim)
+    blob = brew.average_pool(model, blob, "pool5", kernel=7, stride=1, global_pooling=True)
+    blob = add_dropout(model, blob, "drop5", dropout, is_test)
+    head = add_head(model, brew.fc(model, blob, f"last_out_L{num_labels}", dim, num_labels), label, no_loss)
+    if not auxiliary:
+        return head
+    softmax, loss = head
+    losses = [_classifier(layers, name, *inner[name], size, num_labels, label) for name in _WITH_CLASSIFIER]
+    return softmax, brew.sum(model, [loss, *losses], "total_loss")
+
+
+def _stem(layers: _Layers, data: Blob, num_input_channels: int, *, lrn: bool) -> BlobReference:
+    blob = layers.pool(layers.conv(data, "conv1", num_input_channels, 64, 7, stride=2), "pool1")
+    if lrn:
+        blob = layers.lrn(blob, "norm1")
+    blob = layers.conv(layers.conv(blob, "conv2_reduce", 64, 64, 1), "conv2", 64, 192, 3)
+    if lrn:
+        blob = layers.lrn(blob, "norm2")
+    return layers.pool(blob, "pool2")
+
+
+def _classifier(
+    layers: _Layers, name: str, blob: BlobReference, dim: int, size: int, num_labels: int, label: Blob | None
+) -> BlobReference:
+    model, prefix = layers.model, f"auxiliary_{name}"
+    pooled = brew.average_pool(model, blob, f"{prefix}_pool", kernel=_CLASSIFIER_KERNEL, stride=_CLASSIFIER_STRIDE)
+    size = (size - _CLASSIFIER_KERNEL) // _CLASSIFIER_STRIDE + 1
+    blob = layers.conv(pooled, f"{prefix}_conv", dim, _CLASSIFIER_FILTERS, 1)
+    blob = brew.fc(model, blob, f"{prefix}_fc", _CLASSIFIER_FILTERS * size * size, _CLASSIFIER_HIDDEN)
+    blob = add_dropout(model, brew.relu(model, blob, blob), f"{prefix}_drop", _CLASSIFIER_DROPOUT, layers.is_test)
+    scores = brew.fc(model, blob, f"{prefix}_L{num_labels}", _CLASSIFIER_HIDDEN, num_labels)
+    _, loss = model.net.SoftmaxWithLoss(
+        [scores, label], [f"{prefix}_softmax", f"{prefix}_loss"], scale=_CLASSIFIER_WEIGHT
+    )
+    return loss

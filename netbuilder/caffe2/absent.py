@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from netbuilder.caffe2.reasons import reason_of
@@ -38,12 +38,20 @@ def names_of(module: str, lazy: Mapping[str, Callable[[], Any]] | None = None) -
         loaded = sys.modules[module]
         listed = getattr(loaded, "__all__", None) or [n for n in vars(loaded) if not n.startswith("_")]
         text = _text("", f"{module}.{name}"[len(FACE) + 1 :], listed)
-        frame = sys._getframe(1)
+        frame = _caller()
         if frame.f_code.co_code[frame.f_lasti] == _FROM_IMPORT:  # which would replace an AttributeError by its own
             raise ImportError(text, name=module)
         raise AttributeError(text)
 
     return __getattr__
+
+
+def _caller() -> FrameType:
+    """Return the innermost frame outside the face."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(FACE):
+        frame = frame.f_back
+    return frame
 
 
 def refuse_missing_modules() -> None:
@@ -78,9 +86,10 @@ def _modules() -> list[str]:
 
 def _text(kind: str, name: str, present: Sequence[str]) -> str:
     reason = reason_of(name)
-    near = difflib.get_close_matches(name if kind else name.rpartition(".")[2], present, n=4, cutoff=0.5)
-    return (
-        f"netbuilder.caffe2 has no {kind}{name}"
-        + (f": {reason}" if reason else "")
-        + (f"; nearest: {', '.join(near)}" if near else f"; it has {', '.join(present[:12])}" if not reason else "")
-    )
+    last = name.rpartition(".")[2]
+    by_last = {other.rpartition(".")[2]: other for other in present}
+    near = [by_last[found] for found in difflib.get_close_matches(last, by_last, n=4, cutoff=0.7 if reason else 0.6)]
+    text = f"netbuilder.caffe2 has no {kind}{name}" + (f": {reason}" if reason else "")
+    if near:
+        return f"{text}; nearest: {', '.join(near)}"
+    return text if reason else f"{text}; it has {', '.join(present)}"

@@ -1,17 +1,209 @@
-"""Why the face does not have a module or name of Caffe2, and what to use instead."""
+"""Why the face does not have a module or name of Caffe2, and what there is instead."""
 
 from __future__ import annotations
 
-__all__ = ["REASONS", "reason_of"]
+__all__ = ["GROUPS", "REASONS", "reason_of"]
 
-REASONS: dict[str, str] = {}
+GROUPS: tuple[tuple[str, str], ...] = (
+    (
+        "memory planning is not in this version",
+        "python.memonger python.data_parallel_model.OptimizeGradientMemory",
+    ),
+    (
+        "several hosts are not in this version",
+        "python.data_parallel_model.AddDistributedBlobSync python.data_parallel_model.CollectivesConcurrencyControl",
+    ),
+    (
+        "block-wise model updates are not in this version",
+        "python.data_parallel_model.Parallelize_BMUF python.data_parallel_model.Parallelize_CPU_BMUF "
+        "python.data_parallel_model.Parallelize_GPU_BMUF python.data_parallel_model.RunWarmup",
+    ),
+    (
+        "this optimizer is not in this version; there are SGD, Adagrad, Adam and RMSProp",
+        "python.optimizer.AdadeltaOptimizer python.optimizer.DecayAdagradOptimizer python.optimizer.FP16SgdOptimizer "
+        "python.optimizer.FtrlOptimizer python.optimizer.GFtrlOptimizer python.optimizer.MultiPrecisionSgdOptimizer "
+        "python.optimizer.StormOptimizer python.optimizer.WngradOptimizer python.optimizer.YellowFinOptimizer "
+        "python.optimizer.build_adadelta python.optimizer.build_decay_adagrad python.optimizer.build_fp16_sgd "
+        "python.optimizer.build_ftrl python.optimizer.build_gftrl python.optimizer.build_multi_precision_sgd "
+        "python.optimizer.build_storm python.optimizer.build_wngrad python.optimizer.build_yellowfin "
+        "python.optimizer.Optimizer.create_lars_inputs python.optimizer_context python.optimizer_test_util",
+    ),
+    (
+        "its operators are not in this version",
+        "python.brew.elementwise_linear python.brew.image_input python.brew.instance_norm python.brew.layer_norm "
+        "python.brew.max_pool_with_index python.brew.moments_with_running_stats python.brew.spatial_gn "
+        "python.brew.video_input python.cnn.CNNModelHelper.ImageInput python.cnn.CNNModelHelper.InstanceNorm "
+        "python.cnn.CNNModelHelper.MaxPoolWithIndex python.cnn.CNNModelHelper.PadImage "
+        "python.cnn.CNNModelHelper.SpatialGN python.cnn.CNNModelHelper.VideoInput python.core.Net.LogInfo "
+        "python.helpers.elementwise_linear python.helpers.normalization.instance_norm "
+        "python.helpers.normalization.layer_norm python.helpers.normalization.moments_with_running_stats "
+        "python.helpers.normalization.spatial_gn python.helpers.pooling.max_pool_with_index python.helpers.tools "
+        "python.models.shufflenet",
+    ),
+    (
+        "Caffe2 itself has no such operator in its usual builds",
+        "python.brew.fc_decomp python.brew.fc_prune python.brew.fc_sparse python.brew.packed_fc "
+        "python.cnn.CNNModelHelper.FC_Decomp python.cnn.CNNModelHelper.FC_Prune python.cnn.CNNModelHelper.FC_Sparse "
+        "python.cnn.CNNModelHelper.PackedFC python.helpers.fc.fc_decomp python.helpers.fc.fc_prune "
+        "python.helpers.fc.fc_sparse python.helpers.fc.packed_fc",
+    ),
+    (
+        "quantised nets are not served",
+        "python.brew.fused_8bit_rowwise_quantized_to_float python.brew.sparse_lengths_sum_4bit_rowwise_sparse "
+        "python.helpers.algebra.sparse_lengths_sum_4bit_rowwise_sparse python.helpers.quantization "
+        "python.workspace.FetchInt8Blob python.workspace.FetchInt8BlobRealVal python.workspace.Int8Tensor "
+        "python.fakefp16_transform_lib python.fakelowp",
+    ),
+    (
+        "recurrent nets are not in this version",
+        "python.attention python.gru_cell python.lstm_benchmark python.recurrent python.rnn python.rnn_cell "
+        "python.crf python.crf_predict python.models.seq2seq python.core.recurrent_network_op_remap",
+    ),
+    (
+        "predictors in one file are not in this version; netbuilder.exchange.save_predictor writes init net and "
+        "predict net, load_predictor reads them, and mobile_exporter.Export makes them",
+        "python.predictor.predictor_exporter python.predictor.predictor_py_utils python.predictor.serde "
+        "python.predictor_constants",
+    ),
+    (
+        "ONNX is not in this version",
+        "python.onnx",
+    ),
+    (
+        "checkpoint jobs are not in this version; fetch what data_parallel_model.GetCheckpointParams names and feed it "
+        "again",
+        "python.checkpoint",
+    ),
+    (
+        "readers, tasks and sessions are not in this version; feed arrays by FeedBlob, or read a database by "
+        "brew.db_input",
+        "python.cached_reader python.data_workers python.dataio python.dataset python.db_file_reader "
+        "python.parallel_workers python.pipeline python.queue_util python.record_queue python.session python.task "
+        "python.text_file_reader",
+    ),
+    (
+        "records of blobs are not in this version; pass blobs by name",
+        "python.schema python.core.Net.input_record python.core.Net.output_record python.core.Net.set_input_record "
+        "python.core.Net.set_output_record python.core.Net.AppendOutputRecordField "
+        "python.core.Net.recover_input_record_by_prefix python.core.Net.recover_output_record_by_prefix "
+        "python.core.clone_and_bind_net",
+    ),
+    (
+        "builders of control flow are not in this version; brew.cond and brew.loop add branches and loops",
+        "python.control python.net_builder python.core.Net.current_prefix python.control_ops_grad "
+        "python.control_ops_util python.core.control_op_remap",
+    ),
+    (
+        "pictures and listings of nets are not in this version; print(net.Proto()) shows a net",
+        "python.net_drawer python.net_printer python.visualize",
+    ),
+    (
+        "layer models are not served; brew adds layers to a ModelHelper",
+        "python.layer_model_helper python.layer_model_instantiator python.layer_test_util python.layers "
+        "python.modeling.net_modifier python.modeling.compute_histogram_for_blobs "
+        "python.modeling.compute_norm_for_blobs python.modeling.compute_statistics_for_blobs "
+        "python.modeling.get_entry_from_blobs python.modeling.gradient_clipping python.functional python.hsm_util "
+        "proto.hsm_pb2 python.normalizer python.normalizer_context python.regularizer python.regularizer_context "
+        "python.modifier_context python.tt_core",
+    ),
+    (
+        "tools for testing operators are not in this version; test_util has TestCase and rand_array",
+        "python.device_checker python.gradient_checker python.hypothesis_test_util python.operator_test "
+        "python.serialized_test",
+    ),
+    (
+        "helpers of the trainer examples are not in this version; netbuilder-train is a trainer",
+        "python.examples python.experiment_util python.timeout_guard python.models.imagenet_trainer_test_utils "
+        "python.convnet_benchmarks python.embedding_generation_benchmark python.benchmark_generator "
+        "python.models.download python.muji",
+    ),
+    (
+        "Caffe 1 is not read",
+        "python.caffe_translator python.utils.CaffeBlobToNumpyArray proto.caffe2_legacy_pb2",
+    ),
+    (
+        "it belongs to Caffe2's own build and has no counterpart here",
+        "python.binarysize python.build python.convert python.docs python.extension_loader python.hip_test_util "
+        "python.ideep python.ideep_test_util python.lazy python.lazy_dyndep python.mint python.mkl "
+        "python.mkl_test_util python.nomnigraph python.nomnigraph_transformations python.numa_benchmark "
+        "python.transformations python.trt python.context proto.prof_dag_pb2 proto.torch_pb2 "
+        "python.workspace.ApplyTransform python.workspace.ApplyTransformIfFaster python.workspace.StartMint "
+        "python.workspace.FetchTorch python.workspace.GetNumNUMANodes python.workspace.GetBlobNUMANode "
+        "python.workspace.IsNUMAEnabled python.workspace.GetStats python.workspace.CreateOfflineTensor "
+        "python.workspace.CallWithExceptionIntercept python.core.Net.operator_registry_",
+    ),
+    (
+        "plans choose the kernels by themselves; an operator's engine argument asks for a library",
+        "python.core.SetEnginePref python.core.SetGlobalEnginePref python.core.SetOpEnginePref "
+        "python.core.SetPerOpEnginePref",
+    ),
+    (
+        "copies between devices are added by hand, or by Parallelize; InferBlobDevices tells where blobs lie",
+        "python.core.InferOpBlobDevices python.core.InferOpBlobDevicesAsDict python.core.InferOpDeviceAsBlobDevices "
+        "python.core.InjectCrossDeviceCopies python.core.InjectDeviceCopiesAmongNets "
+        "python.core.InjectDeviceCopiesAmongNetsWithoutB2D python.core.copy_func_between_devices "
+        "python.core.update_placeholder_op_output python.core.RemapEntry",
+    ),
+    (
+        "it is a part of Caffe2's gradient construction; an operator's class has its gradient, see "
+        "netbuilder.ops.operator.Operator",
+        "python.core.GradGenMeta python.core.SparseGradGenMeta python.core.OpSSA "
+        "python.core.GradientRegistry.RegisterGradient python.core.GradientRegistry.gradient_registry_ "
+        "python.core.IR.AUTOGEN_GRAD_SUFFIX python.core.IR.AppendSparseGenerators "
+        "python.core.IR.BuildGradientGenerators python.core.IR.CheckGradientOperatorInput "
+        "python.core.IR.DoGradientAccumulation python.core.IR.IS_AUTO_GEN_SUM_OPS_TAG "
+        "python.core.IR.ONLY_KEEP_IS_AUTO_GEN_SUM_OPS_TAG python.core.IR.Play python.core.IR.SanityCheck",
+    ),
+    (
+        "observers of nets are not served; BenchmarkNet times a net and its operators",
+        "python.core.Net.AddObserver python.core.Net.NumObservers python.core.Net.RemoveObserver "
+        "python.workspace.ClearGlobalNetObserver",
+    ),
+    (
+        "Clone renames blobs in the nets that operators hold by itself",
+        "python.core.remap_proto",
+    ),
+    (
+        "every operator has the line that made it in debug_info",
+        "python.core.Net.PopulateProtoWithFileName",
+    ),
+    (
+        "Net.extend_ops, insert_op_at_idx and changes of net.Proto() do it",
+        "python.core.Net.reroute_tensor python.core.ExecutionStep.create_from_proto python.core.Plan.create_from_proto",
+    ),
+    (
+        "a workspace serves one thread at a time; run the plan in a workspace of its own",
+        "python.workspace.RunPlanInBackground",
+    ),
+    (
+        "random inputs are fed by FeedBlob",
+        "python.workspace.FillRandomNetworkInputs",
+    ),
+    (
+        "of GPUs, NumCudaDevices and GetGpuPeerAccessPattern are told",
+        "python.workspace.GetCUDAVersion python.workspace.GetCuDNNVersion python.workspace.GetDeviceProperties "
+        "python.workspace.GetGPUMemoryInfo python.utils.GetGPUMemoryUsageStats",
+    ),
+    (
+        "create_param and AddParameter make parameters; ParameterSharing shares them",
+        "python.model_helper.ModelHelper.add_param_DEPRECATED python.model_helper.DEFAULT_OPTIM "
+        "python.modeling.parameter_sharing.ParameterSharingContext "
+        "python.modeling.parameter_sharing.parameter_sharing_context python.helpers.arg_scope.get_current_scope",
+    ),
+)
+"""Reasons, each with the names it is for, without "caffe2."."""
+
+REASONS: dict[str, str] = {name: reason for reason, names in GROUPS for name in names.split()}
 
 
 def reason_of(name: str) -> str:
     """Return why the face lacks a module or name, "" if nothing is written about it.
 
     Args:
-        name: without "caffe2.", such as "python.memonger".
+        name: without "caffe2.", such as "python.memonger"; what lies in a missing module is missing with it.
+
+    >>> reason_of("python.onnx.backend")
+    'ONNX is not in this version'
     """
     while name:
         if name in REASONS:

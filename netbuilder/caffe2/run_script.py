@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import io
 import os
@@ -97,7 +98,7 @@ def _code_of(spec: ModuleSpec | None) -> CodeType | None:
 def _run(code: CodeType, argv: list[str], **attributes: Any) -> None:
     """Execute ``code`` as the module ``__main__``, which stays there until the process ends, as Python's does."""
     module = ModuleType("__main__")
-    vars(module).update({"__builtins__": __builtins__, "__package__": None, "__spec__": None, **attributes})
+    vars(module).update({"__builtins__": builtins, "__package__": None, "__spec__": None, **attributes})
     sys.argv[:] = argv
     sys.modules["__main__"] = module
     exec(code, vars(module))

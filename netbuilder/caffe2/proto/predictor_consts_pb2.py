@@ -1,8 +1,8 @@
 """The constants of predictors in one file."""
 
 from netbuilder.caffe2.absent import names_of
-from netbuilder.proto import PredictorConsts
+from netbuilder.proto.netbuilder_pb2 import DESCRIPTOR, PredictorConsts
 
-__all__ = ["PredictorConsts"]
+__all__ = ["DESCRIPTOR", "PredictorConsts"]
 
 __getattr__ = names_of(__name__)

@@ -13,12 +13,14 @@ from netbuilder.caffe2.workspaces import CreatedNet as Net
 from netbuilder.caffe2.workspaces import Workspace
 from netbuilder.data.db_reader import DATABASES
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.registry import operator_types
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, OperatorError, PlanDef, files
 from netbuilder.runtime import default
 from netbuilder.runtime.benchmark import benchmark_net as benchmark
+from netbuilder.runtime.workspace import proto_of
 
 __all__ = [
     "Blob",
@@ -191,8 +193,18 @@ def create_net(net_def: Any, overwrite: bool = False) -> bool:
     Args:
         net_def: a Net, a NetDef or its bytes.
         overwrite: replace a net of this name.
+
+    Raises:
+        BlobError: the net reads blobs that it does not make and that are not there.
+        NetError: a net of this name exists, or the net is wrong.
     """
-    default.workspace().create_net(_message(net_def, NetDef), overwrite)
+    workspace, net = default.workspace(), proto_of(_message(net_def, NetDef), NetDef)
+    if missing := [blob for blob in undefined_inputs(net.op) if not workspace.has(blob)]:
+        raise BlobError(
+            f"net {net.name!r} reads {missing}, which it does not make and the workspace does not have; feed them "
+            "before, run the net that makes them, or name them in input_blobs"
+        )
+    workspace.create_net(net, overwrite)
     return True
 
 

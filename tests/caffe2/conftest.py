@@ -1,0 +1,19 @@
+"""Every test of the face finds the default workspace empty, and leaves it so."""
+
+import pytest
+
+from netbuilder.caffe2 import stand_in
+from netbuilder.caffe2.immediate import StopImmediate
+from netbuilder.runtime import default
+
+stand_in(children=False)  # without it, this folder would be a package named caffe2
+
+
+@pytest.fixture(autouse=True)
+def _empty_workspace():
+    default.switch("default")
+    default.reset()
+    yield
+    StopImmediate()
+    default.switch("default")
+    default.reset()

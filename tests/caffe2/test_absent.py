@@ -1,0 +1,68 @@
+"""Missing modules and names say so by name, with the reason or what is there."""
+
+import pytest
+
+import netbuilder.caffe2
+from house import ROOT
+from netbuilder.caffe2.reasons import GROUPS
+
+IMPORTS = {
+    "import caffe2.python.memonger": "has no module python.memonger: memory planning is not in this version",
+    "from caffe2.python import memonger": "has no module python.memonger: memory planning",
+    "from netbuilder.caffe2.python import memonger": "has no module python.memonger: memory planning",
+    "from caffe2.python.predictor import serde": "python.predictor.serde: predictors in one file are not",
+    "from caffe2.python.onnx import backend": "has no module python.onnx: ONNX is not in this version",
+    "from caffe2.python import worksapce": "has no module python.worksapce; nearest: python.workspace",
+    "import caffe2.contrib.gloo": "has no module contrib; it has proto.caffe2_pb2, .*python.workspace",
+    "from caffe2.proto import hsm_pb2": "has no module proto.hsm_pb2: layer models are not served",
+}
+
+
+@pytest.mark.parametrize("statement", IMPORTS)
+def test_modules(statement):
+    with pytest.raises(ModuleNotFoundError, match="netbuilder.caffe2 .*" + IMPORTS[statement]):
+        exec(statement)
+
+
+NAMES = {
+    "python.core": ("Nett", "has no python.core.Nett; nearest: Net"),
+    "python.optimizer": ("build_yellowfin", "has no python.optimizer.build_yellowfin: this optimizer is not .*SGD"),
+    "python.workspace": ("FetchBolb", "has no python.workspace.FetchBolb; nearest: FetchBlob"),
+    "python.brew": ("layer_norm", "has no python.brew.layer_norm: its operators are not in this version"),
+    "python.models.resnet": ("qqq", "has no python.models.resnet.qqq; it has .*create_resnet50"),
+    "proto.caffe2_pb2": ("NetDeff", "has no proto.caffe2_pb2.NetDeff; nearest: NetDef"),
+    "python": ("nothing_at_all", "has no python.nothing_at_all"),
+}
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_names(module):
+    name, text = NAMES[module]
+    loaded = __import__(f"caffe2.{module}", fromlist=["*"])
+    with pytest.raises(AttributeError, match=text):
+        getattr(loaded, name)
+    assert not hasattr(loaded, name) and getattr(loaded, name, 3) == 3
+    if module != "python":
+        with pytest.raises(ImportError, match=text):
+            exec(f"from caffe2.{module} import {name}")
+
+
+def test_scripts_can_ask_whether_a_module_is_there():
+    try:
+        from caffe2.python import net_drawer
+    except ImportError:
+        net_drawer = None
+    assert net_drawer is None
+
+
+def test_names_of_the_language_are_plain_errors():
+    with pytest.raises(AttributeError, match="has no attribute '__nothing__'"):
+        netbuilder.caffe2.__nothing__  # noqa: B018
+
+
+def test_the_page_lists_what_is_missing_and_why():
+    page = " ".join((ROOT / "docs" / "caffe2.md").read_text(encoding="utf-8").split())
+    for reason, names in GROUPS:
+        assert reason in page, reason
+        for name in names.split():
+            assert f"`{name.removeprefix('python.')}`" in page, name

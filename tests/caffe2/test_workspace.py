@@ -1,0 +1,359 @@
+"""The module ``workspace``: what its functions return and raise, beside what Caffe2's did."""
+
+import numpy as np
+import pytest
+
+from netbuilder.caffe2.proto import caffe2_pb2
+from netbuilder.caffe2.python import core, utils, workspace
+from netbuilder.proto import BlobError, DeviceError, NetError, ParseError
+
+
+@pytest.fixture
+def net():
+    net = core.Net("simple")
+    net.ConstantFill([], "c", shape=[2], value=1.0)
+    net.Relu("c", "d")
+    return net
+
+
+class TestBlobs:
+    @pytest.mark.parametrize(
+        "value, want",
+        [
+            (np.float32([[1, 2]]), np.float32([[1, 2]])),
+            (np.array(3.0), np.array(3.0)),
+            (np.array(["a", "bb"]), np.array([b"a", b"bb"], object)),
+            ("abc", b"abc"),
+            (b"abc", b"abc"),
+            (utils.NumpyArrayToCaffe2Tensor(np.int64([1, 2])), np.int64([1, 2])),
+        ],
+    )
+    def test_what_is_fed_is_fetched(self, value, want):
+        assert workspace.FeedBlob("x", value) is True
+        got = workspace.FetchBlob("x")
+        assert np.array_equal(got, want) and type(got) is type(want)
+        if isinstance(want, np.ndarray):
+            assert got.dtype == want.dtype
+
+    def test_names_may_be_references(self):
+        x = core.BlobReference("scope/x")
+        workspace.FeedBlob(x, np.zeros(1))
+        assert workspace.HasBlob("scope/x") and workspace.HasBlob(x) and workspace.FetchBlobs([x, "scope/x"])
+        assert workspace.StringifyBlobName(x) == workspace.StringifyBlobName("scope/x") == "scope/x"
+        with pytest.raises(TypeError, match="a blob is given as a BlobReference or a string"):
+            workspace.FeedBlob(3, np.zeros(1))
+
+    def test_what_is_not_there(self):
+        for call in (workspace.FetchBlob, workspace.ResetBlob, workspace.RemoveBlob, workspace.SerializeBlob):
+            with pytest.raises(RuntimeError, match="no blob 'nowhere' in the workspace"):
+                call("nowhere")
+        assert not workspace.HasBlob("nowhere")
+
+    def test_the_mapping(self):
+        workspace.blobs["x"] = np.ones(2)
+        assert "x" in workspace.blobs and list(workspace.blobs) == ["x"] and len(workspace.blobs) == 1
+        assert workspace.blobs["x"].tolist() == [1, 1] and workspace.blobs.get("y", 5) == 5
+        with pytest.raises(RuntimeError, match="no blob 'y'"):
+            workspace.blobs["y"]
+        del workspace.blobs["x"]
+        assert workspace.Blobs() == []
+
+    def test_empty_blobs(self):
+        assert workspace.CreateBlob("x") is workspace.CreateBlob("x") is True
+        with pytest.raises(BlobError, match="blob 'x' holds no value yet"):
+            workspace.FetchBlob("x")
+        workspace.FeedBlob("x", np.ones(1))
+        workspace.ResetBlob("x")
+        assert workspace.HasBlob("x")
+        with pytest.raises(BlobError, match="holds no value yet"):
+            workspace.FetchBlob("x")
+
+    def test_the_device_scope_says_where(self):
+        with core.DeviceScope(core.DeviceOption(caffe2_pb2.CPU, 3)):
+            assert workspace.FeedBlob("x", np.ones(2))
+        assert workspace.FetchBlob("x").tolist() == [1, 1]
+        if workspace.NumCudaDevices() == 0:
+            with pytest.raises(DeviceError, match="no NVIDIA GPU can be used"):
+                workspace.FeedBlob("x", np.ones(2), core.DeviceOption(caffe2_pb2.CUDA, 0))
+
+    @pytest.mark.parametrize("value", [np.float16([[1, 2]]), np.array(4), np.array(["a", "b"]), "text"])
+    def test_records(self, value):
+        workspace.FeedBlob("x", value)
+        record = workspace.SerializeBlob("x")
+        blob = caffe2_pb2.BlobProto.FromString(record)
+        assert (blob.name, blob.type) == ("x", "Tensor")
+        assert workspace.DeserializeBlob("y", record) is None
+        assert np.array_equal(workspace.FetchBlob("y"), workspace.FetchBlob("x"))
+
+    def test_records_of_other_things(self):
+        workspace.RunOperatorOnce(core.CreateOperator("CreateMutex", [], ["mutex"]))
+        with pytest.raises(BlobError, match="blob 'mutex' holds .* cannot be serialised"):
+            workspace.SerializeBlob("mutex")
+        with pytest.raises(ParseError, match="the bytes for blob 'y'"):
+            workspace.DeserializeBlob("y", b"\xff\xff")
+        with pytest.raises(NetError, match="cannot be made from a record of type 'other'"):
+            workspace.DeserializeBlob("y", caffe2_pb2.BlobProto(name="y", type="other").SerializeToString())
+
+    def test_sizes(self):
+        workspace.FeedBlob("x", np.ones((3, 2), np.float32))
+        assert workspace.GetBlobSizeBytes("x") == 24
+
+
+class TestNets:
+    def test_created_and_run(self, net):
+        assert workspace.CreateNet(net) is True
+        assert workspace.RunNet(net) and workspace.RunNet(net.Proto().name, 3) and workspace.RunNet(net.Proto())
+        assert workspace.FetchBlob("d").tolist() == [1, 1]
+        with pytest.raises(RuntimeError, match=f"net '{net}' exists already; give overwrite=True"):
+            workspace.CreateNet(net)
+        assert workspace.CreateNet(net, True) and workspace.C.nets() == [str(net)]
+
+    def test_run_once_in_every_form(self, net):
+        for form in (net, net.Proto(), net.Proto().SerializeToString()):
+            workspace.ResetWorkspace()
+            assert workspace.RunNetOnce(form) is True
+            assert workspace.FetchBlob("d").tolist() == [1, 1] and workspace.C.nets() == []
+
+    def test_inputs_have_to_be_there(self):
+        net = core.Net("reads")
+        net.Relu("missing", "y")
+        with pytest.raises(RuntimeError, match=r"net 'reads.*' reads \['missing'\], which it does not make"):
+            workspace.CreateNet(net)
+        assert workspace.CreateNet(net, input_blobs=["missing"]) and workspace.HasBlob("missing")
+        with pytest.raises(RuntimeError, match="missing"):
+            workspace.RunNetOnce(net)
+
+    def test_failures(self):
+        net = core.Net("fails")
+        net.MatMul(["a", "b"], "c")
+        workspace.FeedBlob("a", np.ones(2, np.float32))
+        workspace.FeedBlob("b", np.ones((5, 5), np.float32))
+        workspace.CreateNet(net)
+        for call in (lambda: workspace.RunNet(net), lambda: workspace.RunNetOnce(net)):
+            with pytest.raises(RuntimeError, match="MatMul"):
+                call()
+        assert workspace.RunNet(net, 1, True) is False
+        for allow_fail in (False, True):
+            with pytest.raises(RuntimeError, match="no net 'never' in the workspace; create it first"):
+                workspace.RunNet("never", 1, allow_fail)
+        with pytest.raises(NetError, match="a net is named by a string, a Net or a NetDef, got 3"):
+            workspace.RunNet(3)
+
+    def test_operators(self):
+        workspace.FeedBlob("x", np.float32([-1, 2]))
+        op = core.CreateOperator("Relu", ["x"], ["y"])
+        assert workspace.RunOperatorOnce(op) and workspace.RunOperatorOnce(op.SerializeToString())
+        assert workspace.RunOperatorsOnce([op, op]) and workspace.RunOperatorMultiple(op, 3)
+        assert workspace.FetchBlob("y").tolist() == [0, 2]
+        with pytest.raises(RuntimeError, match="nowhere"):
+            workspace.RunOperatorOnce(core.CreateOperator("Relu", ["nowhere"], ["y"]))
+
+    def test_plans(self, net):
+        plan = core.Plan("plan")
+        plan.AddStep(core.execution_step("step", net, 2))
+        for form in (plan, plan.Proto(), plan.Proto().SerializeToString(), core.execution_step("one", net)):
+            workspace.ResetWorkspace()
+            assert workspace.RunPlan(form) is True
+            assert workspace.FetchBlob("d").tolist() == [1, 1]
+
+    def test_bytes_and_names(self, net):
+        assert workspace.StringifyProto(net) == net.Proto().SerializeToString() == workspace.StringifyProto(net.Proto())
+        assert workspace.StringifyProto("abc") == "abc" and workspace.StringifyProto(b"abc") == b"abc"
+        with pytest.raises(ValueError, match="StringifyProto: needs a message"):
+            workspace.StringifyProto(3)
+        assert workspace.GetNetName(net) == workspace.GetNetName(net.Proto()) == str(net)
+        assert workspace.StringifyNetName("a") == workspace.GetNetName(b"a") == "a"
+
+    def test_benchmark(self, net):
+        workspace.CreateNet(net)
+        times = workspace.BenchmarkNet(net.Name(), 1, 2, True)
+        assert len(times) == 3 and min(times) > 0
+        assert workspace.BenchmarkNet(net.Name(), 0, 1, False)[1:] == [0, 0]
+        assert workspace.BenchmarkNetOnce(net.Name()) > 0
+
+    def test_costs(self):
+        workspace.FeedBlob("x", np.ones((4, 3), np.float32))
+        workspace.FeedBlob("w", np.ones((2, 3), np.float32))
+        workspace.FeedBlob("b", np.ones(2, np.float32))
+        flops, written, read = workspace.GetOperatorCost(
+            core.CreateOperator("FC", ["x", "w", "b"], ["y"]), ["x", "w", "b"]
+        )
+        assert (written, read) == (4 * 4 * 2, 4 * (12 + 6 + 2)) and flops >= 2 * 4 * 3 * 2
+        with pytest.raises(BlobError, match="no blob 'nowhere'"):
+            workspace.GetOperatorCost(core.CreateOperator("Relu", ["nowhere"], ["y"]), ["nowhere"])
+
+
+class TestShapes:
+    def test_from_the_workspace(self, net):
+        workspace.RunNetOnce(net)
+        workspace.FeedBlob("other", np.int64([[1, 2]]))
+        for call in (lambda: workspace.InferShapesAndTypes([net]), lambda: workspace.InferShapesAndTypes([net], None)):
+            shapes, types = call()
+            assert shapes == {"c": [2], "d": [2], "other": [1, 2]}
+            assert types == {"c": core.DataType.FLOAT, "d": core.DataType.FLOAT, "other": core.DataType.INT64}
+
+    def test_from_given_shapes(self):
+        net = core.Net("given")
+        net.Relu("x", "y")
+        shapes, types = workspace.InferShapesAndTypes([net.Proto()], {"x": [2, 3]}, nets_proto=True)
+        assert (shapes, types["y"]) == ({"x": [2, 3], "y": [2, 3]}, core.DataType.FLOAT)
+        _, types = workspace.InferShapesAndTypes([net], {"x": [2, 3]}, blob_types={"x": core.DataType.DOUBLE})
+        assert types == {"x": core.DataType.DOUBLE, "y": core.DataType.DOUBLE}
+        assert workspace.InferShapesAndTypes([net], {}) == ({}, {})
+        with pytest.raises(NetError, match="blob_types needs the shapes"):
+            workspace.InferShapesAndTypes([net], blob_types={"x": 1})
+
+
+class TestSeveral:
+    def test_switching(self, net):
+        workspace.FeedBlob("x", np.ones(1))
+        with pytest.raises(RuntimeError, match="no workspace 'other'; .*create=True"):
+            workspace.SwitchWorkspace("other")
+        assert workspace.SwitchWorkspace("other", True) is None
+        assert workspace.CurrentWorkspace() == "other" and workspace.Blobs() == []
+        workspace.RunNetOnce(net)
+        workspace.SwitchWorkspace("default")
+        assert workspace.Blobs() == ["x"] and {"default", "other"} <= set(workspace.Workspaces())
+
+    def test_a_guard(self):
+        with pytest.raises(KeyError), workspace.WorkspaceGuard("guarded"):
+            assert workspace.CurrentWorkspace() == "guarded"
+            raise KeyError
+        assert workspace.CurrentWorkspace() == "default"
+
+    def test_reset(self, net, tmp_path):
+        workspace.CreateNet(net)
+        assert workspace.ResetWorkspace() is True
+        assert workspace.Blobs() == workspace.C.nets() == [] and workspace.RootFolder() == "."
+        workspace.ResetWorkspace(tmp_path)
+        assert workspace.RootFolder() == str(tmp_path)
+
+
+class TestImmediate:
+    def test_operators_run_as_they_are_added(self):
+        workspace.StartImmediate(i_know=True)
+        assert workspace.IsImmediate() and workspace.FeedImmediate("x", np.float32([-1, 2]))
+        net = core.Net("immediate")
+        net.Relu("x", "y")
+        assert workspace.FetchImmediate("y").tolist() == [0, 2] and workspace.ImmediateBlobs() == ["x", "y"]
+        assert not workspace.HasBlob("y")
+        with pytest.raises(RuntimeError, match="nowhere"):
+            net.Relu("nowhere", "z")
+        workspace.StopImmediate()
+        net.Relu("nowhere", "w")
+        assert not workspace.IsImmediate() and workspace.ImmediateBlobs() == []
+
+    def test_a_reminder(self, caplog):
+        workspace.StartImmediate()
+        assert "operators run as they are added" in caplog.text
+
+
+class TestDevices:
+    def test_what_is_there(self):
+        gpus = workspace.NumCudaDevices()
+        assert workspace.NumGpuDevices() == workspace.C.num_cuda_devices() == gpus
+        assert workspace.has_gpu_support is workspace.has_cuda_support is workspace.C.has_cuda_support is (gpus > 0)
+        assert workspace.has_hip_support is workspace.is_asan is False
+        assert workspace.GetGpuPeerAccessPattern().shape in ((0,), (gpus, gpus))
+        assert isinstance(workspace.C.has_mkldnn, bool) and workspace.GpuDeviceType == caffe2_pb2.CUDA
+
+    def test_operators(self):
+        assert "Conv" in workspace.RegisteredOperators() and "minidb" in workspace.C.registered_dbs()
+        assert "Softmax" in workspace.C.nearby_opnames("Sofmax")
+
+    def test_flags(self):
+        before = core.GetGlobalInitArgs()
+        assert core.GlobalInit(["caffe2", "--caffe2_log_level=0"]) is None and workspace.GlobalInit(["caffe2"]) is None
+        assert core.GetGlobalInitArgs() == [*before, "--caffe2_log_level=0"]
+        with pytest.raises(TypeError, match="GlobalInit: needs the program's name and its flags in a list"):
+            core.GlobalInit("--caffe2_log_level=0")
+
+
+class TestObjects:
+    def test_a_workspace_of_its_own(self, net):
+        ws = workspace.C.Workspace()
+        assert ws.create_blob("x").feed(np.float32([-1, 2])) and ws.feed_blob("z", np.ones(1))
+        ws.run(core.CreateOperator("Relu", ["x"], ["y"]))
+        ws.run(net)
+        created = ws.create_net(net)
+        created.run()
+        ws.run(core.Plan(core.execution_step("step", net)))
+        assert ws.blobs["y"].fetch().tolist() == [0, 2] == ws.fetch_blob("y").tolist()
+        assert set(ws.blobs) == {"x", "y", "z", "c", "d"} == set(ws.blobs()) and len(ws.blobs) == 5
+        assert list(ws.nets) == [str(net)] and ws.has_blob("z")
+        ws.remove_blob("z")
+        ws.remove_blob("z")
+        assert not ws.has_blob("z") and "z" not in ws.blobs and workspace.Blobs() == []
+
+    def test_refusals(self, net):
+        ws = workspace.C.Workspace()
+        ws.create_net(net)
+        with pytest.raises(RuntimeError, match="exists already"):
+            ws.create_net(net)
+        with pytest.raises(KeyError, match="^no blob 'nowhere' in the workspace"):
+            ws.blobs["nowhere"]
+        with pytest.raises(ValueError, match="Workspace.run: runs an operator, a net or a plan, got 3"):
+            ws.run(3)
+        with pytest.raises(NotImplementedError, match="workspaces inside others are not served"):
+            workspace.C.Workspace(ws)
+        assert not hasattr(ws, "nothing")
+
+    def test_the_current_one(self):
+        workspace.FeedBlob("x", np.ones(2))
+        current = workspace.C.Workspace.current
+        assert current.blobs["x"].fetch().tolist() == [1, 1] and current.fetch("x").tolist() == [1, 1]
+
+    def test_blobs(self):
+        ws = workspace.C.Workspace()
+        blob = ws.create_blob("x")
+        assert not blob.is_tensor() and repr(blob) == "<Blob 'x'>"
+        with pytest.raises(BlobError, match="holds no tensor"):
+            blob.tensor()
+        blob.feed(np.float32([[1, 2]]))
+        assert blob.is_tensor() and blob.tensor().shape == (1, 2) and blob.tensor().data.tolist() == [[1, 2]]
+        copy = ws.create_blob("copy")
+        copy.deserialize(blob.serialize("any"))
+        assert copy.fetch().tolist() == [[1, 2]]
+
+    def test_tensors(self):
+        tensor = workspace.C.Workspace().create_blob("x").as_tensor()
+        tensor.init([2, 2], core.DataType.INT32)
+        assert tensor.fetch().tolist() == [[0, 0], [0, 0]] and tensor.data.dtype == np.int32
+        tensor.feed(np.arange(4))
+        tensor.reshape([4])
+        assert tensor.data.tolist() == [0, 1, 2, 3] and tensor.shape == (4,)
+        tensor.reshape([3])
+        assert tensor.data.tolist() == [0, 0, 0]
+
+    def test_python_operators_see_the_workspace_by_both_kinds_of_names(self):
+        seen = {}
+
+        def function(inputs, outputs, ws):
+            seen["names"] = sorted(ws.blobs), ws.blobs()
+            ws.create_blob("side").feed(inputs[0].data + 1)
+            ws.run(core.CreateOperator("Relu", ["side"], ["side"]))
+            seen["values"] = ws.fetch("side").tolist(), ws.blobs["side"].fetch().tolist()
+            outputs[0].feed(inputs[0].data)
+
+        workspace.FeedBlob("x", np.float32([-3, 2]))
+        net = core.Net("sees")
+        net.Python(function, pass_workspace=True)(["x"], ["y"])
+        workspace.RunNetOnce(net)
+        assert seen["names"][0] == seen["names"][1] and seen["values"] == ([0, 3], [0, 3])
+        workspace.RunOperatorOnce(core.CreatePythonOperator(function, ["x"], ["y2"], pass_workspace=True))
+        assert workspace.FetchBlob("y2").tolist() == [-3, 2]
+
+
+class TestPredictor:
+    def test_by_position_and_by_name(self):
+        init, net = core.Net("init"), core.Net("predict")
+        init.GivenTensorFill([], "w", shape=[1, 2], values=[1.0, 2.0])
+        net.Add(["x", "w"], "y")
+        net.AddExternalOutput("y")
+        predictor = workspace.Predictor(init.Proto().SerializeToString(), net)
+        for inputs in ([np.float32([[1, 2]])], {"x": np.float32([[1, 2]])}):
+            assert [array.tolist() for array in predictor.run(inputs)] == [[[2, 4]]]
+        with pytest.raises(NetError, match=r"needs the inputs \['x'\], got 2 arrays"):
+            predictor.run([1, 2])
+        with pytest.raises(BlobError, match="missing: .'x'."):
+            predictor.run({})

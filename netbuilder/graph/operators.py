@@ -81,7 +81,7 @@ def CreateOperator(
     Raises:
         NetError: the operator is unknown, takes other numbers of blobs, or may not work in place so.
         ArgumentError: an argument is unknown, of the wrong type, or out of range.
-        TypeError: a blob is neither a reference nor a string.
+        TypeError: a blob is neither a reference nor a string, or ``device_option`` no DeviceOption.
 
     >>> CreateOperator("Softmax", "x", "y", axis=2).input[0]
     'x'
@@ -128,6 +128,8 @@ def build_operator(
     if device_option is None:
         device_option = CurrentDeviceScope()
     if device_option is not None:
+        if not isinstance(device_option, DeviceOption):
+            raise TypeError(f"{op_type}: device_option must be a DeviceOption, got {device_option!r}")
         op.device_option.CopyFrom(device_option)
     if engine:
         op.engine = engine

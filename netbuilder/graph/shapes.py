@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.message import message_of
 from netbuilder.graph.versions import EXTERNAL, number_versions
 from netbuilder.ops.operator import Operator, TensorSpec, decode, spec_of
 from netbuilder.ops.registry import find, is_registered
@@ -53,21 +54,26 @@ def infer_shapes(nets: Iterable[Any], blob_specs: Mapping[Any, Any] | None = Non
     Raises:
         ShapeError: shapes contradict each other; names net, operator, its line and its blobs.
         ArgumentError: an operator's arguments are wrong.
+        TypeError: ``nets`` is no list, or a shape none.
     """
-    given = {blob_name(blob): _as_spec(spec) for blob, spec in (blob_specs or {}).items()}
+    given = {blob_name(blob): _as_spec(blob, spec) for blob, spec in (blob_specs or {}).items()}
     untyped = {blob_name(blob) for blob, spec in (blob_specs or {}).items() if not hasattr(spec, "dtype")}
-    protos = [net if isinstance(net, NetDef) else net.Proto() for net in nets]
+    if not isinstance(nets, Iterable):
+        raise TypeError(f"infer_shapes: needs a list of nets, got {nets!r}")
+    protos = [message_of(net) for net in nets]
     inference = _Inference(protos, given, untyped)
     inference.run()
     return inference.result()
 
 
-def _as_spec(value: Any) -> TensorSpec:
+def _as_spec(blob: Any, value: Any) -> TensorSpec:
     if isinstance(value, TensorSpec):
         return value.plain
     if hasattr(value, "dtype"):
         return spec_of(value)
-    return TensorSpec(tuple(int(extent) for extent in value), _ASSUMED)
+    if not isinstance(value, Iterable) or not all(hasattr(extent, "__index__") for extent in value):
+        raise TypeError(f"blob {str(blob)!r}: give a TensorSpec, an array or a shape, got {value!r}")
+    return TensorSpec(tuple(map(int, value)), _ASSUMED)
 
 
 _ASSUMED = np.dtype(np.float32)

@@ -81,6 +81,8 @@ class ModelHelper:
     ) -> None:
         if param_model is not None and not isinstance(param_model, ModelHelper):
             raise TypeError(f"ModelHelper: param_model must be a ModelHelper, got {param_model!r}")
+        if arg_scope is not None and not isinstance(arg_scope, Mapping):
+            raise TypeError(f"ModelHelper: arg_scope must be a mapping of arguments, got {arg_scope!r}")
         self.name = name or "model"
         self.net = Net(self.name)
         self.param_init_net = Net(self.name + "_init")

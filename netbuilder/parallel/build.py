@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from netbuilder.parallel.synchronise import initialised_names, require_initialis
 from netbuilder.passes.device_check import check_devices
 from netbuilder.passes.devices import Devices
 from netbuilder.passes.reductions import PeerAccess, broadcast
+from netbuilder.proto import NetError
 
 __all__ = ["Request", "build"]
 
@@ -69,11 +71,13 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     if request.trains:
         if model.init_params:
             require_initialised(model, record)
-        add_backward_pass(model, request.devices, losses)
+        with _device_faults_first(model, record):
+            add_backward_pass(model, request.devices, losses)
     _transform(model, request)
     if request.trains:
         model.Validate()
-        gradients = group_gradients(record.parameters, model.param_to_grad, record.devices)
+        with _device_faults_first(model, record):
+            gradients = group_gradients(record.parameters, model.param_to_grad, record.devices)
         record = dataclasses.replace(record, gradients=tuple(gradients))
     if record.shared:
         share_parameters(model, list(record.parameters), record.devices)
@@ -99,6 +103,22 @@ def build(model: ModelHelper, request: Request) -> Replicas:
         "NCCL" if request.use_nccl else "sums and copies",
     )
     return record
+
+
+@contextmanager
+def _device_faults_first(model: ModelHelper, record: Replicas) -> Iterator[None]:
+    """Let an operator that touches another replica's blob be the error, not what is wrong with gradients for it."""
+    try:
+        yield
+    except NetError:
+        _check_devices(model, record)
+        raise
+
+
+def _check_devices(model: ModelHelper, record: Replicas) -> None:
+    init_net, main = model.param_init_net.Proto(), model.net.Proto()
+    check_devices(main, init_net=init_net, devices=record.devices, shared=record.shared_blobs)
+    check_devices(init_net, devices=record.devices, shared=record.shared_blobs)
 
 
 def _group(
@@ -181,9 +201,7 @@ def _warn_of_initialisers(model: ModelHelper) -> None:
 
 
 def _finish(model: ModelHelper, record: Replicas, optimizer: Any) -> None:
-    init_net, main = model.param_init_net.Proto(), model.net.Proto()
-    check_devices(main, init_net=init_net, devices=record.devices, shared=record.shared_blobs)
-    check_devices(init_net, devices=record.devices, shared=record.shared_blobs)
-    record.store(main)
-    record.store(init_net)
+    _check_devices(model, record)
+    record.store(model.net.Proto())
+    record.store(model.param_init_net.Proto())
     leave_on_model(model, record, optimizer)

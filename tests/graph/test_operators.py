@@ -57,6 +57,8 @@ def test_legacy_arguments_are_kept():
         (NetError, "output 0 .'x'. may not overwrite input 0", lambda: CreateOperator("Softmax", "x", "x")),
         (NetError, "a blob needs a name, got an empty string", lambda: CreateOperator("Relu", "", "y")),
         (NetError, "a blob needs a name", lambda: CreateOperator("Relu", "x", [""])),
+        (TypeError, "Relu: device_option must be a DeviceOption, got 1",
+         lambda: CreateOperator("Relu", "x", "y", device_option=1)),
         (TypeError, "got None", lambda: CreateOperator("Relu", None, "y")),
         (TypeError, "got 3", lambda: CreateOperator("Relu", ["x", 3], "y")),
     ],

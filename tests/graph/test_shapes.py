@@ -6,7 +6,7 @@ import pytest
 import golden_data
 from netbuilder.graph import Net, infer_shapes
 from netbuilder.ops.operator import STRING, TensorSpec
-from netbuilder.proto import ArgumentError, NetDef, OperatorDef, ShapeError
+from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.runtime import Workspace
 
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
@@ -122,6 +122,18 @@ def test_versions_of_one_name():
     net.Copy("z", "y")
     specs = {"x": (2, 3), "w": (4, 3), "b": (4,), "v": (5, 4), "c": (5,)}
     assert infer_shapes([net], specs).shapes["y"] == (2, 5)
+
+
+def test_what_is_no_net_or_shape_is_refused():
+    net = Net("n")
+    net.Relu("x", "y")
+    for shape in ("ab", 3, [2, "b"], (1.5,)):
+        with pytest.raises(TypeError, match="blob 'x': give a TensorSpec, an array or a shape, got"):
+            infer_shapes([net], {"x": shape})
+    with pytest.raises(TypeError, match="infer_shapes: needs a list of nets, got <Net 'n', 1 operators>"):
+        infer_shapes(net)
+    with pytest.raises(NetError, match="needs a Net or NetDef, got 'n' of type str"):
+        infer_shapes(["n"])
 
 
 def test_strings():

@@ -282,6 +282,23 @@ def test_an_operator_that_reads_another_replica():
     )
 
 
+@pytest.mark.parametrize("call", [parallel.Parallelize_CPU, parallel.Parallelize_GPU])
+@pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine")
+def test_a_loss_over_another_replicas_blob(call):
+    """Not what follows is said, that a parameter has no gradient on its device, but what is wrong."""
+
+    def forward(model, loss_scale):
+        brew.fc(model, "data", "x", 6, 4)
+        x = model.net.Relu(BlobReference(f"{call.__name__[-3:].lower()}_0/x"), "relu")
+        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=loss_scale)]
+
+    match = (
+        r"operator \d+ Relu, made at .*test_refusals.py:\d+ in forward: input '.pu_0/x' belongs to .PU 0, and the op"
+    )
+    refuses(NetError, match, forward, call=call)
+
+
 def test_a_sparse_gradient_inside_replicas_on_the_cpu():
     def forward(model, loss_scale):
         table = model.param_init_net.XavierFill([], "table", shape=[5, 6])

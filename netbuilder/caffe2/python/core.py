@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.caffe2.absent import names_of
@@ -170,7 +170,8 @@ def CreatePythonOperator(
         args, kwargs: of ``CreateOperator``, behind the outputs.
     """
     arguments = python_arguments(f, grad_f, python_func_type, pass_workspace)
-    return CreateOperator("Python", inputs, outputs, *args, **arguments, **kwargs)
+    create: Callable[..., OperatorDef] = CreateOperator
+    return create("Python", inputs, outputs, *args, **arguments, **kwargs)
 
 
 def InferBlobDevices(net: Net) -> dict[str, _DeviceOption]:

@@ -169,7 +169,7 @@ def OpAlmostEqual(op_a: OperatorDef, op_b: OperatorDef, ignore_fields: Iterable[
         copy = OperatorDef()
         copy.CopyFrom(op)
         for field in [ignored] if isinstance(ignored, str) else ignored:
-            copy.ClearField(field)  # type: ignore[arg-type]
+            copy.ClearField(field)
         pair.append(copy)
     return pair[0] == pair[1]
 

@@ -39,10 +39,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ConvArguments(WindowArguments):
-    """What convolution and its gradient have in common."""
+    """What convolution and its gradient have in common.
+
+    With ``no_gradient_to_input`` the gradient operator has no output for X: the first layer of a net need not
+    compute the gradient of the images.
+    """
 
     group: int = 1
     no_bias: bool = False
+    no_gradient_to_input: bool = False
 
     def check(self) -> None:
         super().check()
@@ -107,9 +112,15 @@ class ConvForward(ConvArguments):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("W"), g.d_output("Y")]
+        slopes = [g.d_input("W")]
+        arguments = {}
         if self.n_in == 3:
-            return [make_op(self.type + "Gradient", inputs, [g.d_input("W"), g.d_input("b"), g.d_input("X")])]
-        return [make_op(self.type + "Gradient", inputs, [g.d_input("W"), g.d_input("X")], no_bias=1)]
+            slopes.append(g.d_input("b"))
+        else:
+            arguments["no_bias"] = 1
+        if not self.no_gradient_to_input:
+            slopes.append(g.d_input("X"))
+        return [make_op(self.type + "Gradient", inputs, slopes, **arguments)]
 
     def flops(self, x: TensorSpec, w: TensorSpec, b: TensorSpec | None = None) -> int:
         return 2 * self.products(x, w) + (0 if b is None else math.prod(self.y_shape(x, w)))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import check_forward, check_gradient, run_plain
+from netbuilder.graph import Net
 from netbuilder.ops.conv import Conv, ConvGradient
 from netbuilder.ops.operator import spec_of
 from netbuilder.proto import ArgumentError, ShapeError
@@ -178,6 +179,19 @@ def test_windows_shorter_than_strides():
     dx[:, :, 1::3, 1::3] = 1
     backward = ConvGradient(stride=3, legacy_pad=2, no_bias=True).with_arity(3, 2)
     check_forward(backward, [x, w, dy], [x[:, :, 1::3, 1::3].sum().reshape(1, 1, 1, 1), dx])
+
+
+@pytest.mark.parametrize("inputs", [["x", "w", "b"], ["x", "w"]])
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+def test_the_gradient_of_the_input_can_be_left_out(op_type, inputs):
+    net = Net("n")
+    getattr(net, op_type)(inputs, "y", kernel=3, no_gradient_to_input=1)
+    net.AveragedLoss("y", "loss")
+    slopes = net.AddGradientOperators(["loss"])
+    made = net.Proto().op[-1]
+    assert made.type == f"{op_type}Gradient"
+    assert list(made.output) == [f"{blob}_grad" for blob in inputs[1:]]
+    assert {str(blob) for blob in slopes} >= set(inputs[1:]) and "x" not in {str(blob) for blob in slopes}
 
 
 def test_an_empty_batch():

@@ -142,6 +142,32 @@ def test_the_cupy_rule_finds_cupy():
     assert names_cupy(engine)
 
 
+# Names that the library itself gives to blobs, and what its operators' own families add to names.
+INTERNAL_NAME = re.compile(r"@[A-Z]+@|_autosplit_|_autogen_grad|^_grad$|^[cg]pu_$")
+NAMES_ARE_MADE_IN = "netbuilder.graph.blob"
+
+
+def internal_names(module) -> list[str]:
+    documentation = {id(n.value) for n in ast.walk(module.tree) if isinstance(n, ast.Expr)}
+    return [
+        f"line {node.lineno}: {node.value!r}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in documentation
+        and INTERNAL_NAME.search(node.value)
+    ]
+
+
+@pytest.mark.parametrize("module", [m for m in LIBRARY if m.room not in FACES | {"ops"}], ids=str)
+def test_internal_names_of_blobs_are_constants_of_one_module(module):
+    found = internal_names(module)
+    if module.name == NAMES_ARE_MADE_IN:
+        assert len(found) == 5  # suffixes of gradients and of seeds, shares, the empty gradient, the communicator
+    else:
+        assert not found, f"names come from {NAMES_ARE_MADE_IN}"
+
+
 # In pieces, so that this file does not break its own rule.
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(" + "|".join(["work", "home", "root", "opt", "Users", "mnt"]) + r")/\w")
 REGISTRY = re.compile("(extra-)?index" + "-url|pypi" + r"\.org/simple|PIP" + "_INDEX")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from netbuilder.graph.blob import GRADIENT_SUFFIX
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.contexts import Sparse
 from netbuilder.ops.operator import Operator, decode
@@ -83,7 +84,7 @@ class OperatorGradient:
 
     def d_input(self, which: int | str) -> str:
         index = self._index(which, self.cls.inputs)
-        name = self._inputs[index] + "_grad"
+        name = self._inputs[index] + GRADIENT_SUFFIX
         self.d_inputs[index] = name
         return name
 

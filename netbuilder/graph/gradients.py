@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph.backward import BackwardPass, Gradient
-from netbuilder.graph.blob import BlobReference, GradientSlice, blob_name, seed_name
+from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name, seed_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.graph.scope import CurrentDeviceScope
@@ -178,7 +178,7 @@ def differentiate(net: NetDef, losses: Any, *, name: str | None = None) -> Diffe
         GradientError: see ``Net.AddGradientOperators``.
     """
     made, found = _backward(net.op, losses, f"net {net.name!r}")
-    backward = NetDef(name=f"{net.name}_grad" if name is None else name, type=net.type)
+    backward = NetDef(name=net.name + GRADIENT_SUFFIX if name is None else name, type=net.type)
     if not net.HasField("type"):
         backward.ClearField("type")
     backward.op.extend(made)

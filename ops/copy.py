@@ -55,6 +55,7 @@ class CopyOnDeviceLike(_Copying):
     """Y = X, on the device where the second input is."""
 
     inputs = ("X", "like")
+    outputs_beside = 1
 
 
 @register

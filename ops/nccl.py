@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.operator import Operator, TensorSpec, require
@@ -20,6 +20,7 @@ class _Collective(Operator):
 
     inputs = ("X+",)
     outputs = ("Y+",)
+    outputs_beside: ClassVar[int | Literal["one-to-one"] | None] = "one-to-one"
     one_output: ClassVar[bool] = False
 
     def check(self) -> None:
@@ -81,6 +82,10 @@ class NCCLReduce(_Collective):
     one_output = True
     inplace = tuple((i, 0) for i in range(_MOST))
     root: int = 0
+
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        object.__setattr__(self, "outputs_beside", self.root)
+        return super().with_arity(n_in, n_out)
 
     def flops(self, *xs: TensorSpec) -> int:
         return (len(xs) - 1) * xs[0].size

@@ -90,6 +90,8 @@ class Operator:
     stateful: it does more than compute outputs from inputs (random, counters, files), so it is never
         removed, shared or run twice.
     outputs_on_host: the outputs lie in the host's memory, also where the operator runs on a GPU.
+    outputs_beside: of an operator on a GPU that works for several devices: the outputs lie where the input of
+        this number does, or with ``"one-to-one"`` output i where input i does.
     renamed_arguments: old argument name -> field, for arguments that cannot be Python identifiers.
     open_arguments: beginnings of the names of further arguments, which the kernel reads from the
         OperatorDef; ``""`` allows any.
@@ -102,6 +104,7 @@ class Operator:
     dynamic: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
     outputs_on_host: ClassVar[bool] = False
+    outputs_beside: ClassVar[int | Literal["one-to-one"] | None] = None
     renamed_arguments: ClassVar[dict[str, str]] = {}
     open_arguments: ClassVar[tuple[str, ...]] = ()
     copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one

@@ -7,6 +7,7 @@ planner picks prepared kernels: both must agree with the reference.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ import pytest
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.contexts import Sparse
-from netbuilder.ops.engines.arrays import gpu_count, to_host
+from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.ops.engines.gpu import gpu, to_host
 from netbuilder.ops.operator import Operator, TensorSpec, decode, encode, spec_of
 from netbuilder.ops.registry import find, plain_kernel
 from netbuilder.proto import PROTO_CUDA, OperatorDef
@@ -53,8 +55,11 @@ def interpret(
         op = decode(find(op_def.type), op_def)
         kernel = plain_kernel(op_def.type, placed.device_option.device_type)
         assert kernel is not None, f"{op_def.type} has no plain kernel"
-        inputs = [_to_device(context.xp, values[name]) for name in op_def.input]
-        results = kernel(op, context, *inputs)
+        with gpu(0) if context.is_gpu else nullcontext():
+            inputs = [_to_device(context.xp, values[name]) for name in op_def.input]
+            results = kernel(op, context, *inputs)
+        if context.is_gpu and not op.outputs_on_host:
+            assert not any(map(_on_host, results)), f"{op_def.type}: a result lies on the host"
         assert isinstance(results, tuple), f"{op_def.type}: a kernel returns a tuple"
         assert len(results) >= len(op_def.output), f"{op_def.type}: {len(results)} results for {list(op_def.output)}"
         for name, result in zip(op_def.output, results):
@@ -66,6 +71,10 @@ def _to_device(xp: Any, value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype != object:
         return xp.asarray(value)
     return value
+
+
+def _on_host(result: Any) -> bool:
+    return isinstance(result, (np.ndarray, np.generic)) and result.dtype != object
 
 
 def names_of(prefix: str, count: int) -> list[str]:

@@ -1,5 +1,9 @@
-"""Settings of all tests: GPU marks skip by themselves, hypothesis is repeatable, examples know ``np``."""
+"""Settings of all tests: GPU marks skip by themselves, hypothesis is repeatable, examples know ``np``.
 
+``FAKE_GPUS=2 pytest -m "gpu or multi_gpu"`` runs the tests that need GPUs on doubles of them (see cupy_double).
+"""
+
+import contextlib
 import os
 
 import hypothesis
@@ -12,6 +16,20 @@ hypothesis.settings.register_profile(
     "netbuilder", deadline=None, derandomize=True, max_examples=int(os.environ.get("EXAMPLES", "20"))
 )
 hypothesis.settings.load_profile("netbuilder")
+
+
+_doubles = contextlib.ExitStack()
+
+
+def pytest_configure(config):
+    if count := int(os.environ.get("FAKE_GPUS", "0")):
+        from cupy_double import gpus
+
+        _doubles.enter_context(gpus(count))
+
+
+def pytest_unconfigure(config):
+    _doubles.close()
 
 
 def pytest_collection_modifyitems(items):

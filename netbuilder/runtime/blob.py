@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.engines.arrays import array_module, to_host
+from netbuilder.ops.engines.gpu import copy_into, to_host
 from netbuilder.ops.engines.layouts import HOST, Location, convert, new_buffer
 from netbuilder.ops.operator import STRING, TensorSpec
 
@@ -66,10 +66,6 @@ class Blob:
         self._buffers: dict[Key, Any] = {}
         self._generation = generation
 
-    @property
-    def is_tensor(self) -> bool:
-        return self.spec is not None and self.spec.dtype != STRING
-
     def buffer_for(self, spec: TensorSpec, location: Location = HOST) -> Any:
         """Return this blob's buffer for values of ``spec``, made at the first call; the blob itself is unchanged."""
         key = (spec, location)
@@ -126,10 +122,10 @@ class Blob:
                     plain = np.ascontiguousarray(to_host(value), spec.dtype)
                     convert(plain, spec, current, _EDGE, self.buffer)
                 else:
-                    copy_into(self.buffer, value, self.location)
+                    copy_into(self.buffer, value)
                 return
         buffer = self.buffer_for(spec, target)
-        copy_into(buffer, value, target)
+        copy_into(buffer, value)
         self.bind(spec, buffer, target)
 
     def relayout(self, layout: Any) -> None:
@@ -143,26 +139,15 @@ class Blob:
         convert(np.ascontiguousarray(value), self.spec.plain, target, _EDGE, buffer)
         self.bind(target, buffer)
 
-    def move(self, location: Location) -> None:
-        """Move the value to another place (host or GPU)."""
-        if location != self.location and self.is_tensor:
-            assert self.spec is not None
-            spec = self.spec.plain
-            value = self.plain()
-            buffer = self.buffer_for(spec, location)
-            copy_into(buffer, value, location)
-            self.bind(spec, buffer, location)
-
     def at(self, location: Location) -> Any:
         """Return the value in plain order at a place, a copy if it lies elsewhere."""
         value = self.plain()
         if location == self.location:
             return value
-        if location[0] == 0:
-            return to_host(value)
-        xp = array_module(location[0])
-        with xp.cuda.Device(location[1]):
-            return xp.asarray(to_host(value))
+        assert self.spec is not None
+        copy = new_buffer(self.spec.plain, location)
+        copy_into(copy, value)
+        return copy
 
     def materialise(self) -> None:
         """Write a value that a plan left to be computed on demand."""
@@ -170,7 +155,7 @@ class Blob:
             assert self.spec is not None
             value, layout = self.lazy(), self.spec.layout
             if layout is None:
-                copy_into(self.buffer, value, self.location)
+                copy_into(self.buffer, value)
             else:
                 convert(np.ascontiguousarray(value), self.spec.plain, self.spec, _EDGE, self.buffer)
             self._written()
@@ -204,15 +189,3 @@ def _as_bytes(value: Any) -> Any:
         item = value[index]
         result[index] = item.encode() if isinstance(item, str) else bytes(item)
     return result
-
-
-def copy_into(buffer: Any, value: Any, location: Location) -> None:
-    """Copy an array into a buffer of its shape, from the host or a GPU to the host or a GPU."""
-    if location[0] == 0:
-        np.copyto(buffer, to_host(value), casting="same_kind")
-        return
-    xp = array_module(location[0])
-    if not isinstance(value, np.ndarray) and value.device.id != location[1]:
-        value.device.synchronize()
-    with xp.cuda.Device(location[1]):
-        buffer[...] = xp.asarray(value)

@@ -91,7 +91,7 @@ def _restored(plan: Compilation, first: Value, final: Value) -> Value:
 
 def _is_copy(value: Value) -> bool:
     """Whether the value is a copy of another one in a layout or place of its own."""
-    return value.producer is not None and value.producer.what == "reorder"
+    return value.producer is not None and value.producer.what in ("reorder", "transfer")
 
 
 def _physical(value: Value) -> Value:

@@ -165,8 +165,8 @@ def _values(
             value.readers += 1
             ins.append(value)
         outs = []
-        place = HOST if instruction.op.outputs_on_host else instruction.location
-        for name, spec in zip(instruction.outputs, specs[index - start]):
+        places = _places(instruction, ins)
+        for name, spec, place in zip(instruction.outputs, specs[index - start], places):
             before = last.get(name)
             value = Value(name, before.version + 1 if before else 0, spec.plain, None, place)
             last[name] = value
@@ -174,6 +174,18 @@ def _values(
             outs.append(value)
         nodes.append(Node([instruction], ins, outs))
     return nodes, last, externals, values
+
+
+def _places(instruction: Instruction, inputs: Sequence[Value]) -> list[Location]:
+    """Return where the outputs of an operator lie."""
+    op, count, own = instruction.op, len(instruction.outputs), instruction.location
+    if op.outputs_on_host:
+        return [HOST] * count
+    if op.outputs_beside is None or own == HOST:
+        return [own] * count
+    if op.outputs_beside == "one-to-one":
+        return [value.location for value in inputs[:count]]
+    return [inputs[op.outputs_beside].location] * count
 
 
 def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Value]) -> list[Step]:
@@ -184,9 +196,9 @@ def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Valu
         node = waiting.popleft()
         instruction = node.first
         lane = lane_of(instruction.device)
-        run = net.kernel_context(instruction)
-        ctx = NodeContext(instruction.op_def, run, setting.lane_threads, node.inputs, node.outputs)
         try:
+            run = net.kernel_context(instruction)
+            ctx = NodeContext(instruction, run, setting.lane_threads, node.inputs, node.outputs)
             prepared = _prepare(node, ctx, setting)
             if prepared is None:
                 waiting.extendleft(reversed(node.originals))
@@ -243,12 +255,12 @@ class _Steps:
         if copy is None:
             assert value.spec is not None
             if location != value.location:
-                prepared = transfer(value.spec, location)
+                prepared, what = transfer(value.spec), "transfer"
             else:
-                prepared = prepare_reorder(ctx, value.spec, wanted)
+                prepared, what = prepare_reorder(ctx, value.spec, wanted), "reorder"
             copy = Value(value.name, value.version, wanted, None, location)
             copy.published = value.published
-            step = Step(node, prepared, [value], [copy], lane, "reorder")
+            step = Step(node, prepared, [value], [copy], lane, what)
             copy.producer = step
             value.copies[key] = copy
             self._values.append(copy)

@@ -130,7 +130,7 @@ def _join_relu_gradient(
 def _relu_gradient_of(relu: Node, y: Value, dy: Value) -> Callable[[], Any]:
     instruction = relu.first
     kernel = plain_kernel("ReluGradient", 0)
-    context = KernelContext(instruction.op_def)
+    context = KernelContext(instruction.op_def, device=instruction.device)
     assert kernel is not None
 
     def compute() -> Any:

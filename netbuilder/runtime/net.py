@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.ops.operator import STRING
 from netbuilder.ops.registry import plain_kernel
-from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.proto import PROTO_CUDA, BlobError, NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime.blob import Blob
 from netbuilder.runtime.compiler import Setting
@@ -71,6 +73,7 @@ class RuntimeNet:
         self._replicas = _replica_prefixes(self.proto)
         threads = workspace.threads
         devices = {instruction.device for instruction in self.program}
+        self.gpus = tuple(sorted(number for kind, number in devices if kind == PROTO_CUDA))
         lanes = 1
         if net.type in MANY_LANES:
             lanes = max(1, min(len(devices), self.proto.num_workers or len(devices), threads))
@@ -94,6 +97,7 @@ class RuntimeNet:
             context = self._contexts[instruction.index] = KernelContext(
                 instruction.op_def,
                 self.workspace,
+                device=instruction.device,
                 seed=self.workspace.seed,
                 stream=stream,
                 replica=replica,
@@ -140,6 +144,18 @@ class RuntimeNet:
     def run_first(self) -> None:
         """Run a net that is not kept, as iteration 0: initial values do not depend on what ran before."""
         self._run_once()
+
+    def finish(self) -> None:
+        """Wait until all GPUs are through with what runs have given them.
+
+        Raises:
+            OperatorError: a GPU failed at it; which operator was at fault it does not say.
+        """
+        for number in self.gpus:
+            try:
+                gpu(number).synchronise()
+            except Exception as error:
+                raise located(f"net {self.name!r}, one of its operators on GPU {number}", error) from error
 
     def forget_plans(self) -> None:
         """Compile again at the next run: a blob has been removed."""
@@ -197,13 +213,13 @@ class RuntimeNet:
 
     def run_alone(self, instruction: Instruction) -> None:
         """Run an operator that no plan can hold."""
-        context = self.kernel_context(instruction)
         try:
+            context = self.kernel_context(instruction)
             kernel = plain_kernel(instruction.op_def.type, instruction.device[0])
             if kernel is None:
                 raise NetError(f"operator {instruction.op_def.type!r} has no plain kernel")
             inputs = [self._value(name, instruction) for name in instruction.inputs]
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), gpu(instruction.device[1]) if context.is_gpu else nullcontext():
                 results = kernel(instruction.op, context, *inputs)
             for name, result in zip(instruction.outputs, results):
                 blob = self.workspace.make(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.proto import OperatorDef
+from netbuilder.runtime.program import Instruction
 from netbuilder.runtime.run_context import KernelContext
 from netbuilder.runtime.values import Value
 
@@ -15,19 +15,19 @@ class NodeContext:
     """See ``netbuilder.ops.contexts.PlanContext``.
 
     Args:
-        op_def: the operator.
+        instruction: the operator.
         run: what plain kernels get.
         threads: threads that the node's lane computes with.
         inputs, outputs: the values around the node.
     """
 
     def __init__(
-        self, op_def: OperatorDef, run: KernelContext, threads: int, inputs: list[Value], outputs: list[Value]
+        self, instruction: Instruction, run: KernelContext, threads: int, inputs: list[Value], outputs: list[Value]
     ) -> None:
-        self.op_def = op_def
+        self.op_def = instruction.op_def
         self.run = run
         self.threads = threads
-        self.device_id = op_def.device_option.device_id
+        self.device_id = instruction.device[1]
         self._inputs = inputs
         self._outputs = outputs
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.contexts import Prepared
-from netbuilder.ops.engines.arrays import array_module
-from netbuilder.ops.engines.layouts import Location
+from netbuilder.ops.engines.gpu import copy_into, gpu
+from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.operator import Operator, TensorSpec
 from netbuilder.proto import OperatorError
-from netbuilder.runtime.blob import copy_into
 from netbuilder.runtime.run_context import KernelContext
 
-__all__ = ["plain_prepared", "transfer"]
+__all__ = ["on_gpu", "plain_prepared", "transfer"]
 
 Kernel = Callable[..., Any]
 
@@ -32,7 +32,7 @@ def plain_prepared(
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         overlap = any(out is given for out in outs for given in ins)
-        put = _put_host if location[0] == 0 else _putter(location)
+        put = _put_host if location == HOST else _put
 
         def call() -> None:
             results = kernel(op, ctx, *ins)
@@ -58,36 +58,24 @@ def _put_host(out: Any, result: Any) -> None:
     np.copyto(out, result)
 
 
-def _putter(location: Location) -> Callable[[Any, Any], None]:
-    def put(out: Any, result: Any) -> None:
-        if result.shape != out.shape:
-            raise OperatorError(f"its kernel returned shape {result.shape} where its shapes say {out.shape}")
-        if isinstance(out, np.ndarray):
-            copy_into(out, result, (0, 0))
-        else:
-            copy_into(out, result, location)
-
-    return put
+def _put(out: Any, result: Any) -> None:
+    if result.shape != out.shape:
+        raise OperatorError(f"its kernel returned shape {result.shape} where its shapes say {out.shape}")
+    copy_into(out, result)
 
 
-def transfer(source: TensorSpec, location: Location) -> Prepared:
+def transfer(source: TensorSpec) -> Prepared:
     """Return the prepared copy of a plain value to another place (host or GPU)."""
 
-    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], None]:
-        given, out = ins[0], outs[0]
-
-        def call() -> None:
-            copy_into(out, given, location)
-
-        return call
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return partial(copy_into, outs[0], ins[0])
 
     return Prepared([source.plain], [source.plain], bind, capturable=False, name="transfer")
 
 
-def on_gpu(call: Callable[[], Any], location: Location) -> Callable[[], None]:
-    """Return ``call`` run on a GPU, and waited for where it hands data to another device."""
-    xp = array_module(location[0])
-    device = xp.cuda.Device(location[1])
+def on_gpu(call: Callable[[], object], number: int) -> Callable[[], None]:
+    """Return ``call`` run on a GPU, on its stream."""
+    device = gpu(number)
 
     def run() -> None:
         with device:

@@ -12,9 +12,10 @@ import numpy as np
 from netbuilder.graph.collection import collection_paused
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import aligned_empty
-from netbuilder.ops.engines.layouts import Location, new_buffer
+from netbuilder.ops.engines.gpu import copy_into
+from netbuilder.ops.engines.layouts import HOST, Location, new_buffer
 from netbuilder.ops.operator import TensorSpec
-from netbuilder.runtime.blob import Blob, Generation, copy_into
+from netbuilder.runtime.blob import Blob, Generation
 from netbuilder.runtime.buffers import Output, assign_buffers, needs_detour
 from netbuilder.runtime.compiler import Compilation, Runner, Setting, compile_steps
 from netbuilder.runtime.lanes import LaneProgram
@@ -133,7 +134,7 @@ class Plan:
     def _located(self, index: int, error: BaseException) -> BaseException:
         step = self.steps[index]
         where = describe(self._net.name, step.node.first)
-        if step.what in ("reorder", "restore"):
+        if step.moves:
             where += f" ({step.what})"
         return located(where, error)
 
@@ -190,7 +191,7 @@ def _bind(net: Runner, steps: Sequence[Step], setting: Setting) -> list[Call]:
 def _bind_step(step: Step, scratch: Any) -> Call:
     ins = [None if value is None else _buffer_of(value) for value in step.inputs]
     outs: list[Any] = []
-    detours: list[tuple[Any, Any, Location]] = []
+    detours: list[tuple[Any, Any]] = []
     for j, value in enumerate(step.outputs):
         if value is None:
             outs.append(None)
@@ -198,14 +199,14 @@ def _bind_step(step: Step, scratch: Any) -> Call:
             assert value.spec is not None
             aside = new_buffer(value.spec, value.location)
             outs.append(aside)
-            detours.append((value.buffer, aside, value.location))
+            detours.append((value.buffer, aside))
         else:
             outs.append(value.buffer)
     call = step.prepared.bind(ins, outs, scratch)
     if detours:
         call = _with_detours(call, detours)
     location = step.node.first.location
-    return call if location[0] == 0 else on_gpu(call, location)
+    return call if location == HOST or step.moves else on_gpu(call, location[1])
 
 
 def _buffer_of(value: Any) -> Any:
@@ -214,11 +215,11 @@ def _buffer_of(value: Any) -> Any:
     return value.buffer
 
 
-def _with_detours(call: Call, detours: Sequence[tuple[Any, Any, Location]]) -> Call:
+def _with_detours(call: Call, detours: Sequence[tuple[Any, Any]]) -> Call:
     def run() -> None:
         call()
-        for buffer, aside, location in detours:
-            copy_into(buffer, aside, location)
+        for buffer, aside in detours:
+            copy_into(buffer, aside)
 
     return run
 

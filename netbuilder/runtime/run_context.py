@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.engines import random
-from netbuilder.ops.engines.arrays import array_module, to_host
-from netbuilder.proto import NetDef, OperatorDef
+from netbuilder.ops.engines.arrays import array_module
+from netbuilder.ops.engines.gpu import gpu, to_host
+from netbuilder.proto import PROTO_CUDA, NetDef, OperatorDef
 
 __all__ = ["KernelContext"]
 
@@ -17,8 +18,12 @@ __all__ = ["KernelContext"]
 class KernelContext:
     """See ``netbuilder.ops.contexts.RunContext``.
 
+    Raises:
+        DeviceError: the operator is to run on a GPU that is not there.
+
     Args:
         op_def: the operator as it stands in the net.
+        device: device type and id; None: those of ``op_def``.
         workspace: the workspace that the net runs in, or None where no kernel needs one.
         seed: of the random stream.
         stream: text that identifies the operator over replicas: its first output without device prefix.
@@ -32,19 +37,21 @@ class KernelContext:
         op_def: OperatorDef,
         workspace: Any = None,
         *,
+        device: tuple[int, int] | None = None,
         seed: int = 0,
         stream: str = "",
         replica: int = 0,
         compile_net: Callable[[NetDef], Callable[[], None]] | None = None,
         clock: Any = None,
     ) -> None:
-        device = op_def.device_option
-        self.xp: Any = array_module(device.device_type)
-        self.is_gpu = self.xp is not np
+        option = op_def.device_option
+        device_type, number = (option.device_type, option.device_id) if device is None else device
+        self.is_gpu = device_type == PROTO_CUDA
+        self.xp: Any = gpu(number).xp if self.is_gpu else array_module(device_type)
         self.op_def = op_def
         self.workspace = workspace
         self._clock = clock
-        self._seed = device.random_seed if device.HasField("random_seed") else seed
+        self._seed = option.random_seed if option.HasField("random_seed") else seed
         self._stream = stream or (op_def.output[0] if op_def.output else op_def.type)
         self._replica = replica
         self._compile_net = compile_net

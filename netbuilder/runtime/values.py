@@ -49,6 +49,8 @@ class Value:
 
 Maker = Callable[..., Prepared | None]
 
+_MOVES = frozenset({"reorder", "transfer", "restore"})
+
 
 @dataclass(slots=True, eq=False)
 class Node:
@@ -79,3 +81,8 @@ class Step:
     outputs: list[Value | None]
     lane: int
     what: str = ""
+
+    @property
+    def moves(self) -> bool:
+        """Whether the step is a copy that the plan put in: into another layout or place, or back."""
+        return self.what in _MOVES

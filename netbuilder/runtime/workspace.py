@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from netbuilder.graph.collection import collection_paused
-from netbuilder.ops.engines.layouts import Location
+from netbuilder.ops.engines.gpu import adopt, gpu
+from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.operator import TensorSpec
-from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
+from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.runtime.blob import Blob, Generation
 from netbuilder.runtime.compiler import default_threads
 from netbuilder.runtime.net import RuntimeNet
@@ -65,7 +66,8 @@ class Workspace:
 
         Args:
             name: the blob; made if it is not there.
-            value: an array of any dtype (strings too), a number, list, string or bytes, or any other object.
+            value: an array of any dtype (strings too), also one on a GPU, a number, list, string or bytes, or any
+                other object.
             device: where the array is to lie; None: where the blob lies, or the host.
 
         Raises:
@@ -77,11 +79,16 @@ class Workspace:
             raise NetError("a blob needs a name; got an empty one")
         if isinstance(value, (bool, int, float, list, tuple, np.generic)):
             value = np.asarray(value)
-        if isinstance(value, np.ndarray) and value.dtype.kind not in "biufSUO":
+        on_gpu = hasattr(value, "__cuda_array_interface__")
+        if on_gpu:
+            value = adopt(value)
+        if (on_gpu or isinstance(value, np.ndarray)) and value.dtype.kind not in "biufSUO":
             raise NetError(f"blob {name!r}: arrays of dtype {value.dtype} cannot be fed; convert it to a real type")
         location: Location | None = None
         if device is not None:
-            location = (0, 0) if device.device_type != 1 else (1, device.device_id)
+            location = HOST if device.device_type != PROTO_CUDA else (PROTO_CUDA, device.device_id)
+            if location != HOST:
+                gpu(device.device_id)  # refused before anything changes
         self.make(name).store(value, location)
 
     def fetch(self, name: str) -> Any:
@@ -188,6 +195,8 @@ class Workspace:
             net = self._net(name)
         for _ in range(iterations):
             net.run()
+        if net.gpus:
+            net.finish()
 
     def _net(self, name: Any) -> RuntimeNet:
         text = str(name.Name()) if hasattr(name, "Name") else getattr(name, "name", None) or str(name)
@@ -200,7 +209,9 @@ class Workspace:
     def run_net_once(self, net: Any) -> None:
         """Run a net that is not kept."""
         proto = proto_of(net, NetDef)
-        RuntimeNet(proto, self, fuse=self.fuse).run_first()
+        made = RuntimeNet(proto, self, fuse=self.fuse)
+        made.run_first()
+        made.finish()
 
     def run_operator_once(self, op: OperatorDef) -> None:
         """Run one operator."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from netbuilder.proto import DeviceError
 
-__all__ = ["aligned_empty", "aligned_zeros", "array_module", "as_flat", "gpu_count", "to_host"]
+__all__ = ["aligned_empty", "aligned_zeros", "array_module", "as_flat", "gpu_count"]
 
 _ALIGNMENT = 64  # bytes: a cache line, and what oneDNN's AVX-512 kernels like
 
@@ -48,14 +48,6 @@ def array_module(device_type: int) -> Any:
             "or build the net with Parallelize_CPU"
         )
     return cupy
-
-
-def to_host(array: Any) -> np.ndarray[Any, Any]:
-    """Return ``array`` as a NumPy array; a GPU array is copied."""
-    if isinstance(array, np.ndarray):
-        return array
-    get = getattr(array, "get", None)
-    return get() if get is not None else np.asarray(array)
 
 
 def aligned_empty(nbytes: int) -> np.ndarray[Any, Any]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import Prepared
-from netbuilder.ops.engines.arrays import aligned_empty, aligned_zeros, array_module, as_flat
+from netbuilder.ops.engines.arrays import aligned_empty, aligned_zeros, as_flat
+from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.operator import STRING, TensorSpec
 
 __all__ = ["HOST", "Location", "convert", "new_buffer", "prepare_reorder"]
@@ -27,9 +28,8 @@ def new_buffer(spec: TensorSpec, location: Location = HOST) -> Any:
     if spec.dtype == STRING:
         return np.empty(spec.shape, object)
     if location[0] != 0:
-        xp = array_module(location[0])
-        with xp.cuda.Device(location[1]):
-            return xp.zeros(spec.shape, spec.dtype)
+        with gpu(location[1]) as there:
+            return there.xp.zeros(spec.shape, spec.dtype)
     buffer = aligned_zeros(spec.nbytes)
     if spec.layout is not None:
         return buffer

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import inspect
-from pathlib import Path
 
 import pytest
 
 import golden_data
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from all_suites import all_suites
 from netbuilder.ops.registry import CPU, find, operator_types, plain_kernel
-from suite import OperatorSuite
 
 # Operator -> what it goes without ("suite", "kernel", "golden") -> why.
 EXEMPT: dict[str, dict[str, str]] = {
@@ -31,23 +28,6 @@ EXEMPT: dict[str, dict[str, str]] = {
 
 
 @functools.cache
-def operators_with_suites() -> dict[str, str]:
-    """Return each operator that has a suite in this folder, and where."""
-    found: dict[str, str] = {}
-    for path in sorted(Path(__file__).parent.rglob("test_*.py")):
-        if path.name in ("test_registry.py", "test_golden.py") or "OperatorSuite" not in path.read_text():
-            continue
-        spec = importlib.util.spec_from_file_location(f"walked_{path.stem}", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        for name, cls in inspect.getmembers(module, inspect.isclass):
-            if name.startswith("Test") and issubclass(cls, OperatorSuite) and hasattr(cls, "operator"):
-                found[cls.operator.__name__] = path.name
-    return found
-
-
-@functools.cache
 def golden_operators() -> set[str]:
     """Return the operators that golden cases run, as forward or as gradient operators, or that golden nets hold."""
     found = {op.type for case in golden_data.cases() for op in (case.operator, *case.gradient_ops)}
@@ -63,7 +43,7 @@ def golden_operators() -> set[str]:
 
 def _has(op_type: str, what: str) -> bool:
     if what == "suite":
-        return op_type in operators_with_suites()
+        return op_type in all_suites()
     if what == "kernel":
         return plain_kernel(op_type, CPU) is not None
     return op_type in golden_operators()

@@ -1,0 +1,54 @@
+"""A double of CuPy: the plain path of GPUs runs on it where there is none.
+
+Its arrays lie in the host's memory, but refuse what CuPy's refuse: arrays of the host among their operands, silent
+conversion, arrays of other devices, names, arguments and element types that CuPy lacks (``api.json``, recorded from a
+real one). What real GPUs do late, it does at once, but finds work that does not wait for what it needs
+(``machine.Race``). What it cannot show: the numbers and the speed of GPUs, compiling, memory running out.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from cupy_double.array import PerformanceWarning, Undefined
+from cupy_double.machine import HOST, CUDARuntimeError, Launch, Machine, Race, Transfer
+from cupy_double.module import API, CupyDouble
+from netbuilder.ops.engines import arrays, gpu, peers
+
+__all__ = [
+    "API",
+    "HOST",
+    "CUDARuntimeError",
+    "CupyDouble",
+    "Launch",
+    "Machine",
+    "PerformanceWarning",
+    "Race",
+    "Transfer",
+    "Undefined",
+    "gpus",
+]
+
+
+@contextmanager
+def gpus(devices: int, *, access: bool = True) -> Iterator[Machine]:
+    """Give netbuilder so many GPUs; behind it, nothing may have gone wrong that could not be told.
+
+    Args:
+        access: whether the GPUs can read each other's memory.
+    """
+    cupy = CupyDouble(devices, peers=access)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrays, "_cupy", lambda: cupy)
+        patch.setattr(gpu, "_made", {})
+        peers.can_access_peer.cache_clear()
+        try:
+            yield cupy.machine
+        finally:
+            peers.can_access_peer.cache_clear()
+    gc.collect()
+    assert cupy.machine.faults == []

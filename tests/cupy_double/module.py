@@ -1,0 +1,427 @@
+"""The module that stands for ``cupy``: exactly its names, its signatures, its element types."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from cupy_double.array import MemoryPointer, PerformanceWarning, check_dtype, is_scalar, make_ndarray
+from cupy_double.machine import HOST, CUDARuntimeError, Machine
+
+__all__ = ["API", "CupyDouble"]
+
+API: dict[str, Any] = json.loads(Path(__file__).with_name("api.json").read_text())
+
+_STABLE = {"argsort", "sort"}  # CuPy's are, whatever is asked for
+_SAME = {"q": "l", "Q": "L", "p": "l", "P": "L"}  # types of one size, under two names
+
+
+@functools.cache
+def _signature(text: str) -> inspect.Signature:
+    space: dict[str, Any] = {}
+    exec(f"def function{text}: pass", space)
+    return inspect.signature(space["function"])
+
+
+def _types(text: str) -> str:
+    return "".join(_SAME.get(char, char) for char in text)
+
+
+class CupyDouble:
+    """What a program sees as the module ``cupy`` on a machine with so many GPUs.
+
+    Args:
+        devices: how many.
+        peers: whether they can read each other's memory.
+
+    Attributes:
+        machine: what the GPUs were given to do.
+    """
+
+    def __init__(self, devices: int = 2, *, peers: bool = True) -> None:
+        self.machine = Machine(devices, peers=peers)
+        self.ndarray = make_ndarray(self.machine, self)
+        self.cuda = _Cuda(self)
+        self.lib = SimpleNamespace(stride_tricks=SimpleNamespace(as_strided=self._as_strided))
+        self.exceptions = SimpleNamespace(AxisError=np.exceptions.AxisError)
+        self._made: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"CupyDouble({self.machine.devices})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        made = self._made.get(name)
+        if made is None:
+            made = self._made[name] = self._make(name)
+        return made
+
+    def _make(self, name: str) -> Any:
+        if name in API["ufuncs"]:
+            return _UFunc(self, name)
+        if name in _CREATE:
+            return functools.partial(_CREATE[name], self)
+        if name in API["functions"]:
+            return _Function(self, name)
+        if name in API["others"]:
+            value = getattr(np, name)
+            if isinstance(value, (float, type, type(None))):  # numbers, element types, newaxis
+                return value
+            raise NotImplementedError(f"the double has no cupy.{name}")
+        raise AttributeError(f"module 'cupy' has no attribute {name!r}")
+
+    # What the functions have in common.
+
+    def values(self, thing: Any) -> tuple[Any, list[Any]]:
+        """Return arguments with NumPy's arrays in the place of the double's, and these.
+
+        Raises:
+            TypeError: there is an array of the host among them.
+        """
+        if isinstance(thing, self.ndarray):
+            return thing._values, [thing]
+        if isinstance(thing, np.ndarray):
+            raise TypeError(f"Unsupported type {type(thing)}")
+        if isinstance(thing, (list, tuple)):
+            pairs = [self.values(part) for part in thing]
+            return type(thing)(value for value, _ in pairs), [array for _, arrays in pairs for array in arrays]
+        return thing, []
+
+    def result(self, name: str, found: Any, arrays: list[Any]) -> Any:
+        """Return what a function of NumPy gave: a view of an argument, or a new array."""
+        if isinstance(found, (tuple, list)):
+            return (
+                type(found)(self.result(name, part, arrays) for part in found)
+                if type(found)
+                in (
+                    tuple,
+                    list,
+                )
+                else tuple(self.result(name, part, arrays) for part in found)
+            )
+        if not isinstance(found, (np.ndarray, np.generic)):
+            return found
+        for array in arrays:
+            if isinstance(found, np.ndarray) and found.size and np.shares_memory(found, array._values):
+                return self.ndarray._view_of(array, found)
+        return self.ndarray._compute(name, arrays, found)
+
+    # Functions that make arrays.
+
+    def asarray(self, a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, blocking: bool = False) -> Any:
+        return self.array(a, dtype, copy or False, order or "K")
+
+    def array(
+        self, obj: Any, dtype: Any = None, copy: Any = True, order: str = "K", subok: bool = False, ndmin: int = 0
+    ) -> Any:
+        assert not subok and not ndmin
+        if isinstance(obj, self.ndarray):
+            if obj._memory.device != self.machine.device:
+                obj = obj.copy(order)
+            return obj.astype(obj.dtype if dtype is None else dtype, order, copy=bool(copy))
+        values, arrays = (obj, []) if isinstance(obj, np.ndarray) else self.values(obj)
+        if arrays:
+            return self.stack(obj) if dtype is None else self.stack(obj).astype(dtype)
+        values = np.array(values, dtype, order="K" if order is None else order)
+        check_dtype(values.dtype)
+        made = self.ndarray._compute("array", [], values)
+        self.machine.moved(HOST, self.machine.device, values.nbytes)
+        return made
+
+    def _as_strided(self, x: Any, shape: Any = None, strides: Any = None) -> Any:
+        return self.ndarray._view_of(x, np.lib.stride_tricks.as_strided(x._values, shape, strides))
+
+
+def _empty(cupy: CupyDouble, shape: Any, dtype: Any = float, order: str = "C") -> Any:
+    return cupy.ndarray(shape, dtype, order=order)
+
+
+def _filled(cupy: CupyDouble, name: str, values: Any) -> Any:
+    check_dtype(values.dtype)
+    return cupy.ndarray._compute(name, [], values)
+
+
+def _zeros(cupy: CupyDouble, shape: Any, dtype: Any = float, order: str = "C") -> Any:
+    return _filled(cupy, "zeros", np.zeros(shape, dtype, order))
+
+
+def _ones(cupy: CupyDouble, shape: Any, dtype: Any = float, order: str = "C") -> Any:
+    return _filled(cupy, "ones", np.ones(shape, dtype, order))
+
+
+def _full(cupy: CupyDouble, shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> Any:
+    value, arrays = cupy.values(fill_value)
+    return cupy.ndarray._compute("full", arrays, np.full(shape, value, dtype, order))
+
+
+def _arange(cupy: CupyDouble, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Any:
+    for bound in (start, stop, step):
+        if bound is not None and not is_scalar(bound):
+            raise TypeError(f"Unsupported type {type(bound)}")
+    values = np.arange(start, dtype=dtype) if stop is None else np.arange(start, stop, step, dtype)
+    return _filled(cupy, "arange", values)
+
+
+def _asnumpy(cupy: CupyDouble, a: Any, stream: Any = None, order: str = "C", out: Any = None, **options: Any) -> Any:
+    assert out is None
+    return a.get(stream, order) if isinstance(a, cupy.ndarray) else np.asarray(a)
+
+
+_CREATE = {
+    "arange": _arange,
+    "asnumpy": _asnumpy,
+    "empty": _empty,
+    "full": _full,
+    "ones": _ones,
+    "zeros": _zeros,
+}
+
+
+class _Function:
+    """A function of CuPy that takes arrays, computed by NumPy's of the same name."""
+
+    def __init__(self, cupy: CupyDouble, name: str) -> None:
+        self._cupy = cupy
+        self.__name__ = name
+        self._numpy = getattr(np, name, None)
+        text = API["functions"][name]
+        self._signature = _signature(text) if text else None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._numpy is None:
+            raise NotImplementedError(f"the double has no cupy.{self.__name__}")
+        if self._signature is not None:
+            self._signature.bind(*args, **kwargs)  # CuPy's takes fewer arguments than NumPy's
+        if self.__name__ in _STABLE:
+            if kwargs.get("kind") not in (None, "stable"):
+                raise ValueError("kind can only be None or 'stable'")
+            kwargs["kind"] = "stable"
+        if self.__name__ == "ascontiguousarray" and not isinstance(args[0], self._cupy.ndarray):
+            raise TypeError(f"Argument 'a' has incorrect type {type(args[0])}")
+        out = kwargs.pop("out", None)
+        (given, arrays), (options, more) = self._cupy.values(args), self._named(kwargs)
+        arrays += more
+        with np.errstate(all="ignore"):
+            found = self._numpy(*given, **options)
+        if out is None:
+            return self._cupy.result(self.__name__, found, arrays)
+        out._values[...] = found
+        return self._cupy.ndarray._compute(self.__name__, arrays, found, out)
+
+    def _named(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+        arrays: list[Any] = []
+        options = {}
+        for key, value in kwargs.items():
+            options[key], found = self._cupy.values(value)
+            arrays += found
+        return options, arrays
+
+
+class _UFunc:
+    """A universal function of CuPy: for its element types only, with arrays of GPUs and numbers only."""
+
+    def __init__(self, cupy: CupyDouble, name: str) -> None:
+        self._cupy = cupy
+        self.__name__ = name
+        self._numpy = getattr(np, name)
+        self.types = API["ufuncs"][name].split()
+        self._known = {_types(text) for text in self.types}
+
+    def __call__(self, *args: Any, out: Any = None, dtype: Any = None, casting: str = "same_kind") -> Any:
+        count = self._numpy.nin
+        if len(args) > count:
+            assert out is None and len(args) == count + 1
+            args, out = args[:count], args[count]
+        for arg in args:
+            if not isinstance(arg, self._cupy.ndarray) and not is_scalar(arg):
+                raise TypeError(f"Unsupported type {type(arg)}")
+        if isinstance(out, tuple):
+            (out,) = out
+        if out is not None and not isinstance(out, self._cupy.ndarray):
+            raise TypeError(f"Unsupported type {type(out)}")
+        given, arrays = self._cupy.values(args)
+        self._check_types(given)
+        options: dict[str, Any] = {"casting": casting} if dtype is None else {"casting": casting, "dtype": dtype}
+        with np.errstate(all="ignore"):
+            if out is None:
+                return self._cupy.ndarray._compute(self.__name__, arrays, self._numpy(*given, **options))
+            self._numpy(*given, out=out._values, **options)
+        return self._cupy.ndarray._compute(self.__name__, arrays, None, out)
+
+    def _check_types(self, given: tuple[Any, ...]) -> None:
+        """Refuse types for which CuPy has no loop that gives the type that NumPy's gives."""
+        kinds = tuple(type(v) if type(v) in (int, float, complex) else np.asarray(v).dtype for v in given)
+        resolved = self._numpy.resolve_dtypes((*kinds, *(None,) * self._numpy.nout))
+        ins, outs = resolved[: self._numpy.nin], resolved[self._numpy.nin :]
+        text = _types("".join(t.char for t in ins) + "->" + "".join(t.char for t in outs))
+        if text in self._known:
+            return
+        for loop in self.types:  # the first that takes the operands without loss
+            takes, gives = loop.split("->")
+            if all(np.can_cast(have, need) for have, need in zip(ins, takes)):
+                if gives == "".join(t.char for t in outs):
+                    return
+                break
+        raise TypeError(f"cupy.{self.__name__} has no loop {text}; it has {self.types}")
+
+    def at(self, a: Any, indices: Any, b: Any = None) -> None:
+        if self.__name__ != "add":
+            raise NotImplementedError(f"the double has no cupy.{self.__name__}.at")
+        a._add_at(indices, b)
+
+    def reduce(self, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        if self.__name__ != "add":
+            raise NotImplementedError(f"`cupy_{self.__name__}.reduce` is not supported yet")
+        return array.sum(axis, dtype, out, keepdims)
+
+
+class _Names:
+    """A module or class of CuPy of which the double has a part: other names of it say so, names of no one fail."""
+
+    _recorded: str
+
+    def __getattr__(self, name: str) -> Any:
+        if name in API[self._recorded]:
+            raise NotImplementedError(f"the double has no {self._recorded}.{name}")
+        raise AttributeError(f"{self._recorded} has no attribute {name!r}")
+
+
+class _Cuda(_Names):
+    _recorded = "cuda"
+
+    def __init__(self, cupy: CupyDouble) -> None:
+        machine = cupy.machine
+        self.runtime = _Runtime(machine)
+        self.MemoryPointer = MemoryPointer
+        self.Device: Any = functools.partial(_Device, machine)
+        self.Event: Any = functools.partial(_Event, machine)
+        self.Stream: Any = functools.partial(_Stream, machine)
+        self._machine = machine
+
+    def is_available(self) -> bool:
+        return self._machine.devices > 0
+
+    def get_device_id(self) -> int:
+        return self._machine.device
+
+
+class _Runtime(_Names):
+    _recorded = "runtime"
+    CUDARuntimeError = CUDARuntimeError
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def getDeviceCount(self) -> int:
+        return self._machine.devices
+
+    def getDevice(self) -> int:
+        return self._machine.device
+
+    def setDevice(self, device: int) -> None:
+        self._machine.set_device(device)
+
+    def deviceCanAccessPeer(self, device: int, peer: int) -> int:
+        return int(self._machine.peers)
+
+
+class _Device(_Names):
+    _recorded = "Device"
+
+    def __init__(self, machine: Machine, device: Any = None) -> None:
+        self._machine = machine
+        self.id = machine.device if device is None else int(getattr(device, "id", device))
+
+    def _stack(self) -> list[int]:
+        stack: list[int] = self._machine._thread.__dict__.setdefault("devices", [])
+        return stack
+
+    def __enter__(self) -> _Device:
+        self._stack().append(self._machine.device)
+        self._machine.set_device(self.id)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._machine.set_device(self._stack().pop())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Device) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return self.id
+
+    def __int__(self) -> int:
+        return self.id
+
+    def use(self) -> _Device:
+        self._machine.set_device(self.id)
+        return self
+
+    def synchronize(self) -> None:
+        self._machine.synchronise_device(self.id)
+
+
+class _Event(_Names):
+    _recorded = "Event"
+
+    def __init__(
+        self, machine: Machine, block: bool = False, disable_timing: bool = False, interprocess: bool = False
+    ) -> None:
+        self._machine = machine
+        self.device = machine.device
+        self.clock: dict[int, int] = {}
+
+    def record(self, stream: Any = None) -> None:
+        order = self._machine.stream if stream is None else stream.order
+        if order.device != self.device:
+            raise CUDARuntimeError("cudaErrorInvalidResourceHandle: invalid resource handle")
+        with self._machine.lock:
+            self.clock = dict(order.clock)
+
+
+class _Stream(_Names):
+    _recorded = "Stream"
+
+    def __init__(
+        self, machine: Machine, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: Any = None
+    ) -> None:
+        assert not null and not ptds, "the double makes new streams only"
+        self._machine = machine
+        self.device_id = machine.device
+        self.order = machine.new_stream(self.device_id)
+        self.ptr = 4096 + self.order.number
+
+    def __enter__(self) -> _Stream:
+        if self.device_id != self._machine.device:
+            raise RuntimeError(
+                f"The device that the stream is created on ({self.device_id}) does not match with the current device "
+                f"({self._machine.device})"
+            )
+        self._machine.stack(self.device_id).append(self.order)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._machine.stack(self.device_id).pop()
+
+    def record(self, event: Any = None) -> Any:
+        event = _Event(self._machine) if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Any) -> None:
+        with self._machine.lock:
+            for number, calls in event.clock.items():
+                self.order.clock[number] = max(calls, self.order.clock.get(number, 0))
+
+    def synchronize(self) -> None:
+        self._machine.synchronise_stream(self.order)
+
+
+PerformanceWarning.__module__ = "cupy"

@@ -10,7 +10,16 @@ import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.operator import Operator, decode
 from netbuilder.ops.registry import find, plain_kernel, prepared_kernels
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, DeviceOption, NetDef, NetError, OperatorDef
+from netbuilder.proto import (
+    PROTO_CPU,
+    PROTO_CUDA,
+    DeviceError,
+    DeviceOption,
+    NetDef,
+    NetError,
+    OperatorDef,
+    OperatorError,
+)
 
 __all__ = ["Instruction", "located", "read_program"]
 
@@ -32,6 +41,9 @@ class Instruction:
         return HOST if self.device[0] == PROTO_CPU else self.device
 
 
+_KINDS = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}
+
+
 def describe(net_name: str, instruction: Instruction) -> str:
     """Return where an operator stands: net, position, type, blobs, device, and the user's line that made it."""
     return _describe(net_name, instruction.index, instruction.op_def)
@@ -40,8 +52,8 @@ def describe(net_name: str, instruction: Instruction) -> str:
 def _describe(net_name: str, index: int, op: OperatorDef) -> str:
     text = f"net {net_name!r}, operator {index}: {op.type} {list(op.input)} -> {list(op.output)}"
     if op.HasField("device_option"):
-        kind = "CPU" if op.device_option.device_type == PROTO_CPU else "GPU"
-        text += f" on {kind} {op.device_option.device_id}"
+        option = op.device_option
+        text += f" on {_KINDS.get(option.device_type, f'device type {option.device_type},')} {option.device_id}"
     if op.name:
         text += f", named {op.name!r}"
     if op.debug_info:
@@ -51,8 +63,6 @@ def _describe(net_name: str, index: int, op: OperatorDef) -> str:
 
 def located(where: str, error: BaseException) -> BaseException:
     """Return ``error`` with the place in front of its message; errors of other kinds become OperatorError."""
-    from netbuilder.proto import OperatorError
-
     if getattr(error, "_located", False) or not isinstance(error, Exception):
         return error
     if isinstance(error, (NetError, DeviceError, OperatorError, NotImplementedError)):

@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from netbuilder.proto import BlobError, NetDef, NetError, ShapeError
-from netbuilder.proto.arguments import make_op
+from netbuilder.proto import BlobError, DeviceError, NetDef, NetError, ShapeError
+from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import NET_TYPES, Workspace, default
 
 
@@ -147,6 +147,15 @@ def test_an_unknown_operator_is_refused_with_its_place():
     op.debug_info = "train.py:7 in build"
     with pytest.raises(NetError, match=r"net 'net', operator 0: Rellu.*train.py:7.*did you mean Relu"):
         Workspace().create_net(net_of(op))
+
+
+def test_a_device_of_an_unknown_kind_is_refused():
+    ws = Workspace()
+    ws.feed("x", np.float32([1]))
+    op = make_op("Relu", ["x"], ["y"], device_option=make_device_option(7, 2))
+    with pytest.raises(DeviceError, match=r"Relu \['x'\] -> \['y'\] on device type 7, 2: .* is not supported"):
+        ws.create_net(NetDef(name="net", op=[op]))
+    assert ws.nets() == [] and not ws.has("y")
 
 
 def test_an_input_that_nothing_makes_is_refused_at_creation():

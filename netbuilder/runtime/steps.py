@@ -12,6 +12,9 @@ from netbuilder.proto import ExecutionStep, NetError, PlanDef
 
 __all__ = ["run_plan"]
 
+Path = tuple[int, ...]
+"""Where a step lies in its plan: the index of a step, of its substep, and so on."""
+
 
 def run_plan(workspace: Any, plan: PlanDef) -> None:
     """Create the nets of ``plan`` in ``workspace``, then run its steps in order.
@@ -21,43 +24,52 @@ def run_plan(workspace: Any, plan: PlanDef) -> None:
     """
     for net in plan.network:
         workspace.create_net(net, overwrite=True)
-    done: set[int] = set()
-    for step in plan.execution_step:
-        _run_step(workspace, step, done)
+    done: set[Path] = set()
+    for index, step in enumerate(plan.execution_step):
+        _run_step(workspace, step, (index,), done)
 
 
-def _run_step(workspace: Any, step: ExecutionStep, done: set[int]) -> None:
+def _run_step(workspace: Any, step: ExecutionStep, path: Path, done: set[Path]) -> None:
+    """Run a step, which lies at ``path`` in its plan; ``done`` are those that run only once, and have."""
     if step.substep and step.network:
         raise NetError(f"execution step {step.name!r} has both substeps and nets; give it one of the two")
     if step.only_once:
-        if id(step) in done:
+        if path in done:
             return
-        done.add(id(step))
-    reporter = _Reporter(workspace, step) if step.report_net and step.report_interval > 0 else None
+        done.add(path)
+    if not (step.report_net and step.report_interval > 0):
+        _iterate(workspace, step, path, done)
+        return
+    reporter = _Reporter(workspace, step)
+    try:
+        _iterate(workspace, step, path, done)
+    finally:
+        reporter.stop()
+    if reporter.failure is not None:
+        raise reporter.failure
+
+
+def _iterate(workspace: Any, step: ExecutionStep, path: Path, done: set[Path]) -> None:
     limit = step.num_iter if step.HasField("num_iter") else (None if step.should_stop_blob else 1)
     iteration = 0
-    try:
-        while limit is None or iteration < limit:
-            began = time.monotonic()
-            if step.criteria_network:
-                workspace.run_net(step.criteria_network)
-            if step.concurrent_substeps and len(step.substep) > 1:
-                _run_together(workspace, step, done)
-            else:
-                for substep in step.substep:
-                    _run_step(workspace, substep, done)
-                    if _says_stop(workspace, step):
-                        return
-            for net in step.network:
-                workspace.run_net(net)
+    while limit is None or iteration < limit:
+        began = time.monotonic()
+        if step.criteria_network:
+            workspace.run_net(step.criteria_network)
+        if step.concurrent_substeps and len(step.substep) > 1:
+            _run_together(workspace, step, path, done)
+        else:
+            for index, substep in enumerate(step.substep):
+                _run_step(workspace, substep, (*path, index), done)
                 if _says_stop(workspace, step):
                     return
-            iteration += 1
-            if step.run_every_ms:
-                time.sleep(max(0.0, step.run_every_ms / 1000 - (time.monotonic() - began)))
-    finally:
-        if reporter is not None:
-            reporter.stop()
+        for net in step.network:
+            workspace.run_net(net)
+            if _says_stop(workspace, step):
+                return
+        iteration += 1
+        if step.run_every_ms:
+            time.sleep(max(0.0, step.run_every_ms / 1000 - (time.monotonic() - began)))
 
 
 def _says_stop(workspace: Any, step: ExecutionStep) -> bool:
@@ -74,16 +86,16 @@ def _says_stop(workspace: Any, step: ExecutionStep) -> bool:
     return bool(value.reshape(-1)[0])
 
 
-def _run_together(workspace: Any, step: ExecutionStep, done: set[int]) -> None:
+def _run_together(workspace: Any, step: ExecutionStep, path: Path, done: set[Path]) -> None:
     failures: list[BaseException] = []
 
-    def run(substep: ExecutionStep) -> None:
+    def run(index: int, substep: ExecutionStep) -> None:
         try:
-            _run_step(workspace, substep, done)
+            _run_step(workspace, substep, (*path, index), done)
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=run, args=(substep,), daemon=True) for substep in step.substep]
+    threads = [threading.Thread(target=run, args=each, daemon=True) for each in enumerate(step.substep)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -93,14 +105,18 @@ def _run_together(workspace: Any, step: ExecutionStep, done: set[int]) -> None:
 
 
 class _Reporter:
-    """Runs a net every so many seconds beside a step."""
+    """Runs a net every so many seconds beside a step; ``failure`` is what ended it before its time."""
 
     def __init__(self, workspace: Any, step: ExecutionStep) -> None:
         self._stopped = threading.Event()
+        self.failure: Exception | None = None
 
         def report() -> None:
-            while not self._stopped.wait(step.report_interval):
-                workspace.run_net(step.report_net)
+            try:
+                while not self._stopped.wait(step.report_interval):
+                    workspace.run_net(step.report_net)
+            except Exception as error:
+                self.failure = error
 
         self._thread = threading.Thread(target=report, daemon=True)
         self._thread.start()

@@ -32,6 +32,21 @@ def test_iterations_and_substeps():
     assert ws.fetch("b_n").tolist() == [1]
 
 
+def test_a_step_that_runs_only_once_does_so_wherever_it_lies():
+    once = ExecutionStep(name="once", substep=[ExecutionStep(network=["a"], only_once=True)])
+    often = ExecutionStep(name="often", network=["b"])
+    for together in (False, True):
+        outer = ExecutionStep(name="outer", substep=[once, often], num_iter=5, concurrent_substeps=together)
+        ws = run(outer, counter("a"), counter("b"))
+        assert ws.fetch("a_n").tolist() == [1] and ws.fetch("b_n").tolist() == [5]
+
+
+def test_a_report_that_fails_is_told_when_the_step_ends():
+    step = ExecutionStep(network=["a"], num_iter=12, run_every_ms=100, report_net="missing", report_interval=1)
+    with pytest.raises(NetError, match="no net 'missing'"):
+        run(step, counter("a"))
+
+
 def test_a_stop_blob_ends_the_step():
     net = counter("a")
     net.external_input.append("limit")

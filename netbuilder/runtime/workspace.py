@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.graph.blob import blob_name
 from netbuilder.graph.collection import collection_paused
+from netbuilder.graph.message import message_of
 from netbuilder.ops.engines.gpu import adopt, gpu
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.operator import TensorSpec
@@ -18,7 +20,10 @@ from netbuilder.runtime.compiler import default_threads
 from netbuilder.runtime.net import RuntimeNet
 from netbuilder.runtime.steps import run_plan
 
-__all__ = ["Workspace"]
+__all__ = ["ENGINES", "Workspace"]
+
+ENGINES = ("ONEDNN",)
+"""The libraries that can serve operators beside NumPy and CuPy."""
 
 
 class Workspace:
@@ -29,6 +34,9 @@ class Workspace:
         threads: threads that a net may use; None: OMP_NUM_THREADS, or the cores of the machine.
         seed: of all random operators; the same seed gives the same numbers.
         fuse: whether plans may join neighbouring operators.
+
+    Raises:
+        NetError: an argument is out of range.
 
     A workspace serves one thread at a time; different workspaces serve different threads side by side.
 
@@ -48,6 +56,12 @@ class Workspace:
         seed: int = 0,
         fuse: bool = True,
     ) -> None:
+        if engines is not None and (isinstance(engines, str) or not set(engines) <= set(ENGINES)):
+            raise NetError(f"Workspace: engines must be a tuple of names among {', '.join(ENGINES)}, got {engines!r}")
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise NetError(f"Workspace: threads must be a whole number from 1 on, got {threads!r}")
+        if not hasattr(seed, "__index__"):
+            raise NetError(f"Workspace: seed must be a whole number, got {seed!r}")
         self.engines = engines
         self.threads = threads or default_threads()
         self.seed = seed
@@ -71,14 +85,17 @@ class Workspace:
             device: where the array is to lie; None: where the blob lies, or the host.
 
         Raises:
-            NetError: the name is empty, or the array has a dtype that blobs cannot hold.
+            NetError: the name is empty, the value is None or no array, or of a dtype that blobs cannot hold.
+            TypeError: the name is no string or reference, or ``device`` no DeviceOption.
             DeviceError: the device is missing.
         """
-        name = str(name)
+        name = blob_name(name)
         if not name:
             raise NetError("a blob needs a name; got an empty one")
+        if value is None:
+            raise NetError(f"blob {name!r}: None is no value; remove the blob instead")
         if isinstance(value, (bool, int, float, list, tuple, np.generic)):
-            value = np.asarray(value)
+            value = _as_array(name, value)
         on_gpu = hasattr(value, "__cuda_array_interface__")
         if on_gpu:
             value = adopt(value)
@@ -86,6 +103,8 @@ class Workspace:
             raise NetError(f"blob {name!r}: arrays of dtype {value.dtype} cannot be fed; convert it to a real type")
         location: Location | None = None
         if device is not None:
+            if not isinstance(device, DeviceOption):
+                raise TypeError(f"blob {name!r}: device must be a DeviceOption, got {device!r}")
             location = HOST if device.device_type != PROTO_CUDA else (PROTO_CUDA, device.device_id)
             if location != HOST:
                 gpu(device.device_id)  # refused before anything changes
@@ -172,7 +191,7 @@ class Workspace:
         Raises:
             NetError: a net of that name exists, or the net is wrong.
         """
-        proto = proto_of(net, NetDef)
+        proto = message_of(net)
         if proto.name in self._nets and not overwrite:
             raise NetError(f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name")
         options.setdefault("fuse", self.fuse)
@@ -188,11 +207,13 @@ class Workspace:
         """Run a created net.
 
         Raises:
-            NetError: there is no such net, or an operator failed.
+            NetError: there is no such net, an operator failed, or ``iterations`` is no whole number from 0 on.
         """
         net = self._nets.get(name)
         if net is None:
             net = self._net(name)
+        if not hasattr(iterations, "__index__") or iterations < 0:
+            raise NetError(f"net {net.name!r}: iterations must be a whole number from 0 on, got {iterations!r}")
         for _ in range(iterations):
             net.run()
         if net.gpus:
@@ -208,7 +229,7 @@ class Workspace:
 
     def run_net_once(self, net: Any) -> None:
         """Run a net that is not kept."""
-        proto = proto_of(net, NetDef)
+        proto = message_of(net)
         made = RuntimeNet(proto, self, fuse=self.fuse)
         made.run_first()
         made.finish()
@@ -226,7 +247,7 @@ class Workspace:
 
     def run_plan(self, plan: Any) -> None:
         """Create the nets of a plan and run its steps."""
-        run_plan(self, proto_of(plan, PlanDef))
+        run_plan(self, message_of(plan, PlanDef))
 
     def delete_net(self, name: str) -> None:
         """Forget a created net; unknown names are ignored."""
@@ -251,14 +272,8 @@ class Workspace:
         return str(name) in self._blobs
 
 
-def proto_of(thing: Any, message: type) -> Any:
-    """Return the message behind a Net, Plan or the like; bytes are parsed."""
-    if isinstance(thing, message):
-        return thing
-    if hasattr(thing, "Proto"):
-        return thing.Proto()
-    if isinstance(thing, bytes):
-        parsed: Any = message()
-        parsed.ParseFromString(thing)
-        return parsed
-    raise NetError(f"expected a {message.__name__} or what has Proto(), got {thing!r}")
+def _as_array(name: str, value: Any) -> Any:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise NetError(f"blob {name!r}: cannot make an array of {value!r}: {error}") from None

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from netbuilder.proto import BlobError, DeviceError, NetDef, NetError, ShapeError
+from netbuilder.proto import BlobError, DeviceError, NetDef, NetError, ParseError, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import NET_TYPES, Workspace, default
 
@@ -99,6 +99,53 @@ def test_bad_feeds():
         ws.feed("", 1.0)
     with pytest.raises(NetError, match="complex"):
         ws.feed("x", np.complex64([1]))
+
+
+def test_bad_feeds_leave_the_workspace_as_it_was():
+    ws = Workspace()
+    refused = [
+        ("r", [[1], [1, 2]], None, NetError, r"blob 'r': cannot make an array of \[\[1\], \[1, 2\]\]"),
+        ("n", None, None, NetError, "blob 'n': None is no value"),
+        (5, 1.0, None, TypeError, "a blob is given as a BlobReference or a string, got 5"),
+        ("d", 1.0, "gpu", TypeError, "blob 'd': device must be a DeviceOption, got 'gpu'"),
+    ]
+    for name, value, device, error, match in refused:
+        with pytest.raises(error, match=match):
+            ws.feed(name, value, device)
+    assert ws.blobs() == []
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"engines": "ONEDNN"}, "engines must be a tuple of names among ONEDNN, got 'ONEDNN'"),
+        ({"engines": ("MKL",)}, r"engines must be a tuple of names among ONEDNN, got \('MKL',\)"),
+        ({"threads": 0}, "threads must be a whole number from 1 on, got 0"),
+        ({"threads": "two"}, "threads must be a whole number from 1 on, got 'two'"),
+        ({"seed": 0.5}, "seed must be a whole number, got 0.5"),
+    ],
+)
+def test_options_are_checked(options, match):
+    with pytest.raises(NetError, match=match):
+        Workspace(**options)
+
+
+@pytest.mark.parametrize("iterations", [-1, 1.5, "3"])
+def test_iterations_are_whole_numbers(iterations):
+    ws = Workspace()
+    ws.create_net(NetDef(name="net"))
+    with pytest.raises(NetError, match=f"net 'net': iterations must be a whole number from 0 on, got {iterations!r}"):
+        ws.run_net("net", iterations)
+
+
+def test_what_is_no_net_is_refused():
+    ws = Workspace()
+    with pytest.raises(NetError, match="needs a Net or NetDef, got 'net' of type str"):
+        ws.create_net("net")
+    with pytest.raises(NetError, match="needs a Plan or PlanDef, got None"):
+        ws.run_plan(None)
+    with pytest.raises(ParseError, match="the given bytes: cannot read a NetDef: stopped at byte"):
+        ws.create_net(b"\xff\xff")
 
 
 def test_created_nets():

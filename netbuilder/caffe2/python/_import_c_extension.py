@@ -14,13 +14,13 @@ from netbuilder.caffe2.workspaces import Workspace
 from netbuilder.data.db_reader import DATABASES
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.graph.message import message_of
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.registry import operator_types
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, OperatorError, PlanDef, files
 from netbuilder.runtime import default
 from netbuilder.runtime.benchmark import benchmark_net as benchmark
-from netbuilder.runtime.workspace import proto_of
 
 __all__ = [
     "Blob",
@@ -198,7 +198,7 @@ def create_net(net_def: Any, overwrite: bool = False) -> bool:
         BlobError: the net reads blobs that it does not make and that are not there.
         NetError: a net of this name exists, or the net is wrong.
     """
-    workspace, net = default.workspace(), proto_of(_message(net_def, NetDef), NetDef)
+    workspace, net = default.workspace(), message_of(_message(net_def, NetDef))
     if missing := [blob for blob in undefined_inputs(net.op) if not workspace.has(blob)]:
         raise BlobError(
             f"net {net.name!r} reads {missing}, which it does not make and the workspace does not have; feed them "

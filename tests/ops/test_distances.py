@@ -1,0 +1,55 @@
+"""SquaredL2Distance and its gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from netbuilder.ops.distances import SquaredL2Distance, SquaredL2DistanceGradient
+from netbuilder.proto import ShapeError
+from suite import OperatorSuite, f32, floats, i32, refusal
+
+PAIRS = (
+    ([f32(3, 4), f32(3)], r"must have one shape, got \(3, 4\) and \(3,\)"),
+    ([f32(), f32()], "a first axis of samples, got a scalar"),
+    ([i32(3), i32(3)], "one floating type, got X int32, Y int32"),
+)
+
+
+def draw_pair(data):
+    x = data.draw(floats((1, 4), (1, 3), (1, 3)))
+    y = data.draw(floats(*x.shape))
+    rank = data.draw(floats(1, low=1, high=4)).astype(int)[0]
+    shape = (x.shape[0], -1) if rank == 2 else (-1,) if rank == 1 else x.shape
+    return x.reshape(shape), y.reshape(shape)
+
+
+class TestSquaredL2Distance(OperatorSuite):
+    operator = SquaredL2Distance
+    wrt = (0, 1)
+    refusals = tuple(refusal(SquaredL2Distance(), specs, match, ShapeError) for specs, match in PAIRS)
+
+    def draw(self, data):
+        return SquaredL2Distance(), [*draw_pair(data)]
+
+    def reference(self, op, x, y):
+        return [np.array([0.5 * np.linalg.norm(np.ravel(a) - np.ravel(b)) ** 2 for a, b in zip(x, y)])]
+
+
+class TestSquaredL2DistanceGradient(OperatorSuite):
+    operator = SquaredL2DistanceGradient
+    no_gradient = "a gradient operator"
+    refusals = (
+        *(
+            refusal(SquaredL2DistanceGradient(), [*specs, f32(3)], match.replace("int32, Y int32", ".*"), ShapeError)
+            for specs, match in PAIRS
+        ),
+        refusal(SquaredL2DistanceGradient(), [f32(3, 4), f32(3, 4), f32(4)], "one number per sample of X", ShapeError),
+    )
+
+    def draw(self, data):
+        x, y = draw_pair(data)
+        return SquaredL2DistanceGradient(), [x, y, data.draw(floats(len(x)))]
+
+    def reference(self, op, x, y, dz):
+        dx = np.array([(a - b) * d for a, b, d in zip(x, y, dz)])
+        return [dx, -dx]

@@ -96,7 +96,7 @@ class LaneProgram:
         self._before = before
         self._locks: list[Any] = []
         self._stop = False
-        self._failure: tuple[int, BaseException] | None = None
+        self._failure: tuple[int, BaseException, str] | None = None
         self._items: list[list[tuple[Call, int]]] = [[] for _ in range(count)]
         signals: list[list[Call]] = [[] for _ in calls]
         waits: list[list[Call]] = [[] for _ in calls]
@@ -152,7 +152,7 @@ class LaneProgram:
         except BaseException as error:
             position = len(self._programs[lane]) - length_hint(calls) - 1
             if self._failure is None:
-                self._failure = (self._items[lane][position][1], error)
+                self._failure = (self._items[lane][position][1], error, threading.current_thread().name)
             self._stop = True
             for lock in self._locks:
                 if lock.locked():
@@ -161,8 +161,8 @@ class LaneProgram:
                     except RuntimeError:
                         continue
 
-    def run(self) -> tuple[int, BaseException] | None:
-        """Run all calls; return the first failure (index of the call, error), or None."""
+    def run(self) -> tuple[int, BaseException, str] | None:
+        """Run all calls; return the first failure (index of the call, error, name of the thread), or None."""
         workers = _pool.take(len(self._programs) - 1)
         for lane, worker in enumerate(workers, start=1):
             worker.begin(lambda lane=lane: self._run_lane(lane))  # type: ignore[misc]

@@ -131,9 +131,11 @@ class Plan:
         except Exception as error:
             raise self._located(len(self._calls) - length_hint(calls) - 1, error) from error
 
-    def _located(self, index: int, error: BaseException) -> BaseException:
+    def _located(self, index: int, error: BaseException, thread: str = "") -> BaseException:
         step = self.steps[index]
         where = describe(self._net.name, step.node.first)
+        if thread:
+            where += f", in thread {thread!r}"
         if step.moves:
             where += f" ({step.what})"
         return located(where, error)

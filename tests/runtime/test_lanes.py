@@ -66,8 +66,9 @@ def test_an_error_in_a_lane_reaches_the_caller_and_the_net_runs_again():
     ws.feed("x", np.ones((2, 3), np.float32))
     ws.feed("label", np.int32([0, 7]))
     ws.create_net(net)
+    failed = r"LabelCrossEntropy.*on CPU 1, made at train.py:3 in build, in thread 'netbuilder-lane-\d+': "
     for _ in range(3):
-        with pytest.raises((OperatorError, ShapeError, ValueError), match=r"LabelCrossEntropy.*on CPU 1.*train.py:3"):
+        with pytest.raises((OperatorError, ShapeError, ValueError), match=failed):
             ws.run_net("net")
     ws.feed("label", np.int32([0, 2]))
     ws.run_net("net")
@@ -109,7 +110,8 @@ def test_a_failing_call_stops_the_other_lanes():
     program = LaneProgram(calls, [0, 1, 0, 1], [[], [0], [1], [2]], 2)
     for _ in range(10):
         ran.clear()
-        index, error = program.run()
+        index, error, thread = program.run()
         assert index == 1
         assert str(error) == "broken"
+        assert thread.startswith("netbuilder-lane-")
         assert ran == [0]

@@ -92,6 +92,11 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     elif model.init_params:
         _warn_of_initialisers(model)
     _finish(model, record, optimizer)
+    _say_what_was_built(model, request, record)
+    return record
+
+
+def _say_what_was_built(model: ModelHelper, request: Request, record: Replicas) -> None:
     _log.info(
         "model %r over %s: loss scale 1/%d, %d parameters each, %d outside, %d gradients exchanged by %s",
         model.name,
@@ -102,7 +107,10 @@ def build(model: ModelHelper, request: Request) -> Replicas:
         len(record.gradients) if len(record) > 1 else 0,
         "NCCL" if request.use_nccl else "sums and copies",
     )
-    return record
+    having = {group.parameter for group in record.gradients}
+    if request.trains and (without := [name for name in record.parameters if name not in having]):
+        names = ", ".join(without)
+        _log.info("model %r: no gradient reaches %s: they are neither summed nor updated", model.name, names)
 
 
 @contextmanager

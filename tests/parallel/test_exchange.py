@@ -1,0 +1,67 @@
+"""The exchange of gradients: one sum for each, the last layer's first, named; and the parameters checked around it."""
+
+import logging
+
+import pytest
+
+from netbuilder import parallel
+from netbuilder.graph import BlobReference
+from netbuilder.model import ModelHelper, brew
+from netbuilder.proto import NetError
+from parallel_models import OPTIMIZERS, mlp, no_input, parallelize
+
+GRADIENTS = ["fc2_b_grad", "fc2_w_grad", "fc1_b_grad", "fc1_w_grad"]  # the parameters made last come first
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_each_gradient_is_summed_once_in_reverse_order_of_the_parameters(count):
+    model, record = parallelize(range(count))
+    exchanged = [op for op in model.net.Proto().op if "allreduce of" in op.debug_info]
+    sums = [op for op in exchanged if op.type == "Sum"]
+    assert [list(op.input) for op in sums] == [list(record.devices.copies(name)) for name in GRADIENTS]
+    assert [op.output[0] for op in sums] == ["cpu_0/" + name for name in GRADIENTS]
+    copies = [(op.input[0], op.output[0]) for op in exchanged if op.type == "Copy"]
+    assert copies == [(f"cpu_0/{name}", f"cpu_{k}/{name}") for name in GRADIENTS for k in range(1, count)]
+    written = [blob for op in model.net.Proto().op if op.type == "Sum" for blob in op.output]
+    assert sorted(written) == sorted("cpu_0/" + name for name in GRADIENTS), "summed elsewhere as well"
+
+
+def test_each_operator_of_the_exchange_names_what_it_serves_and_the_users_line():
+    model, _ = parallelize([0, 1])
+    notes = {op.output[0]: op.debug_info for op in model.net.Proto().op if op.type in ("Sum", "Copy")}
+    for name in GRADIENTS:
+        for scope in ("cpu_0/", "cpu_1/"):
+            assert notes[scope + name].endswith(f"in parallelize (allreduce of {name!r} over CPU 0, 1)")
+    notes = {op.output[0]: op.debug_info for op in model.param_init_net.Proto().op if op.type == "Copy"}
+    assert notes["cpu_1/fc1_w"].endswith("(broadcast of 'fc1_w' over CPU 0, 1)")
+
+
+def test_parameters_are_checked_again_after_the_gradients():
+    def transform(model, *others):
+        model.AddParameter(BlobReference("cpu_0/fc1_w"))
+
+    model = ModelHelper("twice")
+    with pytest.raises(NetError, match=r"model 'twice': duplicate parameters \['cpu_0/fc1_w'\]"):
+        parallel.Parallelize_CPU(
+            model,
+            no_input,
+            mlp,
+            optimizer_builder_fun=OPTIMIZERS["sgd"],
+            net_transformer_fun=transform,
+            devices=[0, 1],
+        )
+    assert model.params == []
+
+
+def test_the_log_names_parameters_without_a_gradient(caplog):
+    def forward(model, loss_scale):
+        brew.fc(model, "data", "unused", 6, 3)
+        return mlp(model, loss_scale)
+
+    with caplog.at_level(logging.INFO, "netbuilder"):
+        parallelize([0, 3], forward)
+    assert "no gradient reaches unused_w, unused_b: they are neither summed nor updated" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "netbuilder"):
+        parallelize([0, 3])
+    assert "no gradient" not in caplog.text

@@ -1,13 +1,13 @@
-"""``workspace.Predictor``: a predictor fed by position or by name."""
+"""``workspace.Predictor``: a predict net fed by position or by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from netbuilder.exchange import Predictor as NativePredictor
 from netbuilder.graph import Net
 from netbuilder.proto import NetDef, NetError, files
+from netbuilder.runtime import Workspace
 
 __all__ = ["Predictor"]
 
@@ -15,9 +15,11 @@ __all__ = ["Predictor"]
 class Predictor:
     """A predict net with its parameters, in a workspace of its own.
 
+    ``netbuilder.exchange.Predictor`` checks more and tells inputs from parameters.
+
     Args:
         init_net: fills the parameters; a Net, a NetDef or its bytes.
-        predict_net: computes the outputs; likewise.
+        predict_net: computes its external outputs; likewise.
 
     >>> from netbuilder.proto.arguments import make_op
     >>> init_net = NetDef(op=[make_op("GivenTensorFill", [], ["w"], shape=[2], values=[1.0, 2.0])])
@@ -29,25 +31,36 @@ class Predictor:
     """
 
     def __init__(self, init_net: Any, predict_net: Any) -> None:
-        self._predictor = NativePredictor(_message(init_net), _message(predict_net))
+        self._workspace = Workspace()
+        self._workspace.run_net_once(_message(init_net))
+        self._net = _message(predict_net)
+        for name in self._net.external_input:
+            self._workspace.make(name)
+        self._workspace.create_net(self._net)
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
-        """Return the outputs, in the order of the net's external outputs.
+        """Return the external outputs, in their order.
 
         Args:
-            inputs: an array for each input, in the order of the net's external inputs that are no parameters; or
-                the arrays by name.
+            inputs: arrays for the first external inputs of the net, in their order; or arrays by name. What is
+                left out is as the init net filled it, or as it was fed before.
 
         Raises:
-            NetError: there are more or fewer inputs than the net has.
+            NetError: there are more arrays than external inputs, or one is for none of them; an operator failed.
         """
-        names = self._predictor.inputs
+        names = list(self._net.external_input)
         if not isinstance(inputs, Mapping):
-            if len(inputs) != len(names):
-                raise NetError(f"Predictor.run: needs the inputs {list(names)}, got {len(inputs)} arrays")
+            if len(inputs) > len(names):
+                raise NetError(
+                    f"Predictor.run: net {self._net.name!r} has the inputs {names}, got {len(inputs)} arrays"
+                )
             inputs = dict(zip(names, inputs))
-        found = self._predictor.run(inputs)
-        return [found[name] for name in self._predictor.outputs]
+        if unknown := [name for name in inputs if name not in names]:
+            raise NetError(f"Predictor.run: net {self._net.name!r} has the inputs {names}, and not {unknown}")
+        for name, value in inputs.items():
+            self._workspace.feed(name, value)
+        self._workspace.run_net(self._net.name)
+        return [self._workspace.fetch(name) for name in self._net.external_output]
 
 
 def _message(net: Any) -> NetDef:

@@ -185,10 +185,12 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.workspace.GetGPUMemoryInfo python.utils.GetGPUMemoryUsageStats",
     ),
     (
-        "create_param and AddParameter make parameters; ParameterSharing shares them",
-        "python.model_helper.ModelHelper.add_param_DEPRECATED python.model_helper.DEFAULT_OPTIM "
-        "python.modeling.parameter_sharing.ParameterSharingContext "
-        "python.modeling.parameter_sharing.parameter_sharing_context python.helpers.arg_scope.get_current_scope",
+        "create_param and AddParameter make parameters",
+        "python.model_helper.ModelHelper.add_param_DEPRECATED python.model_helper.DEFAULT_OPTIM",
+    ),
+    (
+        "brew.arg_scope is a block; its arguments reach the helpers by themselves",
+        "python.helpers.arg_scope.get_current_scope",
     ),
 )
 """Reasons, each with the names it is for, without "caffe2."."""

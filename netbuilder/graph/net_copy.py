@@ -32,8 +32,8 @@ def copy_net(
         op_ids: the operators to copy; None: all.
         remap_funcs: operator type -> function called with each copied operator of this type.
         prefix: handed to these functions.
-        update_external: external inputs become what the copied operators need, external outputs lose
-            what they do not make.
+        update_external: external inputs become what the copied operators need; external outputs lose
+            what they do not make, and get what they leave that none of them reads.
 
     Raises:
         NetError: an index in ``op_ids`` is out of range.
@@ -74,8 +74,12 @@ def _update_external(net: NetDef) -> None:
     needed = dict.fromkeys(undefined_inputs(net.op))
     kept = [name for name in net.external_input if name in needed]
     net.external_input[:] = list(dict.fromkeys(kept + list(needed)))
-    made = {name for op in net.op for name in op.output}
-    net.external_output[:] = [name for name in net.external_output if name in made]
+    unread: dict[str, bool] = {}
+    for op in net.op:
+        unread.update((name, False) for name in op.input if name in unread)
+        unread.update((name, True) for name in op.output)
+    declared = [name for name in net.external_output if name in unread]
+    net.external_output[:] = list(dict.fromkeys(declared + [name for name, last in unread.items() if last]))
 
 
 def copy_part(

@@ -11,11 +11,19 @@ _INIT_MARK = "/param_init_net"
 
 
 def complete_net(name: str, init_net: Net, main_net: Net) -> Net:
-    """Return a net named ``name`` that runs ``init_net``'s operators, marked as such, and then ``main_net``'s."""
+    """Return a net named ``name`` that runs ``init_net``'s operators, marked as such, and then ``main_net``'s.
+
+    How it is executed is ``main_net``'s affair.
+    """
     joined = init_net.Clone(name, keep_schema=True)
     for op in joined.Proto().op:
         op.debug_info += _INIT_MARK
     joined.AppendNet(main_net)
+    proto, main = joined.Proto(), main_net.Proto()
+    if main.HasField("type"):
+        proto.type = main.type
+    if main.HasField("num_workers"):
+        proto.num_workers = main.num_workers
     return joined
 
 

@@ -107,7 +107,7 @@ class Blob:
                 self._generation.number += 1
             self.buffer, self.spec, self.location = value, None, HOST
             return
-        if value.dtype.kind in "SU":
+        if value.dtype.kind in "SU" or value.dtype == STRING and any(isinstance(item, str) for item in value.flat):
             value = _as_bytes(value)
         target = location or (HOST if isinstance(value, np.ndarray) else (1, value.device.id))
         if value.dtype == STRING:

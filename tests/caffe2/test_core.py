@@ -32,6 +32,8 @@ class TestDevices:
         assert core.device_option_equal(one, seeded) and core.device_option_equal(one, hosted)
         assert not core.device_option_equal(one, seeded, ignore_random_seed=False)
         assert not core.device_option_equal(one, hosted, ignore_node_name=False)
+        assert core.device_option_equal(one, other) and core.device_option_equal(one, caffe2_pb2.DeviceOption())
+        assert not core.device_option_equal(core.DeviceOption(1, 1), core.DeviceOption(1, 2))
         assert not core.device_option_equal(one, None) and core.device_option_equal(None, None)
 
     def test_blobs(self):

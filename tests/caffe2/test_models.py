@@ -163,6 +163,11 @@ def test_modeling_and_nets():
         brew.fc(model, "x", "y", 2, 3, WeightInitializer=initializers.Initializer, weight_init=("MSRAFill", {}))
     assert model.params == ["a/y_w", "a/y_b"]
     assert isinstance(model.get_param_info(model.params[0]), parameter_info.ParameterInfo)
+    parameter_sharing.parameter_sharing_context.add_scope_overrides({"c": "a"})
+    with core.NameScope("c"):
+        assert parameter_sharing.parameter_sharing_context.get_parameter_name("y_w") == "a/y_w"
+        parameter_sharing.parameter_sharing_context.pop()
+        assert parameter_sharing.parameter_sharing_context.get_parameter_name("y_w") == "c/y_w"
     softmax, _ = resnet.create_resnet50(model_helper.ModelHelper("fifty"), "data", 3, 10, label="label")
     assert softmax == "softmax" and resnet.RESNEXT_BLOCK_CONFIG[50] == (3, 4, 6, 3)
     assert list(resnet.RESNEXT_STRIDES) == [1, 2, 2, 2]

@@ -25,6 +25,7 @@ class TestBlobs:
             (np.array(["a", "bb"]), np.array([b"a", b"bb"], object)),
             ("abc", b"abc"),
             (b"abc", b"abc"),
+            (np.array(["a", b"bb"], object), np.array([b"a", b"bb"], object)),
             (utils.NumpyArrayToCaffe2Tensor(np.int64([1, 2])), np.int64([1, 2])),
         ],
     )
@@ -353,7 +354,18 @@ class TestPredictor:
         predictor = workspace.Predictor(init.Proto().SerializeToString(), net)
         for inputs in ([np.float32([[1, 2]])], {"x": np.float32([[1, 2]])}):
             assert [array.tolist() for array in predictor.run(inputs)] == [[[2, 4]]]
-        with pytest.raises(NetError, match=r"needs the inputs \['x'\], got 2 arrays"):
-            predictor.run([1, 2])
-        with pytest.raises(BlobError, match="missing: .'x'."):
-            predictor.run({})
+        assert predictor.run([])[0].tolist() == [[2, 4]]
+        with pytest.raises(NetError, match=r"net 'predict.*' has the inputs \['x', 'w'\], got 3 arrays"):
+            predictor.run([1, 2, 3])
+        with pytest.raises(NetError, match=r"and not \['z'\]"):
+            predictor.run({"z": np.ones(1)})
+
+    def test_what_the_init_net_fills_may_be_fed(self):
+        init, net = core.Net("init"), core.Net("predict")
+        for name in "xw":
+            init.ConstantFill([], name, shape=[2], value=0.0)
+        net.Add(["x", "w"], "y")
+        net.AddExternalOutput("y")
+        predictor = workspace.Predictor(init, net)
+        assert predictor.run([np.float32([1, 2]), np.float32([3, 4])])[0].tolist() == [4, 6]
+        assert predictor.run({"w": np.float32([0, 0])})[0].tolist() == [1, 2]

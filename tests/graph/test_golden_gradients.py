@@ -16,10 +16,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:operator .* overwrites:UserWarni
 LATER = frozenset(
     "BatchToSpace ChannelShuffle CosineSimilarity DotProduct Expand GRUUnit Gelu GroupNorm HardSigmoid "
     "InstanceNorm L1Distance LSTMUnit LayerNorm LengthsMax LengthsMean LengthsSum LengthsTile LengthsWeightedSum "
-    "LpNorm MakeTwoClass NCHW2NHWC NHWC2NCHW Normalize PadImage ReduceBackMax ReduceBackMean ReduceBackSum "
+    "LpNorm MakeTwoClass Normalize PadImage ReduceBackMax ReduceBackMean ReduceBackSum "
     "ReduceFrontMax ReduceFrontMean ReduceFrontSum ReduceL1 ReduceL2 ReduceMax ReduceMin ResizeNearest Selu "
     "SigmoidCrossEntropyWithLogits Softplus Softsign SortedSegmentMean SortedSegmentSum SpaceToBatch "
-    "SparseLengthsMean SparseLengthsSum SparseLengthsWeightedSum SpatialSoftmaxWithLoss SquaredL2Distance Swish "
+    "SparseLengthsMean SparseLengthsSum SparseLengthsWeightedSum SpatialSoftmaxWithLoss Swish "
     "ThresholdedRelu TopK UpsampleBilinear WeightedSigmoidCrossEntropyWithLogits".split()
 )
 

@@ -52,7 +52,7 @@ def test_clone_of_some_operators(net):
     assert texts(copy) == ["FC(x, s/w, s/b) -> s/h; axis=1", "Relu(s/h) -> s/a/Relu"]
     assert copy.external_outputs == ["s/y"] and copy.Proto().type == "dag" and copy.Proto().num_workers == 3
     fitting = net.Clone("c", op_id_mask=[1, 2], update_external_list=True)
-    assert fitting.external_inputs == ["s/h"] and fitting.external_outputs == []
+    assert fitting.external_inputs == ["s/h"] and fitting.external_outputs == ["s/a/Relu"]
     with pytest.raises(NetError, match=r"has operators 0 to 3, asked to copy \[7\]"):
         net.Clone("c", op_id_mask=[1, 7])
 
@@ -157,3 +157,16 @@ def test_appended_messages_and_later_lookups(net):
     assert net.GetBlobRef("z") == "z"
     with pytest.raises(BlobError):
         net.GetBlobRef("zz")
+
+
+def test_external_outputs_of_some_operators():
+    """Those declared that are made, and what nobody reads; of a blob written twice the last version counts."""
+    net = Net("chain")
+    for read, written in (("a", "b"), ("b", "c"), ("c", "c"), ("b", "d")):
+        net.Relu(read, written)
+    net.AddExternalOutput("b", "d")
+    outputs = [
+        net.Clone("part", op_id_mask=mask, update_external_list=True).external_outputs
+        for mask in ([0], [0, 1], [0, 1, 2], [1, 2, 3])
+    ]
+    assert outputs == [["b"], ["b", "c"], ["b", "c"], ["d", "c"]]

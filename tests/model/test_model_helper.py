@@ -320,3 +320,15 @@ def test_readers():
     data, label = model.TensorProtosDBInput([], ["data", "label"], batch_size=4, db="digits.db", db_type="minidb")
     assert (str(reader), str(data), str(label)) == ("reader", "data", "label")
     assert types(model.param_init_net) == ["CreateDB", "CreateDB"]
+
+
+def test_complete_net_runs_as_the_main_net_does():
+    model = ModelHelper("typed")
+    brew.fc(model, "x", "y", 2, 3)
+    model.net.set_type("async_scheduling", 3)
+    whole = model.GetCompleteNet().Proto()
+    assert (whole.type, whole.num_workers) == ("async_scheduling", 3)
+    other = ModelHelper("typed_again")
+    other.ConstructInitTrainNetfromNet(model.GetCompleteNet())
+    assert other.net.Proto().type == other.param_init_net.Proto().type == "async_scheduling"
+    assert other.net.Proto().external_output == ["y"] and other.param_init_net.Proto().external_output == ["y_w", "y_b"]

@@ -45,6 +45,8 @@ def test_strings_numbers_lists_and_objects():
     assert ws.fetch("text") == b"abc"
     ws.feed("texts", np.array(["a", "bc"]))
     assert ws.fetch("texts").tolist() == [b"a", b"bc"]
+    ws.feed("mixed", np.array(["x", b"yz"], object))
+    assert ws.fetch("mixed").tolist() == [b"x", b"yz"]
     ws.feed("bytes", np.array([b"x", b"yz"], object))
     assert ws.fetch("bytes").tolist() == [b"x", b"yz"]
     ws.feed("number", 2.5)

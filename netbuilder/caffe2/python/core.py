@@ -34,7 +34,7 @@ from netbuilder.graph.blob import blob_name
 from netbuilder.ops.python_op import python_arguments
 from netbuilder.ops.registry import CPU, GPU, prepared_kernels
 from netbuilder.passes.blob_devices import blob_devices
-from netbuilder.proto import PROTO_CUDA, NetDef, OperatorDef, TensorProto
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, OperatorDef, TensorProto
 from netbuilder.proto import DeviceOption as _DeviceOption
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.proto.netbuilder_pb2 import PROTO_HIP
@@ -221,11 +221,17 @@ def device_option_equal(
     ignore_node_name: bool = True,
     ignore_random_seed: bool = True,
 ) -> bool:
-    """Whether two options agree, host and random seed aside where asked; None is no option."""
-    if not opt1 or not opt2:
-        return opt1 == opt2
+    """Whether two options mean the same device; on the CPU its number is left out, None is no option.
+
+    Args:
+        opt1, opt2: the options.
+        ignore_node_name, ignore_random_seed: leave these fields out, too.
+    """
+    if opt1 is None or opt2 is None:
+        return opt1 is opt2
     return (
-        (opt1.device_type, opt1.device_id) == (opt2.device_type, opt2.device_id)
+        opt1.device_type == opt2.device_type
+        and (opt1.device_type == PROTO_CPU or opt1.device_id == opt2.device_id)
         and (ignore_node_name or opt1.node_name == opt2.node_name)
         and (ignore_random_seed or opt1.random_seed == opt2.random_seed)
     )

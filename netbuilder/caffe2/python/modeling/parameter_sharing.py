@@ -1,8 +1,39 @@
 """Scopes that use the parameters of other scopes."""
 
-from netbuilder.caffe2.absent import names_of
-from netbuilder.model.parameter_sharing import ParameterSharing
+from __future__ import annotations
 
-__all__ = ["ParameterSharing"]
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.graph import BlobReference
+from netbuilder.model.parameter_sharing import ParameterSharing, parameter_name
+
+__all__ = ["ParameterSharing", "ParameterSharingContext", "parameter_sharing_context"]
 
 __getattr__ = names_of(__name__)
+
+
+class ParameterSharingContext:
+    """The scopes that are shared at this place; ``ParameterSharing`` blocks are the better way to say so."""
+
+    def __init__(self) -> None:
+        self._blocks: list[AbstractContextManager[None]] = []
+
+    def get_parameter_name(self, name: str) -> BlobReference:
+        """Return the full name of the parameter that ``name`` means in the current name scope."""
+        return parameter_name(name)
+
+    def add_scope_overrides(self, shared_scopes: Mapping[str, str]) -> None:
+        """Share scopes, as ``ParameterSharing`` does, until ``pop``."""
+        block = ParameterSharing(shared_scopes)
+        block.__enter__()
+        self._blocks.append(block)
+
+    def pop(self) -> None:
+        """End what the last ``add_scope_overrides`` began."""
+        self._blocks.pop().__exit__(None, None, None)
+
+
+parameter_sharing_context = ParameterSharingContext()
+"""The one that scripts ask."""

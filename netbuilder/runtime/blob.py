@@ -30,6 +30,7 @@ class EdgeContext:
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
+        self.precision = "float32"
         self.device_id = 0
         self.op_def: Any = None
         self.run: Any = None
@@ -97,7 +98,8 @@ class Blob:
     def store(self, value: Any, location: Location | None = None) -> None:
         """Set the value: arrays are copied into the blob's buffer, any other object is kept as it is.
 
-        A blob that has the same shape and type already keeps its buffer, its place and its layout.
+        A blob that has the same shape and type already keeps its buffer, its place and its layout; not so a layout
+        that rounds.
         """
         if isinstance(value, (str, bytes)):
             value = np.array(value.encode() if isinstance(value, str) else value, object)
@@ -115,7 +117,7 @@ class Blob:
             return
         spec = TensorSpec(value.shape, value.dtype.newbyteorder("=") if not value.dtype.isnative else value.dtype)
         current = self.spec
-        if current is not None and current.shape == spec.shape and current.dtype == spec.dtype:
+        if current is not None and current.plain == spec and not current.rounds:
             if location is None or location == self.location:
                 self._written()
                 if current.layout is not None:

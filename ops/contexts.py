@@ -93,6 +93,7 @@ class Layout(Protocol):
     """How an engine orders a value in memory; compared and hashed by meaning."""
 
     nbytes: int
+    itemsize: int  #: bytes of an element as it lies; fewer than the dtype's if it is rounded
     engine: str
 
 
@@ -128,6 +129,7 @@ class PlanContext(Protocol):
     """What a prepared kernel may use while it is made ready, once per plan."""
 
     threads: int  #: threads its lane computes with
+    precision: str  #: how the plan may keep activations in memory (see ops.precision)
     device_id: int
     op_def: OperatorDef
     run: RunContext  #: for kernels that call plain ones

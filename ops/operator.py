@@ -58,6 +58,11 @@ class TensorSpec:
         return self.size * self.dtype.itemsize
 
     @property
+    def rounds(self) -> bool:
+        """Whether the layout keeps elements with fewer bits than the dtype has."""
+        return self.layout is not None and self.layout.itemsize < self.dtype.itemsize
+
+    @property
     def plain(self) -> TensorSpec:
         return self if self.layout is None else TensorSpec(self.shape, self.dtype)
 

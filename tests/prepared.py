@@ -55,6 +55,7 @@ class FakePlan:
     """The part of a plan that kernels see while they are made ready."""
 
     threads: int = 1
+    precision: str = "float32"
     device_id: int = 0
     op_def: OperatorDef = field(default_factory=OperatorDef)
     run: Any = None

@@ -47,7 +47,7 @@ def assign_buffers(
         first, final = chain[0], _physical(chain[-1])
         if first.blob is not None and final is not first and _same_kind(first, final):
             assert first.spec is not None and final.spec is not None
-            if first.spec.layout != final.spec.layout and may_relayout(first.blob):
+            if first.spec.layout != final.spec.layout and not final.spec.rounds and may_relayout(first.blob):
                 wanted[name] = final.spec.layout
     if wanted:
         return [], wanted

@@ -47,12 +47,14 @@ class Setting:
         lanes: how many lanes; devices are dealt out over them.
         threads: threads over all lanes.
         fuse: whether neighbours may become one kernel.
+        precision: how activations may be kept in memory (see ``ops.precision``).
     """
 
     engines: tuple[str, ...] | None = None
     lanes: int = 1
     threads: int = 1
     fuse: bool = True
+    precision: str = "float32"
 
     @property
     def lane_threads(self) -> int:
@@ -90,6 +92,8 @@ def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | No
     """Compile the longest static run of operators from ``start``; None if the first is not static."""
     if setting.allows("ONEDNN"):
         getattr(onednn, "register_kernels", lambda: None)()
+        if setting.precision == "bfloat16":
+            onednn.warn_without_bfloat16()
     specs, end = _infer(net, start)
     if end == start:
         return None
@@ -198,7 +202,7 @@ def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Valu
         lane = lane_of(instruction.device)
         try:
             run = net.kernel_context(instruction)
-            ctx = NodeContext(instruction, run, setting.lane_threads, node.inputs, node.outputs)
+            ctx = NodeContext(instruction, run, setting.lane_threads, setting.precision, node.inputs, node.outputs)
             prepared = _prepare(node, ctx, setting)
             if prepared is None:
                 waiting.extendleft(reversed(node.originals))

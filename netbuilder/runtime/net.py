@@ -11,6 +11,7 @@ import numpy as np
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.ops.operator import STRING
+from netbuilder.ops.precision import PRECISION_ARGUMENT, PRECISIONS, check_precision
 from netbuilder.ops.registry import plain_kernel
 from netbuilder.proto import PROTO_CUDA, BlobError, NetDef, NetError
 from netbuilder.proto.arguments import arguments
@@ -47,9 +48,11 @@ class RuntimeNet:
         engines: see ``Setting``; None: the workspace's.
         inner: the net is held by an operator: its inputs are not checked before it runs.
         fuse: whether the plan may join neighbours.
+        dtype: how activations are kept in memory between operators, "float32" or "bfloat16"; None: as the net's
+            argument ``activation_dtype`` says, or float32.
 
     Raises:
-        NetError: the net is wrong (see ``read_program``), or its type is unknown.
+        NetError: the net is wrong (see ``read_program``), or its type or ``dtype`` is unknown.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class RuntimeNet:
         engines: tuple[str, ...] | None = None,
         inner: bool = False,
         fuse: bool = True,
+        dtype: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         if net.type not in ONE_LANE + MANY_LANES:
@@ -77,7 +81,9 @@ class RuntimeNet:
         lanes = 1
         if net.type in MANY_LANES:
             lanes = max(1, min(len(devices), self.proto.num_workers or len(devices), threads))
-        self.setting = Setting(engines if engines is not None else workspace.engines, lanes, threads, fuse)
+        asked = arguments(net).get(PRECISION_ARGUMENT, PRECISIONS[0]) if dtype is None else dtype
+        precision = check_precision(asked, f"net {net.name!r}")
+        self.setting = Setting(engines if engines is not None else workspace.engines, lanes, threads, fuse, precision)
         self._plans: dict[int, list[Plan]] = {}
         self._current: dict[int, Plan | None] = {}
         self._dynamic: dict[int, int] = {}  # operators that run by themselves -> generation for which that is known
@@ -116,7 +122,13 @@ class RuntimeNet:
 
     def _compile_inner(self, net: NetDef) -> Callable[[], None]:
         inner = RuntimeNet(
-            net, self.workspace, engines=self.setting.engines, inner=True, fuse=self.setting.fuse, clock=self.clock
+            net,
+            self.workspace,
+            engines=self.setting.engines,
+            inner=True,
+            fuse=self.setting.fuse,
+            dtype=self.setting.precision,
+            clock=self.clock,
         )
         return inner.run_first
 

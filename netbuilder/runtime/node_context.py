@@ -18,15 +18,23 @@ class NodeContext:
         instruction: the operator.
         run: what plain kernels get.
         threads: threads that the node's lane computes with.
+        precision: how activations may be kept in memory.
         inputs, outputs: the values around the node.
     """
 
     def __init__(
-        self, instruction: Instruction, run: KernelContext, threads: int, inputs: list[Value], outputs: list[Value]
+        self,
+        instruction: Instruction,
+        run: KernelContext,
+        threads: int,
+        precision: str,
+        inputs: list[Value],
+        outputs: list[Value],
     ) -> None:
         self.op_def = instruction.op_def
         self.run = run
         self.threads = threads
+        self.precision = precision
         self.device_id = instruction.device[1]
         self._inputs = inputs
         self._outputs = outputs

@@ -186,7 +186,7 @@ class Workspace:
         Args:
             net: a Net or NetDef.
             overwrite: replace a net of that name.
-            options: see ``RuntimeNet`` (engines, fuse).
+            options: see ``RuntimeNet`` (engines, fuse, dtype).
 
         Raises:
             NetError: a net of that name exists, or the net is wrong.

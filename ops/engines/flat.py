@@ -41,7 +41,7 @@ def common_spec(specs: Sequence[TensorSpec], *, zero_to_zero: bool = True) -> Te
     if any(spec.shape != first.shape or spec.dtype != first.dtype for spec in specs):
         return None
     for spec in specs if zero_to_zero else ():
-        if spec.layout is not None and spec.nbytes >= spec.size * spec.dtype.itemsize:  # else: narrower elements
+        if spec.layout is not None and not spec.rounds:
             return spec
     return first.plain
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.ops.engines.onednn.library import available, set_threads, thread_setter, why_unavailable
+from netbuilder.ops.engines.onednn.precision import warn_without_bfloat16
 from netbuilder.ops.engines.onednn.registration import register_kernels
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "reorder",
     "set_threads",
     "thread_setter",
+    "warn_without_bfloat16",
     "why_unavailable",
 ]
 

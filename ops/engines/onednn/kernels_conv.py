@@ -1,4 +1,7 @@
-"""Conv and ConvTranspose, forward and backward, on oneDNN."""
+"""Conv and ConvTranspose on oneDNN; their gradients are in kernels_conv_gradient.
+
+In bfloat16, images and a rounded copy of the weights are read, and images are written; biases are float32.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ import numpy as np
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
-from netbuilder.ops.engines.onednn.layout import Desc, View, desc_of, grouped, image_view, plain_desc, row_major
-from netbuilder.ops.engines.onednn.library import dnnl
+from netbuilder.ops.engines.onednn.convolutions import Views, forward, free, serves, wish
+from netbuilder.ops.engines.onednn.layout import Desc, plain_in
+from netbuilder.ops.engines.onednn.precision import types_for_products
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
     In,
@@ -19,92 +22,12 @@ from netbuilder.ops.engines.onednn.primitive import (
     PostOp,
     Primitive,
     Step,
-    cached,
-    compile_primitive,
     first_fast,
     prepared,
 )
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = ["conv", "conv_gradient", "conv_transpose", "conv_transpose_gradient", "fused_conv"]
-
-Post = tuple[PostOp, ...]
-
-
-@cached
-def _forward(
-    kind: str, src: Desc, weights: Desc, bias: Desc | None, dst: Desc, geometry: Any, inference: bool, post: Post
-) -> Primitive:
-    prop = c.FORWARD_INFERENCE if inference else c.FORWARD_TRAINING
-    return compile_primitive(
-        f"{kind}_forward", prop, _ALGORITHM[kind], src.handle, weights.handle, _or_null(bias), dst.handle, *geometry,
-        post=post,
-    )  # fmt: skip
-
-
-@cached
-def _backward_weights(
-    kind: str, src: Desc, weights: Desc, bias: Desc | None, dst: Desc, geometry: Any, hint: Primitive
-) -> Primitive:
-    return compile_primitive(
-        f"{kind}_backward_weights", _ALGORITHM[kind], src.handle, weights.handle, _or_null(bias), dst.handle, *geometry,
-        hint=hint,
-    )  # fmt: skip
-
-
-@cached
-def _backward_data(kind: str, src: Desc, weights: Desc, dst: Desc, geometry: Any, hint: Primitive) -> Primitive:
-    return compile_primitive(
-        f"{kind}_backward_data", _ALGORITHM[kind], src.handle, weights.handle, dst.handle, *geometry, hint=hint
-    )
-
-
-_ALGORITHM = {"convolution": c.CONVOLUTION_DIRECT, "deconvolution": c.DECONVOLUTION_DIRECT}
-
-
-def _or_null(desc: Desc | None) -> Any:
-    return dnnl().ffi.NULL if desc is None else desc.handle
-
-
-class _Views:
-    """How oneDNN sees the tensors of a convolution, or of a transposed one."""
-
-    def __init__(self, op: Any, x: TensorSpec, w: TensorSpec, *, transposed: bool) -> None:
-        last = channels_last(op)
-        group = op.group
-        self.kind = "deconvolution" if transposed else "convolution"
-        self.x = image_view(x.shape, last)
-        weights = image_view(w.shape, last)
-        geometry = op.geometry(x, w)
-        if transposed:
-            self.weights = _transposed_weights(weights, group)
-            channels = op.channels_out(w)
-        else:
-            self.weights = grouped(weights, group)
-            channels = weights.dims[0]
-        n, spatial = x.shape[0], geometry.out
-        self.window = window_arguments(geometry)
-        self.y_shape = (n, *spatial, channels) if last else (n, channels, *spatial)
-        self.y = image_view(self.y_shape, last)
-        self.bias = row_major((channels,))
-
-
-def _transposed_weights(view: View, group: int) -> View:
-    """Return weights stored I, O/G, ... as O, I, ..., or as G, O/G, I/G, ..."""
-    (i, o, *kernel), (si, so, *strides) = view.dims, view.strides
-    if group == 1:
-        return View((o, i, *kernel), (so, si, *strides))
-    return View((group, o, i // group, *kernel), (i // group * si, so, si, *strides))
-
-
-def _serves(*specs: TensorSpec) -> bool:
-    return all(s.dtype == np.float32 and s.size > 0 for s in specs) and 3 <= specs[0].ndim <= 5
-
-
-def _wish(spec: TensorSpec, view: View) -> Desc:
-    """A blocked value is taken as it lies; a plain one in whatever order serves best."""
-    desc = desc_of(spec, view)
-    return desc if spec.layout is not None and not isinstance(desc.order, tuple) else desc.free
+__all__ = ["conv", "conv_transpose", "fused_conv"]
 
 
 def conv(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec | None = None) -> Prepared | None:
@@ -145,25 +68,24 @@ def _prepare_forward(
     *,
     transposed: bool,
     inference: bool = False,
-    post: Post = (),
+    post: tuple[PostOp, ...] = (),
     add: TensorSpec | None = None,
 ) -> Prepared | None:
     x, w, b = specs
     given = [s for s in (x, w, b) if s is not None]
-    if not _serves(*given):
+    if not serves(*given):
         return None
-    v = _Views(op, x, w, transposed=transposed)
+    v = Views(op, x, w, transposed=transposed)
     y = TensorSpec(v.y_shape, x.dtype)
-    bias = plain_desc(v.bias, x.dtype) if b is not None else None
-    dst = plain_desc(v.y, x.dtype).free
-    if add is not None:
-        dst = _wish(add, v.y)
+    bias = plain_in(v.bias, c.F32) if b is not None else None
 
     def make(src: Desc) -> Primitive | None:
-        weights = plain_desc(v.weights, x.dtype).free
-        return _forward(v.kind, src, weights, bias, dst, v.window, inference, post, threads=ctx.threads)
+        weights = free(v.weights, src.code)
+        dst = free(v.y, src.code) if add is None else wish(add, v.y, src.code)
+        return forward(v.kind, src, weights, bias, dst, v.window, inference, post, threads=ctx.threads)
 
-    made = first_fast(make, [(_wish(x, v.x),), (plain_desc(v.x, x.dtype).free,)])
+    sources = [(wish(x, v.x, code), free(v.x, code)) for code in types_for_products(ctx)]
+    made = first_fast(make, [(src,) for of_type in sources for src in of_type])
     if made is None:
         return None
     arguments: dict[int, Any] = {c.SRC: In(0), c.WEIGHTS: In(1), c.DST: Out(0)}
@@ -192,58 +114,3 @@ def _copy_into_output(index: int) -> Any:
         return lambda: np.copyto(target, source)
 
     return bind
-
-
-def conv_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    """Prepare ConvGradient: X, W, dY -> dW, [db], [dX]."""
-    return _prepare_gradient(op, ctx, x, w, dy, transposed=False)
-
-
-def conv_transpose_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    """Prepare ConvTransposeGradient: X, W, dY -> dW, [db], [dX]."""
-    return _prepare_gradient(op, ctx, x, w, dy, transposed=True)
-
-
-def _prepare_gradient(
-    op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec, *, transposed: bool
-) -> Prepared | None:
-    if not _serves(x, w, dy):
-        return None
-    v = _Views(op, x, w, transposed=transposed)
-    with_bias = op.computes_db
-    with_dx = op.computes_dx
-    weights = plain_desc(v.weights, x.dtype).free
-    free_x, free_y = plain_desc(v.x, x.dtype).free, plain_desc(v.y, x.dtype).free
-    bias = plain_desc(v.bias, x.dtype) if with_bias else None
-    geometry, count = v.window, ctx.threads
-    hint = _forward(v.kind, free_x, weights, bias, free_y, geometry, False, (), threads=count)
-    if hint is None:
-        return None
-
-    def make_dw(src: Desc, dst: Desc) -> Primitive | None:
-        return _backward_weights(v.kind, src, weights, bias, dst, geometry, hint, threads=count)
-
-    def make_dx(src: Desc, dst: Desc) -> Primitive | None:
-        return _backward_data(v.kind, src, weights, dst, geometry, hint, threads=count)
-
-    wish_x, wish_y = _wish(x, v.x), _wish(dy, v.y)
-    dw = first_fast(make_dw, [(wish_x, wish_y), (wish_x, free_y), (free_x, free_y)])
-    if dw is None:
-        return None
-    inputs: list[TensorSpec | None] = [dw.spec(c.SRC, x, v.x), None, dw.spec(c.DIFF_DST, dy, v.y)]
-    outputs = [dw.spec(c.DIFF_WEIGHTS, w.plain, v.weights)]
-    places: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_WEIGHTS: Out(0)}
-    if with_bias:
-        places[c.DIFF_BIAS] = Out(1)
-        outputs.append(TensorSpec(v.bias.dims, x.dtype))
-    steps = [Step(dw, places)]
-    if with_dx:
-        # Both primitives read one dY, so the second has to take what the first has chosen.
-        chosen_y = dw.desc(c.DIFF_DST, v.y, x.dtype)
-        dx = first_fast(make_dx, [(wish_x, chosen_y), (free_x, chosen_y)])
-        if dx is None:
-            return None
-        inputs[1] = dx.spec(c.WEIGHTS, w, v.weights)
-        outputs.append(dx.spec(c.DIFF_SRC, x.plain, v.x))
-        steps.append(Step(dx, {c.DIFF_DST: In(2), c.WEIGHTS: In(1), c.DIFF_SRC: Out(len(outputs) - 1)}))
-    return prepared(inputs, outputs, steps)

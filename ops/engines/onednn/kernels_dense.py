@@ -1,22 +1,25 @@
 """FC, MatMul and BatchMatMul on oneDNN, all in plain order.
 
 Matrix products take matrices as they lie, transposed or not, so weights keep the plain order through forward pass,
-gradient and update: nothing is reordered, which is what small and very large layers want alike.
+gradient and update: nothing is reordered, which is what small and very large layers want alike. In bfloat16, which
+small products are not worth, forward pass and gradient share one rounded copy of the weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.layout import Desc, View, plain_desc, row_major
+from netbuilder.ops.engines.onednn.layout import Desc, View, plain_in, rounded, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
+from netbuilder.ops.engines.onednn.precision import types_for_products
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
+    Held,
     In,
     Out,
     PostOp,
@@ -33,8 +36,6 @@ __all__ = ["batch_matmul", "fc", "fc_gradient", "fused_fc_relu", "matmul"]
 # Products of fewer multiplications than this are done by one thread, before several would have met.
 SMALL = 500_000
 
-_FLOAT = np.dtype(np.float32)
-
 
 @cached
 def _product(a: Desc, b: Desc, bias: Desc | None, y: Desc, post: tuple[PostOp, ...]) -> Primitive:
@@ -42,24 +43,47 @@ def _product(a: Desc, b: Desc, bias: Desc | None, y: Desc, post: tuple[PostOp, .
     return compile_primitive("matmul", a.handle, b.handle, null if bias is None else bias.handle, y.handle, post=post)
 
 
-def _matrix(rows: int, columns: int, transposed: bool = False) -> Desc:
+def _matrix(rows: int, columns: int, code: int, transposed: bool = False) -> Desc:
     """Describe a plain matrix; ``transposed``: it is stored (columns, rows)."""
-    if not transposed:
-        return plain_desc(row_major((rows, columns)), _FLOAT)
-    return plain_desc(View((rows, columns), (1, rows)), _FLOAT)
+    return plain_in(View((rows, columns), (1, rows)) if transposed else row_major((rows, columns)), code)
 
 
 def _make(
-    ctx: PlanContext, rows: int, inner: int, columns: int, *, trans_a: bool = False, trans_b: bool = False,
-    bias: bool = False, relu: bool = False,
+    ctx: PlanContext, code: int, rows: int, inner: int, columns: int, *, trans_a: bool = False, trans_b: bool = False,
+    bias: bool = False, relu: bool = False, result: int | None = None,
 ) -> Primitive | None:  # fmt: skip
-    """Compile Y (rows, columns) = A B (+ bias), the matrices stored transposed where said."""
+    """Compile Y (rows, columns) = A B (+ bias), the matrices stored transposed where said.
+
+    Args:
+        code: the type of A and B, and of Y if ``result`` does not say otherwise; the bias is float32.
+    """
     threads = 1 if rows * inner * columns < SMALL else ctx.threads
     post = (PostOp("relu"),) if relu else ()
     return _product(
-        _matrix(rows, inner, trans_a), _matrix(inner, columns, trans_b), _matrix(1, columns) if bias else None,
-        _matrix(rows, columns), post, threads=threads,
+        _matrix(rows, inner, code, trans_a), _matrix(inner, columns, code, trans_b),
+        _matrix(1, columns, c.F32) if bias else None, _matrix(rows, columns, result or code), post, threads=threads,
     )  # fmt: skip
+
+
+Made = tuple[Primitive | None, ...]
+
+
+def _in_best_type(
+    ctx: PlanContext, multiplications: int, make: Callable[[int], Made]
+) -> tuple[int, tuple[Primitive, ...]] | None:
+    """Return the type that products should be computed on, and the primitives that ``make`` makes for it."""
+    types = types_for_products(ctx) if multiplications >= SMALL else (c.F32,)
+    for code in types:
+        made = make(code)
+        found = tuple(primitive for primitive in made if primitive is not None)
+        if len(found) == len(made) and (code == c.F32 or not any(primitive.slow for primitive in found)):
+            return code, found
+    return None
+
+
+def _as(spec: TensorSpec, code: int) -> TensorSpec:
+    """Return the spec of a value in plain order, its elements of the type ``code``."""
+    return spec.plain if code == c.F32 else spec.with_layout(rounded(spec.size))
 
 
 def _fold(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
@@ -100,12 +124,17 @@ def _fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec, 
     if not _serves(x, w, b):
         return None
     rows, columns, inner = op.sizes(x, w)
-    made = _make(ctx, rows, inner, columns, trans_b=not op._transposed, bias=True, relu=relu)
-    if made is None:
+
+    def make(code: int) -> Made:
+        return (_make(ctx, code, rows, inner, columns, trans_b=not op._transposed, bias=True, relu=relu),)
+
+    found = _in_best_type(ctx, rows * columns * inner, make)
+    if found is None:
         return None
+    code, (made,) = found
     y = TensorSpec(op.y_shape(x, columns), x.dtype)
     step = Step(made, {c.SRC: In(0), c.WEIGHTS: In(1), c.BIAS: In(2), c.DST: Out(0)})
-    return prepared([x.plain, w.plain, b.plain], [y], [step])
+    return prepared([_as(x, code), _as(w, code), b.plain], [_as(y, code)], [step])
 
 
 def fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -113,23 +142,43 @@ def fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Ten
     if not _serves(x, w, dy):
         return None
     rows, columns, inner = op.sizes(x, w)
-    if op._transposed:
-        dw = _make(ctx, inner, rows, columns, trans_a=True)
-        factors = {c.SRC: In(0), c.WEIGHTS: In(2)}
-    else:
-        dw = _make(ctx, columns, rows, inner, trans_a=True)
-        factors = {c.SRC: In(2), c.WEIGHTS: In(0)}
-    dx = _make(ctx, rows, columns, inner, trans_b=op._transposed)
-    if dw is None or dx is None:
+    first, second = (inner, columns) if op._transposed else (columns, inner)
+
+    def make(code: int) -> Made:
+        return (
+            _make(ctx, code, first, rows, second, trans_a=True, result=c.F32),
+            _make(ctx, code, rows, columns, inner, trans_b=op._transposed),
+            _make(ctx, code, 1, rows, columns, result=c.F32),
+        )
+
+    found = _in_best_type(ctx, rows * columns * inner, make)
+    if found is None:
         return None
+    code, (dw, dx, db) = found
+    factors = {c.SRC: In(0), c.WEIGHTS: In(2)} if op._transposed else {c.SRC: In(2), c.WEIGHTS: In(0)}
     steps: list[Any] = [Step(dw, {**factors, c.DST: Out(0)}), _column_sums(rows, columns)]
+    if code == c.BF16:
+        steps[1] = Step(db, {c.SRC: _Ones(rows), c.WEIGHTS: In(2), c.DST: Out(1)})
     outputs = [w.plain, TensorSpec((columns,), w.dtype)]
-    inputs: list[TensorSpec | None] = [x.plain, None, dy.plain]
+    inputs: list[TensorSpec | None] = [_as(x, code), None, _as(dy, code)]
     if op.n_out > 2:
         steps.append(Step(dx, {c.SRC: In(2), c.WEIGHTS: In(1), c.DST: Out(2)}))
-        outputs.append(x.plain)
-        inputs[1] = w.plain
+        outputs.append(_as(x, code))
+        inputs[1] = _as(w, code)
     return prepared(inputs, outputs, steps)
+
+
+class _Ones(Held):
+    """Ones in bfloat16, whose product with a matrix gives the sums of its columns."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(2 * count)
+
+    @property
+    def buffer(self) -> Any:
+        buffer = super().buffer
+        buffer.view(np.uint16)[:] = 0x3F80
+        return buffer
 
 
 def _column_sums(rows: int, columns: int) -> Any:
@@ -150,12 +199,24 @@ def matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec, *shape_only:
     b_rows, b_columns = _fold(b.shape, op.axis_b)
     rows, inner = (a_columns, a_rows) if op.trans_a else (a_rows, a_columns)
     columns = b_rows if op.trans_b else b_columns
-    made = _make(ctx, rows, inner, columns, trans_a=bool(op.trans_a), trans_b=bool(op.trans_b))
-    if made is None:
+
+    def make(code: int) -> Made:
+        options = {"trans_a": bool(op.trans_a), "trans_b": bool(op.trans_b), "result": _result(ctx, code)}
+        return (_make(ctx, code, rows, inner, columns, **options),)
+
+    found = _in_best_type(ctx, rows * inner * columns, make)
+    if found is None:
         return None
+    code, (made,) = found
     (y,) = op.infer(a.plain, b.plain, *(s.plain for s in shape_only))
     step = Step(made, {c.SRC: In(0), c.WEIGHTS: In(1), c.DST: Out(0)})
-    return prepared([a.plain, b.plain, *(None for _ in shape_only)], [y], [step])
+    inputs = [_as(a, code), _as(b, code), *(None for _ in shape_only)]
+    return prepared(inputs, [_as(y, _result(ctx, code))], [step])
+
+
+def _result(ctx: PlanContext, code: int) -> int:
+    """Return the type of a product of factors of type ``code``: float32 for a gradient, which may be a parameter's."""
+    return c.F32 if ctx.op_def.is_gradient_op else code
 
 
 def batch_matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
@@ -167,18 +228,25 @@ def batch_matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Pre
     for extent in lead:
         batch *= extent
 
-    def stack(shape: tuple[int, ...], transposed: bool) -> Desc:
+    def stack(shape: tuple[int, ...], transposed: bool) -> View:
         rows, columns = shape[-2:]
         if transposed:
-            return plain_desc(View((batch, columns, rows), (rows * columns, 1, columns)), _FLOAT)
-        return plain_desc(row_major((batch, rows, columns)), _FLOAT)
+            return View((batch, columns, rows), (rows * columns, 1, columns))
+        return row_major((batch, rows, columns))
 
     left, right = stack(a.shape, bool(op.trans_a)), stack(b.shape, bool(op.trans_b))
     rows, inner, columns = left.dims[1], left.dims[2], right.dims[2]
     threads = 1 if batch * rows * inner * columns < SMALL else ctx.threads
-    y = plain_desc(row_major((batch, rows, columns)), _FLOAT)
-    made = _product(left, right, None, y, (), threads=threads)
-    if made is None:
+    result = row_major((batch, rows, columns))
+
+    def make(code: int) -> Made:
+        y_desc = plain_in(result, _result(ctx, code))
+        return (_product(plain_in(left, code), plain_in(right, code), None, y_desc, (), threads=threads),)
+
+    found = _in_best_type(ctx, batch * rows * inner * columns, make)
+    if found is None:
         return None
+    code, (made,) = found
+    y = TensorSpec((*lead, rows, columns), a.dtype)
     step = Step(made, {c.SRC: In(0), c.WEIGHTS: In(1), c.DST: Out(0)})
-    return prepared([a.plain, b.plain], [TensorSpec((*lead, rows, columns), a.dtype)], [step])
+    return prepared([_as(a, code), _as(b, code)], [_as(y, _result(ctx, code))], [step])

@@ -1,4 +1,8 @@
-"""Functions of one value, sums and products of values of one shape, on oneDNN; any layout is kept."""
+"""Functions of one value, sums and products of values of one shape, on oneDNN; any layout is kept.
+
+Where a plan asks for bfloat16, values that all lie so give one that does, and a gradient lies as the value that it
+belongs to.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,9 @@ import numpy as np
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.flat import PIECE, pieces
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, row_major
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, elements, rounded, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
+from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
     In,
@@ -55,15 +60,48 @@ def _sum(data: Desc, count: int) -> Primitive:
     return compile_primitive("sum", data.handle, count, scales, sources)
 
 
-def common_layout(specs: Sequence[TensorSpec]) -> tuple[list[TensorSpec], Desc]:
-    """Return the specs in one layout, that of the first blocked one, and its description.
+def common_layout(specs: Sequence[TensorSpec], code: int = c.F32) -> tuple[TensorSpec, Desc]:
+    """Return the spec that all values should have, in the layout of the first blocked one, and its description.
 
     A plain value is described with one dimension, which any implementation walks fastest.
+
+    Args:
+        specs: values of one shape and dtype.
+        code: the type that their elements are to have in memory.
     """
-    layout = next((s.layout for s in specs if isinstance(s.layout, BlockedLayout)), None)
-    same = [TensorSpec(s.shape, s.dtype, layout) for s in specs]
-    view = row_major((specs[0].size,)) if layout is None else layout.view
-    return same, desc_of(same[0], view)
+    blocked = (s.layout for s in specs if isinstance(s.layout, BlockedLayout) and s.layout.view is not None)
+    layout = next((layout for layout in blocked if layout.code == code), None)
+    first = specs[0]
+    view = row_major((first.size,)) if layout is None else layout.view
+    if layout is None and code == c.BF16:
+        layout = rounded(first.size)
+    spec = TensorSpec(first.shape, first.dtype, layout)
+    return spec, desc_of(spec, view)
+
+
+def _in_common(
+    ctx: PlanContext, specs: Sequence[TensorSpec], types: Sequence[int], make: Callable[[Desc, int], Primitive | None]
+) -> tuple[TensorSpec, Primitive, int] | None:
+    """Make a primitive over values in one layout.
+
+    Args:
+        specs: values of one shape and dtype.
+        types: to try, best first.
+        make: makes the primitive for the layout's description and a number of threads.
+
+    Returns:
+        The spec that all values should have, the primitive, and ``Step.threads_after``; None if it cannot be had.
+    """
+    slow = None
+    for code in types:
+        spec, desc = common_layout(specs, code)
+        made = make(desc, team(ctx, elements(spec)))
+        if made is not None:
+            found = (spec, made, alone(ctx, elements(spec)))
+            if not made.slow:
+                return found
+            slow = slow or found
+    return slow
 
 
 def _serves(*specs: TensorSpec) -> bool:
@@ -95,13 +133,14 @@ def tanh(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
 
 
 def _unary(ctx: PlanContext, x: TensorSpec, algorithm: int, alpha: float) -> Prepared | None:
-    (spec,), desc = common_layout([x])
-    made = _forward(algorithm, desc, alpha, 0.0, threads=team(ctx, spec.nbytes // 4))
-    if made is None:
+    def make(desc: Desc, threads: int) -> Primitive | None:
+        return _forward(algorithm, desc, alpha, 0.0, threads=threads)
+
+    found = _in_common(ctx, [x], types_as_given(ctx, x), make)
+    if found is None:
         return None
-    return prepared(
-        [spec], [spec], [Step(made, {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, spec.nbytes // 4))], inplace=[(0, 0)]
-    )
+    spec, made, after = found
+    return prepared([spec], [spec], [Step(made, {c.SRC: In(0), c.DST: Out(0)}, after)], inplace=[(0, 0)])
 
 
 def relu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -120,9 +159,8 @@ def _kinked_gradient(y: TensorSpec, dy: TensorSpec, slope: Callable[[Any, Any], 
     """Prepare dX = dY where Y >= 0, else dY * slope(Y), in NumPy: oneDNN takes the other side of the kink at 0."""
     if not _serves(y, dy):
         return None
-    specs, _ = common_layout([y, dy])
-    spec = specs[0]
-    room = min(spec.nbytes // 4, PIECE)
+    spec, _ = common_layout([y, dy])
+    room = min(elements(spec), PIECE)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         negative = np.empty(room, np.bool_)
@@ -142,7 +180,7 @@ def _kinked_gradient(y: TensorSpec, dy: TensorSpec, slope: Callable[[Any, Any], 
 
         return call
 
-    return Prepared(specs, [spec], bind, 4 * room, inplace=((1, 0),), name="numpy")
+    return Prepared([spec, spec], [spec], bind, 4 * room, inplace=((1, 0),), name="numpy")
 
 
 def sigmoid_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -156,12 +194,16 @@ def tanh_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> P
 def _unary_gradient(ctx: PlanContext, y: TensorSpec, dy: TensorSpec, algorithm: int, alpha: float) -> Prepared | None:
     if not _serves(y, dy):
         return None
-    specs, desc = common_layout([y, dy])
-    made = _backward(algorithm, desc, alpha, 0.0, threads=team(ctx, specs[0].nbytes // 4))
-    if made is None:
+
+    def make(desc: Desc, threads: int) -> Primitive | None:
+        return _backward(algorithm, desc, alpha, 0.0, threads=threads)
+
+    found = _in_common(ctx, [y, dy], types_as_given(ctx, y), make)
+    if found is None:
         return None
-    step = Step(made, {c.DST: In(0), c.DIFF_DST: In(1), c.DIFF_SRC: Out(0)}, alone(ctx, specs[0].nbytes // 4))
-    return prepared(specs, [specs[0]], [step], inplace=[(1, 0)])
+    spec, made, after = found
+    step = Step(made, {c.DST: In(0), c.DIFF_DST: In(1), c.DIFF_SRC: Out(0)}, after)
+    return prepared([spec, spec], [spec], [step], inplace=[(1, 0)])
 
 
 def add(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
@@ -176,15 +218,18 @@ def multiply(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepare
     return _binary_kernel(ctx, a, b, c.BINARY_MUL)
 
 
-def _binary_kernel(ctx: PlanContext, a: TensorSpec, b: TensorSpec, algorithm: int) -> Prepared | None:
-    if not _serves(a, b):
+def _binary_kernel(
+    ctx: PlanContext, a: TensorSpec, b: TensorSpec, algorithm: int, post: tuple[PostOp, ...] = ()
+) -> Prepared | None:
+    def make(desc: Desc, threads: int) -> Primitive | None:
+        return _binary(algorithm, desc, post, threads=threads)
+
+    found = _in_common(ctx, [a, b], types_as_given(ctx, a, b), make) if _serves(a, b) else None
+    if found is None:
         return None
-    specs, desc = common_layout([a, b])
-    made = _binary(algorithm, desc, (), threads=team(ctx, specs[0].nbytes // 4))
-    if made is None:
-        return None
-    step = Step(made, {c.SRC: In(0), c.SRC_1: In(1), c.DST: Out(0)}, alone(ctx, specs[0].nbytes // 4))
-    return prepared(specs, [specs[0]], [step], inplace=[(0, 0), (1, 0)])
+    spec, made, after = found
+    step = Step(made, {c.SRC: In(0), c.SRC_1: In(1), c.DST: Out(0)}, after)
+    return prepared([spec, spec], [spec], [step], inplace=[(0, 0), (1, 0)])
 
 
 def sum_kernel(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -193,14 +238,16 @@ def sum_kernel(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None
         return add(op, ctx, *specs)
     if not _serves(*specs) or len(specs) < 2:
         return None
-    same, desc = common_layout(specs)
-    made = _sum(desc, len(specs), threads=team(ctx, same[0].nbytes // 4))
-    if made is None:
+
+    def make(desc: Desc, threads: int) -> Primitive | None:
+        return _sum(desc, len(specs), threads=threads)
+
+    found = _in_common(ctx, specs, types_as_given(ctx, *specs), make)
+    if found is None:
         return None
+    spec, made, after = found
     places: dict[int, Any] = {c.MULTIPLE_SRC + i: In(i) for i in range(len(specs))}
-    return prepared(
-        same, [same[0]], [Step(made, {**places, c.DST: Out(0)}, alone(ctx, same[0].nbytes // 4))], inplace=[(0, 0)]
-    )
+    return prepared([spec] * len(specs), [spec], [Step(made, {**places, c.DST: Out(0)}, after)], inplace=[(0, 0)])
 
 
 def fused_sum_relu(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
@@ -211,12 +258,7 @@ def fused_sum_relu(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> P
         ctx: of the plan.
         a, b: values of one shape, float32.
     """
-    if not _serves(a, b):
-        return None
-    specs, desc = common_layout([a, b])
-    made = _binary(c.BINARY_ADD, desc, (PostOp("relu"),), threads=team(ctx, specs[0].nbytes // 4))
-    if made is None:
-        return None
-    ctx.publish(0, NOT_NEGATIVE, True)
-    step = Step(made, {c.SRC: In(0), c.SRC_1: In(1), c.DST: Out(0)}, alone(ctx, specs[0].nbytes // 4))
-    return prepared(specs, [specs[0]], [step], inplace=[(0, 0), (1, 0)])
+    made = _binary_kernel(ctx, a, b, c.BINARY_ADD, (PostOp("relu"),))
+    if made is not None:
+        ctx.publish(0, NOT_NEGATIVE, True)
+    return made

@@ -1,4 +1,8 @@
-"""Concat and Split on oneDNN, where the parts lie in blocks of channels that are cut nowhere; copies in any layout."""
+"""Concat and Split on oneDNN, where the parts lie in blocks of channels that are cut nowhere; copies in any layout.
+
+Values in bfloat16 whose blocks would be cut are joined and cut in plain order; NumPy, which does the same for float32,
+does not know the type.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,10 @@ from netbuilder.ops.engines.onednn.layout import (
     channel_blocked,
     desc_of,
     image_view,
+    rounded,
 )
 from netbuilder.ops.engines.onednn.library import check, dnnl
+from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
     In,
@@ -48,16 +54,18 @@ def _cut(whole: Desc, part: Desc, offsets: tuple[int, ...]) -> Primitive:
 
 
 class _Blocks:
-    """The common layout of a whole and its parts: blocks of channels, none of which is cut."""
+    """The common layout of a whole and its parts: blocks of channels, none of which is cut, or (0) the plain order."""
 
-    def __init__(self, specs: Sequence[TensorSpec], block: int, last: bool) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], code: int, block: int, last: bool) -> None:
         self.last = last
+        self.code = code
         self.block = block
         self.specs = [self._blocked(spec) for spec in specs]
 
     def _blocked(self, spec: TensorSpec) -> TensorSpec:
         view = image_view(spec.shape, self.last)
-        return TensorSpec(spec.shape, spec.dtype, channel_blocked(view, c.F32, self.block))
+        layout = channel_blocked(view, self.code, self.block) if self.block else rounded(spec.size)
+        return TensorSpec(spec.shape, spec.dtype, layout)
 
     def desc(self, spec: TensorSpec) -> Desc:
         return desc_of(spec, image_view(spec.shape, self.last))
@@ -69,19 +77,20 @@ class _Blocks:
         return 1 if axis == ndim - 1 else axis + 1 if axis else 0
 
 
-def _blocks(given: Sequence[TensorSpec], whole: TensorSpec, parts: Sequence[TensorSpec], axis: int) -> _Blocks | None:
-    """Return the layout in which to join or cut, whole first; None if that is better done in plain order."""
-    found = next((s.layout for s in given if isinstance(s.layout, BlockedLayout)), None)
-    if found is None or any(s.dtype != np.float32 or s.ndim != whole.ndim or s.size == 0 for s in (whole, *parts)):
+def _blocks(
+    given: Sequence[TensorSpec], whole: TensorSpec, parts: Sequence[TensorSpec], axis: int, code: int
+) -> _Blocks | None:
+    """Return the layout in which to join or cut, whole first; None if that is better done by NumPy."""
+    if any(s.dtype != np.float32 or s.ndim != whole.ndim or s.size == 0 for s in (whole, *parts)):
         return None
-    block = channel_block(found, c.F32)
-    last = found.view != image_view(_shape_of(found, given))
-    if not block:
-        return None
-    blocks = _Blocks([whole, *parts], block, last)
-    if blocks.dimension(axis, whole.ndim) == 1 and any(s.shape[axis] % block for s in parts[:-1]):
-        return None
-    return blocks
+    layouts = (s.layout for s in given if isinstance(s.layout, BlockedLayout))
+    found = next((layout for layout in layouts if layout.view is not None), None)
+    block = channel_block(found) if found is not None else 0
+    if found is not None and block:
+        blocks = _Blocks([whole, *parts], code, block, found.view != image_view(_shape_of(found, given)))
+        if blocks.dimension(axis, whole.ndim) != 1 or not any(s.shape[axis] % block for s in parts[:-1]):
+            return blocks
+    return _Blocks([whole, *parts], code, 0, False) if code == c.BF16 else None
 
 
 def _shape_of(layout: BlockedLayout, specs: Sequence[TensorSpec]) -> tuple[int, ...]:
@@ -94,7 +103,7 @@ def concat(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
         return None
     whole, info = op.infer(*(s.plain for s in specs))
     axis = op.axis_in(whole.ndim, whole.shape)
-    blocks = _blocks(specs, whole, specs, axis)
+    blocks = _blocks(specs, whole, specs, axis, types_as_given(ctx, *specs)[0])
     if blocks is None:
         return None
     whole, *parts = blocks.specs
@@ -127,7 +136,7 @@ def split(op: Any, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Pre
         return None
     parts = op.infer(x.plain, *extents)
     axis = op.axis_in(x.ndim, x.shape)
-    blocks = _blocks([x], x.plain, parts, axis)
+    blocks = _blocks([x], x.plain, parts, axis, types_as_given(ctx, x)[0])
     if blocks is None:
         return None
     whole, *parts = blocks.specs

@@ -10,7 +10,8 @@ import numpy as np
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.geometry import channels_last
-from netbuilder.ops.engines.onednn.layout import Desc, View, desc_of, image_view, orders_of
+from netbuilder.ops.engines.onednn.layout import Desc, View, desc_in, image_view, orders_of
+from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
     Held,
@@ -106,13 +107,14 @@ def _prepare_forward(
 def _forward_over(
     ctx: PlanContext, prop: int, x: TensorSpec, view: View, epsilon: float, flags: int
 ) -> Primitive | None:
-    """Return the forward primitive for X as it lies or, if that is slow, for an order that it could be put in."""
+    """Return the forward primitive for X as it lies or, if that is slow, for how it could be put."""
 
     def make(data: Desc) -> Primitive | None:
         made: Primitive | None = _forward(prop, data, epsilon, flags, threads=ctx.threads)
         return made
 
-    return first_fast(make, ((order,) for order in orders_of(x, view)))
+    orders = (orders_of(x, view, code) for code in types_as_given(ctx, x))
+    return first_fast(make, ((order,) for of_type in orders for order in of_type))
 
 
 def _running(momentum: float, epsilon: float, count: int, variance: Held) -> Any:
@@ -202,7 +204,7 @@ def _prepare_gradient(
     if forward is None:
         return None
     spec = forward.spec(c.SRC, x, view)
-    data = forward.desc(c.SRC, view, x.dtype)
+    data = forward.desc(c.SRC, view)
     made = _backward(data, data, epsilon, flags, forward, threads=ctx.threads)
     if made is None:
         return None
@@ -267,7 +269,11 @@ def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if op.size % 2 == 0:
         return None  # oneDNN puts the longer half of such a window before the channel, Caffe2 behind it
     view = image_view(x.shape, channels_last(op))
-    made = _lrn_forward(desc_of(x, view), *_lrn_arguments(op), threads=ctx.threads)
+
+    def make(data: Desc) -> Primitive | None:
+        return _lrn_forward(data, *_lrn_arguments(op), threads=ctx.threads)
+
+    made = first_fast(make, ((desc_in(x, view, code),) for code in types_as_given(ctx, x)))
     if made is None:
         return None
     places: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
@@ -288,7 +294,7 @@ def lrn_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: Te
     forward, workspace = found
     view = image_view(x.shape, channels_last(op))
     spec = forward.spec(c.SRC, x.plain, view)
-    made = _lrn_backward(forward.desc(c.SRC, view, x.dtype), *_lrn_arguments(op), forward, threads=ctx.threads)
+    made = _lrn_backward(forward.desc(c.SRC, view), *_lrn_arguments(op), forward, threads=ctx.threads)
     if made is None:
         return None
     places: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_SRC: Out(0)}

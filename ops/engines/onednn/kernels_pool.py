@@ -15,7 +15,8 @@ from netbuilder.ops.contexts import PlanContext, Prepared
 from netbuilder.ops.conv_geometry import Geometry
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
-from netbuilder.ops.engines.onednn.layout import Desc, image_view, orders_of, plain_desc
+from netbuilder.ops.engines.onednn.layout import Desc, image_view, orders_of, plain_in
+from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
     Held,
@@ -70,14 +71,15 @@ class _Pool:
         last = channels_last(op)
         self.x, self.y = x, TensorSpec(_out_shape(op, x), x.dtype)
         self.view, self.y_view = image_view(x.shape, last), image_view(self.y.shape, last)
-        y_plain = plain_desc(self.y_view, x.dtype)
 
         def make(source: Desc) -> Primitive | None:
             # Blocked in, blocked out; plain in, plain out.
-            target = y_plain if isinstance(source.order, tuple) else y_plain.free
+            plain = plain_in(self.y_view, source.code)
+            target = plain if isinstance(source.order, tuple) else plain.free
             return _forward(algorithm, c.FORWARD_TRAINING, source, target, w, threads=ctx.threads)
 
-        self.primitive = first_fast(make, ((order,) for order in orders_of(x, self.view)))
+        orders = (orders_of(x, self.view, code) for code in types_as_given(ctx, x))
+        self.primitive = first_fast(make, ((order,) for of_type in orders for order in of_type))
 
     @property
     def specs(self) -> tuple[TensorSpec, TensorSpec]:
@@ -93,8 +95,8 @@ class _Pool:
         forward = self.primitive
         if forward is None:
             return None
-        source = forward.desc(c.SRC, self.view, self.x.dtype)
-        target = forward.desc(c.DST, self.y_view, self.x.dtype)
+        source = forward.desc(c.SRC, self.view)
+        target = forward.desc(c.DST, self.y_view)
         return _backward(algorithm, source, target, w, forward, threads=ctx.threads)
 
 

@@ -1,4 +1,4 @@
-"""Softmax and SoftmaxWithLoss on oneDNN, in plain order."""
+"""Softmax and SoftmaxWithLoss on oneDNN, in plain order; an input in bfloat16 gives results in float32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.layout import Desc, plain_desc, row_major
+from netbuilder.ops.engines.onednn.layout import Desc, plain_desc, plain_in, rounded, row_major
+from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     In,
     Out,
@@ -29,8 +30,8 @@ __all__ = ["softmax", "softmax_gradient", "softmax_with_loss", "softmax_with_los
 
 
 @cached
-def _softmax(data: Desc, algorithm: int) -> Primitive:
-    return compile_primitive("softmax_forward", c.FORWARD_TRAINING, algorithm, data.handle, data.handle, 1)
+def _softmax(source: Desc, data: Desc, algorithm: int) -> Primitive:
+    return compile_primitive("softmax_forward", c.FORWARD_TRAINING, algorithm, source.handle, data.handle, 1)
 
 
 @cached
@@ -53,15 +54,25 @@ def _matrix(spec: TensorSpec, axis: int) -> Desc:
     return plain_desc(row_major((spec.size // columns, columns)), np.float32)
 
 
+def _forward(ctx: PlanContext, x: TensorSpec, axis: int, algorithm: int) -> tuple[TensorSpec, Primitive] | None:
+    """Return how X is wanted, and the primitive that takes it so and gives float32."""
+    data = _matrix(x, axis)
+    view = row_major(data.dims)
+    for code in types_as_given(ctx, x):
+        made = _softmax(plain_in(view, code), data, algorithm, threads=team(ctx, x.size))
+        if made is not None and not (made.slow and code == c.BF16):
+            return (x.plain if code == c.F32 else x.with_layout(rounded(x.size))), made
+    return None
+
+
 def softmax(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     """Prepare Softmax: X -> Y."""
-    if not _serves(x):
+    found = _forward(ctx, x, op.axis, c.SOFTMAX_ACCURATE) if _serves(x) else None
+    if found is None:
         return None
-    made = _softmax(_matrix(x, op.axis), c.SOFTMAX_ACCURATE, threads=team(ctx, x.size))
-    if made is None:
-        return None
+    wanted, made = found
     step = Step(made, {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, x.size))
-    return prepared([x.plain], [x.plain], [step], inplace=[(0, 0)])
+    return prepared([wanted], [x.plain], [step], inplace=[(0, 0)] if wanted.layout is None else ())
 
 
 def softmax_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -83,19 +94,18 @@ def softmax_with_loss(op: Any, ctx: PlanContext, x: TensorSpec, label: TensorSpe
     """Prepare SoftmaxWithLoss: X, label -> P, loss; not with weights or labels that are probabilities."""
     if weight or not _serves(x) or not _labels_serve(op, label):
         return None
-    matrix = _matrix(x, op.axis)
-    probabilities = _softmax(matrix, c.SOFTMAX_ACCURATE, threads=team(ctx, x.size))
-    logarithms = _softmax(matrix, c.SOFTMAX_LOG, threads=team(ctx, x.size))
-    if probabilities is None or logarithms is None:
+    probabilities = _forward(ctx, x, op.axis, c.SOFTMAX_ACCURATE)
+    logarithms = _forward(ctx, x, op.axis, c.SOFTMAX_LOG)
+    if probabilities is None or logarithms is None or probabilities[0] != logarithms[0]:
         return None
-    aside = Scratch(0, x.plain.nbytes)
+    wanted, aside = probabilities[0], Scratch(0, x.plain.nbytes)
     steps = [
-        Step(probabilities, {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, x.size)),
-        Step(logarithms, {c.SRC: In(0), c.DST: aside}, alone(ctx, x.size)),
-        _mean_loss(op, ctx, matrix.dims, aside),
+        Step(probabilities[1], {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, x.size)),
+        Step(logarithms[1], {c.SRC: In(0), c.DST: aside}, alone(ctx, x.size)),
+        _mean_loss(op, ctx, _matrix(x, op.axis).dims, aside),
     ]
     loss = TensorSpec((), x.dtype)
-    return prepared([x.plain, label.plain], [x.plain, loss][: op.n_out], steps, scratch=aside.nbytes)
+    return prepared([wanted, label.plain], [x.plain, loss][: op.n_out], steps, scratch=aside.nbytes)
 
 
 def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...], logarithms: Scratch) -> Any:

@@ -1,4 +1,7 @@
-"""How oneDNN orders a value in memory, and how that is told apart from, or is the same as, plain row-major order."""
+"""How oneDNN orders a value in memory, and how that is told apart from, or is the same as, plain row-major order.
+
+A value of float32 may lie in memory as bfloat16: that is a matter of its layout, and a reorder converts it.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +23,27 @@ __all__ = [
     "View",
     "channel_block",
     "channel_blocked",
+    "desc_in",
     "desc_of",
+    "element_code",
+    "elements",
     "grouped",
     "image_view",
     "layout_of",
     "orders_of",
     "plain_desc",
+    "plain_in",
     "row_major",
-    "type_code",
+    "rounded",
+    "stored_as",
 ]
 
-_TYPES = {"float32": c.F32, "uint16": c.BF16, "int32": c.S32, "int8": c.S8, "uint8": c.U8}
+_TYPES = {"float32": c.F32, "int32": c.S32, "int8": c.S8, "uint8": c.U8}
+_BYTES = {c.BF16: 2, c.F32: 4, c.S32: 4, c.S8: 1, c.U8: 1}
 
 
-def type_code(dtype: Any) -> int | None:
-    """Return oneDNN's number for a NumPy dtype (uint16: the bits of bfloat16), or None."""
+def _type_code(dtype: Any) -> int | None:
+    """Return oneDNN's number for a NumPy dtype, or None."""
     return _TYPES.get(np.dtype(dtype).name)
 
 
@@ -87,17 +96,20 @@ def grouped(view: View, group: int) -> View:
 
 
 class BlockedLayout:
-    """An order of elements that is not the plain one; equal layouts are one object.
+    """An order of elements that is not the plain one, or the plain one in bfloat16; equal layouts are one object.
 
-    ``view`` says which plain array is meant, so a layout can be undone without knowing who made it.
+    ``view`` says which plain array is meant, so a layout can be undone without knowing who made it; it is None for
+    the plain order, which all views share. ``code`` is oneDNN's number for the type of the elements as they lie.
     """
 
     engine = "ONEDNN"
-    __slots__ = ("descriptor", "nbytes", "text", "view")
+    __slots__ = ("code", "descriptor", "itemsize", "nbytes", "text", "view")
 
-    def __init__(self, view: View, descriptor: Any, nbytes: int, text: str) -> None:
+    def __init__(self, view: View | None, code: int, descriptor: Any, nbytes: int, text: str) -> None:
         self.view = view
+        self.code = code
         self.descriptor = descriptor
+        self.itemsize = _BYTES[code]
         self.nbytes = nbytes
         self.text = text
 
@@ -132,19 +144,48 @@ class Desc:
         return Desc(self.dims, self.code, None)
 
 
+def plain_in(view: View, code: int) -> Desc:
+    """Return the description of a value in the plain order of ``view``, its elements of the type ``code``."""
+    return Desc(view.dims, code, view.strides)
+
+
 def plain_desc(view: View, dtype: Any) -> Desc:
     """Return the description of a plain array of this view and dtype."""
-    code = type_code(dtype)
+    code = _type_code(dtype)
     assert code is not None, dtype
-    return Desc(view.dims, code, view.strides)
+    return plain_in(view, code)
 
 
 def desc_of(spec: TensorSpec, view: View) -> Desc:
     """Return the description of a value as it lies; one in the layout of another view is wanted plain."""
-    plain = plain_desc(view, spec.dtype)
-    if isinstance(spec.layout, BlockedLayout) and spec.layout.view == view:
-        return Desc(view.dims, plain.code, spec.layout)
-    return plain
+    layout = spec.layout
+    if isinstance(layout, BlockedLayout):
+        if layout.view is None:
+            return plain_in(view, layout.code)
+        if layout.view == view:
+            return Desc(view.dims, layout.code, layout)
+    return plain_desc(view, spec.dtype)
+
+
+def desc_in(spec: TensorSpec, view: View, code: int) -> Desc:
+    """Return the description of a value with elements of the type ``code``, in the order in which it lies if it can."""
+    desc = desc_of(spec, view)
+    if desc.code == code:
+        return desc
+    block = channel_block(desc.order) if isinstance(desc.order, BlockedLayout) else 0
+    layout = channel_blocked(view, code, block) if block else None
+    return plain_in(view, code) if layout is None or layout.view is None else Desc(view.dims, code, layout)
+
+
+def stored_as(spec: TensorSpec) -> int | None:
+    """Return oneDNN's number for the type of a value's elements as they lie in memory, or None if it has none."""
+    return spec.layout.code if isinstance(spec.layout, BlockedLayout) else _type_code(spec.dtype)
+
+
+def elements(spec: TensorSpec) -> int:
+    """Return how many elements a value's memory holds, padding included."""
+    itemsize = spec.layout.itemsize if spec.layout is not None else spec.dtype.itemsize
+    return spec.nbytes // int(itemsize)
 
 
 @functools.lru_cache(8192)
@@ -166,10 +207,10 @@ _layouts: dict[Any, BlockedLayout] = {}
 
 
 def layout_of(descriptor: Any, view: View) -> BlockedLayout | None:
-    """Return the layout that a memory descriptor stands for, None if it is the plain order of ``view``."""
+    """Return the layout that a memory descriptor stands for, None if it is a plain array of ``view``."""
     digits, padded, code, offset = _structure(descriptor)
     if padded == view.dims and offset == 0 and digits == _plain_digits(view):
-        return None
+        return rounded(view.size) if code == c.BF16 else None
     key = (view, digits, padded, code, offset)
     found = _layouts.get(key)
     if found is None:
@@ -178,7 +219,18 @@ def layout_of(descriptor: Any, view: View) -> BlockedLayout | None:
         check(d.lib.dnnl_memory_desc_clone(out, descriptor), "memory descriptor")
         own = d.ffi.gc(out[0], d.lib.dnnl_memory_desc_destroy)
         nbytes = int(d.lib.dnnl_memory_desc_get_size(own))
-        found = _layouts.setdefault(key, BlockedLayout(view, own, nbytes, _describe(view, digits, padded)))
+        text = _describe(view, digits, padded) + (" in bfloat16" if code == c.BF16 else "")
+        found = _layouts.setdefault(key, BlockedLayout(view, code, own, nbytes, text))
+    return found
+
+
+def rounded(size: int) -> BlockedLayout:
+    """Return the plain order of ``size`` elements, each rounded to bfloat16."""
+    found = _layouts.get(size)
+    if found is None:
+        descriptor = plain_in(row_major((size,)), c.BF16).handle
+        text = f"plain order of {size} in bfloat16"
+        found = _layouts.setdefault(size, BlockedLayout(None, c.BF16, descriptor, size * _BYTES[c.BF16], text))
     return found
 
 
@@ -217,7 +269,7 @@ def _structure(descriptor: Any) -> tuple[Digits, tuple[int, ...], int, int]:
             else:
                 joined.append((n, s))
         digits.append(tuple(joined))
-    return tuple(digits), padded, _number(descriptor, c.QUERY_TYPE), _number(descriptor, c.QUERY_OFFSET, "dim_t *")
+    return tuple(digits), padded, element_code(descriptor), _number(descriptor, c.QUERY_OFFSET, "dim_t *")
 
 
 def _plain_digits(view: View) -> Digits:
@@ -230,7 +282,7 @@ _CHANNEL_BLOCKS = {(3, 16): 56, (4, 16): 78, (5, 16): 121, (3, 8): 69, (4, 8): 1
 
 @functools.lru_cache(4096)
 def channel_blocked(view: View, code: int, block: int) -> BlockedLayout | None:
-    """Return the layout with channels (dimension 1) in blocks; None if there is none, or it is the plain order."""
+    """Return the layout with channels (dimension 1) in blocks; None if there is none, or it is a plain array."""
     tag = _CHANNEL_BLOCKS.get((len(view.dims), block))
     if tag is None:
         return None
@@ -243,17 +295,27 @@ def channel_blocked(view: View, code: int, block: int) -> BlockedLayout | None:
 
 
 @functools.lru_cache(4096)
-def channel_block(layout: BlockedLayout, code: int) -> int:
+def channel_block(layout: BlockedLayout) -> int:
     """Return the extent of the blocks of channels, 0 for a layout of another kind."""
-    return next((block for block in (16, 8) if channel_blocked(layout.view, code, block) is layout), 0)
+    view, code = layout.view, layout.code
+    if view is None:
+        return 0
+    return next((block for block in (16, 8) if channel_blocked(view, code, block) is layout), 0)
 
 
-def orders_of(spec: TensorSpec, view: View) -> list[Desc]:
-    """Return descriptions of a value in the orders that may serve: as it lies first, then others it could be put in."""
-    plain = plain_desc(view, spec.dtype)
-    blocked = [channel_blocked(view, plain.code, block) for block in (16, 8)]
-    others = [Desc(view.dims, plain.code, layout) for layout in blocked if layout is not None]
-    return list(dict.fromkeys([desc_of(spec, view), *others, plain]))
+def orders_of(spec: TensorSpec, view: View, code: int) -> list[Desc]:
+    """Return descriptions of a value, its elements of the type ``code``, in the orders that may serve.
+
+    The order in which it lies comes first, then others that it could be put in.
+    """
+    blocked = [channel_blocked(view, code, block) for block in (16, 8)]
+    others = [Desc(view.dims, code, layout) for layout in blocked if layout is not None and layout.view is not None]
+    return list(dict.fromkeys([desc_in(spec, view, code), *others, plain_in(view, code)]))
+
+
+def element_code(descriptor: Any) -> int:
+    """Return the number of the type of a descriptor's elements."""
+    return _number(descriptor, c.QUERY_TYPE)
 
 
 def _number(descriptor: Any, what: int, kind: str = "int *") -> int:

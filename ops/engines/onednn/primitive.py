@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, Exact, View, layout_of, plain_desc
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, threads
 from netbuilder.ops.operator import TensorSpec
 
@@ -67,19 +67,23 @@ class Primitive:
         """Return the memory descriptor of an argument of execution."""
         return dnnl().lib.dnnl_primitive_desc_query_md(self.descriptor, c.QUERY_ARGUMENT, number)
 
-    def desc(self, number: int, view: View, dtype: Any) -> Desc:
-        """Return the description of an argument, in just the order that this primitive has chosen."""
+    def desc(self, number: int, view: View) -> Desc:
+        """Return the description of an argument, in just the order and type that this primitive has chosen."""
         if number not in self._descs:
-            code = plain_desc(view, dtype).code
-            self._descs[number] = Desc(view.dims, code, Exact(self.argument(number)))
+            descriptor = self.argument(number)
+            self._descs[number] = Desc(view.dims, element_code(descriptor), Exact(descriptor))
         return self._descs[number]
 
     def spec(self, number: int, spec: TensorSpec, view: View) -> TensorSpec:
-        """Return ``spec`` in the layout that this primitive has chosen for an argument."""
+        """Return ``spec`` in the layout that this primitive has chosen for an argument; its dtype stays."""
         key = (number, view)
         if key not in self._layouts:
             self._layouts[key] = layout_of(self.argument(number), view)
         return TensorSpec(spec.shape, spec.dtype, self._layouts[key])
+
+    def nbytes(self, number: int) -> int:
+        """Return the bytes of an argument."""
+        return int(dnnl().lib.dnnl_memory_desc_get_size(self.argument(number)))
 
     @property
     def workspace(self) -> int:

@@ -40,6 +40,7 @@ def register_kernels() -> bool:
 def kernel_table() -> dict[str, Any]:
     """Return the maker of each operator's prepared kernel, by operator type."""
     from netbuilder.ops.engines.onednn import kernels_conv as conv
+    from netbuilder.ops.engines.onednn import kernels_conv_gradient as conv_gradient
     from netbuilder.ops.engines.onednn import kernels_dense as dense
     from netbuilder.ops.engines.onednn import kernels_eltwise as eltwise
     from netbuilder.ops.engines.onednn import kernels_flat as flat
@@ -56,9 +57,9 @@ def kernel_table() -> dict[str, Any]:
         "BatchMatMul": dense.batch_matmul,
         "Concat": join.concat,
         "Conv": conv.conv,
-        "ConvGradient": conv.conv_gradient,
+        "ConvGradient": conv_gradient.conv_gradient,
         "ConvTranspose": conv.conv_transpose,
-        "ConvTransposeGradient": conv.conv_transpose_gradient,
+        "ConvTransposeGradient": conv_gradient.conv_transpose_gradient,
         "Copy": join.copy,
         "CopyFromCPUInput": join.copy,
         "CopyOnDeviceLike": join.copy,

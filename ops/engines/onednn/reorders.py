@@ -1,4 +1,4 @@
-"""Changes of order: from plain to blocked, back, and from one blocked order to another."""
+"""Changes of order: from plain to blocked, back, from one blocked order to another, and into bfloat16 and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, row_major
 from netbuilder.ops.engines.onednn.primitive import (
     In,
     Out,
@@ -23,11 +23,11 @@ from netbuilder.ops.engines.onednn.primitive import (
 )
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = ["reorder"]
+__all__ = ["reorder", "reorder_primitive"]
 
 
 @cached
-def _reorder(source: Desc, target: Desc) -> Primitive:
+def reorder_primitive(source: Desc, target: Desc) -> Primitive:
     return compile_primitive("reorder", source.handle, target.handle)
 
 
@@ -36,7 +36,8 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
 
     Args:
         ctx: of the plan; its ``threads`` are used.
-        source, target: specs of one shape and dtype; layouts are None or made by this package.
+        source, target: specs of one shape and dtype; layouts are None or made by this package. Into one with narrower
+            elements, values are rounded to the nearest.
 
     Raises:
         ValueError: shapes or dtypes differ.
@@ -47,9 +48,10 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
     after = alone(ctx, source.size)
     if source.layout is target.layout:
         return _copy(source, target)
-    views = [spec.layout.view for spec in (source, target) if isinstance(spec.layout, BlockedLayout)]
-    if len(set(views)) == 1:
-        made = _between(ctx, source, target, views[0])
+    layouts = [spec.layout for spec in (source, target) if isinstance(spec.layout, BlockedLayout)]
+    views = [layout.view for layout in layouts if layout.view is not None]
+    if len(set(views)) < 2:
+        made = _between(ctx, source, target, views[0] if views else row_major((source.size,)))
         return prepared([source], [target], [Step(made, {c.SRC: In(0), c.DST: Out(0)}, after)])
     # The two layouts see the value with different dimensions: only the plain order is common to them.
     plain, nbytes = source.plain, source.plain.nbytes
@@ -61,7 +63,7 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
 
 
 def _between(ctx: PlanContext, source: TensorSpec, target: TensorSpec, view: Any) -> Primitive:
-    made = _reorder(desc_of(source, view), desc_of(target, view), threads=team(ctx, source.size))
+    made = reorder_primitive(desc_of(source, view), desc_of(target, view), threads=team(ctx, source.size))
     if made is None:
         raise RuntimeError(f"oneDNN cannot reorder {source} to {target}")
     assert isinstance(made, Primitive)

@@ -1,0 +1,99 @@
+"""What convolutions and transposed ones share forward and backward: primitives, and how oneDNN sees tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
+from netbuilder.ops.engines.onednn.layout import Desc, View, desc_of, grouped, image_view, plain_in, row_major
+from netbuilder.ops.engines.onednn.library import dnnl
+from netbuilder.ops.engines.onednn.primitive import PostOp, Primitive, cached, compile_primitive
+from netbuilder.ops.operator import TensorSpec
+
+__all__ = ["Views", "backward_data", "backward_weights", "forward", "free", "serves", "wish"]
+
+
+@cached
+def forward(
+    kind: str, src: Desc, weights: Desc, bias: Desc | None, dst: Desc, window: Any, inference: bool,
+    post: tuple[PostOp, ...],
+) -> Primitive:  # fmt: skip
+    prop = c.FORWARD_INFERENCE if inference else c.FORWARD_TRAINING
+    return compile_primitive(
+        f"{kind}_forward", prop, _ALGORITHM[kind], src.handle, weights.handle, _or_null(bias), dst.handle, *window,
+        post=post,
+    )  # fmt: skip
+
+
+@cached
+def backward_weights(
+    kind: str, src: Desc, weights: Desc, bias: Desc | None, dst: Desc, window: Any, hint: Primitive
+) -> Primitive:
+    return compile_primitive(
+        f"{kind}_backward_weights", _ALGORITHM[kind], src.handle, weights.handle, _or_null(bias), dst.handle, *window,
+        hint=hint,
+    )  # fmt: skip
+
+
+@cached
+def backward_data(kind: str, src: Desc, weights: Desc, dst: Desc, window: Any, hint: Primitive) -> Primitive:
+    return compile_primitive(
+        f"{kind}_backward_data", _ALGORITHM[kind], src.handle, weights.handle, dst.handle, *window, hint=hint
+    )
+
+
+_ALGORITHM = {"convolution": c.CONVOLUTION_DIRECT, "deconvolution": c.DECONVOLUTION_DIRECT}
+
+
+def _or_null(desc: Desc | None) -> Any:
+    return dnnl().ffi.NULL if desc is None else desc.handle
+
+
+class Views:
+    """How oneDNN sees the tensors of a convolution, or of a transposed one."""
+
+    def __init__(self, op: Any, x: TensorSpec, w: TensorSpec, *, transposed: bool) -> None:
+        last = channels_last(op)
+        group = op.group
+        self.kind = "deconvolution" if transposed else "convolution"
+        self.x = image_view(x.shape, last)
+        weights = image_view(w.shape, last)
+        geometry = op.geometry(x, w)
+        if transposed:
+            self.weights = _transposed_weights(weights, group)
+            channels = op.channels_out(w)
+        else:
+            self.weights = grouped(weights, group)
+            channels = weights.dims[0]
+        n, spatial = x.shape[0], geometry.out
+        self.window = window_arguments(geometry)
+        self.is_pointwise = all(extent == 1 for extent in geometry.kernel)
+        self.y_shape = (n, *spatial, channels) if last else (n, channels, *spatial)
+        self.y = image_view(self.y_shape, last)
+        self.bias = row_major((channels,))
+
+
+def _transposed_weights(view: View, group: int) -> View:
+    """Return weights stored I, O/G, ... as O, I, ..., or as G, O/G, I/G, ..."""
+    (i, o, *kernel), (si, so, *strides) = view.dims, view.strides
+    if group == 1:
+        return View((o, i, *kernel), (so, si, *strides))
+    return View((group, o, i // group, *kernel), (i // group * si, so, si, *strides))
+
+
+def serves(*specs: TensorSpec) -> bool:
+    return all(s.dtype == np.float32 and s.size > 0 for s in specs) and 3 <= specs[0].ndim <= 5
+
+
+def free(view: View, code: int) -> Desc:
+    """Describe a value with elements of the type ``code``, in whatever order serves best."""
+    return plain_in(view, code).free
+
+
+def wish(spec: TensorSpec, view: View, code: int) -> Desc:
+    """Describe a blocked value of the right type as it lies, any other in whatever order serves best."""
+    desc = desc_of(spec, view)
+    return free(view, code) if isinstance(desc.order, tuple) or desc.code != code else desc

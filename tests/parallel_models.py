@@ -101,15 +101,17 @@ def train(
     prepare: Callable[[Workspace], None] | None = None,
     dtype: Any = np.float32,
     seed: int = 0,
+    threads: int = 2,
 ) -> tuple[ModelHelper, parallel.Replicas, Workspace]:
     """Train on CPU replicas, each batch split over them in order.
 
     Args:
         prepare: called with the workspace once the init net has run.
+        threads: of the workspace, dealt out over the lanes.
     """
     task = task or Task()
     model, record = parallelize(devices, task.forward, optimizer, **task.options)
-    workspace = Workspace(threads=2, seed=seed)
+    workspace = Workspace(threads=threads, seed=seed)
     for number, batch in enumerate(task.batches(dtype)):
         for name, whole in batch.items():
             for blob, part in zip(record.devices.copies(name), np.split(whole, len(record))):

@@ -85,6 +85,18 @@ def test_executors(net_type):
     assert distance(trained([0, 1, 2], task=task), trained([0, 1, 2])) == 0.0
 
 
+@pytest.mark.parametrize("net_type", ["dag", "async_scheduling"])
+def test_executors_agree_to_the_bit_where_a_lane_has_as_many_threads(net_type):
+    """How many threads a kernel has is the order of its sums; here one, in one lane and in two."""
+
+    def convolved(net_type, threads):
+        task = Task(convnet, (8, 3, 8, 8), steps=3, options={"net_type": net_type})
+        return trained([0, 1], OPTIMIZERS["momentum"], task, threads=threads)
+
+    one = convolved("simple", 1)
+    assert all(np.array_equal(a, b) for a, b in zip(convolved(net_type, 2), one))
+
+
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_two_runs_are_equal_bit_for_bit(count):
     task = Task(convnet, (8, 3, 8, 8), steps=3)

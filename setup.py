@@ -76,6 +76,7 @@ setup(
             "netbuilder-train = netbuilder.tools.imagenet_trainer:main",
             "netbuilder-extract = netbuilder.tools.extract_predictor_net:main",
             "netbuilder-benchmark = netbuilder.tools.benchmark:main",
+            "netbuilder-profile = netbuilder.tools.profile:main",
         ]
     },
     classifiers=[

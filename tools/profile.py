@@ -1,0 +1,152 @@
+"""Where the time of a net's step goes, beside what the machine can do: ``netbuilder-profile NET``.
+
+NET is a net in a file, a folder with a predictor, or a net of the zoo by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.proto import DeviceError, NetError, OperatorError
+from netbuilder.runtime import NET_TYPES, Workspace
+from netbuilder.runtime.profile_table import profile_table
+from netbuilder.runtime.profile_trace import chrome_trace
+from netbuilder.runtime.profiling import profile
+from netbuilder.tools.bench.machine import busy_share, describe_machine
+from netbuilder.tools.profiling.load import load_folder, load_net
+from netbuilder.tools.profiling.ready import Ready
+from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
+
+__all__ = ["main"]
+
+_IDLE = 0.05  # share of the cores that other work may take before a figure is doubtful
+_TYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Profile a net as the command line says, and print tables; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    print(describe_machine())
+    busy = busy_share()
+    if busy > _IDLE:
+        print(
+            f"the machine is not idle: other work takes {busy:.0%} of its cores, figures are doubtful", file=sys.stderr
+        )
+    try:
+        _check_folders(options.json, options.trace)
+        ready = _load(options)
+        found = profile(
+            ready.workspace, ready.name, runs=options.runs, warmup=options.warmup, parameters=ready.parameters
+        )
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(profile_table(found, options.top, width=width))
+        for path, content in ((options.json, found.to_dict), (options.trace, lambda: chrome_trace(found))):
+            if path:
+                Path(path).write_text(json.dumps(content()) + "\n", encoding="utf-8")
+                print(f"written: {path}")
+    except (NetError, OperatorError, DeviceError, NotImplementedError, OSError) as error:
+        print(f"netbuilder-profile: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="netbuilder-profile",
+        description="Run a net with every call timed: time, share, rates and the machine's limit by operator and kind.",
+    )
+    parser.add_argument("net", help="a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name "
+                        "of a net of the zoo")  # fmt: skip
+    run = parser.add_argument_group("how it runs")
+    run.add_argument("--threads", type=_count, help="over all lanes (OMP_NUM_THREADS, or the cores)")
+    run.add_argument("--runs", type=_count, default=5, help="with timed calls; as many without stand between (5)")
+    run.add_argument("--warmup", type=_count, default=2, help="runs before those (2)")
+    run.add_argument("--no-fuse", action="store_true", help="join no operators")
+    run.add_argument("--numpy", action="store_true", help="use no other library than NumPy")
+    stored = parser.add_argument_group("nets in files")
+    stored.add_argument("--init", metavar="FILE", help="init net that makes the parameters")
+    stored.add_argument("--input", metavar="BLOB=SHAPE[:TYPE]", type=_input, action="append", default=[],
+                        help="an input, as data=32x3x224x224 or label=32:int32, filled at random, whole numbers "
+                        "with 0")  # fmt: skip
+    stored.add_argument("--feed", metavar="FILE", help="inputs by name, in an .npz file")
+    zoo = parser.add_argument_group("nets of the zoo")
+    zoo.add_argument("--batch", type=_count, help="samples a step, over all devices (32; of a predictor as saved)")
+    zoo.add_argument("--image-size", type=_count, metavar="PIXELS", help="a side (what the net is known for)")
+    zoo.add_argument("--classes", type=_count, default=1000, help="how many (1000)")
+    zoo.add_argument("--inference", action="store_true", help="the forward pass in test mode, not a training step")
+    zoo.add_argument("--devices", type=_count, default=1, metavar="N", help="replicas that share the batch (1)")
+    zoo.add_argument("--gpu", action="store_true", help="devices are GPUs")
+    zoo.add_argument("--net-type", default="dag", choices=NET_TYPES, metavar="TYPE",
+                     help=f"for several devices; one of {', '.join(NET_TYPES)} (dag)")  # fmt: skip
+    out = parser.add_argument_group("result")
+    out.add_argument("--top", type=_count, default=20, metavar="N", help="calls that are listed (20)")
+    out.add_argument("--json", metavar="FILE", help="write all figures")
+    out.add_argument("--trace", metavar="FILE", help="write a trace that https://ui.perfetto.dev opens")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"wanted a whole number from 1 on, got {text!r}")
+    return int(text)
+
+
+def _input(text: str) -> tuple[str, TensorSpec]:
+    name, _, rest = text.partition("=")
+    shape, _, kind = rest.partition(":")
+    extents = shape.split("x") if shape else []
+    if (
+        not name
+        or "=" not in text
+        or not all(extent.isdigit() for extent in extents)
+        or (kind or "int32") not in _TYPES
+    ):
+        raise argparse.ArgumentTypeError(
+            f"wanted BLOB=SHAPE, such as data=32x3x224x224, or BLOB=SHAPE:TYPE with a type of {', '.join(_TYPES)}; "
+            f"got {text!r}"
+        )
+    return name, TensorSpec(tuple(map(int, extents)), np.dtype(kind or "float32"))
+
+
+def _check_folders(*paths: str | None) -> None:
+    """Refuse a result that could not be written, before anything runs."""
+    for path in paths:
+        if path and not Path(path).parent.is_dir():
+            raise NetError(f"{path!r} cannot be written: its folder does not exist")
+
+
+def _arrays(path: str | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    if Path(path).is_file() and not zipfile.is_zipfile(path):
+        raise NetError(f"--feed: {path!r} is no .npz file; numpy.savez writes one")
+    with np.load(path, allow_pickle=False) as found:
+        return {name: found[name] for name in found.files}
+
+
+def _load(options: argparse.Namespace) -> Ready:
+    workspace = Workspace(engines=() if options.numpy else None, threads=options.threads, fuse=not options.no_fuse)
+    path, given = Path(options.net), {**_arrays(options.feed), **dict(options.input)}
+    if path.is_dir():
+        return load_folder(workspace, path, options.batch, given)
+    if path.is_file() or path.suffix:
+        return load_net(workspace, path, options.init, given)
+    wanted = ZooOptions(
+        batch=options.batch or 32, image_size=options.image_size, classes=options.classes,
+        training=not options.inference, devices=options.devices, gpu=options.gpu, net_type=options.net_type,
+    )  # fmt: skip
+    return load_zoo(workspace, options.net, wanted)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Nets in files, made ready to run: with values for what they read, those of an init net or random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from netbuilder.exchange import load_predictor
+from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.proto import BlobError, NetDef, files
+from netbuilder.runtime import Workspace
+from netbuilder.tools.profiling.ready import Ready, value_of
+
+__all__ = ["load_folder", "load_net", "read_net"]
+
+
+def read_net(path: str | Path) -> NetDef:
+    """Read a net from a binary file, or from text in .pbtxt or .prototxt.
+
+    Raises:
+        ParseError: the file holds something else.
+        OSError: it cannot be read.
+    """
+    return files.load_text(path, NetDef) if str(path).endswith((".pbtxt", ".prototxt")) else files.load(path, NetDef)
+
+
+def load_net(workspace: Workspace, path: str | Path, init: str | Path | None, given: Mapping[str, Any]) -> Ready:
+    """Create a net from a file.
+
+    Args:
+        workspace: where.
+        path: of the net.
+        init: of the init net, which is run first; None: none.
+        given: inputs, as arrays or as specs of random ones.
+
+    Raises:
+        BlobError: the net reads what neither the init net makes nor ``given`` names, or ``given`` names what it
+            does not read.
+        ParseError, NetError, OSError: a file or a net is wrong.
+    """
+    net = read_net(path)
+    made = _run(workspace, read_net(init)) if init is not None else set()
+    reads = undefined_inputs(net.op)
+    for name, spec in given.items():
+        if name not in reads:
+            raise BlobError(f"input {name!r}: net {net.name!r} reads no such blob from outside; it reads {reads}")
+        workspace.feed(name, value_of(spec))
+    if missing := [name for name in reads if name not in made and name not in given]:
+        raise BlobError(
+            f"net {net.name!r} reads {missing}, which nothing makes; give "
+            + " ".join(f"--input {name}=SHAPE" for name in missing[:3])
+            + (" and so on" if len(missing) > 3 else "")
+            + (", or the init net that makes them by --init" if init is None else "")
+        )
+    return Ready(workspace, workspace.create_net(net), frozenset(made))
+
+
+def _run(workspace: Workspace, init_net: NetDef) -> set[str]:
+    workspace.run_net_once(init_net)
+    return {blob for op in init_net.op for blob in op.output}
+
+
+def load_folder(workspace: Workspace, folder: str | Path, batch: int | None, given: Mapping[str, Any]) -> Ready:
+    """Create the net of a predictor.
+
+    Args:
+        workspace: where.
+        folder: with init_net.pb and predict_net.pb.
+        batch: samples of each input; None: as saved, or 1 where none is.
+        given: inputs, as arrays or as specs of random ones; none is needed where the files have the shapes.
+
+    Raises:
+        BlobError: the shape of an input is not known.
+        ParseError, NetError, OSError: a file or a net is wrong.
+    """
+    predictor = load_predictor(folder, workspace=workspace)
+    parameters = frozenset(workspace.blobs()) - set(predictor.inputs)
+    specs: dict[str, Any] = {**predictor.specs, **given}
+    for name in predictor.inputs:
+        spec = specs.get(name)
+        if spec is None:
+            raise BlobError(
+                f"{str(folder)!r} does not say which shape its input {name!r} has; give --input {name}=SHAPE"
+            )
+        if name not in given and spec.ndim:
+            spec = spec.with_shape((batch or spec.shape[0] or 1, *spec.shape[1:]))
+        workspace.feed(name, value_of(spec))
+    return Ready(workspace, predictor.net.name, parameters)

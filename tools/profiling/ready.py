@@ -1,0 +1,36 @@
+"""A net that is ready to run, and what to feed it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.runtime import Workspace
+
+__all__ = ["Ready", "value_of"]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A net created in a workspace, with its inputs fed.
+
+    Args:
+        name: of the net.
+        parameters: the blobs that its init net made.
+    """
+
+    workspace: Workspace
+    name: str
+    parameters: frozenset[str]
+
+
+def value_of(given: Any) -> Any:
+    """Return an array as it is, and for a spec one of random fractions, or of zeroes where they may be indices."""
+    if not isinstance(given, TensorSpec):
+        return given
+    if given.dtype.kind != "f":
+        return np.zeros(given.shape, given.dtype)
+    return np.random.default_rng(0).standard_normal(given.shape).astype(given.dtype)

@@ -1,0 +1,144 @@
+"""Nets of the zoo, made ready to run: a training step, or inference, on one device or on several."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.model import ModelHelper
+from netbuilder.optimizers import add_weight_decay, build_sgd
+from netbuilder.parallel import CreateNet, Parallelize, RunInitNet
+from netbuilder.proto import NetError
+from netbuilder.runtime import Workspace
+from netbuilder.tools.profiling.ready import Ready
+from netbuilder.tools.training.nets import NETS, add_net
+
+__all__ = ["ZooOptions", "image_shape", "load_zoo"]
+
+_GREY = {"mlp": 28, "lenet": 28}  # nets for images of one channel, by pixels a side
+
+
+@dataclass(frozen=True)
+class ZooOptions:
+    """What of a net to run.
+
+    Args:
+        batch: samples a step, over all devices.
+        image_size: pixels a side; None: what the net is known for.
+        classes: how many.
+        training: forward, backward and update; else inference.
+        devices: how many; replicas share the batch.
+        gpu: devices are GPUs.
+        net_type: of the net, such as "dag".
+    """
+
+    batch: int = 32
+    image_size: int | None = None
+    classes: int = 1000
+    training: bool = True
+    devices: int = 1
+    gpu: bool = False
+    net_type: str = "dag"
+
+
+def load_zoo(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
+    """Create a net of the zoo with random images.
+
+    Args:
+        workspace: where.
+        name: one of ``netbuilder.tools.training.nets.NETS``.
+        options: what of it to run. Training is by momentum SGD with weight decay.
+
+    Raises:
+        NetError: there is no such net, or the devices cannot share the batch.
+        DeviceError: a GPU is missing.
+    """
+    if name not in NETS:
+        near = difflib.get_close_matches(name, NETS, n=3)
+        raise NetError(
+            f"{name!r} is neither a file, nor a folder, nor a net of the zoo"
+            + (f"; did you mean {', '.join(near)}?" if near else "")
+            + f" (the zoo has {', '.join(NETS)})"
+        )
+    if options.batch < 1 or options.devices < 1 or options.batch % options.devices:
+        raise NetError(
+            f"a batch of {options.batch} samples cannot be shared evenly by {options.devices} devices; "
+            "give a --batch that can"
+        )
+    many = options.devices > 1 or options.gpu
+    return _parallel(workspace, name, options) if many else _alone(workspace, name, options)
+
+
+def image_shape(name: str, options: ZooOptions) -> tuple[int, int, int]:
+    """Return channels, height and width of the images for a net of the zoo."""
+    side = options.image_size or _GREY.get(name) or (32 if name.endswith("-cifar") else 224)
+    return 1 if name in _GREY else 3, side, side
+
+
+def _forward(model: ModelHelper, name: str, options: ZooOptions) -> Any:
+    """Add the net; return its loss in training."""
+    label = "label" if options.training else None
+    found = add_net(model, name, image_shape(name, options), options.classes, is_test=not options.training, label=label)
+    return found[1] if options.training else None
+
+
+def _update(model: ModelHelper) -> object:
+    add_weight_decay(model, 1e-4)
+    return build_sgd(model, 0.01, momentum=0.9)
+
+
+def _model(name: str) -> ModelHelper:
+    return ModelHelper(name=name, arg_scope={"order": "NCHW"})
+
+
+def _feed(workspace: Workspace, name: str, options: ZooOptions, scopes: list[str]) -> None:
+    rng = np.random.default_rng(0)
+    count = options.batch // len(scopes)
+    for scope in scopes:
+        workspace.feed(f"{scope}data", rng.standard_normal((count, *image_shape(name, options)), dtype=np.float32))
+        if options.training:
+            workspace.feed(f"{scope}label", rng.integers(0, options.classes, count).astype(np.int32))
+
+
+def _made(model: ModelHelper) -> frozenset[str]:
+    return frozenset(blob for op in model.param_init_net.Proto().op for blob in op.output)
+
+
+def _alone(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
+    model = _model(name)
+    loss = _forward(model, name, options)
+    if options.training:
+        model.AddGradientOperators([loss])
+        _update(model)
+    _feed(workspace, name, options, [""])
+    workspace.run_net_once(model.param_init_net)
+    return Ready(workspace, workspace.create_net(model.net), _made(model))
+
+
+def _parallel(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
+    model = _model(name)
+
+    def forward(model: ModelHelper, loss_scale: float) -> list[Any]:
+        loss = _forward(model, name, options)
+        return [model.net.Scale(loss, "scaled_loss", scale=loss_scale)] if options.training else []
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "model .* has no update")  # random parameters are as good here
+        record = Parallelize(
+            model,
+            input_builder_fun=lambda model: None,
+            forward_pass_builder_fun=forward,
+            optimizer_builder_fun=_update if options.training else None,
+            devices=list(range(options.devices)),
+            net_type=options.net_type,
+            cpu_device=not options.gpu,
+        )
+    _feed(workspace, name, options, list(record.devices.scopes))
+    RunInitNet(model, workspace=workspace)
+    if model.net.Name() not in workspace.nets():
+        CreateNet(model, workspace=workspace)
+    return Ready(workspace, model.net.Name(), _made(model))

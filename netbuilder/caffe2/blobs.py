@@ -66,8 +66,9 @@ class TensorCPU:
 
     @property
     def data(self) -> Any:
-        """The elements, a copy; ``feed`` writes others."""
-        return self.fetch()
+        """The elements: where they lie in plain order, so that writing changes them; else a copy."""
+        value = self._workspace.get(self._name).plain()
+        return value if isinstance(value, np.ndarray) else self.fetch()
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -176,10 +176,10 @@ class TestNets:
         workspace.FeedBlob("x", np.ones((4, 3), np.float32))
         workspace.FeedBlob("w", np.ones((2, 3), np.float32))
         workspace.FeedBlob("b", np.ones(2, np.float32))
-        flops, written, read = workspace.GetOperatorCost(
-            core.CreateOperator("FC", ["x", "w", "b"], ["y"]), ["x", "w", "b"]
-        )
-        assert (written, read) == (4 * 4 * 2, 4 * (12 + 6 + 2)) and flops >= 2 * 4 * 3 * 2
+        op = core.CreateOperator("FC", ["x", "w", "b"], ["y"])
+        for form in (op, op.SerializeToString()):
+            cost = workspace.GetOperatorCost(form, ["x", "w", "b"])
+            assert cost[1:] == (4 * 4 * 2, 4 * (12 + 6 + 2)) and cost.flops >= 2 * 4 * 3 * 2
         with pytest.raises(BlobError, match="no blob 'nowhere'"):
             workspace.GetOperatorCost(core.CreateOperator("Relu", ["nowhere"], ["y"]), ["nowhere"])
 
@@ -323,6 +323,8 @@ class TestObjects:
         tensor.feed(np.arange(4))
         tensor.reshape([4])
         assert tensor.data.tolist() == [0, 1, 2, 3] and tensor.shape == (4,)
+        tensor.data[1] = 7
+        assert tensor.fetch().tolist() == [0, 7, 2, 3]
         tensor.reshape([3])
         assert tensor.data.tolist() == [0, 0, 0]
 

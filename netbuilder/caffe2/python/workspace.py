@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.ops.operator import TensorSpec, decode
 from netbuilder.ops.registry import find
-from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, TensorProto
+from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, TensorProto, files
 from netbuilder.runtime import default
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "BenchmarkNetOnce",
     "Blobs",
     "C",
+    "Cost",
     "CreateBlob",
     "CreateNet",
     "CurrentWorkspace",
@@ -365,24 +366,34 @@ def InferShapesAndTypes(
     return shapes, {name: _DATA_TYPES.get(dtype, TensorProto.UNDEFINED) for name, dtype in found.dtypes.items()}
 
 
-def GetOperatorCost(operator: OperatorDef, blobs: Sequence[Any]) -> tuple[int, int, int]:
+class Cost(NamedTuple):
+    """What one run of an operator costs."""
+
+    flops: int
+    bytes_written: int
+    bytes_read: int
+
+
+def GetOperatorCost(operator: OperatorDef | bytes, blobs: Sequence[Any]) -> Cost:
     """Return what one run of an operator costs: floating-point operations, bytes written, bytes read.
 
     Args:
-        operator: the operator.
+        operator: the operator, or its bytes.
         blobs: its inputs, in the current workspace.
 
     Raises:
         BlobError: one of them is not there, or no tensor.
         ShapeError: they do not fit.
     """
+    if isinstance(operator, bytes):
+        operator = files.parse(operator, OperatorDef, allow_unknown=True)
     specs = [default.workspace().spec(blob_name(name)) for name in blobs]
     inputs = [spec for spec in specs if spec is not None]
     if len(inputs) != len(specs):
         raise BlobError(f"GetOperatorCost: of {list(map(blob_name, blobs))}, some hold no tensor")
-    cls = decode(find(operator.type), operator)
-    outputs = cls.infer(*inputs)
-    return cls.flops(*inputs), sum(spec.nbytes for spec in outputs), sum(spec.nbytes for spec in inputs)
+    decoded = decode(find(operator.type), operator)
+    written = sum(spec.nbytes for spec in decoded.infer(*inputs))
+    return Cost(decoded.flops(*inputs), written, sum(spec.nbytes for spec in inputs))
 
 
 # GPUs.

@@ -273,7 +273,10 @@ def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     def make(data: Desc) -> Primitive | None:
         return _lrn_forward(data, *_lrn_arguments(op), threads=ctx.threads)
 
-    made = first_fast(make, ((desc_in(x, view, code),) for code in types_as_given(ctx, x)))
+    orders = [desc_in(x, view, c.F32)]
+    if c.BF16 in types_as_given(ctx, x):
+        orders = orders_of(x, view, c.BF16) + orders
+    made = first_fast(make, [(order,) for order in orders])
     if made is None:
         return None
     places: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}

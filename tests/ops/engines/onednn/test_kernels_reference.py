@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from checks import interpret
+from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normalisation, random
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.operator import TensorSpec, decode
@@ -20,10 +21,6 @@ from netbuilder.ops.engines.onednn.registration import kernel_table
 
 TABLE = kernel_table()
 PLAIN, B16, B8 = 0, 16, 8
-
-
-def random(*shape, seed=0, low=-1.0, high=1.0):
-    return np.random.default_rng(seed).uniform(low, high, shape).astype(np.float32)
 
 
 def value_of(array, block, last=False):
@@ -90,27 +87,6 @@ def check(op_def, arrays, block=PLAIN, *, gradient=True, inplace=False, threads=
             close(values[name].plain(), want[name], name)
 
 
-CONVOLUTIONS = {
-    "3 channels": ((2, 3, 9, 8), (16, 3, 3, 3), {"kernel": 3, "pad": 1}),
-    "odd channels": ((2, 5, 7, 7), (17, 5, 3, 3), {"kernel": 3}),
-    "odd to odd": ((1, 17, 6, 6), (3, 17, 1, 1), {"kernel": 1}),
-    "stride": ((2, 32, 9, 9), (16, 32, 3, 3), {"kernel": 3, "stride": 2, "pad": 1}),
-    "1x1 stride": ((2, 32, 8, 8), (48, 32, 1, 1), {"kernel": 1, "stride": 2}),
-    "groups": ((2, 32, 6, 6), (32, 16, 3, 3), {"kernel": 3, "pad": 1, "group": 2}),
-    "odd groups": ((2, 9, 6, 6), (6, 3, 3, 3), {"kernel": 3, "group": 3}),
-    "depthwise": ((2, 24, 6, 6), (24, 1, 3, 3), {"kernel": 3, "pad": 1, "group": 24}),
-    "dilation": ((1, 16, 9, 9), (16, 16, 3, 3), {"kernel": 3, "dilation": 2, "pad": 2}),
-    "asymmetric": (
-        (1, 16, 7, 8),
-        (16, 16, 3, 2),
-        {"kernel_h": 3, "kernel_w": 2, "pad_t": 1, "pad_b": 2, "pad_r": 1, "stride_h": 2},
-    ),
-    "1-D": ((2, 17, 12), (5, 17, 3), {"kernels": [3], "strides": [2], "pads": [1, 0]}),
-    "3-D": ((1, 16, 4, 5, 6), (8, 16, 2, 3, 3), {"kernels": [2, 3, 3], "pads": [0, 1, 1, 1, 1, 1]}),
-    "7x7": ((1, 3, 20, 20), (64, 3, 7, 7), {"kernel": 7, "stride": 2, "pad": 3}),
-}
-
-
 @pytest.mark.parametrize("block", [PLAIN, B16, B8])
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -138,13 +114,6 @@ def test_conv_gradient_without_that_of_the_image():
     arrays = {"x": random(2, 3, 8, 8), "w": random(16, 3, 3, 3, seed=1), "dy": random(2, 16, 6, 6, seed=2)}
     op_def = make_op("ConvGradient", ["x", "w", "dy"], ["dw", "db"], kernel=3)
     check(op_def, arrays, gradient=False)
-
-
-TRANSPOSED = {
-    "odd": ((2, 5, 4, 4), (5, 17, 3, 3), {"kernel": 3, "stride": 2, "pad": 1, "adj": 1}),
-    "blocks": ((1, 32, 5, 5), (32, 16, 4, 4), {"kernel": 4, "stride": 2, "pad": 1}),
-    "groups": ((2, 8, 4, 4), (8, 3, 3, 3), {"kernel": 3, "group": 2}),
-}
 
 
 @pytest.mark.parametrize("block", [PLAIN, B16])
@@ -188,52 +157,37 @@ NORMALISED = [
 ]
 
 
-def bn_arrays(shape, channels):
-    return {
-        "x": random(*shape), "s": random(channels, seed=1, low=0.5), "b": random(channels, seed=2),
-        "rm": random(channels, seed=3), "rv": random(channels, seed=4, low=0.5),
-    }  # fmt: skip
-
-
 TRAINED = ["y", "rm", "rv", "sm", "si"]
 
 
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("shape, block", NORMALISED)
 def test_spatial_bn(shape, block, inplace):
-    arrays = bn_arrays(shape, shape[1])
+    arrays = normalisation(shape, shape[1])
     op_def = make_op("SpatialBN", list(arrays), TRAINED, is_test=0, epsilon=1e-3, momentum=0.7)
     check(op_def, arrays, block, inplace=inplace, blocked=("x",))
 
 
 def test_spatial_bn_channels_last():
-    arrays = bn_arrays((2, 4, 5, 17), 17)
+    arrays = normalisation((2, 4, 5, 17), 17)
     op_def = make_op("SpatialBN", list(arrays), TRAINED, is_test=0, order="NHWC")
     check(op_def, arrays, B16, blocked=("x",))
 
 
 @pytest.mark.parametrize("shape, block", NORMALISED)
 def test_spatial_bn_in_test_mode(shape, block):
-    arrays = bn_arrays(shape, shape[1])
+    arrays = normalisation(shape, shape[1])
     op_def = make_op("SpatialBN", list(arrays), ["y"], is_test=1)
     check(op_def, arrays, block, gradient=False, inplace=True, blocked=("x",))
 
 
 def test_spatial_bn_gradient_without_the_forward_operator():
-    arrays = bn_arrays((4, 17, 5, 5), 17)
+    arrays = normalisation((4, 17, 5, 5), 17)
     forward = make_op("SpatialBN", list(arrays), TRAINED, is_test=0)
     done = interpret([forward], {n: x.astype(np.float64) for n, x in arrays.items()})
     given = {n: done[n].astype(np.float32) for n in ("x", "s", "sm", "si")} | {"dy": random(4, 17, 5, 5, seed=9)}
     op_def = make_op("SpatialBNGradient", ["x", "s", "dy", "sm", "si"], ["dx", "ds", "db"], is_test=0)
     check(op_def, given, B16, gradient=False, blocked=("x", "dy"))
-
-
-POOLS = [
-    {"kernel": 3, "stride": 2, "pad": 1},
-    {"kernel": 2, "stride": 2},
-    {"global_pooling": 1},
-    {"kernel": 3, "stride": 2, "legacy_pad": 3},
-]
 
 
 @pytest.mark.parametrize("block", [PLAIN, B16, B8])
@@ -270,9 +224,6 @@ def test_max_pool_leaves_ties_of_an_arbitrary_input_to_the_array_kernel():
     op_def = make_op("MaxPoolGradient", ["x", "y", "dy"], ["dx"], kernel=2, stride=2)
     op = decode(find("MaxPoolGradient"), op_def)
     assert bind(TABLE["MaxPoolGradient"], op, [values[n] for n in op_def.input]) is None
-
-
-ACTIVATIONS = [("Relu", {}), ("Sigmoid", {}), ("Tanh", {}), ("Elu", {"alpha": 0.5}), ("LeakyRelu", {"alpha": 0.2})]
 
 
 @pytest.mark.parametrize("inplace", [False, True])

@@ -141,7 +141,11 @@ class RuntimeNet:
             NetError, DeviceError, OperatorError: an operator failed, or an input is missing.
         """
         self.clock.iteration += 1
-        self._run_once()
+        try:
+            self._run_once()
+        except BaseException:
+            self.clock.iteration -= 1  # the run that repeats this one draws what it would have drawn
+            raise
 
     def run_by(self, run_plan: Callable[[Plan], object], run_alone: Callable[[Instruction], object]) -> None:
         """Run the net once, its plans and the operators between them by functions of the caller (to time them).

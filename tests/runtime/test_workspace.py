@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from netbuilder.proto import BlobError, DeviceError, NetDef, NetError, ParseError, ShapeError
+from netbuilder.proto import BlobError, DeviceError, NetDef, NetError, ParseError, ShapeError, files
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import NET_TYPES, Workspace, default
 
@@ -148,6 +148,51 @@ def test_what_is_no_net_is_refused():
         ws.run_plan(None)
     with pytest.raises(ParseError, match="the given bytes: cannot read a NetDef: stopped at byte"):
         ws.create_net(b"\xff\xff")
+
+
+def test_a_run_that_failed_does_not_change_what_later_ones_draw():
+    net = net_of(
+        make_op("Dropout", ["x"], ["y", "mask"], ratio=0.5, is_test=0),
+        make_op("SoftmaxWithLoss", ["y", "label"], ["p", "loss"]),
+        inputs=["x", "label"],
+    )
+
+    def masks(labels):
+        ws = Workspace(threads=1)
+        ws.feed("x", np.ones((4, 5), np.float32))
+        ws.create_net(net)
+        found = []
+        for label in labels:
+            ws.feed("label", np.full(4, label, np.int32))
+            if label < 5:
+                ws.run_net("net")
+                found.append(ws.fetch("mask").tolist())
+            else:
+                with pytest.raises(ShapeError, match=r"labels must lie in \[0, 5\)"):
+                    ws.run_net("net")
+        return found
+
+    assert masks([0, 7, 1, 7, 7, 2]) == masks([0, 1, 2])
+
+
+def test_a_net_written_and_read_gives_the_same(tmp_path):
+    net = net_of(
+        make_op("Softmax", ["x"], ["p"], axis=1),
+        make_op("WeightedSum", ["p", "one", "x", "part"], ["p"]),
+        inputs=["x", "one", "part"],
+    )
+    files.save(tmp_path / "net.pb", net)
+    files.save_text(tmp_path / "net.pbtxt", net)
+
+    def values(net):
+        ws = Workspace(threads=1)
+        for name, value in {"x": [[1, 2, 3]], "one": [1], "part": [0.5]}.items():
+            ws.feed(name, np.float32(value))
+        ws.run_net_once(net)
+        return {name: ws.fetch(name).tolist() for name in ws.blobs()}
+
+    assert values(files.load(tmp_path / "net.pb", NetDef)) == values(net)
+    assert values(files.load_text(tmp_path / "net.pbtxt", NetDef)) == values(net)
 
 
 def test_created_nets():

@@ -399,7 +399,7 @@ MEMORY_BOUND = {
     "Relu": (["x"], ["y"], {}),
     "Sum": (["x", "x"], ["y"], {}),
     "AveragePool": (["x"], ["y"], {"kernel": 2}),
-    "LRN": (["x"], ["y"], {"size": 5}),
+    "LRN": (["x"], ["y"], {"size": 5, "beta": 0.75}),
     "Concat": (["x", "x"], ["y", "info"], {}),
     "SpatialBN": (["x", "s", "b", "rm", "rv"], TRAINED, {"is_test": 0}),
 }

@@ -113,7 +113,7 @@ class ConvForward(ConvArguments):
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("W"), g.d_output("Y")]
         slopes = [g.d_input("W")]
-        arguments = {}
+        arguments: dict[str, Any] = {}
         if self.n_in == 3:
             slopes.append(g.d_input("b"))
         else:

@@ -34,7 +34,8 @@ def benchmark_net(
         NetError: there is no such net, a number of runs is out of range, or an operator failed.
     """
     if warmup_runs < 0 or main_runs < 1:
-        raise NetError(f"net {name!r}: needs warmup_runs from 0, main_runs from 1 on, got {warmup_runs}, {main_runs}")
+        given = f"got {warmup_runs}, {main_runs}"
+        raise NetError(f"net {name!r}: needs warmup_runs from 0 and main_runs from 1 on, {given}")
     net = workspace.net(name)
     times = [_mean(net, warmup_runs, main_runs)]
     for index, op in enumerate(net.proto.op):

@@ -41,7 +41,7 @@ class Instruction:
         return HOST if self.device[0] == PROTO_CPU else self.device
 
 
-_KINDS = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}
+_KINDS: dict[int, str] = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}
 
 
 def describe(net_name: str, instruction: Instruction) -> str:

@@ -163,7 +163,7 @@ class Optimizer:
             *(inspect.signature(takes).parameters for takes in (type(self), self.build_lr))
         )
         for name in arguments:
-            if name not in known:
+            if name not in known and not name.startswith(LearningRate.open_arguments):
                 near = difflib.get_close_matches(name, known, n=3)
                 raise ArgumentError(
                     f"{type(self).__name__}: unknown argument {name!r}"

@@ -238,6 +238,13 @@ class TestChildren:
         first, second = printed(face("-c", code, cwd=ROOT)).split()
         assert first == second
 
+    def test_children_that_do_not_use_it_load_nothing(self, tmp_path):
+        child = (
+            "import sys; print([name for name in sys.modules if name.startswith(('netbuilder', 'caffe2', 'numpy'))])"
+        )
+        code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+        assert printed(face("-c", code, cwd=tmp_path)) == "[]\n"
+
     def test_another_sitecustomize_still_runs(self, tmp_path):
         site = write(tmp_path / "site" / "sitecustomize.py", "import builtins; builtins.customised = True").parent
         code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD + '; print(customised)'!r}])"

@@ -1,27 +1,42 @@
 """Run by Python at its start, in the children of a process in which caffe2 stands for netbuilder.caffe2.
 
-It hides another sitecustomize behind it on the path, so it runs that one, too.
+It loads nothing until caffe2 is imported. It hides another sitecustomize behind it on the path, so it runs that one.
 """
 
-import importlib.machinery
-import importlib.util
 import os
 import sys
+from importlib.machinery import PathFinder
+
+_OLDEST = (3, 10)
 
 
-def _stand_in(root):
-    sys.path.insert(0, root)  # for this import alone: the parent's copy of netbuilder, whatever the path says
-    try:
+class _Waiting:
+    """A finder that lets caffe2 stand for netbuilder.caffe2 when it is first imported.
+
+    netbuilder itself comes from where the parent has it, whatever the path says.
+    """
+
+    def __init__(self, root):
+        self.root = root
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "netbuilder":
+            return PathFinder.find_spec(name, [self.root])
+        if name.partition(".")[0] != "caffe2":
+            return None
         from netbuilder.caffe2.standin import stand_in
-    finally:
-        sys.path.remove(root)
-    stand_in()
+
+        sys.meta_path.remove(self)
+        stand_in()
+        return sys.meta_path[0].find_spec(name, path, target)
 
 
 def _run_next():
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
+        from importlib.util import module_from_spec
+
+        module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 
@@ -30,8 +45,8 @@ def _start():
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     root = os.environ.get("NETBUILDER_CAFFE2")
-    if root and sys.version_info >= (3, 10):
-        _stand_in(root)
+    if root and sys.version_info >= _OLDEST:
+        sys.meta_path.insert(0, _Waiting(root))
     _run_next()
 
 

@@ -62,15 +62,27 @@ def _describe(net_name: str, index: int, op: OperatorDef) -> str:
 
 
 def located(where: str, error: BaseException) -> BaseException:
-    """Return ``error`` with the place in front of its message; errors of other kinds become OperatorError."""
+    """Return ``error`` with the place in front of its message; errors of other kinds become OperatorErrors, too."""
     if getattr(error, "_located", False) or not isinstance(error, Exception):
         return error
     if isinstance(error, (NetError, DeviceError, OperatorError, NotImplementedError)):
         made: Exception = type(error)(f"{where}: {error}")
     else:
-        made = OperatorError(f"{where}: {type(error).__name__}: {error}")
+        made = _operator_error(type(error), f"{where}: {type(error).__name__}: {error}")
     made._located = True  # type: ignore[attr-defined]
     made.__cause__ = error
+    return made
+
+
+def _operator_error(kind: type[Exception], text: str) -> OperatorError:
+    """Return an OperatorError that is caught as ``kind``, too: what a Python operator raises, its user expects."""
+    try:
+        members = {"__module__": OperatorError.__module__, "__str__": OperatorError.__str__}
+        cls: Any = type("OperatorError", (OperatorError, kind), members)
+        made: OperatorError = kind.__new__(cls, text)  # type: ignore[call-overload]
+        made.args = (text,)
+    except TypeError:  # a class that cannot be a second base, or that asks for arguments of its own
+        return OperatorError(text)
     return made
 
 

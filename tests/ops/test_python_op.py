@@ -8,7 +8,7 @@ from netbuilder.graph import Net
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.operator import decode, encode
 from netbuilder.ops.python_op import Python, PythonGradient, PythonTensor, register, registered
-from netbuilder.proto import PROTO_CUDA, ArgumentError, GradientError, NetDef, NetError
+from netbuilder.proto import PROTO_CUDA, ArgumentError, GradientError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from suite import OperatorSuite, floats, refusal
@@ -146,6 +146,36 @@ def test_errors_of_the_function_reach_the_caller_with_the_operator():
     with pytest.raises(RuntimeError, match=r"Python \['x0'\] -> \['y'\].*KeyError: 'lost'") as caught:
         run(f, [np.ones(2)], ["y"])
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+class _Needy(Exception):
+    def __init__(self, number, text):
+        super().__init__(number, text)
+
+
+class _Strict(Exception):
+    def __new__(cls, number, text):
+        return super().__new__(cls, number, text)
+
+
+@pytest.mark.parametrize("error", [KeyError("lost"), StopIteration(), OSError(2, "gone"), _Needy(1, "a")])
+def test_errors_of_the_function_are_caught_by_their_own_class(error):
+    def f(inputs, outputs):
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        run(f, [np.ones(2)], ["y"])
+    assert isinstance(caught.value, OperatorError) and caught.value.__cause__ is error
+    assert "Python ['x0'] -> ['y']" in str(caught.value) and type(error).__name__ in str(caught.value)
+
+
+def test_an_error_that_cannot_be_made_again_is_an_operator_error():
+    def f(inputs, outputs):
+        raise _Strict(1, "a")
+
+    with pytest.raises(OperatorError, match="_Strict") as caught:
+        run(f, [np.ones(2)], ["y"])
+    assert type(caught.value) is OperatorError and isinstance(caught.value.__cause__, _Strict)
 
 
 @pytest.mark.parametrize(

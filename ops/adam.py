@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,6 +35,9 @@ class Adam(Operator):
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-5
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 5 else "here"
 
     def check(self) -> None:
         for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -73,6 +73,9 @@ class _Split(JoinArguments):
     inputs = ("X", "split?")
     outputs = ("Y+",)
     split: tuple[int, ...] = ()
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
         # With the extents as an input, the shapes depend on data.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from netbuilder.ops.contexts import GradientContext, RunContext
@@ -54,6 +54,9 @@ class If(Operator):
     stateful = True
     then_net: NetDef | None = None
     else_net: NetDef | None = None
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 0 else "any"
 
     def check(self) -> None:
         if self.then_net is None:
@@ -144,6 +147,9 @@ class While(Operator):
     stateful = True
     loop_net: NetDef | None = None
     cond_net: NetDef | None = None
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 0 else "any"
 
     def check(self) -> None:
         if self.loop_net is None:

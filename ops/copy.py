@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -56,6 +56,9 @@ class CopyOnDeviceLike(_Copying):
 
     inputs = ("X", "like")
     outputs_beside = 1
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "any" if index == 1 else "here"
 
 
 @register

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -36,6 +36,11 @@ class Fill(Operator):
     extra_shape: tuple[int, ...] = ()
     input_as_shape: bool = False
     run_once: bool = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        if index > 0:
+            return "here"
+        return "host" if self.input_as_shape else "any"
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
         object.__setattr__(self, "dynamic", self.input_as_shape and n_in > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -72,6 +72,9 @@ class LearningRate(Operator):
     cosine_t_mult: float | None = None
     cosine_lr_shrink: float | None = None
     sub_policy_num_iters: tuple[int, ...] = ()
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
 
     def check(self) -> None:
         if self.base_lr is None:

@@ -140,6 +140,13 @@ class Operator:
     def check(self) -> None:
         """Raise ArgumentError if an argument is out of range; called once, by ``decode``."""
 
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        """Return where the plain kernel wants an input: on the operator's device (the default), or on the host.
+
+        Or wherever it lies: the kernel does not read it, or its shape alone.
+        """
+        return "here"
+
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Return the plain specs of the ``n_out`` outputs.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -194,6 +194,9 @@ class Python(Operator):
     grad_output_indices: tuple[int, ...] = ()
     grad_input_indices: tuple[int, ...] = ()
 
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
     def check(self) -> None:
         if not self.token:
             raise ArgumentError(
@@ -234,6 +237,9 @@ class PythonGradient(Operator):
     token: str = ""
     grad_output_indices: tuple[int, ...] = ()
     grad_input_indices: tuple[int, ...] = ()
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
 
 
 def _find(op: Any) -> _Functions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -90,6 +90,10 @@ def gaussian_fill(op: GaussianFill, ctx: RunContext, like: Any = None) -> tuple[
     return ((ctx.normal(op.target(ctx, like)) * op.std + op.mean).astype(np.float32),)
 
 
+def _bounds_on_host(op: Fill, index: int) -> Literal["here", "host", "any"]:
+    return "host" if index > 0 else Fill.input_place(op, index)
+
+
 def _check_range(op_type: str, low: float, high: float) -> None:
     if not low < high:
         raise ArgumentError(f"{op_type}: min must be below max, got min={low}, max={high}")
@@ -102,6 +106,7 @@ class UniformFill(Fill):
 
     inputs = ("shape?", "min?", "max?")
     stateful = True
+    input_place = _bounds_on_host
     min: float = 0.0
     max: float = 1.0
 
@@ -118,6 +123,7 @@ class UniformIntFill(Fill):
 
     inputs = ("shape?", "min?", "max?")
     dtype_made = np.dtype(np.int32)
+    input_place = _bounds_on_host
     stateful = True
     min: int = 0
     max: int = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -39,6 +39,9 @@ class Range(_Counting):
 
     inputs = ("first", "second?", "step?")
 
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
 
 @kernel(Range)
 def range_(op: Range, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
@@ -66,6 +69,9 @@ class LengthsRangeFill(_Counting):
 
     inputs = ("lengths",)
 
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
 
 @kernel(LengthsRangeFill)
 def lengths_range_fill(op: LengthsRangeFill, ctx: RunContext, lengths: Any) -> tuple[Any, ...]:
@@ -82,6 +88,9 @@ class OneHot(_Counting):
     """Y[i] = a row of zeros (float32) with 1 at indices[i]; the second input, of one element, is the rows' length."""
 
     inputs = ("indices", "index_size")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
 
 
 @kernel(OneHot)

@@ -35,7 +35,7 @@ def add_rows(xp: Any, table: Array, indices: Array, values: Array) -> None:
     width = math.prod(table.shape[1:])
     values = values.reshape(flat.size, width)
     if xp is not np or width == 1:
-        xp.add.at(table.reshape(table.shape[0], width), flat, values)
+        _add_at(xp, table.reshape(table.shape[0], width), flat, values)
         return
     # NumPy's add.at takes twice as long for wide rows (1024 rows of 64, NumPy 2), far longer before NumPy 1.25.
     order = np.argsort(flat, kind="stable")
@@ -46,3 +46,16 @@ def add_rows(xp: Any, table: Array, indices: Array, values: Array) -> None:
         matrix[flat] += values
     else:
         matrix[rows[starts]] += np.add.reduceat(values[order], starts, axis=0)
+
+
+def _add_at(xp: Any, matrix: Array, rows: Array, values: Array) -> None:
+    """``xp.add.at`` for every type: CuPy's has no integers below 32 bits, and only lately those of 64 with a sign."""
+    kind, size = matrix.dtype.kind, matrix.dtype.itemsize
+    if xp is np or kind == "f" or size == 4:
+        xp.add.at(matrix, rows, values)
+    elif size == 8:  # the bits of a sum are the same with a sign and without
+        xp.add.at(matrix.view("uint64"), rows, values.view("uint64"))
+    else:
+        wide = matrix.astype(f"{kind}4")
+        xp.add.at(wide, rows, values.astype(f"{kind}4"))
+        matrix[...] = wide

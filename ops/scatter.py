@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -40,6 +40,9 @@ class ScatterWeightedSum(Operator):
     inputs: ClassVar[tuple[str, ...]] = ("X", "w0", "indices", "X1", "w1", "more*")
     outputs: ClassVar[tuple[str, ...]] = ("Y",)
     must_inplace = ((0, 0),)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
 
     def check(self) -> None:
         if self.n_in % 2 == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.operator import Operator, TensorSpec, require
@@ -80,6 +80,9 @@ class Slice(_Box):
     inputs = ("X", "starts?", "ends?")
     outputs = ("Y",)
 
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index > 0 else "here"
+
     def infer(self, x: TensorSpec, *bounds: TensorSpec) -> tuple[TensorSpec, ...]:
         if bounds:
             raise ShapeError("Slice: with starts and ends as inputs the shape is known only when the net runs")
@@ -107,6 +110,11 @@ class SliceGradient(_Box):
     inputs = ("X", "starts_or_dY", "ends?", "dY?")
     outputs = ("dX",)
     fixed_inputs = 2
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        if index == 0:
+            return "any"
+        return "here" if index == self.n_in - 1 else "host"
 
     def infer(self, x: TensorSpec, *rest: TensorSpec) -> tuple[TensorSpec, ...]:
         if len(rest) == 1:

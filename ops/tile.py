@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.operator import Operator, TensorSpec, require
@@ -19,6 +19,9 @@ __all__ = ["Tile", "TileGradient"]
 class _Tiling(Operator):
     tiles: int = 1
     axis: int = 0
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index > 0 else "here"
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
         object.__setattr__(self, "dynamic", n_in > 1)

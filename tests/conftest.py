@@ -40,6 +40,29 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason=f"needs CuPy and {least} NVIDIA GPU(s), found {gpu_count()}"))
 
 
+def _on_both(least, mark):
+    """Return a fixture: so many GPUs, in one test real ones, in another doubles of them, whose record is the value."""
+
+    @pytest.fixture(params=["double", pytest.param("real", marks=mark)])
+    def some_gpus(request):
+        if request.param == "real":
+            if gpu_count() < least:
+                pytest.skip(f"needs {least} NVIDIA GPUs, found {gpu_count()}")
+            yield None
+            return
+        from cupy_double import gpus
+
+        with gpus(least) as machine:
+            yield machine
+
+    return some_gpus
+
+
+one_gpu = _on_both(1, pytest.mark.gpu)
+two_gpus = _on_both(2, pytest.mark.multi_gpu)
+four_gpus = _on_both(4, pytest.mark.multi_gpu)
+
+
 @pytest.fixture(autouse=True)
 def _numpy_in_examples(doctest_namespace):
     doctest_namespace["np"] = np

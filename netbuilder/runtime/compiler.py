@@ -213,6 +213,13 @@ def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Valu
     return steps.made
 
 
+def _wanted_at(node: Node, index: int) -> Location:
+    """Return where the kernel of a node wants an input."""
+    own = node.first.location
+    place = "here" if own == HOST else node.first.op.input_place(index)
+    return own if place == "here" else HOST if place == "host" else node.inputs[index].location
+
+
 class _Steps:
     """The steps so far; puts a copy before a step wherever it wants a value in another layout or place."""
 
@@ -221,10 +228,9 @@ class _Steps:
         self._values = values
 
     def add(self, node: Node, prepared: Prepared, lane: int, ctx: NodeContext) -> None:
-        location = node.first.location
         ins = [
-            None if wanted is None else self._in_form(value, wanted, location, node, lane, ctx)
-            for value, wanted in zip(node.inputs, prepared.inputs)
+            None if wanted is None else self._in_form(value, wanted, _wanted_at(node, i), node, lane, ctx)
+            for i, (value, wanted) in enumerate(zip(node.inputs, prepared.inputs))
         ]
         step = Step(node, prepared, ins, [*node.outputs], lane, prepared.name)
         for j, value in enumerate(node.outputs):

@@ -234,7 +234,7 @@ class RuntimeNet:
             kernel = plain_kernel(instruction.op_def.type, instruction.device[0])
             if kernel is None:
                 raise NetError(f"operator {instruction.op_def.type!r} has no plain kernel")
-            inputs = [self._value(name, instruction) for name in instruction.inputs]
+            inputs = [self._value(name, i, instruction) for i, name in enumerate(instruction.inputs)]
             with np.errstate(all="ignore"), gpu(instruction.device[1]) if context.is_gpu else nullcontext():
                 results = kernel(instruction.op, context, *inputs)
             for name, result in zip(instruction.outputs, results):
@@ -246,15 +246,14 @@ class RuntimeNet:
         except Exception as error:
             raise located(describe(self.name, instruction), error) from error
 
-    def _value(self, name: str, instruction: Instruction) -> Any:
+    def _value(self, name: str, index: int, instruction: Instruction) -> Any:
         blob = self.find_blob(name)
         if blob is None or (blob.spec is None and blob.buffer is None):
             raise BlobError(f"input blob {name!r} holds no value; feed it, or run the net that makes it, first")
         if blob.spec is None or blob.spec.dtype == STRING:
             return blob.buffer
-        if blob.location != instruction.location:
-            return blob.at(instruction.location)
-        return blob.plain()
+        place = instruction.op.input_place(index)
+        return blob.plain() if place == "any" else blob.at(HOST if place == "host" else instruction.location)
 
 
 def _replica_prefixes(net: NetDef) -> list[str]:

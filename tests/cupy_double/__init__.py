@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from cupy_double.array import PerformanceWarning, Undefined
 from cupy_double.machine import HOST, CUDARuntimeError, Launch, Machine, Race, Transfer
 from cupy_double.module import API, CupyDouble
+from cupy_double.ndarray import PerformanceWarning, Undefined
 from netbuilder.ops.engines import arrays, gpu, peers
 
 __all__ = [
@@ -31,7 +31,21 @@ __all__ = [
     "Transfer",
     "Undefined",
     "gpus",
+    "using",
 ]
+
+
+@contextmanager
+def using(cupy: CupyDouble) -> Iterator[Machine]:
+    """Let netbuilder take a double for CuPy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrays, "_cupy", lambda: cupy)
+        patch.setattr(gpu, "_made", {})
+        peers.can_access_peer.cache_clear()
+        try:
+            yield cupy.machine
+        finally:
+            peers.can_access_peer.cache_clear()
 
 
 @contextmanager
@@ -41,14 +55,7 @@ def gpus(devices: int, *, access: bool = True) -> Iterator[Machine]:
     Args:
         access: whether the GPUs can read each other's memory.
     """
-    cupy = CupyDouble(devices, peers=access)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrays, "_cupy", lambda: cupy)
-        patch.setattr(gpu, "_made", {})
-        peers.can_access_peer.cache_clear()
-        try:
-            yield cupy.machine
-        finally:
-            peers.can_access_peer.cache_clear()
+    with using(CupyDouble(devices, peers=access)) as machine:
+        yield machine
     gc.collect()
-    assert cupy.machine.faults == []
+    assert machine.faults == []

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cupy_double.array import MemoryPointer, PerformanceWarning, check_dtype, is_scalar, make_ndarray
 from cupy_double.machine import HOST, CUDARuntimeError, Machine
+from cupy_double.ndarray import MemoryPointer, PerformanceWarning, check_dtype, is_scalar, make_ndarray
 
 __all__ = ["API", "CupyDouble"]
 
@@ -71,7 +71,7 @@ class CupyDouble:
         if name in API["functions"]:
             return _Function(self, name)
         if name in API["others"]:
-            value = getattr(np, name)
+            value = getattr(np, name, self)
             if isinstance(value, (float, type, type(None))):  # numbers, element types, newaxis
                 return value
             raise NotImplementedError(f"the double has no cupy.{name}")
@@ -248,6 +248,8 @@ class _UFunc:
             raise TypeError(f"Unsupported type {type(out)}")
         given, arrays = self._cupy.values(args)
         self._check_types(given)
+        if dtype is not None:
+            check_dtype(dtype)
         options: dict[str, Any] = {"casting": casting} if dtype is None else {"casting": casting, "dtype": dtype}
         with np.errstate(all="ignore"):
             if out is None:

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import strategies as st
 
 import golden_data
-from checks import DEVICES
+from checks import CPU, DEVICES, GPU
 from netbuilder.data import DBReader, tensor_to_proto, write_minidb
 from netbuilder.ops.db_input import CreateDB, TensorProtosDBInput
 from netbuilder.ops.operator import STRING, TensorSpec
-from netbuilder.proto import ArgumentError, NetDef, NetError, ParseError, ShapeError, TensorProtos
-from netbuilder.proto.arguments import make_op
+from netbuilder.proto import PROTO_CUDA, ArgumentError, NetDef, NetError, ParseError, ShapeError, TensorProtos
+from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from suite import OperatorSuite, refusal
 
@@ -31,11 +31,14 @@ def letters(tmp_path):
     return path
 
 
-def run(path, outputs, times=1, *, workspace=None, reader=None, **args):
+def run(path, outputs, times=1, *, workspace=None, reader=None, device=CPU, **args):
     """Return the outputs of so many runs of a net that reads a database."""
     workspace = workspace or Workspace()
     workspace.run_operator_once(make_op("CreateDB", [], ["reader"], db=str(path), db_type="minidb", **(reader or {})))
-    workspace.create_net(NetDef(name="read", op=[make_op("TensorProtosDBInput", ["reader"], outputs, **args)]))
+    read = make_op("TensorProtosDBInput", ["reader"], outputs, **args)
+    if device == GPU:
+        read.device_option.CopyFrom(make_device_option(PROTO_CUDA, 0))
+    workspace.create_net(NetDef(name="read", op=[read]))
     got = []
     for _ in range(times):
         workspace.run_net("read")
@@ -51,8 +54,7 @@ class TestCreateDB(OperatorSuite):
     def draw(self, data):
         return CreateDB(db=str(IMAGES / "float_images.minidb"), db_type="minidb"), []
 
-    @pytest.mark.parametrize("device", DEVICES)
-    def test_forward(self, device, letters):
+    def test_forward(self, letters):
         workspace = Workspace()
         workspace.run_operator_once(make_op("CreateDB", [], ["reader"], db=str(letters), db_type="minidb"))
         reader = workspace.fetch("reader")
@@ -76,7 +78,8 @@ class TestTensorProtosDBInput(OperatorSuite):
         expected = np.load(IMAGES / "expected.npz")
         sizes = {key.split("/")[1] for key in expected if key.startswith(name)}
         for size in sizes:
-            batches = run(IMAGES / f"{name}.minidb", ["data", "label"], 5, batch_size=int(size[len("batch_size") :]))
+            count = int(size[len("batch_size") :])
+            batches = run(IMAGES / f"{name}.minidb", ["data", "label"], 5, device=device, batch_size=count)
             runs = sorted({key.split("/")[2] for key in expected if key.startswith(f"{name}/{size}/")})
             assert len(runs) == 5
             for k, (data, label) in zip(runs, batches):

@@ -11,8 +11,8 @@ from golden_data import Case, cases, mismatch
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.operator import Operator, decode, spec_of
 from netbuilder.ops.registry import find, is_registered
-from netbuilder.proto import OperatorDef
-from netbuilder.proto.arguments import arguments
+from netbuilder.proto import PROTO_CUDA, OperatorDef
+from netbuilder.proto.arguments import arguments, make_device_option
 from netbuilder.runtime import Workspace
 
 # Caffe2 has golden cases of operators that overwrite what their gradient reads.
@@ -124,6 +124,18 @@ def test_stored_gradient_operators_in_a_workspace(case, engines):
     _compare_gradient(case, found)
 
 
+@pytest.mark.parametrize("op_type", sorted({case.op for case in READY}))
+def test_on_a_gpu(op_type, one_gpu):
+    """All cases of an operator, and their gradients, with the operators on a GPU and what they read on the host."""
+    for case in READY:
+        if case.op != op_type:
+            continue
+        _compare(case, _in_workspace(case.inputs, _on_gpu([case.operator]), case.outputs, None), case.outputs)
+        if case.has_gradient:
+            ops = _on_gpu(case.gradient_ops)
+            _compare_gradient(case, _in_workspace(_before_gradient(case), ops, case.gradient_blobs, None))
+
+
 @pytest.mark.parametrize("case", [c for c in READY if c.gradient_refused], ids=str)
 def test_refused_gradients_are_refused_or_right(case):
     """Where Caffe2 refused a gradient that was asked for, there is none, or one that runs."""
@@ -151,6 +163,13 @@ def _in_workspace(blobs, ops, wanted, engines):
     for op in ops:
         workspace.run_operator_once(op)
     return {name: workspace.fetch(name) for name in wanted}
+
+
+def _on_gpu(ops):
+    placed = [OperatorDef.FromString(op.SerializeToString()) for op in ops]
+    for op in placed:
+        op.device_option.CopyFrom(make_device_option(PROTO_CUDA, 0))
+    return placed
 
 
 def _described(op: OperatorDef) -> tuple:

@@ -1,9 +1,10 @@
-"""Passes: nets in, nets out. Reductions over devices, device checks, extraction of predictors."""
+"""Passes: nets in, nets out. Reductions over devices, device checks, predictors: extraction, folding."""
 
 from netbuilder.passes.blob_devices import blob_devices
 from netbuilder.passes.device_check import DeviceFault, check_devices, device_faults
 from netbuilder.passes.devices import Devices
 from netbuilder.passes.extract_predictor import ExtractPredictorNet, extract_predictor, parameter_sources
+from netbuilder.passes.fold_batch_norm import fold_batch_norm
 from netbuilder.passes.reductions import allreduce, broadcast, gather_sparse, nccl_allreduce, nccl_broadcast
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "check_devices",
     "device_faults",
     "extract_predictor",
+    "fold_batch_norm",
     "gather_sparse",
     "nccl_allreduce",
     "nccl_broadcast",

@@ -55,7 +55,10 @@ class Blob:
     the operator away.
     """
 
-    __slots__ = ("_buffers", "_generation", "buffer", "lazy", "location", "name", "owner", "spec")
+    __slots__ = (
+        "_buffers", "_generation", "buffer", "hidden_by", "lazy", "location", "name", "owner", "spec", "watched",
+        "writes",
+    )  # fmt: skip
 
     def __init__(self, name: str, generation: Generation) -> None:
         self.name = name
@@ -64,6 +67,9 @@ class Blob:
         self.location: Location = HOST
         self.lazy: Callable[[], Any] | None = None
         self.owner: object = None  # the net that chose the layout
+        self.hidden_by = ""  # the net that has made the value last, and does not keep it
+        self.writes = 0  # how often the value was set, or may have been, since somebody watches
+        self.watched = False  # plans hold copies of the value
         self._buffers: dict[Key, Any] = {}
         self._generation = generation
 
@@ -88,7 +94,39 @@ class Blob:
             spec = TensorSpec(spec.shape, spec.dtype, spec.layout)
         if buffer is not self.buffer or spec != self.spec or lazy is not self.lazy:
             self._generation.number += 1
-        self.buffer, self.spec, self.location, self.lazy = buffer, spec, location, lazy
+        self.buffer, self.spec, self.location, self.lazy, self.hidden_by = buffer, spec, location, lazy, ""
+
+    def hide(self, net: str) -> None:
+        """Forget the value: the net of this name makes it, and keeps it to itself."""
+        if self.hidden_by != net:
+            self._generation.number += 1
+        self.buffer, self.spec, self.location, self.lazy, self.hidden_by = None, None, HOST, None, net
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no value."""
+        return self.spec is None and self.buffer is None
+
+    def why_empty(self) -> str:
+        """Say why there is no value, and what to do about it."""
+        if self.hidden_by:
+            return (
+                f"is not observable in net {self.hidden_by!r}, which makes it and does not keep it; create the net "
+                f"with observable=[{self.name!r}], or with observable=None to keep every blob"
+            )
+        return "holds no value; feed it, or run the net that makes it, first"
+
+    def watch(self) -> None:
+        """Have plans looked at again whenever the value may have changed: they hold copies of it."""
+        if not self.watched:
+            self.watched = True
+            self._generation.number += 1
+
+    def touch(self) -> None:
+        """Note that the value may have changed."""
+        self.writes += 1
+        if self.watched:
+            self._generation.number += 1
 
     def _written(self) -> None:
         if self.lazy is not None:
@@ -101,13 +139,14 @@ class Blob:
         A blob that has the same shape and type already keeps its buffer, its place and its layout; not so a layout
         that rounds.
         """
+        self.touch()
         if isinstance(value, (str, bytes)):
             value = np.array(value.encode() if isinstance(value, str) else value, object)
         if not _is_array(value):
             self._written()
             if value is not self.buffer or self.spec is not None:
                 self._generation.number += 1
-            self.buffer, self.spec, self.location = value, None, HOST
+            self.buffer, self.spec, self.location, self.hidden_by = value, None, HOST, ""
             return
         if value.dtype.kind in "SU" or value.dtype == STRING and any(isinstance(item, str) for item in value.flat):
             value = _as_bytes(value)
@@ -160,6 +199,7 @@ class Blob:
                 copy_into(self.buffer, value)
             else:
                 convert(np.ascontiguousarray(value), self.spec.plain, self.spec, _EDGE, self.buffer)
+            self.touch()
             self._written()
 
     def plain(self) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from netbuilder.ops.engines.layouts import new_buffer, prepare_reorder
 from netbuilder.runtime.blob import Blob, EdgeContext
 from netbuilder.runtime.compiler import Compilation
+from netbuilder.runtime.reuse import place
 from netbuilder.runtime.values import Step, Value
 
 __all__ = ["Output", "assign_buffers", "needs_detour"]
@@ -24,7 +25,7 @@ class Output:
 
 
 def assign_buffers(
-    plan: Compilation, make_blob: Callable[[str], Blob], may_relayout: Callable[[Blob], bool]
+    plan: Compilation, make_blob: Callable[[str], Blob], may_relayout: Callable[[Blob], bool], *, reuse: bool = False
 ) -> tuple[list[Output], dict[str, Any]]:
     """Give every value of a plan its buffer.
 
@@ -32,6 +33,9 @@ def assign_buffers(
     another layout (an update in the layout of the gradient), the blob changes its layout for good, if nobody else
     has chosen one before: the layouts asked for are returned, and the plan is to be compiled again with them. Where
     the blob cannot change, a step that copies the value back is added.
+
+    Args:
+        reuse: whether values that are not observable may share memory.
 
     Returns:
         The blobs written, and the layouts wanted by name (then no buffer is set).
@@ -60,7 +64,7 @@ def assign_buffers(
             first.buffer = first.blob.buffer
             if final is not first and _same_kind(first, final) and first.spec != final.spec:
                 final = last = _restored(plan, first, final)
-        if final.blob is None:
+        if final.blob is None and name not in plan.hidden:
             assert final.spec is not None
             blob = first.blob or make_blob(name)
             final.buffer = blob.buffer_for(final.spec, final.location)
@@ -68,10 +72,13 @@ def assign_buffers(
         for value in reversed(chain):
             if value.shares is not None and value.shares.buffer is None and value.shares.blob is None:
                 value.shares.buffer = value.buffer
-    for value in plan.values:
-        if value.buffer is None and (value.producer is not None or _is_copy(value)):
+    rest = [value for value in plan.values if value.buffer is None and value.producer is not None]
+    for value in rest:
+        if value.constant is not None:
             assert value.spec is not None
             value.buffer = new_buffer(value.spec, value.location)
+    late = {id(value) for lazy in plan.values for value in lazy.lazy_reads}
+    place([value for value in rest if value.buffer is None], plan.steps, reuse=reuse, apart=late)
     return outputs, {}
 
 

@@ -19,7 +19,7 @@ from netbuilder.ops.engines.layouts import HOST, Location, prepare_reorder
 from netbuilder.ops.operator import STRING, TensorSpec
 from netbuilder.ops.registry import plain_kernel, prepared_kernels
 from netbuilder.proto import BlobError, NetError
-from netbuilder.runtime.blob import Blob
+from netbuilder.runtime.blob import Blob, Generation
 from netbuilder.runtime.fusion import fuse
 from netbuilder.runtime.node_context import NodeContext
 from netbuilder.runtime.plain import plain_prepared, transfer
@@ -27,7 +27,7 @@ from netbuilder.runtime.program import Instruction, describe, located
 from netbuilder.runtime.run_context import KernelContext
 from netbuilder.runtime.values import Node, Step, Value
 
-__all__ = ["Compilation", "Runner", "Setting", "compile_steps", "default_threads"]
+__all__ = ["Compilation", "Runner", "Setting", "compile_steps", "default_threads", "missing"]
 
 
 def default_threads() -> int:
@@ -48,6 +48,8 @@ class Setting:
         threads: threads over all lanes.
         fuse: whether neighbours may become one kernel.
         precision: how activations may be kept in memory (see ``ops.precision``).
+        reuse: whether values that nobody can see may share memory.
+        constants: blobs that do not change from run to run: reorders of them are made once.
     """
 
     engines: tuple[str, ...] | None = None
@@ -55,6 +57,8 @@ class Setting:
     threads: int = 1
     fuse: bool = True
     precision: str = "float32"
+    reuse: bool = False
+    constants: frozenset[str] = frozenset()
 
     @property
     def lane_threads(self) -> int:
@@ -66,13 +70,19 @@ class Setting:
 
 @dataclass(slots=True)
 class Compilation:
-    """What the compiler hands to the buffer phase."""
+    """What the compiler hands to the buffer phase.
+
+    ``once`` are the copies of constants, which are made when the plan is; ``hidden`` the blobs that the plan makes and
+    that are not observable.
+    """
 
     end: int
     steps: list[Step]
+    once: list[Step]
     values: list[Value]
     last: dict[str, Value]
     externals: dict[str, Value]
+    hidden: frozenset[str]
 
 
 class Runner(Protocol):
@@ -87,6 +97,9 @@ class Runner(Protocol):
     def kernel_context(self, instruction: Instruction) -> KernelContext:
         """What the kernels of an operator are given."""
 
+    def hides(self, name: str, start: int, end: int) -> bool:
+        """Whether nobody but the operators from ``start`` to before ``end`` may see a blob that they make."""
+
 
 def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | None:
     """Compile the longest static run of operators from ``start``; None if the first is not static."""
@@ -98,17 +111,25 @@ def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | No
     if end == start:
         return None
     nodes, last, externals, values = _values(net, start, end, specs)
+    for name in setting.constants.intersection(externals):
+        externals[name].constant = externals[name].blob
+    hidden = frozenset(name for name in last if name not in externals and net.hides(name, start, end))
     if setting.fuse and setting.allows("ONEDNN") and onednn.available():
-        nodes = fuse(nodes, last)
+        nodes = fuse(nodes, last, hidden)
     steps = _kernels(net, nodes, setting, values)
-    return Compilation(end, steps, values, last, externals)
+    return Compilation(end, steps.made, steps.once, values, last, externals, hidden)
+
+
+def missing(name: str, blob: Blob | None) -> BlobError:
+    """Return the error that an operator reads a blob without a value."""
+    why = (blob or Blob(name, Generation())).why_empty()
+    return BlobError(f"input blob {name!r} {why}")
 
 
 def _blob(net: Runner, name: str, instruction: Instruction) -> Blob:
     blob = net.find_blob(name)
-    if blob is None or (blob.spec is None and blob.buffer is None):
-        error = BlobError(f"input blob {name!r} holds no value; feed it, or run the net that makes it, first")
-        raise located(describe(net.name, instruction), error)
+    if blob is None or blob.is_empty:
+        raise located(describe(net.name, instruction), missing(name, blob))
     return blob
 
 
@@ -192,7 +213,7 @@ def _places(instruction: Instruction, inputs: Sequence[Value]) -> list[Location]
     return [inputs[op.outputs_beside].location] * count
 
 
-def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Value]) -> list[Step]:
+def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Value]) -> _Steps:
     steps = _Steps(values)
     lane_of = _Lanes(setting.lanes)
     waiting = deque(nodes)
@@ -210,7 +231,7 @@ def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Valu
             steps.add(node, prepared, lane, ctx)
         except Exception as error:
             raise located(describe(net.name, instruction), error) from error
-    return steps.made
+    return steps
 
 
 def _wanted_at(node: Node, index: int) -> Location:
@@ -221,10 +242,14 @@ def _wanted_at(node: Node, index: int) -> Location:
 
 
 class _Steps:
-    """The steps so far; puts a copy before a step wherever it wants a value in another layout or place."""
+    """The steps so far; puts a copy before a step wherever it wants a value in another layout or place.
+
+    Copies of constants are kept in ``once``, apart from the steps of each run.
+    """
 
     def __init__(self, values: list[Value]) -> None:
         self.made: list[Step] = []
+        self.once: list[Step] = []
         self._values = values
 
     def add(self, node: Node, prepared: Prepared, lane: int, ctx: NodeContext) -> None:
@@ -269,12 +294,12 @@ class _Steps:
             else:
                 prepared, what = prepare_reorder(ctx, value.spec, wanted), "reorder"
             copy = Value(value.name, value.version, wanted, None, location)
-            copy.published = value.published
+            copy.published, copy.constant = value.published, value.constant
             step = Step(node, prepared, [value], [copy], lane, what)
             copy.producer = step
             value.copies[key] = copy
             self._values.append(copy)
-            self.made.append(step)
+            (self.made if copy.constant is None else self.once).append(step)
         return copy
 
 

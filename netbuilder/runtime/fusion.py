@@ -1,16 +1,22 @@
 """Fusion: neighbours that become one kernel where nobody can see the value between them.
 
-A value can be seen if it is the last version of its name. Two kinds of neighbours are joined:
+A value can be seen if it is the last version of its name and the name is observable. These neighbours are joined:
 
-- an activation in place behind the operator that made its input (``SpatialBN`` and ``Relu``): the value between
-  them is overwritten, so no one misses it;
-- ``ReluGradient`` in place before ``SpatialBNGradient``: the value between is the last version of its name, but it
+- an activation behind the operator that made its input (``SpatialBN`` and ``Relu``), where the value between them is
+  overwritten or not observable, so no one misses it;
+- a ``Conv``, the ``Sum`` of what it makes with a value that was there before, and the ``Relu`` behind that;
+- ``ReluGradient`` in place before ``SpatialBNGradient``: where the value between is the last version of its name, it
   can be computed from what both read; the blob gets that computation, and a fetch runs it.
+
+A ``Dropout`` in test mode vanishes: who reads its output reads its input.
+
+A joined operator stands where the first of its parts stood, so the last part writes earlier than before. That is safe
+for the first version of a name, and for the next version of a name that only the parts read in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,101 +36,191 @@ __all__ = ["fuse"]
 
 Maker = Callable[..., Prepared | None]
 
-# Operator in front of a Relu -> the maker of the joint kernel, given the operator in front and its inputs.
-_WITH_RELU: dict[str, Maker] = {
-    "SpatialBN": fused_bn_relu,
-    "Sum": fused_sum_relu,
-    "FC": fused_fc_relu,
-    "Conv": lambda op, ctx, *specs: fused_conv(op, ctx, specs, relu=True),
+# Operators in front of a Relu -> the maker of the joint kernel, given the first operator and the inputs.
+_WITH_RELU: dict[tuple[str, ...], Maker] = {
+    ("SpatialBN",): fused_bn_relu,
+    ("Sum",): fused_sum_relu,
+    ("FC",): fused_fc_relu,
+    ("Conv",): lambda op, ctx, *specs: fused_conv(op, ctx, specs, relu=True),
+    ("Conv", "Sum"): lambda op, ctx, *specs: fused_conv(op, ctx, specs[:-1], relu=True, add=specs[-1]),
 }
 
 
-def fuse(nodes: list[Node], last: dict[str, Value]) -> list[Node]:
+def _conv_sum(op: Any, ctx: Any, *specs: Any) -> Prepared | None:
+    return fused_conv(op, ctx, specs[:-1], add=specs[-1])
+
+
+def fuse(nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str] = ()) -> list[Node]:
     """Return the nodes of a plan with neighbours joined where a kernel for both exists.
 
     Args:
-        nodes: operators over values, in order.
+        nodes: operators over values, in order; the inputs of those behind one that vanishes are changed.
         last: the last version of each name, which stays observable.
+        hidden: names of which no version is observable.
     """
-    producer = {id(value): node for node in nodes for value in node.outputs}
-    reader: dict[int, Node] = {}
+    fusion = _Fusion(nodes, last, hidden)
     for node in nodes:
-        for value in node.inputs:
-            reader[id(value)] = node
-    joined: dict[int, Node] = {}  # the node that takes the place of another, by identity of the latter
-    dropped: set[int] = set()
-    for node in nodes:
+        fusion.visit(node)
+    return fusion.result()
+
+
+class _Fusion:
+    """The nodes while they are being joined: who makes and who reads each value by now."""
+
+    def __init__(self, nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str]) -> None:
+        self._last, self._hidden = last, hidden
+        self._at: list[Node | None] = list(nodes)
+        self._place = {id(node): i for i, node in enumerate(nodes)}
+        self._origin = {id(value): node for node in nodes for value in node.outputs}
+        self._maker = dict(self._origin)
+        self._readers: dict[int, list[int]] = {}  # value -> places of the nodes that read it
+        for i, node in enumerate(nodes):
+            for value in node.inputs:
+                self._readers.setdefault(id(value), []).append(i)
+        self._instead: dict[int, Value] = {}  # value -> the one that is read in its place
+
+    def result(self) -> list[Node]:
+        return [node for node in self._at if node is not None]
+
+    def visit(self, node: Node) -> None:
+        """Join a node with those in front of it, if it can be."""
+        if self._instead:
+            node.inputs = [self._instead.get(id(value), value) for value in node.inputs]
         if node.first.location != HOST:
-            continue
+            return
         kind = node.first.op_def.type
         if kind == "Relu":
-            _join_relu(node, producer, last, joined, dropped)
+            self._join_relu(node)
+        elif kind == "Sum":
+            self._join_sum(node)
+        elif kind == "Dropout":
+            self._drop(node)
         elif kind == "ReluGradient":
-            _join_relu_gradient(node, producer, reader, last, joined, dropped)
-    return [joined.get(id(node), node) for node in nodes if id(node) not in dropped]
+            self._join_relu_gradient(node)
 
+    def _seen(self, value: Value) -> bool:
+        return self._last[value.name] is value and value.name not in self._hidden
 
-def _join_relu(
-    relu: Node, producer: dict[int, Node], last: dict[str, Value], joined: dict[int, Node], dropped: set[int]
-) -> None:
-    between, after = relu.inputs[0], relu.outputs[0]
-    source = producer.get(id(between))
-    if source is None or between.readers != 1 or between.name != after.name or last[between.name] is between:
-        return
-    front = source.first
-    make = _WITH_RELU.get(front.op_def.type)
-    if make is None or source.outputs[0] is not between or front.device != relu.first.device:
-        return
-    if any(value.name == between.name for value in source.inputs):
-        return  # the operator in front works in place itself
-    if front.op_def.type == "Sum" and len(source.inputs) != 2:
-        return
+    def _before(self, back: Node, between: Value) -> Node | None:
+        """Return the node that makes ``between`` if ``back`` can be joined to it as far as values are concerned."""
+        front = self._maker.get(id(between))
+        if front is None or between.readers != 1 or self._seen(between) or front.outputs[0] is not between:
+            return None
+        if front.first.device != back.first.device:
+            return None
+        if any(value.name == between.name for value in front.inputs):
+            return None  # the operator in front works in place itself
+        return front
 
-    def maker(ctx: Any, *specs: Any) -> Prepared | None:
-        return make(front.op, ctx, *specs)
+    def _may_move_up(self, back: Node, *passed: Value) -> bool:
+        """Whether a node may write earlier, if nothing but the node itself reads ``passed`` in between."""
+        after = back.outputs[0]
+        return after.version == 0 or any(after.name == value.name for value in passed)
 
-    outputs = [after, *source.outputs[1:]]
-    node = Node([front, relu.first], source.inputs, outputs, maker, originals=[source, relu])
-    joined[id(source)] = node
-    dropped.add(id(relu))
+    def _join(self, front: Node, back: Node, others: Sequence[Value], make: Maker) -> None:
+        """Put one node in the place of ``front`` that does the work of both; ``back`` goes.
 
+        Args:
+            others: what ``back`` reads besides what ``front`` makes.
+            make: of the joint kernel, see ``_WITH_RELU``.
+        """
+        op = front.first.op
 
-def _join_relu_gradient(
-    relu: Node,
-    producer: dict[int, Node],
-    reader: dict[int, Node],
-    last: dict[str, Value],
-    joined: dict[int, Node],
-    dropped: set[int],
-) -> None:
-    y, before = relu.inputs
-    between = relu.outputs[0]
-    target = reader.get(id(between))
-    if target is None or between.readers != 1 or between.name != before.name or last[between.name] is not between:
-        return
-    front = target.first
-    if front.op_def.type != "SpatialBNGradient" or target.inputs[2] is not between or front.device != relu.first.device:
-        return
-    forward = producer.get(id(y))
-    normalised = producer.get(id(target.inputs[3]))
-    if forward is None or forward.first.op_def.type != "Relu" or producer.get(id(forward.inputs[0])) is not normalised:
-        return
-    if before.version == 0 and before.blob is not None:
-        return  # fed from outside: nothing of ours may change what the blob holds
+        def maker(ctx: Any, *specs: Any) -> Prepared | None:
+            return make(op, ctx, *specs)
 
-    def maker(ctx: Any, *specs: Any) -> Prepared | None:
-        prepared = fused_bn_relu_gradient(front.op, ctx, *specs)
-        if prepared is not None:
-            between.lazy = _relu_gradient_of(relu, y, before)
-            between.lazy_from = before
-        return prepared
+        outputs = [back.outputs[0], *front.outputs[1:]]
+        inputs = [*front.inputs, *others]
+        node = Node([*front.parts, *back.parts], inputs, outputs, maker, originals=[front, back])
+        place, old = self._place[id(front)], self._place[id(back)]
+        self._at[place], self._at[old] = node, None
+        self._place[id(node)] = place
+        for value in outputs:
+            self._maker[id(value)] = node
+        for value in others:
+            self._readers[id(value)] = [place if i == old else i for i in self._readers[id(value)]]
 
-    x, scale, _, mean, deviation = target.inputs[:5]
-    node = Node(
-        [front, relu.first], [x, scale, before, mean, deviation], target.outputs, maker, originals=[relu, target]
-    )
-    joined[id(target)] = node
-    dropped.add(id(relu))
+    def _join_relu(self, relu: Node) -> None:
+        front = self._before(relu, relu.inputs[0])
+        if front is None or not self._may_move_up(relu, relu.inputs[0]):
+            return
+        kind = tuple(part.op_def.type for part in front.parts)
+        make = _WITH_RELU.get(kind)
+        if make is not None and (kind != ("Sum",) or len(front.inputs) == 2):
+            self._join(front, relu, (), make)
+
+    def _join_sum(self, total: Node) -> None:
+        """Join a Sum of two values to the Conv that makes the later one, if it may overwrite the other one."""
+        if len(total.inputs) != 2:
+            return
+        made = [self._maker.get(id(value)) for value in total.inputs]
+        if made[0] is None or made[1] is None or made[0] is made[1]:
+            return
+        later = 0 if self._place[id(made[0])] > self._place[id(made[1])] else 1
+        product, other = total.inputs[later], total.inputs[1 - later]
+        conv = self._before(total, product)
+        if conv is None or [part.op_def.type for part in conv.parts] != ["Conv"] or self._seen(other):
+            return
+        here, own = self._place[id(conv)], self._place[id(total)]
+        if other in conv.inputs or any(i >= here and i != own for i in self._readers[id(other)]):
+            return  # it is needed as it is, and would have to be copied
+        if self._may_move_up(total, product, other):
+            self._join(conv, total, [other], _conv_sum)
+
+    def _drop(self, dropout: Node) -> None:
+        """Let those that read the output of a Dropout in test mode read its input."""
+        x, y = dropout.inputs[0], dropout.outputs[0]
+        if not dropout.first.op.is_test or self._seen(y):  # type: ignore[attr-defined]
+            return
+        if any(mask.readers or self._seen(mask) for mask in dropout.outputs[1:]):
+            return
+        if x.name != y.name and self._last[x.name] is not x:
+            return  # it might be overwritten before it is read
+        own = self._place[id(dropout)]
+        places = self._readers.setdefault(id(x), [])
+        places[:] = [*(i for i in places if i != own), *self._readers.get(id(y), ())]
+        x.readers += y.readers - 1
+        self._instead[id(y)] = x
+        self._at[own] = None
+
+    def _join_relu_gradient(self, relu: Node) -> None:
+        y, before = relu.inputs
+        between = relu.outputs[0]
+        if between.readers != 1 or between.name != before.name or self._last[between.name] is not between:
+            return
+        own = self._place[id(relu)]
+        target = self._at[self._readers[id(between)][0]]
+        if target is None or target.first.op_def.type != "SpatialBNGradient" or target.inputs[2] is not between:
+            return
+        front = target.first
+        forward = self._origin.get(id(y))
+        normalised = self._origin.get(id(target.inputs[3]))
+        if front.device != relu.first.device or forward is None or forward.first.op_def.type != "Relu":
+            return
+        if self._origin.get(id(forward.inputs[0])) is not normalised:
+            return
+        seen = self._seen(between)
+        if seen and before.version == 0 and before.blob is not None:
+            return  # fed from outside: nothing of ours may change what the blob holds
+
+        def maker(ctx: Any, *specs: Any) -> Prepared | None:
+            prepared = fused_bn_relu_gradient(front.op, ctx, *specs)
+            if prepared is not None and seen:
+                between.lazy = _relu_gradient_of(relu, y, before)
+                between.lazy_from = before
+                between.lazy_reads = (y, before)
+            return prepared
+
+        x, scale, _, mean, deviation = (self._instead.get(id(value), value) for value in target.inputs[:5])
+        node = Node(
+            [front, relu.first], [x, scale, before, mean, deviation], target.outputs, maker, originals=[relu, target]
+        )
+        place = self._place[id(target)]
+        self._at[place], self._at[own] = node, None
+        self._place[id(node)] = place
+        for value in target.outputs:
+            self._maker[id(value)] = node
+        self._readers[id(before)] = [place if i == own else i for i in self._readers[id(before)]]
 
 
 def _relu_gradient_of(relu: Node, y: Value, dy: Value) -> Callable[[], Any]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
+from netbuilder.graph.blob import blob_name
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.ops.operator import STRING
 from netbuilder.ops.precision import PRECISION_ARGUMENT, PRECISIONS, check_precision
 from netbuilder.ops.registry import plain_kernel
-from netbuilder.proto import PROTO_CUDA, BlobError, NetDef, NetError
+from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime.blob import Blob
-from netbuilder.runtime.compiler import Setting
+from netbuilder.runtime.compiler import Setting, missing
+from netbuilder.runtime.observable import Observable, written_blobs
 from netbuilder.runtime.plan import Plan, make_plan
 from netbuilder.runtime.program import Instruction, describe, located, read_program
 from netbuilder.runtime.run_context import KernelContext
@@ -48,11 +50,17 @@ class RuntimeNet:
         engines: see ``Setting``; None: the workspace's.
         inner: the net is held by an operator: its inputs are not checked before it runs.
         fuse: whether the plan may join neighbours.
+        observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
+        reuse: whether values that are not observable may share memory.
+        constants: external inputs that seldom change, such as the parameters of a predictor: what a kernel wants in
+            another order is put into it once, and again when the blob gets another value. Those that the net writes
+            are not taken as constant.
         dtype: how activations are kept in memory between operators, "float32" or "bfloat16"; None: as the net's
             argument ``activation_dtype`` says, or float32.
 
     Raises:
         NetError: the net is wrong (see ``read_program``), or its type or ``dtype`` is unknown.
+        BlobError: the net has no blob of a name in ``observable``.
     """
 
     def __init__(
@@ -63,6 +71,9 @@ class RuntimeNet:
         engines: tuple[str, ...] | None = None,
         inner: bool = False,
         fuse: bool = True,
+        observable: str | Iterable[Any] | None = None,
+        reuse: bool = True,
+        constants: Iterable[Any] = (),
         dtype: str | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -83,7 +94,16 @@ class RuntimeNet:
             lanes = max(1, min(len(devices), self.proto.num_workers or len(devices), threads))
         asked = arguments(net).get(PRECISION_ARGUMENT, PRECISIONS[0]) if dtype is None else dtype
         precision = check_precision(asked, f"net {net.name!r}")
-        self.setting = Setting(engines if engines is not None else workspace.engines, lanes, threads, fuse, precision)
+        self._observable = Observable(self.proto, self.program, observable)
+        self.setting = Setting(
+            engines if engines is not None else workspace.engines,
+            lanes,
+            threads,
+            fuse,
+            precision,
+            reuse=reuse and not self._observable.everything,
+            constants=frozenset(map(blob_name, constants)).difference(written_blobs(self.proto)),
+        )
         self._plans: dict[int, list[Plan]] = {}
         self._current: dict[int, Plan | None] = {}
         self._dynamic: dict[int, int] = {}  # operators that run by themselves -> generation for which that is known
@@ -95,6 +115,9 @@ class RuntimeNet:
     def find_blob(self, name: str) -> Blob | None:
         blob: Blob | None = self.workspace.find(name)
         return blob
+
+    def hides(self, name: str, start: int, end: int) -> bool:
+        return self._observable.hides(name, start, end)
 
     def kernel_context(self, instruction: Instruction) -> KernelContext:
         context = self._contexts.get(instruction.index)
@@ -248,8 +271,8 @@ class RuntimeNet:
 
     def _value(self, name: str, index: int, instruction: Instruction) -> Any:
         blob = self.find_blob(name)
-        if blob is None or (blob.spec is None and blob.buffer is None):
-            raise BlobError(f"input blob {name!r} holds no value; feed it, or run the net that makes it, first")
+        if blob is None or blob.is_empty:
+            raise missing(name, blob)
         if blob.spec is None or blob.spec.dtype == STRING:
             return blob.buffer
         place = instruction.op.input_place(index)

@@ -40,6 +40,7 @@ class Plan:
         compilation: Compilation,
         outputs: Sequence[Output],
         setting: Setting,
+        make_blob: Callable[[str], Blob],
     ) -> None:
         self.end = compilation.end
         self.steps = compilation.steps
@@ -54,11 +55,18 @@ class Plan:
             spec = value.spec if blob.spec is not None else None
             self._inputs.append((blob, spec, blob.location, blob.buffer))  # type: ignore[arg-type]
         self._outputs = [(o.blob, (o.value.lazy_from or o.value), o.value.lazy) for o in outputs]
-        self._calls = _bind(net, self.steps, setting)
+        self._hidden = [make_blob(name) for name in compilation.hidden]
+        self._shown: list[Blob] = []  # blobs that this plan writes and others hold copies of
+        calls = _bind(net, [*compilation.once, *self.steps], setting)
+        count = len(compilation.once)
+        self._calls = calls[count:]
+        self._once = [_Once(step, call) for step, call in zip(compilation.once, calls[:count])]
         # Some of the library's primitives ask how many threads there are when they run.
         with_library = setting.allows("ONEDNN") and onednn.available()
         self._before = onednn.thread_setter(setting.lane_threads) if with_library else None
         self._lanes = self._dealt(self._calls, LaneProgram) if setting.lanes > 1 else None
+        for once in self._once:
+            once.blob.watch()
 
     def _dealt(self, calls: Sequence[Call], program: Callable[..., LaneProgram]) -> LaneProgram:
         lanes = [step.lane for step in self.steps]
@@ -90,7 +98,7 @@ class Plan:
         return True
 
     def take_over(self) -> bool:
-        """Bind the blobs that the plan writes to its buffers, and note the generation.
+        """Bind the blobs that the plan writes to its buffers, renew its copies of constants, note the generation.
 
         Returns:
             False if an input lies in another buffer or layout than the plan was bound to: it has to be made again.
@@ -103,9 +111,25 @@ class Plan:
         for blob, value, lazy in self._outputs:
             assert value.spec is not None
             blob.bind(value.spec, value.buffer, value.location, lazy)
+        for blob in self._hidden:
+            blob.hide(self._net.name)
+        self._shown = [blob for blob, _, _ in self._outputs if blob.watched]
+        self._renew()
         # A plan that gives an input another shape has to be looked up again before it can run again.
         self.seen = -1 if self._is_stale() else self._generation.number
         return True
+
+    def _renew(self) -> None:
+        """Copy the constants that have changed since they were copied."""
+        due = [once for once in self._once if once.writes != once.blob.writes]
+        if due and self._before is not None:
+            self._before()
+        for once in due:
+            try:
+                once.call()
+            except Exception as error:
+                raise located(f"{describe(self._net.name, once.step.node.first)} ({once.step.what})", error) from error
+            once.writes = once.blob.writes
 
     def _is_stale(self) -> bool:
         return any(blob.buffer is not buffer or blob.spec != spec for blob, spec, _, buffer in self._inputs)
@@ -116,6 +140,8 @@ class Plan:
         Raises:
             NetError, DeviceError, OperatorError: an operator failed; the message says which, where, and who made it.
         """
+        for blob in self._shown:
+            blob.touch()
         if self._lanes is not None:
             failure = self._lanes.run()
             if failure is not None:
@@ -141,6 +167,17 @@ class Plan:
         return located(where, error)
 
 
+class _Once:
+    """A copy of a constant: its step, its call, and how often the blob had been written when it was made."""
+
+    __slots__ = ("blob", "call", "step", "writes")
+
+    def __init__(self, step: Step, call: Call) -> None:
+        copied = step.inputs[0]
+        assert copied is not None and copied.constant is not None
+        self.step, self.call, self.blob, self.writes = step, call, copied.constant, -1
+
+
 def make_plan(
     net: Runner,
     generation: Generation,
@@ -163,9 +200,9 @@ def _make_plan(
         def may_relayout(blob: Blob, attempts: int = attempts) -> bool:
             return attempts > 0 and (blob.owner is None or blob.owner is net)
 
-        outputs, wanted = assign_buffers(compilation, make_blob, may_relayout)
+        outputs, wanted = assign_buffers(compilation, make_blob, may_relayout, reuse=setting.reuse)
         if not wanted:
-            return Plan(net, generation, compilation, outputs, setting)
+            return Plan(net, generation, compilation, outputs, setting, make_blob)
         for name, layout in wanted.items():
             blob = compilation.externals[name].blob
             assert blob is not None

@@ -30,6 +30,8 @@ class Value:
         published: what the producing kernel keeps for the kernels that read the value.
         lazy: computes the plain value from the buffers of others: its operator was fused away.
         lazy_from: the value of the same name that takes its place in memory.
+        lazy_reads: the values that ``lazy`` reads.
+        constant: the blob of a parameter that does not change from run to run, whose value, or a copy, it is.
     """
 
     name: str
@@ -45,6 +47,8 @@ class Value:
     published: dict[str, Any] = field(default_factory=dict)
     lazy: Callable[[], Any] | None = None
     lazy_from: Value | None = None
+    lazy_reads: tuple[Value, ...] = ()
+    constant: Blob | None = None
 
 
 Maker = Callable[..., Prepared | None]

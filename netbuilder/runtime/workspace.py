@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -114,11 +114,12 @@ class Workspace:
         """Return a copy of a blob's value: a NumPy array in plain order, bytes, or the object.
 
         Raises:
-            BlobError: there is no such blob, or it holds no value yet.
+            BlobError: there is no such blob, it holds no value yet, or the net that makes it does not keep it.
         """
         blob = self.get(str(name))
-        if blob.spec is None and blob.buffer is None:
-            raise BlobError(f"blob {str(name)!r} holds no value yet; run the net that makes it")
+        if blob.is_empty:
+            why = blob.why_empty() if blob.hidden_by else "holds no value yet; run the net that makes it"
+            raise BlobError(f"blob {str(name)!r} {why}")
         return blob.fetch()
 
     def spec(self, name: str) -> TensorSpec | None:
@@ -180,23 +181,29 @@ class Workspace:
 
     # Nets.
 
-    def create_net(self, net: Any, overwrite: bool = False, **options: Any) -> str:
+    def create_net(
+        self, net: Any, overwrite: bool = False, *, observable: str | Iterable[Any] | None = None, **options: Any
+    ) -> str:
         """Take a snapshot of a net and make it ready to run; return its name.
 
         Args:
             net: a Net or NetDef.
             overwrite: replace a net of that name.
-            options: see ``RuntimeNet`` (engines, fuse, dtype).
+            observable: blobs that can be fetched after a run, besides external inputs and outputs: a list of names,
+                or "outputs" for no others; None: all blobs. What is not observable may be fused away and shares
+                memory; fetching it is an error.
+            options: see ``RuntimeNet`` (engines, fuse, dtype, reuse, constants).
 
         Raises:
             NetError: a net of that name exists, or the net is wrong.
+            BlobError: the net has no blob of a name in ``observable``.
         """
         proto = message_of(net)
         if proto.name in self._nets and not overwrite:
             raise NetError(f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name")
         options.setdefault("fuse", self.fuse)
         with collection_paused():
-            made = RuntimeNet(proto, self, **options)
+            made = RuntimeNet(proto, self, observable=observable, **options)
         for op in proto.op:
             for name in op.output:
                 self.make(name)

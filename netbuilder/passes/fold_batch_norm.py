@@ -1,0 +1,243 @@
+"""Folding of batch normalisation in test mode into the weights of the layer in front of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.graph.message import message_of
+from netbuilder.graph.rename import held_nets
+from netbuilder.graph.versions import EXTERNAL, number_versions
+from netbuilder.ops.operator import decode
+from netbuilder.ops.registry import find
+from netbuilder.proto import NetDef, NetError, OperatorDef
+
+__all__ = ["fold_batch_norm", "training_batch_norms"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_SUFFIX = "_folded"
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A layer with the normalisation behind it: where they stand, and the operators."""
+
+    front: int
+    behind: int
+    layer: OperatorDef
+    norm: OperatorDef
+
+
+def fold_batch_norm(net: Any, parameters: Mapping[str, Any]) -> tuple[NetDef, dict[str, Any]]:
+    """Return a net without the normalisations that can be folded into weights, and the parameters that it needs.
+
+    A SpatialBN in test mode behind a Conv, ConvTranspose or FC multiplies each channel by ``f = scale / sqrt(var +
+    epsilon)`` and shifts it; the layer does the same with the weights ``f * W`` and the bias ``f * (b - mean) +
+    bias``. They are computed in float64. The layer gets a bias if it had none, and its weights and bias get new names,
+    because others may share the old ones. What the folded net computes is the same up to rounding.
+
+    A normalisation stays as it is where its input is read by others too or is an external output, where a parameter
+    is not among ``parameters``, is written by the net or is not of float32 or float64, where layer and normalisation
+    run on different devices, and where the new weights would not be finite.
+
+    Args:
+        net: a Net or NetDef in test mode; left unchanged.
+        parameters: name -> array; left unchanged.
+
+    Raises:
+        NetError: a SpatialBN is in training mode.
+    """
+    proto = message_of(net)
+    if found := training_batch_norms(proto):
+        index, op = found[0]
+        made = f", made at {op.debug_info}" if op.debug_info else ""
+        raise NetError(
+            f"net {proto.name!r}, operator {index} {op.type} {list(op.input)} -> {list(op.output)}{made}: it is in "
+            "training mode (is_test=0) and normalises by each batch's own statistics, so it cannot be folded; build "
+            "the net in test mode (is_test=1) with ModelHelper(init_params=False)"
+        )
+    result = NetDef()
+    result.CopyFrom(proto)
+    values = dict(parameters)
+    written = {blob for op in proto.op for blob in _writes(op)}
+    known = {name: value for name, value in parameters.items() if name not in written}
+    taken = {
+        *values,
+        *written,
+        *proto.external_input,
+        *proto.external_output,
+        *(b for op in proto.op for b in op.input),
+    }
+    folded: set[int] = set()
+    for pair in _pairs(proto):
+        computed = _fold(pair, known)
+        if computed is None:
+            continue
+        weights, bias = computed
+        layer = result.op[pair.front]
+        names = [_fresh(base, taken) for base in (layer.input[1], _bias_name(layer))]
+        layer.input[1:] = names
+        layer.output[0] = pair.norm.output[0]
+        _drop_argument(layer, "no_bias")
+        values.update(zip(names, (weights, bias)))
+        result.external_input.extend(names)
+        folded.add(pair.behind)
+    if folded:
+        kept = [op for index, op in enumerate(result.op) if index not in folded]
+        del result.op[:]
+        result.op.extend(kept)
+        _forget_unread(result, proto, values)
+    return result, values
+
+
+def training_batch_norms(net: NetDef) -> list[tuple[int, OperatorDef]]:
+    """Return the normalisations in training mode with their positions; those in held nets with their holder's."""
+    found = []
+    for index, op in enumerate(net.op):
+        if op.type == "SpatialBN" and not _decoded(op).is_test:
+            found.append((index, op))
+        found += [(index, inner) for held in held_nets(op) for _, inner in training_batch_norms(held)]
+    return found
+
+
+def _decoded(op: OperatorDef) -> Any:
+    return decode(find(op.type), op)
+
+
+def _writes(op: OperatorDef) -> Iterator[str]:
+    yield from op.output
+    for held in held_nets(op):
+        for inner in held.op:
+            yield from _writes(inner)
+
+
+def _pairs(net: NetDef) -> Iterator[_Pair]:
+    """Yield the layers whose output is read by nobody but the normalisation behind them."""
+    versions = number_versions(net.op)
+    in_held = {blob for op in net.op for held in held_nets(op) for blob in _mentions(held)}
+    outputs = {versions.last[blob] for blob in net.external_output if blob in versions.last}
+    device = [_device(net, op) for op in net.op]
+    for behind, norm in enumerate(net.op):
+        if norm.type != "SpatialBN" or len(norm.output) != 1:
+            continue
+        between = versions.inputs[behind][0]
+        front = versions.writers[between]
+        if front == EXTERNAL or len(versions.readers[between]) != 1 or between in outputs or norm.input[0] in in_held:
+            continue
+        layer = net.op[front]
+        if layer.type not in _CHANNELS or device[front] != device[behind]:
+            continue
+        name = norm.output[0]
+        if name != norm.input[0] and (name in in_held or _is_mentioned(net.op[front : behind + 1], name)):
+            continue  # the layer will write it earlier than the normalisation did
+        yield _Pair(front, behind, layer, norm)
+
+
+def _is_mentioned(ops: Collection[OperatorDef], name: str) -> bool:
+    *before, last = ops
+    return name in last.input or any(name in op.input or name in op.output for op in before)
+
+
+def _mentions(net: NetDef) -> Iterator[str]:
+    yield from net.external_input
+    yield from net.external_output
+    for op in net.op:
+        yield from op.input
+        yield from op.output
+        for held in held_nets(op):
+            yield from _mentions(held)
+
+
+def _device(net: NetDef, op: OperatorDef) -> tuple[int, int]:
+    option = op.device_option if op.HasField("device_option") else net.device_option
+    return option.device_type, option.device_id
+
+
+def _conv_channels(op: Any, norm: Any, w: Array) -> Any:
+    """Return the shape in which a factor for each channel is multiplied with the weights of a Conv."""
+    return (-1, *[1] * (w.ndim - 1)) if norm.order == op.order else None
+
+
+def _fc_channels(op: Any, norm: Any, w: Array) -> Any:
+    if op.axis != 1 or op.axis_w != 1 or w.ndim != 2:
+        return None
+    return (1, -1) if op._transposed else (-1, 1)
+
+
+def _conv_transpose_channels(op: Any, norm: Any, w: Array) -> Any:
+    if norm.order != op.order or op.group != 1:
+        return None
+    ones = [1] * (w.ndim - 2)
+    return (1, -1, *ones) if op.order == "NCHW" else (1, *ones, -1)
+
+
+_CHANNELS = {
+    "Conv": _conv_channels,
+    "ConvTranspose": _conv_transpose_channels,
+    "FC": _fc_channels,
+    "FCTransposed": _fc_channels,
+}
+
+
+def _fold(pair: _Pair, parameters: Mapping[str, Any]) -> tuple[Array, Array] | None:
+    """Return the layer's new weights and bias; None if they cannot be had."""
+    given = [*pair.layer.input[1:], *pair.norm.input[1:5]]
+    arrays: list[Any] = [parameters.get(name) for name in given]
+    if any(not isinstance(a, np.ndarray) or a.dtype not in (np.float32, np.float64) for a in arrays):
+        return None
+    w, *rest = arrays
+    op, norm = _decoded(pair.layer), _decoded(pair.norm)
+    shape = _CHANNELS[pair.layer.type](op, norm, w)
+    channels = arrays[-1].shape
+    if (
+        shape is None
+        or len(channels) != 1
+        or any(a.shape != channels for a in rest)
+        or not _matches(w, shape, channels)
+    ):
+        return None
+    before = rest[0].astype(np.float64) if len(rest) == 5 else 0.0
+    scale, shift, mean, variance = (a.astype(np.float64) for a in rest[-4:])
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(variance + norm.epsilon)
+        weights = (w * factor.reshape(shape)).astype(w.dtype)
+        bias = (factor * (before - mean) + shift).astype(w.dtype)
+    return (weights, bias) if np.isfinite(weights).all() and np.isfinite(bias).all() else None
+
+
+def _matches(w: Array, shape: tuple[int, ...], channels: tuple[int, ...]) -> bool:
+    return w.shape[shape.index(-1)] == channels[0]
+
+
+def _bias_name(layer: OperatorDef) -> str:
+    return layer.input[2] if len(layer.input) > 2 else f"{layer.output[0]}_b"
+
+
+def _fresh(base: str, taken: set[str]) -> str:
+    """Return a name that nothing has yet, and take it."""
+    names = itertools.chain([base + _SUFFIX], (f"{base}{_SUFFIX}_{i}" for i in itertools.count(1)))
+    name = next(name for name in names if name not in taken)
+    taken.add(name)
+    return name
+
+
+def _drop_argument(op: OperatorDef, name: str) -> None:
+    kept = [argument for argument in op.arg if argument.name != name]
+    if len(kept) < len(op.arg):
+        del op.arg[:]
+        op.arg.extend(kept)
+
+
+def _forget_unread(result: NetDef, before: NetDef, values: dict[str, Any]) -> None:
+    """Take out of ``result`` and ``values`` the parameters that the folding left without a reader."""
+    read = {blob for op in result.op for blob in op.input}
+    read.update(blob for op in result.op for held in held_nets(op) for blob in _mentions(held))
+    gone = {blob for op in before.op for blob in op.input if blob in values} - read - set(result.external_output)
+    for blob in gone:
+        del values[blob]
+    result.external_input[:] = [blob for blob in result.external_input if blob not in gone]

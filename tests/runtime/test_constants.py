@@ -1,0 +1,121 @@
+"""Parameters that do not change: put in order once, and again when they do change."""
+
+import numpy as np
+import pytest
+
+from netbuilder.ops.engines import onednn
+from netbuilder.proto import NetDef
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
+
+RNG = np.random.default_rng(0)
+
+
+def random(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def conv_net(name="net"):
+    net = NetDef(name=name, external_input=["x", "w"], external_output=["y"])
+    net.op.append(make_op("Conv", ["x", "w"], ["y"], kernel=3, pad=1))
+    return net
+
+
+@pytest.fixture
+def workspace():
+    workspace = Workspace(threads=1)
+    workspace.feed("x", random(2, 16, 8, 8))
+    workspace.feed("w", random(32, 16, 3, 3))
+    workspace.create_net(conv_net(), constants=["w"])
+    workspace.run_net("net")
+    return workspace
+
+
+def check(workspace):
+    """Compare the output with what a net in another workspace makes of the same blobs."""
+    other = Workspace(threads=1)
+    for name in ("x", "w"):
+        other.feed(name, workspace.fetch(name))
+    other.run_net_once(conv_net())
+    assert np.array_equal(workspace.fetch("y"), other.fetch("y"))
+
+
+def reorders(workspace):
+    net = workspace.net("net")
+    return [step.inputs[0].name for step in net._plans[0][-1].steps if step.what == "reorder"]
+
+
+def test_weights_are_put_in_order_once(workspace):
+    check(workspace)
+    assert "w" not in reorders(workspace)
+    if onednn.available():
+        workspace.create_net(conv_net(), overwrite=True)
+        workspace.run_net("net")
+        assert "w" in reorders(workspace)
+
+
+def test_new_weights_count(workspace):
+    for _ in range(3):
+        workspace.feed("w", random(32, 16, 3, 3))
+        workspace.run_net("net")
+        check(workspace)
+
+
+def test_new_inputs_count(workspace):
+    for _ in range(2):
+        workspace.feed("x", random(2, 16, 8, 8))
+        workspace.run_net("net")
+        check(workspace)
+
+
+def test_weights_of_another_shape_and_back(workspace):
+    first = workspace.fetch("w")
+    for w in (random(8, 16, 3, 3), first, random(8, 16, 3, 3), random(32, 16, 3, 3)):
+        workspace.feed("w", w)
+        workspace.run_net("net")
+        check(workspace)
+
+
+def test_batches_in_turn(workspace):
+    for batch in (2, 5, 2, 5):
+        workspace.feed("x", random(batch, 16, 8, 8))
+        workspace.feed("w", random(32, 16, 3, 3))
+        workspace.run_net("net")
+        check(workspace)
+
+
+def test_weights_that_another_net_updates(workspace):
+    update = NetDef(name="update", op=[make_op("Add", ["w", "w"], ["w"])])
+    workspace.create_net(update)
+    for _ in range(3):
+        workspace.run_net("update")
+        workspace.run_net("net")
+        check(workspace)
+    workspace.run_operator_once(make_op("Negative", ["w"], ["w"]))
+    workspace.run_net("net")
+    check(workspace)
+
+
+def test_weights_that_another_net_wants_in_its_own_order(workspace):
+    other = NetDef(name="trains")
+    other.op.append(make_op("ConvGradient", ["x", "w", "y"], ["dw", "dx"], kernel=3, pad=1, no_bias=1))
+    other.op.append(make_op("Sum", ["w", "dw"], ["w"]))
+    workspace.create_net(other)
+    for _ in range(3):
+        workspace.run_net("trains")
+        workspace.run_net("net")
+        check(workspace)
+
+
+def test_what_the_net_writes_is_not_constant():
+    net = conv_net("both")
+    net.op.append(make_op("Scale", ["w"], ["w"], scale=0.5))
+    workspace = Workspace(threads=1)
+    workspace.feed("x", random(1, 16, 8, 8))
+    workspace.feed("w", random(32, 16, 3, 3))
+    workspace.create_net(net, constants=["x", "w"])
+    assert workspace.net("both").setting.constants == {"x"}
+    workspace.run_net("both")
+    first = workspace.fetch("y")
+    workspace.run_net("both")
+    np.testing.assert_allclose(workspace.fetch("y"), first / 2, rtol=1e-6)

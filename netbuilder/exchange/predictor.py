@@ -68,9 +68,10 @@ class Predictor:
         self.specs = dict(specs or {})
         made = {blob for op in init_net.op for blob in op.output}
         check_names(self._net, made, self.inputs, self.outputs)
+        homes = _homes(self._net)
         for name, value in filled.items():
             if name not in self.inputs:
-                self.workspace.feed(name, value, device)
+                self.workspace.feed(name, value, homes.get(name))
         if rest.op:
             self.workspace.run_net_once(rest)
         for name in self.inputs:
@@ -187,6 +188,15 @@ def _fed(net: NetDef, init_net: NetDef, filled: Mapping[str, Any]) -> tuple[str,
 
 def _is_placeholder(value: Any) -> bool:
     return value.dtype == PLACEHOLDER.dtype and value.shape == PLACEHOLDER.shape and not value.any()
+
+
+def _homes(net: NetDef) -> dict[str, DeviceOption]:
+    """Return for each blob that operators read the device of the first that does."""
+    homes: dict[str, DeviceOption] = {}
+    for op in net.op:
+        for blob in op.input:
+            homes.setdefault(blob, op.device_option if op.HasField("device_option") else net.device_option)
+    return homes
 
 
 def _where(net: NetDef) -> str:

@@ -35,6 +35,7 @@ class Padded:
 
     size: int
     engine: str = "TEST"
+    itemsize: int = 4
 
     @property
     def nbytes(self):

@@ -40,6 +40,7 @@ def backward_weights(
 
 @cached
 def backward_data(kind: str, src: Desc, weights: Desc, dst: Desc, window: Any, hint: Primitive) -> Primitive:
+    """Return the primitive for the gradient of X; ``hint`` is the forward one, ``src`` what dX is."""
     return compile_primitive(
         f"{kind}_backward_data", _ALGORITHM[kind], src.handle, weights.handle, dst.handle, *window, hint=hint
     )

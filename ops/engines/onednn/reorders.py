@@ -28,6 +28,7 @@ __all__ = ["reorder", "reorder_primitive"]
 
 @cached
 def reorder_primitive(source: Desc, target: Desc) -> Primitive:
+    """Return the primitive that copies a value of one description into one of another."""
     return compile_primitive("reorder", source.handle, target.handle)
 
 

@@ -21,6 +21,7 @@ def forward(
     kind: str, src: Desc, weights: Desc, bias: Desc | None, dst: Desc, window: Any, inference: bool,
     post: tuple[PostOp, ...],
 ) -> Primitive:  # fmt: skip
+    """Return the primitive for Y, with what follows in ``post`` joined to it; ``kind`` is a key of the algorithms."""
     prop = c.FORWARD_INFERENCE if inference else c.FORWARD_TRAINING
     return compile_primitive(
         f"{kind}_forward", prop, _ALGORITHM[kind], src.handle, weights.handle, _or_null(bias), dst.handle, *window,
@@ -32,6 +33,7 @@ def forward(
 def backward_weights(
     kind: str, src: Desc, weights: Desc, bias: Desc | None, dst: Desc, window: Any, hint: Primitive
 ) -> Primitive:
+    """Return the primitive for the gradients of the filter and, if ``bias`` is given, of the bias."""
     return compile_primitive(
         f"{kind}_backward_weights", _ALGORITHM[kind], src.handle, weights.handle, _or_null(bias), dst.handle, *window,
         hint=hint,

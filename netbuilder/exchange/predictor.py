@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,10 @@ from netbuilder.exchange.fills import fill_values
 from netbuilder.exchange.mobile_exporter import PLACEHOLDER
 from netbuilder.graph.rename import place_operators
 from netbuilder.ops.operator import TensorSpec
+from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.observable import OUTPUTS, asked_blobs
 
 __all__ = ["Predictor", "check_names"]
 
@@ -32,9 +34,15 @@ class Predictor:
         specs: shape and type of inputs, where known; the first extent is the batch and may differ.
         device: where the operators run; None: where the net says.
         workspace: None: a new one.
+        fold: put normalisations in test mode into the weights in front of them (see ``passes.fold_batch_norm``), so
+            that the net runs faster; the same up to rounding. Those parameters are then not in the workspace: to feed
+            them later, give False. A net with a normalisation in training mode is left as it is.
+        observable: blobs that can be fetched from the workspace after a run, besides inputs, outputs and parameters:
+            a list of names, or "outputs" for no others; None: all blobs, and nothing is folded.
 
     Raises:
         NetError: a net is wrong, a parameter is filled by nobody, or there is no output.
+        BlobError: an input, an output or a name in ``observable`` is not in the net.
         DeviceError: the device is missing.
 
     >>> from netbuilder.proto.arguments import make_op
@@ -56,8 +64,11 @@ class Predictor:
         specs: Mapping[str, TensorSpec] | None = None,
         device: DeviceOption | None = None,
         workspace: Workspace | None = None,
+        fold: bool = True,
+        observable: str | Iterable[Any] | None = OUTPUTS,
     ) -> None:
         self.workspace = workspace if workspace is not None else Workspace()
+        before = set(self.workspace.blobs())
         self._net = NetDef()
         self._net.CopyFrom(predict_net)
         if device is not None:
@@ -76,15 +87,42 @@ class Predictor:
             self.workspace.run_net_once(rest)
         for name in self.inputs:
             self.workspace.make(name)
-        self._name = self.workspace.create_net(self._net)
+        if observable is not None:
+            observable = [*self.outputs, *asked_blobs(self._net, observable)]
+        parameters = made.difference(self.inputs)
+        if fold and observable is not None and not training_batch_norms(self._net):
+            parameters = self._fold(parameters, observable, before, device)
+        self._name = self.workspace.create_net(self._net, observable=observable, constants=parameters)
         _log.info("predictor %r runs on %s", self._net.name, _where(self._net))
 
     def __repr__(self) -> str:
         return f"Predictor({self._net.name!r}, inputs={list(self.inputs)}, outputs={list(self.outputs)})"
 
+    def _fold(
+        self, parameters: Collection[str], kept: Sequence[str], before: Collection[str], device: DeviceOption | None
+    ) -> set[str]:
+        """Fold normalisations; return the parameters of the new net, which are in the workspace in place of the old.
+
+        Args:
+            parameters: of the net as it is.
+            kept: blobs that have to stay.
+            before: blobs of the workspace that are not ours to remove.
+        """
+        outputs = list(self._net.external_output)
+        self._net.external_output[:] = dict.fromkeys([*outputs, *kept])
+        old = {name: self.workspace.fetch(name) for name in parameters if self.workspace.spec(name) is not None}
+        self._net, new = fold_batch_norm(self._net, old)
+        self._net.external_output[:] = outputs
+        for name in new.keys() - old.keys():
+            self.workspace.feed(name, new[name], device)
+        gone = old.keys() - new.keys()
+        for name in gone.difference(before):
+            self.workspace.remove(name)
+        return {*parameters, *new}.difference(gone)
+
     @property
     def net(self) -> NetDef:
-        """A copy of the predict net."""
+        """A copy of the predict net, as it runs: with what was folded."""
         copy = NetDef()
         copy.CopyFrom(self._net)
         return copy

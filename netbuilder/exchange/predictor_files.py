@@ -17,6 +17,7 @@ from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.ops.operator import TensorSpec, spec_of
+from netbuilder.passes.fold_batch_norm import fold_batch_norm
 from netbuilder.proto import (
     DeviceOption,
     NetDef,
@@ -29,6 +30,7 @@ from netbuilder.proto import (
 )
 from netbuilder.proto.arguments import arguments, set_argument
 from netbuilder.runtime import Workspace, default
+from netbuilder.runtime.observable import OUTPUTS
 
 __all__ = ["INIT_FILE", "PREDICT_FILE", "load_predictor", "save_predictor"]
 
@@ -53,6 +55,7 @@ def save_predictor(
     outputs: Sequence[Any] | None = None,
     shapes: Mapping[Any, Any] | None = None,
     workspace: Workspace | None = None,
+    fold: bool = False,
 ) -> None:
     """Write a predictor into a folder, which ``load_predictor`` reads.
 
@@ -66,9 +69,12 @@ def save_predictor(
         outputs: blobs wanted; None: the net's external outputs.
         shapes: shape of inputs, the batch first; others are those of the workspace's blobs of these names, if any.
         workspace: has the parameters' values; None: the current default one.
+        fold: write the net with normalisations put into the weights in front of them (``passes.fold_batch_norm``),
+            for readers that do not do that themselves; ``load_predictor`` does.
 
     Raises:
-        NetError: parameters and inputs overlap, are both None, or leave out what the net reads; no output is named.
+        NetError: parameters and inputs overlap, are both None, or leave out what the net reads; no output is named;
+            a normalisation that is to be folded is in training mode.
         BlobError: a parameter is not in the workspace, or an output not in the net.
         ArgumentError: a parameter is of a type that files cannot hold.
         OSError: the files cannot be written.
@@ -81,6 +87,8 @@ def save_predictor(
     if both := sorted(set(kept).intersection(wanted)):
         raise NetError(f"net {proto.name!r}: {both} cannot be parameters and outputs at once")
     values = fetch_parameters(workspace, proto, parameters if isinstance(parameters, Mapping) else kept)
+    if fold:
+        proto, values, kept = _folded(proto, values, wanted)
     init_net = NetDef(name=f"{proto.name}_init")
     init_net.op.extend(fill_operator(name, values[name]) for name in kept)
     check_names(proto, kept, fed, wanted)
@@ -108,6 +116,8 @@ def load_predictor(
     outputs: Sequence[str] | None = None,
     device: DeviceOption | None = None,
     workspace: Workspace | None = None,
+    fold: bool = True,
+    observable: str | Iterable[Any] | None = OUTPUTS,
 ) -> Predictor:
     """Read a predictor from a folder with init_net.pb and predict_net.pb, and make it ready to run.
 
@@ -116,6 +126,9 @@ def load_predictor(
         inputs, outputs: blobs, where the files do not say (see ``Predictor``).
         device: where it runs; None: where the net says.
         workspace: None: a new one.
+        fold: put normalisations into the weights in front of them, for speed (see ``Predictor``); the files stay as
+            they are.
+        observable: blobs that can be fetched after a run (see ``Predictor``).
 
     Raises:
         FileNotFoundError: the folder or one of the files is not there.
@@ -144,7 +157,18 @@ def load_predictor(
         specs=_specs(found.get(_SHAPES) or b"", str(folder / PREDICT_FILE)),
         device=device,
         workspace=workspace,
+        fold=fold,
+        observable=observable,
     )
+
+
+def _folded(net: NetDef, values: Mapping[str, Any], outputs: Sequence[str]) -> tuple[NetDef, dict[str, Any], list[str]]:
+    """Return a net with its normalisations folded, the parameters' values, and the parameters in order of use."""
+    wanted = NetDef()
+    wanted.CopyFrom(net)
+    wanted.external_output[:] = outputs
+    folded, new = fold_batch_norm(wanted, values)
+    return folded, new, [name for name in _needed(folded) if name in new]
 
 
 def _needed(net: NetDef) -> list[str]:

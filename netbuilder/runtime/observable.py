@@ -10,7 +10,7 @@ from netbuilder.graph.rename import held_nets
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.runtime.program import Instruction
 
-__all__ = ["OUTPUTS", "Observable", "written_blobs"]
+__all__ = ["OUTPUTS", "Observable", "asked_blobs", "written_blobs"]
 
 OUTPUTS = "outputs"
 """In the place of names: external inputs and outputs are observable, and nothing else."""
@@ -36,7 +36,7 @@ class Observable:
         self.everything = asked is None
         if asked is None:
             return
-        names = [] if asked == OUTPUTS else _names(net, asked)
+        names = asked_blobs(net, asked)
         self._kept = {*net.external_input, *net.external_output, *names}
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
@@ -59,7 +59,14 @@ class Observable:
         return start <= self._first[name] and self._last[name] < end
 
 
-def _names(net: NetDef, asked: str | Iterable[object]) -> list[str]:
+def asked_blobs(net: NetDef, asked: str | Iterable[object]) -> list[str]:
+    """Return the names asked for, none for ``OUTPUTS``.
+
+    Raises:
+        NetError: ``asked`` is another single string.
+    """
+    if asked == OUTPUTS:
+        return []
     if isinstance(asked, (str, bytes)):
         raise NetError(
             f"net {net.name!r}: observable must be None, {OUTPUTS!r} or a list of blobs, "

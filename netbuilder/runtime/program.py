@@ -79,7 +79,7 @@ def _operator_error(kind: type[Exception], text: str) -> OperatorError:
     try:
         members = {"__module__": OperatorError.__module__, "__str__": OperatorError.__str__}
         cls: Any = type("OperatorError", (OperatorError, kind), members)
-        made: OperatorError = kind.__new__(cls, text)  # type: ignore[call-overload]
+        made: OperatorError = kind.__new__(cls, text)
         made.args = (text,)
     except TypeError:  # a class that cannot be a second base, or that asks for arguments of its own
         return OperatorError(text)

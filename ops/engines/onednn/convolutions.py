@@ -88,6 +88,7 @@ def _transposed_weights(view: View, group: int) -> View:
 
 
 def serves(*specs: TensorSpec) -> bool:
+    """Whether there are primitives for values of these shapes and types."""
     return all(s.dtype == np.float32 and s.size > 0 for s in specs) and 3 <= specs[0].ndim <= 5
 
 

@@ -201,7 +201,11 @@ def matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec, *shape_only:
     columns = b_rows if op.trans_b else b_columns
 
     def make(code: int) -> Made:
-        options = {"trans_a": bool(op.trans_a), "trans_b": bool(op.trans_b), "result": _result(ctx, code)}
+        options: dict[str, Any] = {
+            "trans_a": bool(op.trans_a),
+            "trans_b": bool(op.trans_b),
+            "result": _result(ctx, code),
+        }
         return (_make(ctx, code, rows, inner, columns, **options),)
 
     found = _in_best_type(ctx, rows * inner * columns, make)

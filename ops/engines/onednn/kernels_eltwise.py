@@ -72,7 +72,7 @@ def common_layout(specs: Sequence[TensorSpec], code: int = c.F32) -> tuple[Tenso
     blocked = (s.layout for s in specs if isinstance(s.layout, BlockedLayout) and s.layout.view is not None)
     layout = next((layout for layout in blocked if layout.code == code), None)
     first = specs[0]
-    view = row_major((first.size,)) if layout is None else layout.view
+    view = row_major((first.size,)) if layout is None or layout.view is None else layout.view
     if layout is None and code == c.BF16:
         layout = rounded(first.size)
     spec = TensorSpec(first.shape, first.dtype, layout)

@@ -52,7 +52,9 @@ def benchmark_net(
 def _mean(net: RuntimeNet, warmup_runs: int, main_runs: int) -> float:
     for _ in range(warmup_runs):
         net.run()
+    net.finish()
     start = time.perf_counter()
     for _ in range(main_runs):
         net.run()
+    net.finish()
     return (time.perf_counter() - start) / main_runs * 1000

@@ -101,10 +101,14 @@ def copy_into(buffer: Any, value: Any) -> None:
         np.copyto(buffer, to_host(value), casting="same_kind")
         return
     here = gpu(buffer.device.id)
-    there = here if isinstance(value, np.ndarray) else gpu(value.device.id)
+    if isinstance(value, np.ndarray):
+        with here:
+            buffer[...] = here.xp.asarray(np.asarray(value, buffer.dtype))
+        return
+    there = gpu(value.device.id)
     if there is here:
         with here:
-            buffer[...] = here.xp.asarray(value)
+            buffer[...] = value
         return
     if value.shape != buffer.shape:
         raise ValueError(f"a value of shape {value.shape} does not fit a buffer of shape {buffer.shape}")

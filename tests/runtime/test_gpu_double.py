@@ -120,6 +120,36 @@ def test_what_lies_on_its_gpu_stays_there():
         assert transfers_of_a_step(machine, workspace, 5) == {}
 
 
+def test_a_constant_goes_to_its_gpu_once():
+    with gpus(1) as machine:
+        workspace = Workspace()
+        for name, value in {"x": X, "w": np.ones((4, 3), np.float32), "b": np.zeros(4, np.float32)}.items():
+            workspace.feed(name, value)
+        workspace.create_net(net(on(0, "FC", ["x", "w", "b"], ["y"])), constants=["w", "b"])
+        assert transfers_of_a_step(machine, workspace) == {(HOST, 0): 3}
+        assert transfers_of_a_step(machine, workspace, 2) == {(HOST, 0): 2}
+        workspace.feed("w", np.full((4, 3), 2, np.float32))
+        assert transfers_of_a_step(machine, workspace) == {(HOST, 0): 2}
+        np.testing.assert_allclose(workspace.fetch("y"), 2 * X.sum(axis=1, keepdims=True) * np.ones(4))
+
+
+def test_what_a_kernel_reads_on_the_host_does_not_leave_it():
+    """A counter on the host gives each GPU its rate; the GPU is not asked for what it has just been given."""
+    made = net(
+        make_op("Iter", ["count"], ["count"]),
+        on(0, "LearningRate", ["count"], ["rate"], base_lr=1.0, policy="inv", gamma=1.0, power=1.0),
+        on(0, "Adam", ["p", "m", "v", "g", "rate", "count"], ["p", "m", "v"]),
+    )
+    with gpus(1) as machine:
+        workspace = Workspace()
+        workspace.feed("count", np.int64([0]))
+        for name in "pmvg":
+            workspace.feed(name, np.ones(3, np.float32), make_device_option(PROTO_CUDA, 0))
+        workspace.create_net(made)
+        workspace.run_net("net")
+        assert transfers_of_a_step(machine, workspace) == {(HOST, 0): 1}  # the rate
+
+
 def test_a_value_changed_between_its_readers_goes_again():
     made = net(
         on(0, "Scale", ["x"], ["x"], scale=2.0),

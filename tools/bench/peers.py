@@ -10,14 +10,17 @@ from pathlib import Path
 
 __all__ = ["peer_python"]
 
-_PINS = {"torch": ["torch==2.13.0", "numpy"]}
+_PINS = {
+    "onnxruntime": ["onnxruntime==1.31.1", "onnx==1.23.2", "numpy"],
+    "torch": ["torch==2.13.0", "numpy"],
+}
 
 
 def peer_python(peer: str) -> str:
     """Return the interpreter of a peer's environment, made at the first call.
 
     Args:
-        peer: "torch".
+        peer: "torch" or "onnxruntime".
 
     Raises:
         RuntimeError: pip could not install it; the message has the end of what it said.

@@ -1,0 +1,132 @@
+"""The benchmark of predictors: what is exported for the peer, and what is said of two sides that agree or do not."""
+
+import importlib.util
+import json
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netbuilder.exchange import load_predictor
+from netbuilder.proto import NetDef
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
+from netbuilder.tools.bench import our_predictor, predict
+from netbuilder.tools.bench.pairs import Comparison
+
+BENCH = Path(predict.__file__).parent
+SMALL = {"layers": 18, "batch": 2, "size": 32}
+
+# A peer that reads our files with our own library; {factor} makes it right or wrong.
+PEER = """
+import sys
+import numpy as np
+sys.path[:0] = {path}
+from netbuilder.exchange import load_predictor
+from worker import serve
+predictor = load_predictor(sys.argv[2], fold=False)
+batch = np.load(sys.argv[2] + "/batch.npy")
+found = predictor.run(data=batch)
+np.savez(sys.argv[2] + "/peer.npz", **{{name: {factor} * value for name, value in found.items()}})
+serve(lambda: predictor.run(data=batch), warmup=int(sys.argv[1]), info={{"version": "1.0", "name": "double"}})
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    our_predictor.export(folder, **SMALL)
+    return folder
+
+
+def test_the_graph_computes_what_the_predictor_does(folder):
+    graph = json.loads((folder / "graph.json").read_text())
+    net = NetDef(name="graph", external_input=[graph["input"]], external_output=graph["outputs"])
+    for row in graph["operators"]:
+        net.op.append(make_op(row["type"], row["inputs"], row["outputs"], **row["arguments"]))
+    written = [name for op in net.op for name in op.output]
+    assert len(written) == len(set(written))  # each value has a name of its own
+    workspace = Workspace(threads=1, engines=())
+    with np.load(folder / "weights.npz") as weights:
+        for name in weights.files:
+            workspace.feed(name, weights[name])
+    batch = np.load(folder / "batch.npy")
+    assert list(batch.shape) == graph["shape"] == [2, 3, 32, 32]
+    workspace.feed(graph["input"], batch)
+    workspace.run_net_once(net)
+    got = load_predictor(folder, workspace=Workspace(threads=1)).run(data=batch)
+    for name, value in zip(graph["outputs"], got.values()):
+        assert predict.difference(value, workspace.fetch(name)) < 1e-4
+
+
+def test_statistics_are_not_those_that_nets_start_with(folder):
+    with np.load(folder / "weights.npz") as weights:
+        vectors = [weights[name] for name in weights.files if weights[name].ndim == 1]
+    assert vectors and all(len(np.unique(vector)) > 1 for vector in vectors)
+
+
+def peer(tmp_path, factor):
+    script = tmp_path / "peer.py"
+    root = BENCH.parent.parent
+    script.write_text(PEER.format(path=[str(BENCH), str(root)], factor=factor), encoding="utf-8")
+    return script
+
+
+@pytest.mark.parametrize("factor, good", [(1.0, True), (1.01, False)])
+def test_both_sides_take_turns_and_their_outputs_are_compared(tmp_path, factor, good, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(BENCH.parent.parent))
+    work = predict.Predictors(2, 1, layers=18, size=32, warmup=1)
+    found = predict.predict(work, sys.executable, pairs=2, steps=2, script=peer(tmp_path, factor))
+    assert found.good is good and ("NOT the same work" in found.text) is not good
+    assert len(found.times.ours) == len(found.times.peer) == 2 and found.record["sides"][1] == "double 1.0"
+    assert "predict, ResNet-18, batch 2, threads 1, 2 pairs: netbuilder " in found.text
+    json.dumps(found.record)
+
+
+def test_a_peer_that_fails_is_reported(tmp_path):
+    script = tmp_path / "peer.py"
+    script.write_text("raise SystemExit('no such library')", encoding="utf-8")
+    work = predict.Predictors(1, 1, layers=18, size=32)
+    with pytest.raises(RuntimeError, match="worker 'onnxruntime' ended with code 1: no such library"):
+        predict.predict(work, sys.executable, pairs=1, script=script)
+
+
+@pytest.mark.parametrize("a, b, want", [([1, 2], [1, 2], 0), ([1], [1, 2], np.inf), ([0, 3], [0, 4], 0.25)])
+def test_difference(a, b, want):
+    assert predict.difference(np.float32(a), np.float32(b)) == want
+
+
+def test_what_is_not_a_number_is_not_good():
+    times = Comparison([1.0], [2.0])
+    work = predict.Predictors(1, 1)
+    assert predict.Prediction(work, "peer", times, 1e-4).good
+    assert not predict.Prediction(work, "peer", times, float("nan")).good
+
+
+def test_the_nodes_for_onnx(folder, monkeypatch):
+    """Each operator becomes nodes that read and write its blobs, with a window's extents along both axes."""
+
+    def make_node(kind, inputs, outputs, **attributes):
+        return {"kind": kind, "inputs": list(inputs), "outputs": list(outputs), **attributes}
+
+    onnx = types.ModuleType("onnx")
+    onnx.helper = types.SimpleNamespace(make_node=make_node)
+    onnx.TensorProto = onnx.numpy_helper = None
+    monkeypatch.setitem(sys.modules, "onnx", onnx)
+    monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
+    monkeypatch.syspath_prepend(str(BENCH))
+    spec = importlib.util.spec_from_file_location("peer_onnx", BENCH / "peer_onnx.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rows = json.loads((folder / "graph.json").read_text())["operators"]
+    nodes = [node for row in rows for node in module.nodes_of(row)]
+    known = {"data", *np.load(folder / "weights.npz").files}
+    for node in nodes:
+        assert known.issuperset(node["inputs"])
+        known.update(node["outputs"])
+    assert nodes[0]["kind"] == "Conv" and nodes[0]["pads"] == [3] * 4 and nodes[0]["strides"] == [2, 2]
+    assert [node["kind"] for node in nodes[-4:]] == ["GlobalAveragePool", "Flatten", "Gemm", "Softmax"]
+    with pytest.raises(ValueError, match="'LRN' is not in the nets"):
+        module.nodes_of({"type": "LRN", "inputs": [], "outputs": [], "arguments": {}})

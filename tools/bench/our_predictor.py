@@ -1,0 +1,88 @@
+"""Our side of the benchmark of predictors: ``python -m netbuilder.tools.bench.our_predictor WARMUP FOLDER THREADS``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import netbuilder
+from netbuilder import ModelHelper, Workspace, load_predictor, save_predictor
+from netbuilder.graph.versions import number_versions
+from netbuilder.passes import extract_predictor
+from netbuilder.proto import NetDef
+from netbuilder.proto.arguments import arguments
+from netbuilder.tools.bench.worker import serve
+from netbuilder.zoo.resnet import create_resnet
+
+__all__ = ["OUTPUTS", "export", "main"]
+
+OUTPUTS = "outputs.npz"
+"""The file of our outputs; the peer's are in ``peer.npz``."""
+
+_CLASSES = 1000
+
+
+def export(folder: Path, *, layers: int, batch: int, size: int) -> None:
+    """Write a residual net with random parameters, as a predictor and as a graph for the peer, and a batch of images.
+
+    Args:
+        folder: gets the predictor's files, ``graph.json``, ``weights.npz`` and ``batch.npy``.
+        layers: of the net, 18 to 200.
+        batch: images.
+        size: height and width of the images in pixels.
+    """
+    model = ModelHelper(name=f"resnet{layers}", arg_scope={"order": "NCHW"})
+    softmax = create_resnet(model, "data", 3, _CLASSES, layers, is_test=True)
+    scores = f"last_out_L{_CLASSES}"
+    net, parameters = extract_predictor(model.net, ["data"], [scores, softmax])
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    rng = np.random.default_rng(0)
+    values: dict[str, Any] = {name: _value(name, workspace.fetch(name), rng) for name in parameters}
+    shape = (batch, 3, size, size)
+    save_predictor(folder, net, values, inputs=["data"], shapes={"data": shape})
+    graph = {"input": "data", "shape": shape, **_single_assignment(net)}
+    (folder / "graph.json").write_text(json.dumps(graph), encoding="utf-8")
+    np.savez(folder / "weights.npz", **values)
+    np.save(folder / "batch.npy", rng.standard_normal(shape, np.float32))
+
+
+def _value(name: str, value: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Return a parameter, its vectors (which start as zeros and ones) with elements that show if they are mixed up."""
+    if value.ndim > 1:
+        return value
+    positive = name.endswith(("_s", "_riv"))
+    return (rng.uniform(0.5, 1.5, value.shape) if positive else rng.normal(0, 0.1, value.shape)).astype(np.float32)
+
+
+def _single_assignment(net: NetDef) -> dict[str, Any]:
+    """Return operators and outputs of a net, with a name of its own for each value."""
+    versions = number_versions(net.op)
+    names = [name if version == 0 else f"{name}/{version}" for name, version in zip(versions.names, versions.versions)]
+    operators = [
+        {
+            "type": op.type,
+            "inputs": [names[value] for value in versions.inputs[index]],
+            "outputs": [names[value] for value in versions.outputs[index]],
+            "arguments": {k: v for k, v in arguments(op).items() if isinstance(v, (int, float))},
+        }
+        for index, op in enumerate(net.op)
+    ]
+    return {"operators": operators, "outputs": [names[versions.last[name]] for name in net.external_output]}
+
+
+def main(arguments: list[str]) -> None:
+    """Write the outputs for the batch in the folder, then serve runs of it (see ``worker.serve``)."""
+    folder, threads = Path(arguments[1]), int(arguments[2])
+    predictor = load_predictor(folder, workspace=Workspace(threads=threads))
+    batch = np.load(folder / "batch.npy")
+    np.savez(folder / OUTPUTS, **predictor.run(data=batch))
+    serve(lambda: predictor.run(data=batch), warmup=int(arguments[0]), info={"version": netbuilder.__version__})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

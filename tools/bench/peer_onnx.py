@@ -1,0 +1,86 @@
+"""onnxruntime's side of the benchmark of predictors. Run by path in an environment with onnx and onnxruntime.
+
+python peer_onnx.py WARMUP FOLDER THREADS, with the folder as ``our_predictor.export`` writes it
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+from worker import serve
+
+_OPSET, _IR_VERSION = 17, 8
+_SAME_NAME = {"Relu", "Softmax", "Sum"}
+
+
+def nodes_of(row: dict[str, Any]) -> list[Any]:
+    """Return the nodes that do what one operator of Caffe2 does."""
+    kind, inputs, outputs, given = row["type"], row["inputs"], row["outputs"], row["arguments"]
+    if kind in _SAME_NAME:
+        attributes = {"axis": given.get("axis", 1)} if kind == "Softmax" else {}
+        return [helper.make_node(kind, inputs, outputs, **attributes)]
+    if kind == "SpatialBN":
+        return [helper.make_node("BatchNormalization", inputs, outputs, epsilon=given.get("epsilon", 1e-5))]
+    if kind == "FC":
+        flat = outputs[0] + "/rows"
+        return [
+            helper.make_node("Flatten", inputs[:1], [flat], axis=1),
+            helper.make_node("Gemm", [flat, *inputs[1:]], outputs, transB=1),
+        ]
+    if kind == "AveragePool" and given.get("global_pooling"):
+        return [helper.make_node("GlobalAveragePool", inputs, outputs)]
+    if kind in ("Conv", "MaxPool"):
+        attributes = {
+            "kernel_shape": [given["kernel"]] * 2,
+            "strides": [given.get("stride", 1)] * 2,
+            "pads": [given.get("pad", 0)] * 4,
+        }
+        if kind == "Conv":
+            attributes["group"] = given.get("group", 1)
+        return [helper.make_node(kind, inputs, outputs, **attributes)]
+    raise ValueError(f"operator {kind!r} is not in the nets of this benchmark")
+
+
+def model_of(folder: Path) -> Any:
+    """Return the net in a folder as an ONNX model, normalisations as they are: onnxruntime folds them itself."""
+    graph = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
+    with np.load(folder / "weights.npz") as weights:
+        initial = [numpy_helper.from_array(weights[name], name) for name in weights.files]
+    made = helper.make_graph(
+        [node for row in graph["operators"] for node in nodes_of(row)],
+        "predictor",
+        [helper.make_tensor_value_info(graph["input"], TensorProto.FLOAT, graph["shape"])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", "classes"]) for name in graph["outputs"]],
+        initial,
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+    onnx.checker.check_model(model)
+    return model
+
+
+def main(warmup: int, folder: Path, threads: int) -> None:
+    """Write the outputs for the batch in the folder, then serve runs of it."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    model = model_of(folder)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    given = {session.get_inputs()[0].name: np.load(folder / "batch.npy")}
+    names = [output.name for output in session.get_outputs()]
+    np.savez(folder / "peer.npz", **dict(zip(names, session.run(None, given))))
+    serve(
+        lambda: session.run(None, given),
+        warmup=warmup,
+        info={"version": onnxruntime.__version__, "name": "onnxruntime"},
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,142 @@
+"""The benchmark of predictors: the exported ResNet-50, loaded again, beside onnxruntime on the same net and weights."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netbuilder.tools.bench.our_predictor import OUTPUTS, export
+from netbuilder.tools.bench.pairs import Comparison, Worker, compare
+
+__all__ = ["BATCHES", "Prediction", "Predictors", "difference", "predict"]
+
+BATCHES = (1, 32)
+"""Images a run that are measured if nobody says otherwise."""
+
+BOUND = 1e-3
+"""How far outputs may be apart, in parts of the greatest one."""
+
+_PEER = Path(__file__).parent / "peer_onnx.py"
+
+
+@dataclass(frozen=True)
+class Predictors:
+    """What is measured: a residual net in test mode, from an array to arrays.
+
+    Args:
+        batch: images a run.
+        threads: on either side.
+        layers: of the net.
+        size: height and width of the images in pixels.
+        warmup: runs before the first turn.
+    """
+
+    batch: int
+    threads: int
+    layers: int = 50
+    size: int = 224
+    warmup: int = 3
+
+    @property
+    def steps(self) -> int:
+        """Runs of a turn."""
+        return max(2, 20 // self.batch)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Times of both sides, in seconds, and how far their outputs are apart, in parts of the greatest one."""
+
+    work: Predictors
+    peer: str
+    times: Comparison
+    apart: float
+
+    @property
+    def good(self) -> bool:
+        """Whether both compute the same; what is not a number is not."""
+        return self.apart <= BOUND
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        work, (low, high) = self.work, self.times.spread
+        ours, theirs = (statistics.median(times) for times in (self.times.ours, self.times.peer))
+        line = (
+            f"predict, ResNet-{work.layers}, batch {work.batch}, threads {work.threads}, {len(self.times.ours)} pairs: "
+            f"netbuilder {1e3 * ours:.1f} ms ({work.batch / ours:.1f} images/s), "
+            f"{self.peer} {1e3 * theirs:.1f} ms ({work.batch / theirs:.1f} images/s); "
+            f"{self.times.ratio:.2f} x as fast (pairs {low:.2f} to {high:.2f}); outputs {self.apart:.1e} apart"
+        )
+        return line if self.good else f"{line}: NOT the same work, at most {BOUND:.0e} is rounding"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {
+            "kind": "predict",
+            "layers": self.work.layers,
+            "batch": self.work.batch,
+            "threads": self.work.threads,
+            "sides": ["netbuilder", self.peer],
+            "seconds": [list(self.times.ours), list(self.times.peer)],
+            "ratio": self.times.ratio,
+            "spread": list(self.times.spread),
+            "apart": self.apart,
+        }
+
+
+def predict(work: Predictors, python: str, *, pairs: int, steps: int | None = None, script: Path = _PEER) -> Prediction:
+    """Measure both sides in turn, and compare their outputs.
+
+    A run takes an array and gives arrays, on either side; loading and what the first runs prepare do not count.
+
+    Args:
+        python: an interpreter that has the peer.
+        pairs: turns of each side.
+        steps: runs of a turn; None: as the work has them.
+        script: of the peer.
+
+    Raises:
+        RuntimeError: a side failed; the message has the end of what it printed.
+    """
+    # Passive: a side that waits for its turn must not take the other's cores.
+    env = {**os.environ, "OMP_NUM_THREADS": str(work.threads), "OMP_WAIT_POLICY": "passive"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        export(folder, layers=work.layers, batch=work.batch, size=work.size)
+        size = [str(work.warmup), name, str(work.threads)]
+        peer = Worker("onnxruntime", [python, str(script), *size], env)
+        try:
+            ours = Worker("netbuilder", [sys.executable, "-m", "netbuilder.tools.bench.our_predictor", *size], env)
+            try:
+                times = compare(ours, peer, pairs=pairs, steps=steps or work.steps)
+            finally:
+                ours.close()
+        finally:
+            peer.close()
+        with np.load(folder / OUTPUTS) as a, np.load(folder / "peer.npz") as b:
+            apart = max(difference(x, y) for x, y in zip(_in_order(a), _in_order(b)))
+    return Prediction(work, f"{peer.info.get('name', 'peer')} {peer.info['version']}", times, apart)
+
+
+def _in_order(outputs: Any) -> list[np.ndarray[Any, Any]]:
+    return [outputs[name] for name in outputs.files]
+
+
+def difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+    """Return how far two arrays are apart at most, in parts of the greatest element of the second one.
+
+    >>> difference(np.float32([1, 2]), np.float32([1, 4]))
+    0.5
+    """
+    if a.shape != b.shape:
+        return float("inf")
+    return float(np.abs(a.astype(np.float64) - b).max() / max(np.abs(b).max(), 1e-30))

@@ -37,7 +37,11 @@ def pytest_collection_modifyitems(items):
     for item in items:
         for mark, least in needs.items():
             if item.get_closest_marker(mark) and gpu_count() < least:
-                item.add_marker(pytest.mark.skip(reason=f"needs CuPy and {least} NVIDIA GPU(s), found {gpu_count()}"))
+                item.add_marker(pytest.mark.skip(reason=_too_few(least)))
+
+
+def _too_few(least):
+    return f"needs CuPy and NVIDIA GPUs, {least} or more; found {gpu_count()}"
 
 
 def _on_both(least, mark):
@@ -47,7 +51,7 @@ def _on_both(least, mark):
     def some_gpus(request):
         if request.param == "real":
             if gpu_count() < least:
-                pytest.skip(f"needs {least} NVIDIA GPUs, found {gpu_count()}")
+                pytest.skip(_too_few(least))
             yield None
             return
         from cupy_double import gpus

@@ -25,6 +25,7 @@ from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.graph.seeding import seed_operators
 from netbuilder.graph.source import user_source
+from netbuilder.ops.precision import PRECISION_ARGUMENT, check_precision
 from netbuilder.ops.python_op import python_arguments
 from netbuilder.ops.registry import is_registered, operator_types
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef
@@ -108,6 +109,17 @@ class Net:
                 raise NetError(f"net {self}: num_workers must be a whole number from 1 on, got {num_workers!r}")
             self._net.num_workers = num_workers
         self._net.type = net_type
+
+    def set_activation_dtype(self, dtype: str) -> None:
+        """Say how plans of this net keep activations in memory: as "float32", or rounded to "bfloat16".
+
+        The net says so in an argument of its own. Parameters, their gradients, statistics and losses are float32
+        with either, and so is whatever is fetched or saved.
+
+        Raises:
+            NetError: ``dtype`` is neither.
+        """
+        set_argument(self._net, PRECISION_ARGUMENT, check_precision(dtype, f"net {self}"))
 
     def AddArgument(self, arg_name: str, arg_value: Any) -> None:
         """Give the net itself an argument, in the place of one of this name."""

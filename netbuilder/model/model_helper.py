@@ -53,6 +53,7 @@ class ModelHelper:
         param_model: the model whose parameters this one shares. It too is then a test model, except that
             parameters which ``param_model`` has not are made by its own init net.
         arg_scope: arguments for all layer helpers, over the defaults ``DEFAULT_ARG_SCOPE``.
+        dtype: how plans keep the main net's activations in memory (see ``Net.set_activation_dtype``); None: as float32.
 
     Attributes:
         net, param_init_net: the main net and the init net.
@@ -78,6 +79,8 @@ class ModelHelper:
         skip_sparse_optim: bool = False,
         param_model: ModelHelper | None = None,
         arg_scope: Mapping[str, Any] | None = None,
+        *,
+        dtype: str | None = None,
     ) -> None:
         if param_model is not None and not isinstance(param_model, ModelHelper):
             raise TypeError(f"ModelHelper: param_model must be a ModelHelper, got {param_model!r}")
@@ -85,6 +88,8 @@ class ModelHelper:
             raise TypeError(f"ModelHelper: arg_scope must be a mapping of arguments, got {arg_scope!r}")
         self.name = name or "model"
         self.net = Net(self.name)
+        if dtype is not None:
+            self.net.set_activation_dtype(dtype)
         self.param_init_net = Net(self.name + "_init")
         self.init_params = init_params
         self.allow_not_known_ops = allow_not_known_ops

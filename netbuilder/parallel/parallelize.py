@@ -47,6 +47,7 @@ def Parallelize(
     barrier_net_timeout_sec: float = 300,
     *,
     peer_access: PeerAccess | None = None,
+    dtype: str | None = None,
 ) -> Replicas:
     """Build a model on several devices, with the exchange of gradients between them.
 
@@ -81,6 +82,8 @@ def Parallelize(
         barrier_net_timeout_sec: of use with ``rendezvous`` alone, in seconds.
         peer_access: GPUs: ``peer_access(a, b)`` says whether GPU a can read the memory of GPU b; None: ask the
             driver, or expect it where there is no GPU.
+        dtype: how plans keep activations in memory, "float32" or "bfloat16" (see ``Net.set_activation_dtype``);
+            None: as the model says.
 
     Returns:
         The record of the replicas, which the net keeps in its arguments.
@@ -137,6 +140,8 @@ def Parallelize(
     )
     with unchanged_on_error(model_helper_obj), collection_paused():
         model_helper_obj.net.set_type(net_type, num_threads_per_device * len(request.devices))
+        if dtype is not None:
+            model_helper_obj.net.set_activation_dtype(dtype)
         return build(model_helper_obj, request)
 
 

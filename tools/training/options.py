@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from netbuilder.ops.precision import PRECISIONS
 from netbuilder.ops.rate_policies import POLICIES
 from netbuilder.optimizers import check_policy
 from netbuilder.proto import ArgumentError
@@ -38,6 +39,7 @@ class Options:
         seed: of initial values and of the order of samples.
         net_type: how the net is executed.
         device_workers: upper bound of the threads that run the net, for each device.
+        dtype: how activations are kept in memory while training.
         export: folder for the predictor, or None.
         check_export: evaluate it again in a new process.
     """
@@ -56,6 +58,7 @@ class Options:
     seed: int
     net_type: str
     device_workers: int
+    dtype: str
     export: str | None
     check_export: bool
     step_epochs: int | None = None
@@ -81,6 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--net-type", default="dag", metavar="TYPE", help=f"one of {', '.join(NET_TYPES)}")
     where.add_argument("--device-workers", type=int, default=4, metavar="N",
                        help="upper bound of the threads that run the net, for each device (4)")  # fmt: skip
+    where.add_argument("--dtype", default="float32", metavar="TYPE",
+                       help=f"of activations in memory while training: {' or '.join(PRECISIONS)} (float32)")  # fmt: skip
     step = parser.add_argument_group("optimization")
     step.add_argument("--batch", type=int, default=64, help="samples a step, over all devices (64)")
     step.add_argument("--epochs", type=int, default=10, help="passes over the data (10)")
@@ -120,7 +125,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         model=found.model, data=found.data, cpu=found.cpu, devices=devices, batch=found.batch, epochs=found.epochs,
         learning_rate=found.learning_rate, policy=found.policy, policy_args=policy_args, momentum=found.momentum,
         weight_decay=found.weight_decay, seed=found.seed, net_type=found.net_type,
-        device_workers=found.device_workers, export=found.export, check_export=found.check_export,
+        device_workers=found.device_workers, dtype=found.dtype, export=found.export, check_export=found.check_export,
         step_epochs=found.step_epochs,
     )  # fmt: skip
     problem = _problem(options)
@@ -154,6 +159,8 @@ def _problem(options: Options) -> str | None:
         )
     if options.net_type not in NET_TYPES:
         return f"--net-type: unknown type {options.net_type!r}; the types are {', '.join(NET_TYPES)}"
+    if options.dtype not in PRECISIONS:
+        return f"--dtype: one of {', '.join(PRECISIONS)}; got {options.dtype!r}"
     for name in ("epochs", "learning_rate", "device_workers"):
         if getattr(options, name) <= 0:
             return f"--{name.replace('_', '-')}: must be greater than 0, got {getattr(options, name)}"

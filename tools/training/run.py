@@ -92,6 +92,7 @@ class Run:
             net_type=options.net_type,
             num_threads_per_device=options.device_workers,
             cpu_device=options.cpu,
+            dtype=options.dtype,
         )
         return model
 

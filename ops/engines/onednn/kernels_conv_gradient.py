@@ -23,7 +23,7 @@ from netbuilder.ops.engines.onednn.convolutions import (
     wish,
 )
 from netbuilder.ops.engines.onednn.layout import Desc, plain_in
-from netbuilder.ops.engines.onednn.measuring import seconds
+from netbuilder.ops.engines.onednn.measuring import seconds, turned_off
 from netbuilder.ops.engines.onednn.precision import types_for_products
 from netbuilder.ops.engines.onednn.primitive import In, Out, Primitive, Scratch, Step, first_fast, prepared
 from netbuilder.ops.engines.onednn.reorders import reorder_primitive
@@ -111,7 +111,7 @@ class _Search:
 
     def _faster(self, dw: Primitive) -> tuple[Primitive, Primitive, Primitive] | None:
         """Return reorders and the primitive for dW in float32 if together they take less time than ``dw``."""
-        if self.code == c.F32 or self.threads == 1 or self.v.is_pointwise:
+        if self.code == c.F32 or self.threads == 1 or self.v.is_pointwise or turned_off():
             return None
         search = _Search(self.op, self.ctx, self.v, c.F32)
         wide = search.make_dw(search.x, search.y) if search.hint is not None else None

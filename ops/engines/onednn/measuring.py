@@ -1,7 +1,11 @@
-"""How long a primitive takes on this machine: measured where implementations have to be chosen between."""
+"""How long a primitive takes on this machine: measured where implementations have to be chosen between.
+
+``NETBUILDER_MEASURE=0`` in the environment leaves the choice to what is fastest on an idle machine.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 
@@ -9,11 +13,18 @@ from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn.library import threads
 from netbuilder.ops.engines.onednn.primitive import Held, Primitive, Step
 
-__all__ = ["seconds"]
+__all__ = ["seconds", "turned_off"]
+
+SWITCH_VARIABLE = "NETBUILDER_MEASURE"
 
 _RUNS = 4
 
 _measured: dict[tuple[Primitive, int], float] = {}
+
+
+def turned_off() -> bool:
+    """Whether nothing is to be measured, so that every process chooses alike."""
+    return os.environ.get(SWITCH_VARIABLE, "1").strip().lower() in ("0", "off", "no", "false")
 
 
 def seconds(primitive: Primitive, arguments: Sequence[int], n: int) -> float:

@@ -446,3 +446,13 @@ def test_fused_conv_in_inference(channels, relu):
     bound.call()
     want = interpret([op_def], {n: a.astype(np.float64) for n, a in arrays.items()})["y"] + addend.plain()
     close(bound.outputs[0], np.maximum(want, 0) if relu else want, "y", True)
+
+
+def test_nothing_is_measured_where_that_is_turned_off(monkeypatch):
+    from netbuilder.ops.engines.onednn import kernels_conv_gradient
+
+    monkeypatch.setenv("NETBUILDER_MEASURE", "0")
+    monkeypatch.setattr(kernels_conv_gradient, "seconds", None)
+    arrays = conv_arrays((4, 16, 12, 12), (32, 16, 3, 3), 32)
+    op_def = make_op("Conv", list(arrays), ["y"], kernel=3, pad=1)
+    check(op_def, arrays, B16, images="x", narrow=("y", "x_grad"), threads=2)

@@ -1,0 +1,44 @@
+"""netbuilder-train --dtype: what it asks for, and that a small residual net learns as well in bfloat16."""
+
+import numpy as np
+import pytest
+
+from netbuilder.ops.engines import onednn
+from netbuilder.proto.arguments import arguments
+from netbuilder.tools.imagenet_trainer import main
+from netbuilder.tools.training.images import Images, load_images
+from netbuilder.tools.training.options import parse
+from netbuilder.tools.training.run import Run
+
+EPOCHS, SEEDS = 8, 2
+
+
+def test_the_type_reaches_the_training_net_alone():
+    images = Images(np.zeros((4, 1, 8, 8), np.float32), np.int32([0, 1, 2, 1]))
+    run = Run(parse(["--cpu", "--model=resnet8-cifar", "--batch=2", "--dtype=bfloat16"]), images, images)
+    assert arguments(run._model.net.Proto())["activation_dtype"] == b"bfloat16"
+    assert "activation_dtype" not in arguments(run._test_model.net.Proto())
+    assert parse(["--cpu"]).dtype == "float32"
+
+
+def test_other_types_end_the_program(capsys):
+    with pytest.raises(SystemExit):
+        main(["--cpu", "--dtype=float16"])
+    assert "--dtype: one of float32, bfloat16; got 'float16'" in capsys.readouterr().err
+
+
+def held_out_accuracy(dtype, seed):
+    arguments = ["--cpu", "--model=resnet8-cifar", "--batch=32", f"--epochs={EPOCHS}", "--learning-rate=0.1"]
+    arguments += ["--policy=step", f"--step-epochs={EPOCHS - 2}", "--gamma=0.1", f"--dtype={dtype}", f"--seed={seed}"]
+    run = Run(parse(arguments), *load_images("digits"))
+    for epoch in range(1, EPOCHS + 1):
+        run.train_epoch(epoch)
+    return run.evaluate()
+
+
+@pytest.mark.filterwarnings("ignore:bfloat16 activations were asked for:RuntimeWarning")
+@pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
+def test_a_residual_net_reaches_the_accuracy_of_float32_within_half_a_point():
+    means = {d: np.mean([held_out_accuracy(d, seed) for seed in range(SEEDS)]) for d in ("float32", "bfloat16")}
+    assert means["float32"] > 0.97
+    assert means["bfloat16"] > means["float32"] - 0.005

@@ -1,94 +1,159 @@
-"""Benchmarks beside peers on the same machine in the same run: ``netbuilder-benchmark TASK``.
+"""Benchmarks beside peers on the same machine in the same run: ``netbuilder-benchmark TASK...``.
 
-Tasks: ``mlp`` and ``resnet50`` (training steps beside PyTorch), ``build`` (Parallelize, per operator).
+Training steps beside PyTorch, one line each: ``mlp``, ``resnet18``, ``resnet50``, ``inception_v1``, ``vgg16``,
+``alexnet`` (two towers, with normalisation over channels), ``alexnet_one_tower``; with ``--check``, whether both sides
+compute the same. ``predict``: the exported ResNet-50, batch 1 and 32, beside onnxruntime. Ourselves: ``devices`` (two
+CPU devices beside one with the same threads and batch), ``growth`` (time an image against batch, depth, width,
+devices), ``build`` (Parallelize, per operator).
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
+import dataclasses
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 
+from netbuilder.proto import DeviceError
 from netbuilder.runtime.compiler import default_threads
 from netbuilder.tools.bench.build import build_time
+from netbuilder.tools.bench.check import check
+from netbuilder.tools.bench.growth import SWEEPS, Sweeps, growth
 from netbuilder.tools.bench.machine import busy_share, describe_machine
-from netbuilder.tools.bench.pairs import Worker, compare
+from netbuilder.tools.bench.pairs import compare
 from netbuilder.tools.bench.peers import peer_python
+from netbuilder.tools.bench.predict import BATCHES, Predictors, predict
+from netbuilder.tools.bench.report import Line, compared, write_records
+from netbuilder.tools.bench.sides import our_worker, torch_worker
+from netbuilder.tools.bench.work import TASKS, Task, Work
 
 __all__ = ["main"]
 
 _IDLE = 0.05  # share of the cores that other work may take before a figure is doubtful
-_STEPS = {"mlp": 500, "resnet50": 2}
-_BATCH = {"mlp": 32, "resnet50": 32}
+_DEVICE_TASKS = ("resnet18", "resnet50")
+_GROWTH_BATCH = 16
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="netbuilder-benchmark", description=__doc__.splitlines()[0] if __doc__ else ""
+        prog="netbuilder-benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=["mlp", "resnet50", "build"])
+    parser.add_argument("task", nargs="+", choices=[*TASKS, "predict", "devices", "growth", "build"], metavar="TASK")
     parser.add_argument("--mode", choices=["eager", "compile"], default="eager", help="how PyTorch runs (eager)")
     parser.add_argument("--threads", type=int, default=default_threads(), help="threads on either side")
-    parser.add_argument("--batch", type=int, help="samples a step (32)")
+    parser.add_argument("--batch", type=int, help="samples a step (as the task has them; for growth 16)")
     parser.add_argument("--pairs", type=int, default=5, help="turns of each side (5)")
-    parser.add_argument("--steps", type=int, help="steps a turn")
+    parser.add_argument("--steps", type=int, help="steps a turn; for growth, of each point (5)")
     parser.add_argument("--peer-python", help="an interpreter that has the peer; by default one is installed")
-    parser.add_argument("--devices", type=int, nargs="+", default=[1, 4, 16, 64], help="for build")
+    parser.add_argument("--check", action="store_true", help="compare losses and updates instead of times")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there, too")
+    swept = parser.add_argument_group("growth and build")
+    swept.add_argument("--sweep", choices=SWEEPS, nargs="+", default=list(SWEEPS), help="what growth varies (all)")
+    swept.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
+    swept.add_argument("--depths", type=int, nargs="+", default=[18, 34, 50, 101, 152])
+    swept.add_argument("--widths", type=int, nargs="+", default=[32, 64, 128])
+    swept.add_argument("--devices", type=int, nargs="+", help="for growth (1 2) and build (1 4 16 64)")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one benchmark and print its figures; returns the exit status."""
+    """Run benchmarks and print a line each.
+
+    Returns:
+        The exit status: 0; 1 if a check failed or a figure stands for nothing; 2 if something is missing or failed.
+    """
     options = _parser().parse_args(arguments)
-    print(describe_machine())
-    busy = busy_share()
-    if busy > _IDLE:
+    machine, busy = describe_machine(), busy_share()
+    print(machine, flush=True)
+    if busy > _IDLE and not options.check:
         print(
             f"the machine is not idle: other work takes {busy:.0%} of its cores, figures are doubtful", file=sys.stderr
         )
-    if options.task == "build":
-        _build(options.devices)
+    lines: list[Line] = []
+    try:
+        for task in options.task:
+            for line in _lines(task, options):
+                print(line.text, flush=True)
+                lines.append(line)
+                if options.json:
+                    write_records(options.json, machine, busy, lines)
+    except (DeviceError, ValueError, RuntimeError) as error:
+        print(f"netbuilder-benchmark: {error}", file=sys.stderr)
+        return 2
+    return 0 if all(line.good for line in lines) else 1
+
+
+def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
+    if task == "build":
+        yield from _build(options.devices or [1, 4, 16, 64])
+    elif task == "growth":
+        work = Work("resnet18", options.batch or _GROWTH_BATCH, options.threads)
+        sweeps = Sweeps(work, options.batches, options.depths, options.widths, options.devices or [1, 2])
+        yield from growth(sweeps, options.sweep, warmup=2, steps=options.steps or 5)
+    elif task == "predict":
+        yield from _predict(options)
+    elif task == "devices":
+        for name in _DEVICE_TASKS:
+            yield _devices(_with_options(TASKS[name], options), options)
+    elif options.check:
+        yield _check(task, options)
     else:
-        _pairs(options)
-    return 0
+        yield _beside_torch(_with_options(TASKS[task], options), options)
 
 
-def _build(devices: Sequence[int]) -> None:
+def _with_options(task: Task, options: argparse.Namespace) -> Task:
+    work = dataclasses.replace(task.work, threads=options.threads, mode=options.mode)
+    if options.batch:
+        work = dataclasses.replace(work, batch=options.batch)
+    return dataclasses.replace(task, work=work, steps=options.steps or task.steps)
+
+
+def _beside_torch(task: Task, options: argparse.Namespace) -> Line:
+    python = options.peer_python or peer_python("torch")
+    with ExitStack() as stack:
+        peer = stack.enter_context(torch_worker(task.work, python, warmup=task.warmup))
+        ours = stack.enter_context(our_worker(task.work, warmup=task.warmup))
+        result = compare(ours, peer, pairs=options.pairs, steps=task.steps)
+        names = ("netbuilder", f"torch {peer.info['version']} {peer.info['mode']}")
+        return compared(task, names, result, [ours.loss, peer.loss])
+
+
+def _predict(options: argparse.Namespace) -> Iterator[Line]:
+    python = options.peer_python or peer_python("onnxruntime")
+    for batch in [options.batch] if options.batch else BATCHES:
+        found = predict(Predictors(batch, options.threads), python, pairs=options.pairs, steps=options.steps)
+        yield Line(found.text, found.record, found.good)
+
+
+def _devices(task: Task, options: argparse.Namespace) -> Line:
+    two = dataclasses.replace(task.work, devices=2)
+    with our_worker(two, warmup=task.warmup) as split, our_worker(task.work, warmup=task.warmup) as whole:
+        result = compare(split, whole, pairs=options.pairs, steps=task.steps)
+        names = (f"2 devices x {task.work.threads // 2}", f"1 device x {task.work.threads}")
+        return compared(task, names, result, [split.loss, whole.loss])
+
+
+def _check(task: str, options: argparse.Namespace) -> Line:
+    python = options.peer_python or peer_python("torch")
+    found = check(task, python, threads=options.threads, mode=options.mode)
+    losses = "; ".join(f"{a:.6f} and {b:.6f}" for a, b in zip(found.ours, found.theirs))
+    text = (
+        f"{task}: {'the same work' if found.holds else 'NOT the same work'}: losses {losses} (at most {found.loss:.1e} "
+        f"apart); changes of parameters at most {found.worst_change:.1e} of their norm apart ({found.worst})"
+    )
+    return Line(text, {"kind": "check", "task": task, **dataclasses.asdict(found)}, found.holds)
+
+
+def _build(devices: Sequence[int]) -> Iterator[Line]:
     build_time(1)  # imports and first-time set-up do not count
     for count in devices:
         done = build_time(count)
-        print(
+        text = (
             f"Parallelize of ResNet-50 over {done.devices} devices: {done.operators} operators in "
             f"{done.seconds:.2f} s, {done.per_operator:.1f} us an operator"
         )
-
-
-def _pairs(options: argparse.Namespace) -> None:
-    task, threads = options.task, options.threads
-    batch = options.batch or _BATCH[task]
-    python = options.peer_python or peer_python("torch")
-    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
-    script = Path(__file__).parent / "bench" / "peer_torch.py"
-    size = [str(threads), str(batch)]
-    ours = Worker("netbuilder", [sys.executable, "-m", "netbuilder.tools.bench.ours", task, *size], env)
-    peer = Worker("torch", [python, str(script), task, options.mode, *size], env)
-    try:
-        result = compare(ours, peer, pairs=options.pairs, steps=options.steps or _STEPS[task])
-    finally:
-        ours.close()
-        peer.close()
-    low, high = result.spread
-    unit, factor = ("us", 1e6) if task == "mlp" else ("ms", 1e3)
-    print(
-        f"{task}, batch {batch}, {threads} threads, {options.pairs} pairs: "
-        f"netbuilder {factor * statistics.median(result.ours):.1f} {unit}, "
-        f"torch {peer.info['torch']} {options.mode} {factor * statistics.median(result.peer):.1f} {unit}; "
-        f"{result.ratio:.2f} x as fast (pairs {low:.2f} to {high:.2f}), "
-        f"{1 / result.ratio:.2f} of its time"
-    )
+        yield Line(text, {"kind": "build", **dataclasses.asdict(done)})
 
 
 if __name__ == "__main__":

@@ -1,15 +1,28 @@
-"""The benchmarks' machinery, with workers that only count."""
+"""The benchmarks' machinery, with workers that only count, and our side of every task at a small size."""
 
+import dataclasses
+import json
+import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from netbuilder.proto import ArgumentError, DeviceError
+from netbuilder.proto.arguments import arguments
 from netbuilder.tools import benchmark
-from netbuilder.tools.bench import build, machine, ours
+from netbuilder.tools.bench import build, machine
+from netbuilder.tools.bench.check import CHANGE_BOUND, Agreement, replay
+from netbuilder.tools.bench.growth import Sweeps, growth
+from netbuilder.tools.bench.ours import Training
 from netbuilder.tools.bench.pairs import Comparison, Worker, compare
+from netbuilder.tools.bench.report import compared
+from netbuilder.tools.bench.sides import require_compiler
+from netbuilder.tools.bench.work import TASKS, Task, Work
 
 BENCH = Path(benchmark.__file__).parent / "bench"
+MLP = Work("mlp", 4, size=6, classes=5, decay=1.0)
 
 
 def script(tmp_path, body):
@@ -19,15 +32,14 @@ def script(tmp_path, body):
 
 
 def test_two_workers_take_turns(tmp_path):
-    quick = script(tmp_path, "serve(lambda: print('noise'), warmup=1, info={'name': 'quick'})")
-    worker = Worker("a", quick, {})
-    other = Worker("b", script(tmp_path, "serve(lambda: time.sleep(0.002), warmup=1)"), {})
-    try:
+    quick = script(tmp_path, "serve(lambda: print('noise'), warmup=1, info={'name': 'quick'}, loss=lambda: 0.5)")
+    with (
+        Worker("a", quick, {}) as worker,
+        Worker("b", script(tmp_path, "serve(lambda: time.sleep(0.002), warmup=1)"), {}) as other,
+    ):
         assert worker.info == {"name": "quick"}
         result = compare(worker, other, pairs=3, steps=2)
-    finally:
-        worker.close()
-        other.close()
+        assert (worker.loss, other.loss) == (0.5, None)
     assert len(result.ours) == len(result.peer) == 3
     assert min(result.peer) >= 0.002
     assert result.ratio > 1
@@ -44,17 +56,184 @@ def test_the_ratio_is_of_medians_and_the_spread_of_pairs():
     assert result.spread == (1.0, 4.0)
 
 
-def test_our_side_trains():
-    step = ours.training_step("mlp", 1, 8)
+def test_a_line_has_ratio_and_spread_and_doubts_losses_that_are_no_numbers():
+    task = Task(Work("resnet18", 8, threads=2), 1, 1, MLP)
+    result = Comparison([1.0, 2.0, 4.0], [4.0, 4.0, 4.0])
+    line = compared(task, ("here", "there"), result, [1.5, None])
+    assert line.text == (
+        "resnet18, batch 8, 2 threads, 3 pairs: here 2000.0 ms, there 4000.0 ms; 2.00 x as fast (pairs 1.00 to 4.00), "
+        "0.50 of its time"
+    )
+    assert line.good
+    assert line.record["work"]["batch"] == 8 and line.record["ratio"] == 2.0
+    doubtful = compared(task, ("here", "there"), result, [1.5, float("nan")])
+    assert "DOUBTFUL: the loss of there" in doubtful.text
+    assert not doubtful.good
+
+
+@pytest.mark.parametrize("text", [MLP.to_text(), Work("resnet50", 2, width=32, dropout=False).to_text()])
+def test_work_survives_a_command_line(text):
+    assert Work.from_text(text).to_text() == text
+
+
+def test_layers_are_those_of_residual_nets():
+    assert [Work(net, 1).layers for net in ("resnet18", "resnet152", "mlp", "vgg16", "resnet")] == [18, 152, 0, 0, 0]
+
+
+@pytest.mark.parametrize("task", ["mlp", "resnet18", "inception_v1", "alexnet"])
+def test_our_side_trains(task):
+    training = Training(TASKS[task].small)
+    losses = []
     for _ in range(3):
-        step()
+        training.step()
+        losses.append(training.loss())
+    assert losses[-1] < losses[0]
 
 
-def test_build_counts_both_nets(capsys):
-    assert benchmark.main(["build", "--devices", "1", "2"]) == 0
+@pytest.mark.parametrize("task", TASKS)
+def test_our_side_has_momentum_decay_of_weights_and_no_gradient_of_the_data(task):
+    model = Training(TASKS[task].small).model
+    ops = model.net.Proto().op
+    decayed = {op.input[2] for op in ops if op.type == "WeightedSum" and len(op.input) == 4 and "_grad" in op.input[0]}
+    assert decayed == {str(weight) for weight in model.GetParams() if not str(weight).endswith("_b")}
+    updates = [op for op in ops if op.type == "MomentumSGDUpdate"]
+    assert len(updates) == len(model.GetParams())
+    assert all(arguments(op)["momentum"] == pytest.approx(0.9) for op in updates)
+    first = next(op for op in ops if op.type in ("Conv", "FC"))
+    assert first.input[0] == "data"
+    if first.type == "Conv":
+        assert not any("data_grad" in op.output for op in ops)
+
+
+def test_two_devices_train_as_one():
+    found = []
+    for devices in (1, 2):
+        training = Training(dataclasses.replace(MLP, devices=devices, threads=2))
+        rng = np.random.default_rng(1)
+        names = training.parameters()[:8]
+        before = [rng.normal(size=training.workspace.fetch(name).shape).astype("f") for name in names]
+        for name in training.parameters():
+            training.workspace.feed(name, before[names.index(name.replace("cpu_1", "cpu_0"))])
+        for _ in range(3):
+            training.step()
+        found.append([training.loss(), *(training.workspace.fetch(name) for name in names)])
+    for one, two in zip(*found):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+def test_devices_must_divide_the_batch():
+    with pytest.raises(ArgumentError, match="mlp: 3 devices do not divide a batch of 4"):
+        Training(dataclasses.replace(MLP, devices=3))
+
+
+def test_an_unknown_net_is_refused():
+    with pytest.raises(ArgumentError, match="no net 'lenet'; the nets are .*'vgg16'"):
+        Training(dataclasses.replace(MLP, net="lenet"))
+
+
+def state_of(work):
+    """What a peer would write: ours serves for one."""
+    training = Training(work)
+    names = training.parameters()
+    rng = np.random.default_rng(5)
+    data, label = rng.normal(size=work.shape).astype("f"), rng.integers(0, work.classes, work.batch)
+    before = [training.workspace.fetch(name) for name in names]
+    training.start_from(data, label, before)
+    losses = []
+    for _ in range(3):
+        training.step()
+        losses.append(training.loss())
+    state = {"data": data, "label": label, "losses": np.array(losses)}
+    state |= {f"before_{i}": array for i, array in enumerate(before)}
+    return state | {f"after_{i}": training.workspace.fetch(name) for i, name in enumerate(names)}
+
+
+def test_the_check_holds_for_the_same_work_and_fails_for_other_work():
+    state = state_of(MLP)
+    same = replay(MLP, state)
+    assert same.holds and same.loss < 1e-6 and len(same.ours) == 3
+    without_decay = replay(dataclasses.replace(MLP, decay=0.0), state)
+    assert not without_decay.holds and without_decay.worst_change > CHANGE_BOUND
+    faster = replay(dataclasses.replace(MLP, rate=0.1), state)
+    assert not faster.holds and faster.loss > 1e-3
+    nan = Agreement((float("nan"),), (1.0,), 0.0, "w")
+    assert not nan.holds
+
+
+def test_the_check_refuses_other_parameters():
+    state = state_of(MLP)
+    with pytest.raises(ArgumentError, match=r"mlp: 8 parameters here, 8 there, fc0_w \(7, 7\) here, \(6, 6\) there"):
+        replay(dataclasses.replace(MLP, size=7), {**state, "data": np.zeros((4, 7), "f")})
+    fewer = {name: value for name, value in state.items() if name != "before_7"}
+    with pytest.raises(ArgumentError, match="8 parameters here, 7 there"):
+        replay(MLP, fewer)
+
+
+@pytest.mark.skipif("PEER_PYTHON" not in os.environ, reason="PEER_PYTHON names no interpreter with torch")
+@pytest.mark.parametrize("task", TASKS)
+def test_torch_does_the_same_work(task, capsys):
+    arguments = [task, "--check", "--peer-python", os.environ["PEER_PYTHON"], "--threads", "1"]
+    assert benchmark.main(arguments) == 0, capsys.readouterr().out
+    assert f"{task}: the same work" in capsys.readouterr().out
+
+
+def test_compiling_needs_a_compiler(tmp_path, capsys, monkeypatch):
+    with pytest.raises(DeviceError, match="needs a C.. compiler, and 'c.-17' is not there; install g.."):
+        require_compiler({"CXX": "c+-17", "PATH": str(tmp_path)})
+    monkeypatch.setenv("CXX", "c+-17")
+    assert benchmark.main(["mlp", "--mode", "compile", "--peer-python", sys.executable]) == 2
+    assert "--mode eager" in capsys.readouterr().err
+
+
+def test_a_failing_peer_is_reported(capsys):
+    """This interpreter has no torch, or its argument is none: either way the peer cannot start."""
+    assert benchmark.main(["mlp", "--peer-python", sys.executable, "--threads", "0"]) == 2
+    assert "worker 'torch' ended with code" in capsys.readouterr().err
+
+
+def test_growth_measures_each_point(monkeypatch, tmp_path):
+    worker = script(tmp_path, "serve(lambda: time.sleep(0.002), warmup=1)")
+    asked = []
+
+    def start(work, *, warmup):
+        asked.append(work)
+        return Worker("counting", worker, {})
+
+    monkeypatch.setattr("netbuilder.tools.bench.growth.our_worker", start)
+    sweeps = Sweeps(Work("resnet18", 4), batches=[1, 2], depths=[50], widths=[32], devices=[1, 2])
+    lines = list(growth(sweeps, ["batch", "depth", "width", "devices"], warmup=1, steps=3))
+    assert [(w.net, w.batch, w.width, w.devices) for w in asked] == [
+        ("resnet18", 1, 0, 1),
+        ("resnet18", 2, 0, 1),
+        ("resnet50", 4, 0, 1),
+        ("resnet50", 4, 32, 1),
+        ("resnet18", 4, 0, 1),
+        ("resnet18", 4, 0, 2),
+    ]
+    assert lines[1].text.startswith("growth with batch: batch 2 (resnet18, batch 2, 1 threads): ")
+    assert lines[1].record["seconds_an_image"] >= 0.001
+    assert len(lines[1].record["seconds"]) == 3
+
+
+def test_a_width_changes_the_bottlenecks_only():
+    small = Work("resnet50", 2, size=32, classes=3)
+    usual, narrow = (Training(dataclasses.replace(small, width=width)) for width in (64, 8))
+    as_it_is = Training(small)
+    shapes = [[t.workspace.fetch(p).shape for p in t.parameters()] for t in (as_it_is, usual, narrow)]
+    assert shapes[0] == shapes[1]
+    assert shapes[2][3] == (8, 64, 1, 1)
+    assert shapes[2][-1] == shapes[0][-1]
+
+
+def test_build_counts_both_nets(capsys, tmp_path):
+    file = tmp_path / "figures.json"
+    assert benchmark.main(["build", "--devices", "1", "2", "--json", str(file)]) == 0
     text = capsys.readouterr().out
     assert "over 1 devices" in text
     assert "us an operator" in text
+    found = json.loads(file.read_text())
+    assert [r["devices"] for r in found["results"]] == [1, 2]
+    assert "cores" in found["machine"]
     one, two = build.build_time(1), build.build_time(2)
     assert two.operators > 1.8 * one.operators
 

@@ -1,73 +1,122 @@
-"""Our side of the benchmarks: ``python -m netbuilder.tools.bench.ours mlp THREADS BATCH``."""
+"""Our side of the benchmarks: ``python -m netbuilder.tools.bench.ours WARMUP WORK``."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import netbuilder
-from netbuilder import ModelHelper, Workspace, brew
+from netbuilder import ModelHelper, Parallelize_CPU, Workspace
 from netbuilder.optimizers import add_weight_decay, build_sgd
+from netbuilder.parallel import Replicas
+from netbuilder.proto import ArgumentError
+from netbuilder.tools.bench.our_nets import add_scores
+from netbuilder.tools.bench.work import MOMENTUM, Work
 from netbuilder.tools.bench.worker import serve
-from netbuilder.zoo.resnet import create_resnet50
 
-__all__ = ["main"]
-
-Step = Callable[[], None]
+__all__ = ["Training", "main"]
 
 
-def _mlp(model: ModelHelper, width: int = 64, depth: int = 4) -> Any:
-    blob: Any = "data"
-    for i in range(depth):
-        blob = brew.fc(model, blob, f"fc{i}", width, width)
-        if i < depth - 1:
-            blob = brew.relu(model, blob, blob)
-    return blob
+class Training:
+    """A net in a workspace, with its data, ready to step.
 
+    Args:
+        work: what to train, over one device or several.
 
-def _training(task: str, batch: int) -> tuple[ModelHelper, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    model = ModelHelper(name=task, arg_scope={"order": "NCHW"})
-    if task == "mlp":
-        prediction = _mlp(model)
-        x, y = rng.standard_normal((batch, 64)), rng.integers(0, 64, batch)
-    elif task == "resnet50":
-        prediction = create_resnet50(model, "data", 3, 1000, no_loss=True, no_bias=True)
-        x, y = rng.standard_normal((batch, 3, 224, 224)), rng.integers(0, 1000, batch)
-    else:
-        raise SystemExit(f"unknown task {task!r}")
-    _, loss = model.net.SoftmaxWithLoss([prediction, "label"], ["softmax", "loss"])
-    model.AddGradientOperators([loss])
-    if task == "resnet50":
-        add_weight_decay(model, 1e-4)
-    build_sgd(model, 0.01, momentum=0.9)
-    return model, x.astype(np.float32), y.astype(np.int32)
+    Raises:
+        ArgumentError: the devices do not divide the batch.
+    """
 
+    def __init__(self, work: Work) -> None:
+        if work.batch % work.devices:
+            raise ArgumentError(f"{work.net}: {work.devices} devices do not divide a batch of {work.batch}")
+        self._work = work
+        self.model = ModelHelper(name=work.net, arg_scope={"order": "NCHW"})
+        self.workspace = Workspace(threads=work.threads)
+        self._record = self._build()
+        rng = np.random.default_rng(0)
+        self._feed(rng.standard_normal(work.shape, np.float32), rng.integers(0, work.classes, work.batch))
+        self.workspace.run_net_once(self.model.param_init_net)
+        self.workspace.create_net(self.model.net)
+        self._name = self.model.net.Name()
 
-def training_step(task: str, threads: int, batch: int) -> Step:
-    """Return a call that runs one training step: forward, backward, update."""
-    model, x, y = _training(task, batch)
-    workspace = Workspace(threads=threads)
-    workspace.feed("data", x)
-    workspace.feed("label", y)
-    workspace.run_net_once(model.param_init_net)
-    workspace.create_net(model.net)
-    name = model.net.Name()
+    def _build(self) -> Replicas | None:
+        """Add the training net to the model; return its record of replicas if there are several devices."""
+        if self._work.devices == 1:
+            _, loss = self._losses(self.model)
+            self.model.AddGradientOperators([loss])
+            self._update(self.model)
+            return None
+        return Parallelize_CPU(
+            self.model,
+            input_builder_fun=lambda model: None,
+            forward_pass_builder_fun=lambda model, scale: [
+                model.net.Scale(self._losses(model)[1], "scaled_loss", scale=scale)
+            ],
+            optimizer_builder_fun=self._update,
+            devices=list(range(self._work.devices)),
+        )
 
-    def step() -> None:
-        workspace.run_net(name)
+    def _losses(self, model: ModelHelper) -> Any:
+        return model.net.SoftmaxWithLoss([add_scores(model, self._work), "label"], ["softmax", "loss"])
 
-    return step
+    def _update(self, model: ModelHelper) -> Any:
+        if self._work.decay:
+            add_weight_decay(model, self._work.decay)
+        return build_sgd(model, self._work.rate, momentum=MOMENTUM, nesterov=0)
+
+    def _feed(self, data: np.ndarray, label: np.ndarray) -> None:
+        for name, whole in (("data", data), ("label", label.astype(np.int32))):
+            copies = self._copies(name)
+            for blob, part in zip(copies, np.split(whole, len(copies))):
+                self.workspace.feed(blob, part)
+
+    def _copies(self, name: str) -> Sequence[str]:
+        return [name] if self._record is None else self._record.devices.copies(name)
+
+    def step(self) -> None:
+        """Run one step: forward, backward, update."""
+        self.workspace.run_net(self._name)
+
+    def loss(self) -> float:
+        """Return the loss of the last step, the mean over the devices."""
+        return float(np.mean([self.workspace.fetch(blob) for blob in self._copies("loss")]))
+
+    def parameters(self) -> list[str]:
+        """Return the names of the parameters, layer by layer, of all devices."""
+        return [str(parameter) for parameter in self.model.GetParams()]
+
+    def start_from(self, data: np.ndarray, label: np.ndarray, parameters: list[np.ndarray]) -> None:
+        """Feed the data of another side, and its parameters in the order of ``parameters``.
+
+        Raises:
+            ArgumentError: there are more or fewer, or one has another shape.
+        """
+        names = self.parameters()
+        shapes = [self.workspace.fetch(name).shape for name in names]
+        given = [array.shape for array in parameters]
+        if shapes != given:
+            raise ArgumentError(
+                f"{self._work.net}: {len(shapes)} parameters here, {len(given)} there, "
+                + "; ".join(f"{name} {a} here, {b} there" for name, a, b in zip(names, shapes, given) if a != b)
+            )
+        self._feed(data, label)
+        for name, array in zip(names, parameters):
+            self.workspace.feed(name, array)
 
 
 def main(arguments: list[str]) -> None:
-    """Serve the steps of one task (see ``worker.serve``)."""
-    task, threads, batch = arguments[0], int(arguments[1]), int(arguments[2])
-    serve(training_step(task, threads, batch), warmup=300 if task == "mlp" else 2,
-          info={"netbuilder": netbuilder.__version__})  # fmt: skip
+    """Serve the steps of one piece of work (see ``worker.serve``)."""
+    training = Training(Work.from_text(arguments[1]))
+    serve(
+        training.step,
+        warmup=int(arguments[0]),
+        loss=training.loss,
+        info={"version": netbuilder.__version__},
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,11 @@ __all__ = ["Comparison", "Worker", "compare"]
 
 
 class Worker:
-    """A process that runs steps on command (see ``worker.serve``).
+    """A process that runs steps on command (see ``worker.serve``); a block ``with`` ends it.
+
+    Attributes:
+        info: what it said of itself.
+        loss: of the last step; None: it has none.
 
     Raises:
         RuntimeError: it ended before it was ready; the message has the last lines of what it printed.
@@ -29,7 +33,14 @@ class Worker:
             env=dict(env),
             text=True,
         )
+        self.loss: float | None = None
         self.info: dict[str, Any] = self._answer()["ready"]
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -46,7 +57,9 @@ class Worker:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"steps": steps}) + "\n")
         self._process.stdin.flush()
-        seconds: list[float] = self._answer()["seconds"]
+        answer = self._answer()
+        self.loss = answer["loss"]
+        seconds: list[float] = answer["seconds"]
         return seconds
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 It is run by path in the peers' environments, which have no netbuilder, so it imports nothing of ours.
 
 The conversation, one JSON text a line: the worker says ``{"ready": info}`` once it is warm; to ``{"steps": n}`` it
-answers ``{"seconds": [...]}``, one number a step; the end of input ends it.
+answers ``{"seconds": [...]}``, one number a step, and the loss of the last one as ``"loss"``; the end of input ends it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,19 @@ from typing import Any
 __all__ = ["serve"]
 
 
-def serve(step: Callable[[], Any], *, warmup: int, info: dict[str, Any] | None = None) -> None:
+def serve(
+    step: Callable[[], Any],
+    *,
+    warmup: int,
+    loss: Callable[[], float] | None = None,
+    info: dict[str, Any] | None = None,
+) -> None:
     """Warm up, then answer commands until the input ends.
 
     Args:
         step: runs one step to its end.
         warmup: steps that are not counted.
+        loss: returns the loss of the last step; None: there is none.
         info: what the controller shows beside the figures.
     """
     # What a library prints must not get between the answers.
@@ -38,4 +45,4 @@ def serve(step: Callable[[], Any], *, warmup: int, info: dict[str, Any] | None =
             began = time.perf_counter()
             step()
             seconds.append(time.perf_counter() - began)
-        print(json.dumps({"seconds": seconds}), file=answers)
+        print(json.dumps({"seconds": seconds, "loss": loss() if loss else None}), file=answers)

@@ -1,0 +1,92 @@
+"""Proves that both sides of a benchmark do the same work: from the same parameters, the same losses and updates."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netbuilder.tools.bench.ours import Training
+from netbuilder.tools.bench.sides import torch_state
+from netbuilder.tools.bench.work import TASKS, Work
+
+__all__ = ["Agreement", "check", "replay"]
+
+LOSS_BOUND = 1e-3
+CHANGE_BOUND = 0.05  # rounding alone, which normalisation over few samples makes grow from step to step
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far the sides are apart after the same steps.
+
+    Args:
+        ours, theirs: the losses, step by step.
+        worst_change: for the parameter that differs most, the norm of the difference over that of its whole change.
+        worst: its name.
+    """
+
+    ours: tuple[float, ...]
+    theirs: tuple[float, ...]
+    worst_change: float
+    worst: str
+
+    @property
+    def loss(self) -> float:
+        """The greatest difference of losses."""
+        return max(abs(a - b) for a, b in zip(self.ours, self.theirs))
+
+    @property
+    def holds(self) -> bool:
+        """Whether both are within their bounds; what is not a number is not."""
+        return self.loss <= LOSS_BOUND and self.worst_change <= CHANGE_BOUND
+
+
+def check(task: str, python: str, *, threads: int, mode: str = "eager") -> Agreement:
+    """Let PyTorch train the small form of a task, and train it again from the same data and parameters.
+
+    Args:
+        python: an interpreter that has PyTorch.
+        mode: how it runs, "eager" or "compile".
+
+    Raises:
+        DeviceError: it is to compile, and there is no C++ compiler.
+        RuntimeError: PyTorch failed.
+        ArgumentError: the nets have different parameters.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "state.npz")
+        work = dataclasses.replace(TASKS[task].small, threads=threads, mode=mode)
+        torch_state(dataclasses.replace(work, state=file), python)
+        with np.load(file) as state:
+            return replay(work, state)
+
+
+def replay(work: Work, state: Mapping[str, Any]) -> Agreement:
+    """Train from the data and parameters of a peer, as many steps as it did.
+
+    Args:
+        state: ``data``, ``label``, ``losses``; ``before_<i>`` and ``after_<i>``, parameter ``i`` before the first step
+            and after the last one.
+    """
+    training = Training(work)
+    names = training.parameters()
+    count = sum(name.startswith("before_") for name in state)
+    before = [state[f"before_{i}"] for i in range(count)]
+    training.start_from(state["data"], state["label"], before)
+    losses = []
+    for _ in state["losses"]:
+        training.step()
+        losses.append(training.loss())
+    apart = {}
+    for i, name in enumerate(names):
+        after = state[f"after_{i}"]
+        change = max(float(np.linalg.norm(after - before[i])), 1e-6 * after.size**0.5)
+        apart[name] = float(np.linalg.norm(training.workspace.fetch(name) - after)) / change
+    worst = max(apart, key=lambda name: (np.isnan(apart[name]), apart[name]))
+    return Agreement(tuple(losses), tuple(float(x) for x in state["losses"]), apart[worst], worst)

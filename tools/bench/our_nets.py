@@ -1,0 +1,76 @@
+"""The nets of the benchmarks in netbuilder, by the names of ``Work.net``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.graph.blob import ScopedName
+from netbuilder.model import ModelHelper, brew
+from netbuilder.proto import ArgumentError
+from netbuilder.proto.arguments import set_argument
+from netbuilder.tools.bench.work import Work
+from netbuilder.zoo import create_alexnet, create_inception_v1, create_resnet, create_resnext, create_vgg
+
+__all__ = ["add_scores"]
+
+
+def _mlp(model: ModelHelper, work: Work) -> Any:
+    blob: Any = "data"
+    for i in range(3):
+        blob = brew.fc(model, blob, f"fc{i}", work.size, work.size)
+        blob = brew.relu(model, blob, blob)
+    return brew.fc(model, blob, "fc3", work.size, work.classes)
+
+
+def _resnet(model: ModelHelper, work: Work) -> Any:
+    if work.width:
+        # One group is no group: the bottlenecks are those of a ResNet, and as wide as asked for.
+        return create_resnext(model, "data", 3, work.classes, work.layers, 1, work.width, no_loss=True)
+    return create_resnet(model, "data", 3, work.classes, work.layers, no_loss=True)
+
+
+def _alexnet(model: ModelHelper, work: Work) -> Any:
+    return create_alexnet(
+        model, "data", 3, work.classes, no_loss=True, image_size=work.size,
+        towers=1 if work.net == "alexnet_one_tower" else 2, **_dropout(work),
+    )  # fmt: skip
+
+
+def _vgg16(model: ModelHelper, work: Work) -> Any:
+    return create_vgg(model, "data", 3, work.classes, 16, no_loss=True, image_size=work.size, **_dropout(work))
+
+
+def _inception_v1(model: ModelHelper, work: Work) -> Any:
+    return create_inception_v1(model, "data", 3, work.classes, no_loss=True, **_dropout(work))
+
+
+def _dropout(work: Work) -> dict[str, Any]:
+    return {} if work.dropout else {"dropout": 0.0}
+
+
+_NETS = {
+    "mlp": _mlp,
+    "alexnet": _alexnet,
+    "alexnet_one_tower": _alexnet,
+    "vgg16": _vgg16,
+    "inception_v1": _inception_v1,
+}
+
+
+def add_scores(model: ModelHelper, work: Work) -> Any:
+    """Add the net of a piece of work over the blob ``data``; return its scores.
+
+    The gradient of the images is not computed: no peer computes it either.
+
+    Raises:
+        ArgumentError: there is no net of that name.
+    """
+    make = _resnet if work.layers else _NETS.get(work.net)
+    if make is None:
+        raise ArgumentError(f"no net {work.net!r}; the nets are {sorted(_NETS)} and resnet18, resnet34, ...")
+    scores = make(model, work)
+    data = ScopedName("data")
+    for op in model.net.Proto().op:
+        if op.type == "Conv" and op.input[0] == data:
+            set_argument(op, "no_gradient_to_input", 1)
+    return scores

@@ -1,0 +1,73 @@
+"""What a benchmark says of each measurement: a line of text, and a record for a file of JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netbuilder.tools.bench.pairs import Comparison
+from netbuilder.tools.bench.work import Task
+
+__all__ = ["Line", "compared", "write_records"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One measurement.
+
+    Args:
+        text: for people.
+        record: for programs; times in seconds.
+        good: whether it is as it must be; the exit status of the program says so.
+    """
+
+    text: str
+    record: dict[str, Any]
+    good: bool = True
+
+
+def compared(task: Task, names: tuple[str, str], result: Comparison, losses: Sequence[float | None]) -> Line:
+    """Return the line of two sides that took turns.
+
+    Args:
+        task: with the batch and threads that were used.
+        names: of the sides.
+        losses: theirs, at the end; where one is not a number, figures stand for nothing, and the line says so.
+    """
+    unit, factor = task.unit
+    work, (low, high) = task.work, result.spread
+    first, second = (factor * statistics.median(times) for times in (result.ours, result.peer))
+    text = (
+        f"{work.net}, batch {work.batch}, {_threads(work.threads)}, {len(result.ours)} pairs: "
+        f"{names[0]} {first:.1f} {unit}, {names[1]} {second:.1f} {unit}; {result.ratio:.2f} x as fast "
+        f"(pairs {low:.2f} to {high:.2f}), {1 / result.ratio:.2f} of its time"
+    )
+    diverged = [name for name, loss in zip(names, losses) if loss is not None and not math.isfinite(loss)]
+    if diverged:
+        text += f"; DOUBTFUL: the loss of {' and '.join(diverged)} is no number"
+    record = {
+        "kind": "pairs",
+        "work": dataclasses.asdict(work),
+        "sides": list(names),
+        "seconds": [list(result.ours), list(result.peer)],
+        "ratio": result.ratio,
+        "spread": [low, high],
+        "losses": list(losses),
+    }
+    return Line(text, record, not diverged)
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count != 1 else ''}"
+
+
+def write_records(file: str | Path, machine: str, busy: float, lines: Sequence[Line]) -> None:
+    """Write all records, with the machine and the share of its cores that other work took beforehand."""
+    found = {"machine": machine, "busy": busy, "results": [line.record for line in lines]}
+    Path(file).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,112 @@
+"""What a benchmark trains: the net, its sizes, how it is trained.
+
+It is read in the peers' environments too, which have no netbuilder, so it imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+__all__ = ["TASKS", "Task", "Work"]
+
+MOMENTUM = 0.9
+"""Of the stochastic gradient descent on either side."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One training step: softmax, mean loss, gradients of all parameters, momentum, weight decay.
+
+    Args:
+        net: "mlp", "alexnet", "alexnet_one_tower", "inception_v1", "vgg16", or "resnet" with its layers behind it.
+        batch: samples a step, over all devices.
+        threads: of the process.
+        size: height and width of the images in pixels; of "mlp" the length of its vectors.
+        classes: of the samples.
+        decay: of the weights (of convolutions, fully connected layers and normalisations, not of biases).
+        rate: the learning rate.
+        dropout: whether nets that have dropout drop.
+        devices: CPU devices that share the batch; our side only.
+        width: channels of the first stage's 3x3 convolutions in a residual net with bottlenecks; 0: as usual (64).
+        mode: how the peer runs, "eager" or "compile".
+        state: the peer writes a file of this name instead of serving, see ``check``.
+    """
+
+    net: str
+    batch: int
+    threads: int = 1
+    size: int = 224
+    classes: int = 1000
+    decay: float = 1e-4
+    rate: float = 0.001
+    dropout: bool = True
+    devices: int = 1
+    width: int = 0
+    mode: str = "eager"
+    state: str = ""
+
+    def to_text(self) -> str:
+        """Return one line of JSON, for a command line."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_text(text: str) -> Work:
+        return Work(**json.loads(text))
+
+    @property
+    def layers(self) -> int:
+        """The layers of a residual net; 0 of other nets."""
+        number = self.net.removeprefix("resnet")
+        return int(number) if number.isdigit() and number != self.net else 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a batch."""
+        return (self.batch, self.size) if self.net == "mlp" else (self.batch, 3, self.size, self.size)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A piece of work that is measured beside a peer.
+
+    Args:
+        work: with the usual batch.
+        steps: of a turn.
+        warmup: steps before the first turn; the first ones compile.
+        small: the same net at a size at which three steps take no time, for ``check``.
+    """
+
+    work: Work
+    steps: int
+    warmup: int
+    small: Work
+
+    @property
+    def unit(self) -> tuple[str, float]:
+        """The unit that suits the time of a step, and how many of it make a second."""
+        return ("us", 1e6) if self.work.net == "mlp" else ("ms", 1e3)
+
+
+def _images(net: str, batch: int, steps: int, size: int) -> Task:
+    # A strong decay, so that one that is left out, or given to other parameters, shows after a few steps.
+    small = Work(net, batch=4, size=size, classes=10, decay=1.0, rate=0.01, dropout=False)
+    return Task(Work(net, batch), steps, 4, small)
+
+
+TASKS = {
+    "mlp": Task(
+        Work("mlp", 32, size=64, classes=64, decay=0.0),
+        500,
+        300,
+        Work("mlp", 4, size=8, classes=8, decay=1.0, rate=0.01),
+    ),
+    "resnet18": _images("resnet18", 32, 4, 64),
+    "resnet50": _images("resnet50", 32, 2, 64),
+    "inception_v1": _images("inception_v1", 32, 4, 64),
+    "vgg16": _images("vgg16", 32, 1, 32),
+    "alexnet": _images("alexnet", 128, 3, 67),
+    "alexnet_one_tower": _images("alexnet_one_tower", 128, 3, 67),
+}
+"""Name -> task; the batch of AlexNet is its papers'."""

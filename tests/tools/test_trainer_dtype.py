@@ -10,7 +10,7 @@ from netbuilder.tools.training.images import Images, load_images
 from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.run import Run
 
-EPOCHS, SEEDS = 8, 2
+EPOCHS, SEEDS = 8, 12  # the accuracy of one run has a standard deviation of nearly half a point
 
 
 def test_the_type_reaches_the_training_net_alone():
@@ -38,7 +38,8 @@ def held_out_accuracy(dtype, seed):
 
 @pytest.mark.filterwarnings("ignore:bfloat16 activations were asked for:RuntimeWarning")
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
-def test_a_residual_net_reaches_the_accuracy_of_float32_within_half_a_point():
+def test_a_residual_net_reaches_the_accuracy_of_float32_within_half_a_point(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     means = {d: np.mean([held_out_accuracy(d, seed) for seed in range(SEEDS)]) for d in ("float32", "bfloat16")}
     assert means["float32"] > 0.97
     assert means["bfloat16"] > means["float32"] - 0.005

@@ -1,0 +1,92 @@
+"""Nets of the zoo where only outputs are observable: fused, folded, in shared memory, numbers as in plain runs."""
+
+import numpy as np
+import pytest
+
+from netbuilder.model import ModelHelper
+from netbuilder.optimizers import build_sgd
+from netbuilder.passes import extract_predictor, fold_batch_norm
+from netbuilder.runtime import Workspace
+from netbuilder.zoo.alexnet import create_alexnet
+from netbuilder.zoo.inception import create_inception_v1
+from netbuilder.zoo.lenet import create_lenet
+from netbuilder.zoo.resnet import create_resnet
+from netbuilder.zoo.resnet_cifar import create_resnet_cifar
+from netbuilder.zoo.resnext import create_resnext
+from netbuilder.zoo.vgg import create_vgg
+
+# Name -> the builder, its arguments behind the data, and channels and pixels of an image.
+NETS = {
+    "lenet": (create_lenet, (1, 7), {}, (1, 28)),
+    "alexnet": (create_alexnet, (3, 7), {"hidden": 16, "image_size": 67}, (3, 67)),
+    "alexnet_one_tower": (create_alexnet, (3, 7), {"hidden": 16, "image_size": 67, "towers": 1}, (3, 67)),
+    "vgg11": (create_vgg, (3, 7, 11), {"hidden": 16, "image_size": 32, "batch_norm": True}, (3, 32)),
+    "inception_v1": (create_inception_v1, (3, 7), {"image_size": 64}, (3, 64)),
+    "inception_bn": (create_inception_v1, (3, 7), {"image_size": 64, "batch_norm": True, "lrn": False}, (3, 64)),
+    "resnet18": (create_resnet, (3, 7, 18), {}, (3, 32)),
+    "resnet50": (create_resnet, (3, 7, 50), {}, (3, 32)),
+    "resnet8": (create_resnet_cifar, (3, 7, 8), {}, (3, 16)),
+    "resnext50": (create_resnext, (3, 7, 50, 8, 4), {}, (3, 32)),
+}
+
+
+def model_of(name, label=None, **options):
+    create, args, kwargs, (channels, size) = NETS[name]
+    model = ModelHelper(name, arg_scope={"order": "NCHW"})
+    if create is create_lenet:
+        options.pop("is_test", None)
+    out = create(model, "data", *args, label=label, **kwargs, **options)
+    return model, out, np.random.default_rng(0).normal(size=(2, channels, size, size)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_in_test_mode(name):
+    model, scores, x = model_of(name, is_test=True, no_loss=True)
+    net, parameters = extract_predictor(model.net, ["data"], [str(scores)])
+    start, rng = Workspace(threads=1, seed=1), np.random.default_rng(1)
+    start.run_net_once(model.param_init_net)
+    values = {p: start.fetch(p) for p in parameters}
+    for p, value in values.items():
+        if value.ndim == 1:
+            positive = p.endswith(("_s", "_riv"))
+            values[p] = (rng.uniform(0.5, 1.5, value.shape) if positive else rng.normal(0, 0.1, value.shape)).astype(
+                "f"
+            )
+
+    def run(net, values, **options):
+        workspace = Workspace(threads=1)
+        for blob, value in {**values, "data": x}.items():
+            workspace.feed(blob, value)
+        workspace.create_net(net, **options)
+        for _ in range(2):
+            workspace.run_net(net.name)
+        return workspace.fetch(str(scores))
+
+    want = run(net, values, fuse=False)
+    folded, fewer = fold_batch_norm(net, values)
+    assert not any(op.type == "SpatialBN" for op in folded.op)
+    for this, its in ((net, values), (folded, fewer)):
+        apart = run(this, its, observable="outputs", reuse=False)
+        assert np.array_equal(run(this, its, observable="outputs"), apart)
+        assert np.array_equal(run(this, its, observable="outputs", constants=its), apart)
+        assert np.abs(apart - want).max() <= 1e-4 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_in_training(name):
+    model, (_, loss), x = model_of(name, label="label")
+    model.AddGradientOperators([loss])
+    build_sgd(model, 0.01, momentum=0.9)
+    found = []
+    for options in ({}, {"observable": "outputs", "reuse": False}, {"observable": "outputs"}):
+        workspace = Workspace(threads=1, seed=1)
+        workspace.feed("data", x)
+        workspace.feed("label", np.int32([1, 5]))
+        workspace.run_net_once(model.param_init_net)
+        workspace.create_net(model.net, **options)
+        workspace.run_net(model.net.Name(), 2)
+        found.append({str(p): workspace.fetch(str(p)) for p in model.params})
+    for p, value in found[1].items():
+        assert np.array_equal(found[2][p], value), p
+        # Fusion adds in another order, so a step may differ by rounding.
+        assert np.abs(found[0][p] - value).max() <= 1e-3 * max(np.abs(value).max(), 1e-3), p

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.onednn.precision import why_bfloat16_is_slow
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
@@ -119,3 +120,20 @@ def test_what_the_net_writes_is_not_constant():
     first = workspace.fetch("y")
     workspace.run_net("both")
     np.testing.assert_allclose(workspace.fetch("y"), first / 2, rtol=1e-6)
+
+
+@pytest.mark.skipif(bool(why_bfloat16_is_slow()), reason="needs a CPU with bfloat16")
+def test_weights_that_are_rounded():
+    x, w = random(2, 16, 8, 8), random(32, 16, 3, 3)
+    results = []
+    for constants in ((), ("w",)):
+        workspace = Workspace(threads=1)
+        workspace.feed("x", x)
+        workspace.feed("w", w)
+        workspace.create_net(conv_net(), dtype="bfloat16", constants=constants)
+        workspace.run_net("net")
+        workspace.feed("w", w[::-1])
+        workspace.run_net("net")
+        results.append(workspace.fetch("y"))
+        assert ("w" in reorders(workspace)) is not bool(constants)
+    assert np.array_equal(*results)

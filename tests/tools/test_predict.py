@@ -13,6 +13,7 @@ from netbuilder.exchange import load_predictor
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
+from netbuilder.tools import benchmark
 from netbuilder.tools.bench import our_predictor, predict
 from netbuilder.tools.bench.pairs import Comparison
 
@@ -103,6 +104,25 @@ def test_what_is_not_a_number_is_not_good():
     work = predict.Predictors(1, 1)
     assert predict.Prediction(work, "peer", times, 1e-4).good
     assert not predict.Prediction(work, "peer", times, float("nan")).good
+
+
+@pytest.mark.parametrize("batch, batches", [([], [1, 32]), (["--batch", 4], [4])])
+@pytest.mark.parametrize("apart, status", [(1e-6, 0), (0.1, 1)])
+def test_the_command(tmp_path, monkeypatch, capsys, batch, batches, apart, status):
+    asked = []
+
+    def measured(work, python, *, pairs, steps):
+        asked.append((work.batch, work.threads, python, pairs, steps))
+        return predict.Prediction(work, "peer 2.0", Comparison([0.1] * pairs, [0.2] * pairs), apart)
+
+    monkeypatch.setattr(benchmark, "predict", measured)
+    file = tmp_path / "figures.json"
+    options = ["--threads", 2, "--pairs", 3, "--peer-python", "python-of-peer", "--json", file, *batch]
+    assert benchmark.main(["predict", *map(str, options)]) == status
+    assert asked == [(n, 2, "python-of-peer", 3, None) for n in batches]
+    said = capsys.readouterr().out
+    assert said.count("netbuilder 100.0 ms") == said.count("peer 2.0 200.0 ms") == len(batches)
+    assert [row["batch"] for row in json.loads(file.read_text())["results"]] == batches
 
 
 def test_the_nodes_for_onnx(folder, monkeypatch):

@@ -113,15 +113,12 @@ def predict(work: Predictors, python: str, *, pairs: int, steps: int | None = No
         folder = Path(name)
         export(folder, layers=work.layers, batch=work.batch, size=work.size)
         size = [str(work.warmup), name, str(work.threads)]
-        peer = Worker("onnxruntime", [python, str(script), *size], env)
-        try:
-            ours = Worker("netbuilder", [sys.executable, "-m", "netbuilder.tools.bench.our_predictor", *size], env)
-            try:
-                times = compare(ours, peer, pairs=pairs, steps=steps or work.steps)
-            finally:
-                ours.close()
-        finally:
-            peer.close()
+        own = [sys.executable, "-m", "netbuilder.tools.bench.our_predictor"]
+        with (
+            Worker("onnxruntime", [python, str(script), *size], env) as peer,
+            Worker("netbuilder", [*own, *size], env) as ours,
+        ):
+            times = compare(ours, peer, pairs=pairs, steps=steps or work.steps)
         with np.load(folder / OUTPUTS) as a, np.load(folder / "peer.npz") as b:
             apart = max(difference(x, y) for x, y in zip(_in_order(a), _in_order(b)))
     return Prediction(work, f"{peer.info.get('name', 'peer')} {peer.info['version']}", times, apart)

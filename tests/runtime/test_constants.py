@@ -5,8 +5,8 @@ import pytest
 
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.onednn.precision import why_bfloat16_is_slow
-from netbuilder.proto import NetDef
-from netbuilder.proto.arguments import make_op
+from netbuilder.proto import PROTO_CUDA, NetDef
+from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 
 RNG = np.random.default_rng(0)
@@ -137,3 +137,21 @@ def test_weights_that_are_rounded():
         results.append(workspace.fetch("y"))
         assert ("w" in reorders(workspace)) is not bool(constants)
     assert np.array_equal(*results)
+
+
+def test_parameters_of_a_gpu_cross_once(one_gpu):
+    x, w, b = random(3, 4), random(5, 4), random(5)
+    net = NetDef(name="gpu", external_input=["x", "w", "b"], external_output=["y"])
+    net.device_option.CopyFrom(make_device_option(PROTO_CUDA, 0))
+    net.op.extend([make_op("FC", ["x", "w", "b"], ["h"]), make_op("Relu", ["h"], ["y"])])
+    workspace = Workspace(threads=1)
+    for name, value in {"x": x, "w": w, "b": b}.items():
+        workspace.feed(name, value)
+    workspace.create_net(net, constants=["w", "b"], observable="outputs")
+    for factor in (1, -2):
+        workspace.feed("w", factor * w)
+        for _ in range(2):
+            workspace.run_net("gpu")
+            np.testing.assert_allclose(workspace.fetch("y"), np.maximum(factor * x @ w.T + b, 0), rtol=1e-4, atol=1e-5)
+    (plan,) = workspace.net("gpu")._plans[0]
+    assert [value.name for step in plan.steps if step.what == "transfer" for value in step.inputs] == ["x"]

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from netbuilder.proto import DeviceError
+from netbuilder.ops.precision import PRECISIONS
+from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.runtime.compiler import default_threads
 from netbuilder.tools.bench.build import build_time
 from netbuilder.tools.bench.check import check
@@ -41,12 +42,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("task", nargs="+", choices=[*TASKS, "predict", "devices", "growth", "build"], metavar="TASK")
     parser.add_argument("--mode", choices=["eager", "compile"], default="eager", help="how PyTorch runs (eager)")
+    parser.add_argument(
+        "--dtype", choices=PRECISIONS, default="float32", help="of activations on either side (float32)"
+    )
     parser.add_argument("--threads", type=int, default=default_threads(), help="threads on either side")
     parser.add_argument("--batch", type=int, help="samples a step (as the task has them; for growth 16)")
     parser.add_argument("--pairs", type=int, default=5, help="turns of each side (5)")
     parser.add_argument("--steps", type=int, help="steps a turn; for growth, of each point (5)")
     parser.add_argument("--peer-python", help="an interpreter that has the peer; by default one is installed")
-    parser.add_argument("--check", action="store_true", help="compare losses and updates instead of times")
+    parser.add_argument("--check", action="store_true", help="compare losses and updates, in float32, instead of times")
     parser.add_argument("--json", metavar="FILE", help="write all figures there, too")
     swept = parser.add_argument_group("growth and build")
     swept.add_argument("--sweep", choices=SWEEPS, nargs="+", default=list(SWEEPS), help="what growth varies (all)")
@@ -88,7 +92,7 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
     if task == "build":
         yield from _build(options.devices or [1, 4, 16, 64])
     elif task == "growth":
-        work = Work("resnet18", options.batch or _GROWTH_BATCH, options.threads)
+        work = Work("resnet18", options.batch or _GROWTH_BATCH, options.threads, dtype=options.dtype)
         sweeps = Sweeps(work, options.batches, options.depths, options.widths, options.devices or [1, 2])
         yield from growth(sweeps, options.sweep, warmup=2, steps=options.steps or 5)
     elif task == "predict":
@@ -103,7 +107,7 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
 
 
 def _with_options(task: Task, options: argparse.Namespace) -> Task:
-    work = dataclasses.replace(task.work, threads=options.threads, mode=options.mode)
+    work = dataclasses.replace(task.work, threads=options.threads, mode=options.mode, dtype=options.dtype)
     if options.batch:
         work = dataclasses.replace(work, batch=options.batch)
     return dataclasses.replace(task, work=work, steps=options.steps or task.steps)
@@ -127,6 +131,8 @@ def _predict(options: argparse.Namespace) -> Iterator[Line]:
 
 
 def _devices(task: Task, options: argparse.Namespace) -> Line:
+    if task.work.threads < 2:
+        raise ArgumentError(f"devices: two devices need two threads at least, got {task.work.threads}; see --threads")
     two = dataclasses.replace(task.work, devices=2)
     with our_worker(two, warmup=task.warmup) as split, our_worker(task.work, warmup=task.warmup) as whole:
         result = compare(split, whole, pairs=options.pairs, steps=task.steps)

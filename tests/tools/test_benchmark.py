@@ -66,6 +66,8 @@ def test_a_line_has_ratio_and_spread_and_doubts_losses_that_are_no_numbers():
     )
     assert line.good
     assert line.record["work"]["batch"] == 8 and line.record["ratio"] == 2.0
+    half = dataclasses.replace(task, work=dataclasses.replace(task.work, dtype="bfloat16"))
+    assert compared(half, ("here", "there"), result, []).text.startswith("resnet18, bfloat16, batch 8, 2 threads")
     doubtful = compared(task, ("here", "there"), result, [1.5, float("nan")])
     assert "DOUBTFUL: the loss of there" in doubtful.text
     assert not doubtful.good
@@ -119,6 +121,22 @@ def test_two_devices_train_as_one():
         found.append([training.loss(), *(training.workspace.fetch(name) for name in names)])
     for one, two in zip(*found):
         np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+def test_activations_in_bfloat16():
+    work = TASKS["resnet18"].small
+    losses = []
+    for dtype in ("float32", "bfloat16"):
+        training = Training(dataclasses.replace(work, dtype=dtype))
+        training.step()
+        losses.append(training.loss())
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+def test_devices_need_threads(capsys):
+    assert benchmark.main(["devices", "--threads", "1"]) == 2
+    assert "two devices need two threads at least, got 1" in capsys.readouterr().err
 
 
 def test_devices_must_divide_the_batch():
@@ -210,7 +228,7 @@ def test_growth_measures_each_point(monkeypatch, tmp_path):
         ("resnet18", 4, 0, 1),
         ("resnet18", 4, 0, 2),
     ]
-    assert lines[1].text.startswith("growth with batch: batch 2 (resnet18, batch 2, 1 threads): ")
+    assert lines[1].text.startswith("growth with batch: batch 2 (resnet18, float32, batch 2, 1 threads): ")
     assert lines[1].record["seconds_an_image"] >= 0.001
     assert len(lines[1].record["seconds"]) == 3
 

@@ -65,7 +65,7 @@ def growth(sweeps: Sweeps, chosen: Sequence[str], *, warmup: int, steps: int) ->
 def _line(sweep: str, name: str, work: Work, seconds: Sequence[float]) -> Line:
     median, per_image = statistics.median(seconds), 1e3 * statistics.median(seconds) / work.batch
     text = (
-        f"growth with {sweep}: {name} ({work.net}, batch {work.batch}, {work.threads} threads): "
+        f"growth with {sweep}: {name} ({work.net}, {work.dtype}, batch {work.batch}, {work.threads} threads): "
         f"{per_image:.2f} ms an image; {1e3 * median:.1f} ms a step "
         f"(median of {len(seconds)}, {1e3 * min(seconds):.1f} to {1e3 * max(seconds):.1f})"
     )

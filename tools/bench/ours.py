@@ -34,7 +34,7 @@ class Training:
         if work.batch % work.devices:
             raise ArgumentError(f"{work.net}: {work.devices} devices do not divide a batch of {work.batch}")
         self._work = work
-        self.model = ModelHelper(name=work.net, arg_scope={"order": "NCHW"})
+        self.model = ModelHelper(name=work.net, arg_scope={"order": "NCHW"}, dtype=work.dtype)
         self.workspace = Workspace(threads=work.threads)
         self._record = self._build()
         rng = np.random.default_rng(0)

@@ -31,6 +31,7 @@ class Training:
             self._groups(work.decay), lr=work.rate, momentum=MOMENTUM, fused=True if work.mode == "compile" else None
         )
         self._loss_of = nn.CrossEntropyLoss()
+        self._half = work.dtype == "bfloat16"
         self._forward = torch.compile(self._loss) if work.mode == "compile" else self._loss
         self.loss = torch.zeros(())
 
@@ -43,7 +44,8 @@ class Training:
         ]
 
     def _loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return self._loss_of(self.net(x), y)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._half):
+            return self._loss_of(self.net(x), y)
 
     def step(self) -> None:
         """Run one step: forward, backward, update."""

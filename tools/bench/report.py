@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.tools.bench.pairs import Comparison
-from netbuilder.tools.bench.work import Task
+from netbuilder.tools.bench.work import Task, Work
 
 __all__ = ["Line", "compared", "write_records"]
 
@@ -44,7 +44,7 @@ def compared(task: Task, names: tuple[str, str], result: Comparison, losses: Seq
     work, (low, high) = task.work, result.spread
     first, second = (factor * statistics.median(times) for times in (result.ours, result.peer))
     text = (
-        f"{work.net}, batch {work.batch}, {_threads(work.threads)}, {len(result.ours)} pairs: "
+        f"{work.net}, {_type(work)}batch {work.batch}, {_threads(work.threads)}, {len(result.ours)} pairs: "
         f"{names[0]} {first:.1f} {unit}, {names[1]} {second:.1f} {unit}; {result.ratio:.2f} x as fast "
         f"(pairs {low:.2f} to {high:.2f}), {1 / result.ratio:.2f} of its time"
     )
@@ -61,6 +61,10 @@ def compared(task: Task, names: tuple[str, str], result: Comparison, losses: Seq
         "losses": list(losses),
     }
     return Line(text, record, not diverged)
+
+
+def _type(work: Work) -> str:
+    return "" if work.dtype == "float32" else f"{work.dtype}, "
 
 
 def _threads(count: int) -> str:

@@ -30,6 +30,7 @@ class Work:
         dropout: whether nets that have dropout drop.
         devices: CPU devices that share the batch; our side only.
         width: channels of the first stage's 3x3 convolutions in a residual net with bottlenecks; 0: as usual (64).
+        dtype: of activations, "float32" or "bfloat16"; parameters and their gradients are float32 in either case.
         mode: how the peer runs, "eager" or "compile".
         state: the peer writes a file of this name instead of serving, see ``check``.
     """
@@ -44,6 +45,7 @@ class Work:
     dropout: bool = True
     devices: int = 1
     width: int = 0
+    dtype: str = "float32"
     mode: str = "eager"
     state: str = ""
 

@@ -213,6 +213,10 @@ class Workspace:
     def run_net(self, name: Any, iterations: int = 1) -> None:
         """Run a created net.
 
+        Args:
+            name: its name, or the Net, NetDef or model that it was created from.
+            iterations: how often.
+
         Raises:
             NetError: there is no such net, an operator failed, or ``iterations`` is no whole number from 0 on.
         """
@@ -227,7 +231,9 @@ class Workspace:
             net.finish()
 
     def _net(self, name: Any) -> RuntimeNet:
-        text = str(name.Name()) if hasattr(name, "Name") else getattr(name, "name", None) or str(name)
+        main = getattr(name, "net", None)  # of a model, whose own name may be that of another model's net
+        named = main if hasattr(main, "Name") else name
+        text = str(named.Name()) if hasattr(named, "Name") else getattr(name, "name", None) or str(name)
         net = self._nets.get(text)
         if net is None:
             known = ", ".join(map(repr, sorted(self._nets))) or "none"

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from netbuilder.model import ModelHelper
 from netbuilder.proto import BlobError, DeviceError, NetDef, NetError, ParseError, ShapeError, files
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import NET_TYPES, Workspace, default
@@ -213,6 +214,18 @@ def test_created_nets():
         ws.run_net("other")
     ws.delete_net("net")
     assert ws.nets() == []
+
+
+def test_a_model_stands_for_its_own_net_whatever_its_name():
+    models = [ModelHelper("same"), ModelHelper("same")]
+    ws = Workspace()
+    for value, model in enumerate(models):
+        model.net.ConstantFill([], "x", shape=[1], value=float(value))
+        ws.create_net(model)
+    for value, model in enumerate(models):
+        ws.run_net(model)
+        assert ws.fetch("x") == [value]
+        assert ws.net(model).name == model.net.Name()
 
 
 def test_run_net_many_times():

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -14,7 +15,17 @@ from netbuilder.data import read_blobs
 from netbuilder.exchange import save_predictor
 from netbuilder.parallel import replicas_of
 from netbuilder.passes.extract_predictor import READERS, extract_predictor, parameter_sources
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, files
+from netbuilder.proto import (
+    PROTO_CPU,
+    PROTO_CUDA,
+    BlobError,
+    DeviceOption,
+    NetDef,
+    NetError,
+    OperatorDef,
+    ParseError,
+    files,
+)
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 
@@ -32,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in ("parameters", "inputs", "outputs", "output_dir"):
             if not getattr(options, name):
                 raise NetError(f"give --{name.replace('_', '-')}, too; --inspect lists the blobs that can be named")
+        if Path(options.output_dir).is_file():
+            raise NetError(f"--output-dir {options.output_dir!r} is a file; name a folder")
         _extract(net, options)
     except (NetError, NotImplementedError, OSError) as error:
         print(f"netbuilder-extract: {error}", file=sys.stderr)
@@ -64,38 +77,61 @@ def _device(text: str) -> DeviceOption:
 
 
 def _read_net(path: str) -> NetDef:
+    if Path(path).is_dir():
+        raise NetError(f"{path!r} is a folder; give the net's file, as {str(Path(path) / 'predict_net.pb')!r}")
     return files.load_text(path, NetDef) if path.endswith((".pbtxt", ".prototxt")) else files.load(path, NetDef)
 
 
 def _inspect(net: NetDef) -> None:
     """Print the blobs that are fed, those that could be outputs, and those that are read from outside."""
+    scope = _first_scope(net)
+    forward = [op for op in _forward_pass(net) if all(blob.startswith(scope) for blob in op.output)]
     made: set[str] = set()
     outside: dict[str, list[str]] = {}
     read: set[str] = set()
-    for op in net.op:
+    for op in forward:
         for blob in op.input:
             if blob not in made:
                 outside.setdefault(blob, []).append(op.type)
             read.add(blob)
         made.update(op.output)
-    readers = {blob: op.type for op in net.op if op.type in READERS for blob in op.output}
-    forward = [op for op in net.op if not op.is_gradient_op]
-    print(f"net {net.name!r}: {len(net.op)} operators, {len(net.op) - len(forward)} of them in the backward pass")
+    readers = {blob: op.type for op in forward if op.type in READERS for blob in op.output}
+    print(f"net {net.name!r}: {len(net.op)} operators", end="")
+    print(f", {len(forward)} of them in the forward pass of the first replica, {scope!r}" if scope else
+          f", {len(forward)} of them in the forward pass")  # fmt: skip
     training = [op for op in forward if any(a.name == "is_test" and not a.i for a in op.arg)]
     if training:
         print(f"in training mode: {len(training)} operators, the first {training[0].type} {list(training[0].output)}; "
               "a predictor needs the net built in test mode")  # fmt: skip
+
+    def short(blob: str) -> str:
+        return blob.removeprefix(scope)
+
     _list(
         "inputs or parameters (read before they are made)",
-        [f"{b}  by {', '.join(dict.fromkeys(t))}" for b, t in outside.items()],
+        [f"{short(blob)}  by {', '.join(dict.fromkeys(types))}" for blob, types in outside.items()],
     )
-    _list("inputs (made by readers)", [f"{blob}  by {kind}" for blob, kind in readers.items()])
-    ends = [f"{blob}  by {op.type}" for op in forward for blob in op.output if blob not in read and blob not in outside]
-    _list("outputs (read by no operator)", ends)
-    inner = [
-        blob for op in forward for blob in op.output if blob in read and blob not in readers and blob not in outside
-    ]
-    _list("outputs (other blobs of the forward pass)", list(dict.fromkeys(inner)))
+    _list("inputs (made by readers)", [f"{short(blob)}  by {kind}" for blob, kind in readers.items()])
+    own = [(blob, op.type) for op in forward for blob in op.output if blob not in readers and blob not in outside]
+    _list("outputs (read by no operator)", [f"{short(blob)}  by {kind}" for blob, kind in own if blob not in read])
+    _list("outputs (others)", list(dict.fromkeys(short(blob) for blob, _ in own if blob in read)))
+
+
+def _first_scope(net: NetDef) -> str:
+    """Return the scope of the first replica of a data-parallel net; "" for any other net."""
+    try:
+        return replicas_of(net).devices.scopes[0]
+    except NetError:
+        return ""
+
+
+def _forward_pass(net: NetDef) -> list[OperatorDef]:
+    """Return the operators in front of the backward pass, without the fills that seed it."""
+    end = next((index for index, op in enumerate(net.op) if op.is_gradient_op), len(net.op))
+    read = {blob for op in net.op[:end] for blob in op.input}
+    if end == len(net.op):
+        return list(net.op)
+    return [op for op in net.op[:end] if op.type != "ConstantFill" or any(blob in read for blob in op.output)]
 
 
 def _list(title: str, rows: Sequence[str]) -> None:
@@ -105,10 +141,7 @@ def _list(title: str, rows: Sequence[str]) -> None:
 
 
 def _extract(net: NetDef, options: argparse.Namespace) -> None:
-    try:
-        scope = replicas_of(net).devices.scopes[0]
-    except NetError:
-        scope = ""  # not data-parallel
+    scope = _first_scope(net)
 
     def scoped(blob: str) -> str:
         known = {name for op in net.op for name in (*op.input, *op.output)}
@@ -132,7 +165,9 @@ def _extract(net: NetDef, options: argparse.Namespace) -> None:
             )
         values[name] = found
     inputs = [blob.removeprefix(scope) for blob in options.inputs]
-    save_predictor(options.output_dir, predictor, values, inputs=[b for b in inputs if b in predictor.external_input])
+    fed = [blob for blob in inputs if blob in predictor.external_input]
+    # A workspace of its own: what the default one holds says nothing about this net.
+    save_predictor(options.output_dir, predictor, values, inputs=fed, workspace=Workspace())
     print(
         f"predictor written to {options.output_dir}: {len(predictor.op)} operators, {len(values)} parameters "
         f"({sum(np.asarray(v).size for v in values.values()):,} elements), inputs {inputs}, "
@@ -142,8 +177,13 @@ def _extract(net: NetDef, options: argparse.Namespace) -> None:
 
 def _read_parameters(path: Path) -> dict[str, Any]:
     if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+                return {name: found[name] for name in found.files}
+        except (ValueError, EOFError, BadZipFile) as error:
+            raise ParseError(f"{str(path)!r}: cannot be read as .npz: {error}") from error
+    if path.suffix in (".pbtxt", ".prototxt"):
+        raise NetError(f"--parameters {str(path)!r}: give .npz, .minidb or an init net in .pb, not text")
     if path.suffix == ".minidb":
         return read_blobs(path)
     workspace = Workspace()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from netbuilder.proto import DeviceError, NetError
 from netbuilder.tools.training.images import load_images
@@ -22,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         train, test = load_images(options.data)
         if len(train) < options.batch:
             raise NetError(f"--batch: {options.batch} samples a step, and the data has {len(train)}; give fewer")
+        if options.export:
+            _make_writable(Path(options.export))  # before the hours of training, not behind them
         began = time.perf_counter()
         run = Run(options, train, test)
         _say_what_runs(options, run, len(train), len(test))
@@ -42,6 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"netbuilder-train: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _make_writable(folder: Path) -> None:
+    """Make the folder for the predictor, and raise OSError if no file can be written there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    trial = folder / ".writable"
+    trial.touch()
+    trial.unlink()
 
 
 def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:

@@ -5,6 +5,7 @@ import pytest
 
 import golden_data
 from netbuilder.exchange import load_predictor
+from netbuilder.runtime import default
 from netbuilder.tools.extract_predictor_net import main
 
 FOLDER = golden_data.GOLDEN / "exports"
@@ -85,6 +86,43 @@ def test_parameters_that_lack_one_are_refused(tmp_path, capsys):
     )
     assert status == 1
     assert "is not in" in capsys.readouterr().err
+
+
+def test_inspect_shows_the_forward_pass_of_the_first_replica(capsys):
+    net = golden_data.GOLDEN / "nets" / "dp_convnet_2" / "net.pb"
+    assert main([str(net), "--inspect"]) == 0
+    text = capsys.readouterr().out
+    assert "18 of them in the forward pass of the first replica, 'cpu_0/'" in text
+    assert "  data  by Conv" in text
+    assert "cpu_1" not in text
+    assert "_grad" not in text
+    assert "lr_cpu" not in text
+
+
+def test_a_default_workspace_in_use_does_not_matter(tmp_path):
+    try:
+        default.workspace().feed("data", np.zeros((64, 2), np.float32))
+        assert extract("extract_dropout_bn", tmp_path, "--inputs", "data", "--outputs", "softmax") == 0
+    finally:
+        default.reset()
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04 cut", b"text"])
+def test_parameters_in_a_broken_npz(content, tmp_path, capsys):
+    (tmp_path / "p.npz").write_bytes(content)
+    status = extract(
+        "extract_dropout_bn", tmp_path, "--inputs", "data", "--outputs", "softmax", parameters=str(tmp_path / "p.npz")
+    )
+    assert status == 1
+    assert "p.npz" in capsys.readouterr().err
+
+
+def test_folders_and_files_taken_for_one_another(tmp_path, capsys):
+    assert main([str(tmp_path), "--inspect"]) == 1
+    assert "is a folder; give the net's file" in capsys.readouterr().err
+    (tmp_path / "out").touch()
+    assert extract("extract_dropout_bn", tmp_path, "--inputs", "data", "--outputs", "softmax") == 1
+    assert "is a file; name a folder" in capsys.readouterr().err
 
 
 def test_files_that_are_not_there_or_not_nets(tmp_path, capsys):

@@ -154,13 +154,20 @@ def test_a_batch_larger_than_the_data(capsys):
 
 
 def test_gpus_that_are_not_there(capsys):
-    from netbuilder.ops.engines.arrays import gpu_count
+    with pytest.raises(SystemExit):
+        main(["--model=mlp", "--devices=99"])
+    assert "GPU 99 is not there" in capsys.readouterr().err
 
-    if gpu_count():
-        pytest.skip("there is a GPU")
-    with pytest.warns(UserWarning, match="GPU"):
-        assert main(["--model=mlp", "--epochs=1"]) == 1
-    assert "netbuilder[gpu]" in capsys.readouterr().err
+
+def test_an_export_that_cannot_be_written_ends_the_program_before_it_trains(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        main([*QUICK, "--export", str(tmp_path / "file")])
+    assert "is a file; name a folder" in capsys.readouterr().err
+    assert main([*QUICK, "--export", str(tmp_path / "file" / "below")]) == 1
+    said = capsys.readouterr()
+    assert "file" in said.err
+    assert "epoch" not in said.out
 
 
 def test_evaluating_what_is_no_predictor(tmp_path, capsys):

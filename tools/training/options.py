@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.precision import PRECISIONS
 from netbuilder.ops.rate_policies import POLICIES
 from netbuilder.optimizers import check_policy
@@ -85,12 +87,14 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--device-workers", type=int, default=4, metavar="N",
                        help="upper bound of the threads that run the net, for each device (4)")  # fmt: skip
     where.add_argument("--dtype", default="float32", metavar="TYPE",
-                       help=f"of activations in memory while training: {' or '.join(PRECISIONS)} (float32)")  # fmt: skip
+                       help=f"of activations while training: {' or '.join(PRECISIONS)} (float32)")  # fmt: skip
     step = parser.add_argument_group("optimization")
     step.add_argument("--batch", type=int, default=64, help="samples a step, over all devices (64)")
     step.add_argument("--epochs", type=int, default=10, help="passes over the data (10)")
     step.add_argument("--learning-rate", type=float, default=0.1, help="before its policy (0.1)")
-    step.add_argument("--policy", default="fixed", metavar="NAME", help=f"one of {', '.join(sorted(POLICIES))}")
+    step.add_argument(
+        "--policy", default="fixed", metavar="NAME", help=f"one of {', '.join(sorted([*POLICIES, 'composite']))}"
+    )
     step.add_argument("--policy-arg", action="append", default=[], metavar="KEY=VALUE",
                       help="an argument of the policy, counted in iterations")  # fmt: skip
     step.add_argument("--step-epochs", type=int, help="policy step: epochs between steps")
@@ -164,6 +168,12 @@ def _problem(options: Options) -> str | None:
     for name in ("epochs", "learning_rate", "device_workers"):
         if getattr(options, name) <= 0:
             return f"--{name.replace('_', '-')}: must be greater than 0, got {getattr(options, name)}"
+    if options.export and Path(options.export).is_file():
+        return f"--export: {options.export!r} is a file; name a folder"
+    if not options.cpu and gpu_count() <= max(options.devices):
+        return (
+            f"--devices: GPU {max(options.devices)} is not there ({gpu_count()} found); give --cpu to train on the CPU"
+        )
     if options.check_export and not options.export:
         return "--check-export: give --export FOLDER, too"
     if options.policy == "step" and not options.step_epochs and "stepsize" not in options.policy_args:

@@ -105,7 +105,7 @@ class BackwardPass:
             d_inputs = {slot: gradient for slot, gradient in d_inputs.items() if gradient != EMPTY_GRADIENT}
         if made:
             self._check_reads(index, made, given)
-            self._check_writes(index, made, d_inputs)
+            self._check_writes(index, made, given, d_inputs)
             self.made += made
         self._contribute(index, made, d_inputs)
         if len(d_inputs) < len(self.versions.inputs[index]):
@@ -133,16 +133,28 @@ class BackwardPass:
                 also = also or {blob for gradient in given.values() for blob in _blobs(gradient)}
                 also.update(gradient_op.output)
 
-    def _check_writes(self, index: int, made: list[OperatorDef], d_inputs: dict[int, Gradient]) -> None:
+    def _check_writes(
+        self, index: int, made: list[OperatorDef], given: Mapping[int, Gradient], d_inputs: dict[int, Gradient]
+    ) -> None:
         """See that no gradient operator overwrites a forward blob, or a gradient that is still to be read."""
         last, writers, pending, taken = self.versions.last, self.versions.writers, self._pending, self._taken
         for gradient_op in made:
             for name in gradient_op.output:
                 value = last.get(name)
-                if value is not None and writers[value] != EXTERNAL or taken is not None and taken(name):
+                if taken is not None and taken(name):
+                    raise gradients_added_before(self.ops, self.versions, index, name)
+                if value is not None and writers[value] != EXTERNAL and not self._is_used_up(value, given):
                     raise gradients_added_before(self.ops, self.versions, index, name)
                 if name in pending:
                     self._keep_apart(index, made, d_inputs, name)
+
+    def _is_used_up(self, value: int, given: Mapping[int, Gradient]) -> bool:
+        """Whether a forward value is a gradient that was given for an output here, and nothing else reads it.
+
+        Example: loss = Scale(loss), where the net fills loss_grad before its gradients are added.
+        """
+        name = self.versions.names[value]
+        return not self.versions.readers[value] and any(name in _blobs(gradient) for gradient in given.values())
 
     def _keep_apart(self, index: int, made: list[OperatorDef], d_inputs: dict[int, Gradient], name: str) -> None:
         """Let the gradient operators write elsewhere what would overwrite the gradient of another value.

@@ -45,6 +45,18 @@ def test_losses_of_several_devices_have_seeds_on_each():
     assert [arguments(op) for op in made[:2]] == [{"value": 1.0}] * 2
 
 
+def test_a_seed_of_the_net_under_an_operator_in_place_is_overwritten():
+    net = Net("n")
+    loss = net.Scale(net.AveragedLoss("x", "loss"), "loss", scale=0.5)
+    found = net.AddGradientOperators({loss: net.ConstantFill(loss, "loss_grad", value=1.0)})
+    assert [text(op) for op in net.Proto().op[2:]] == [
+        "ConstantFill loss -> loss_grad",
+        "Scale loss_grad -> loss_grad",
+        "AveragedLossGradient x loss_grad -> x_grad",
+    ]
+    assert found == {"loss": "loss_grad", "x": "x_grad"}
+
+
 def test_cpu_devices_share_memory():
     net = Net("n")
     for i in range(2):

@@ -105,6 +105,23 @@ def test_gradients_twice():
     assert "'y_grad', which the net writes" in refused(_more(net), ["loss2"], skip=net.op_len - 1)
 
 
+def test_gradients_twice_from_a_seed_that_is_overwritten():
+    net = Net("n")
+    loss = net.Scale(net.AveragedLoss(net.Relu("x", "y"), "loss"), "loss", scale=0.5)
+    seeds = {loss: net.ConstantFill(loss, "loss_grad", value=1.0)}
+    net.AddGradientOperators(seeds)
+    assert "can be added once" in refused(net, seeds)
+    assert "can be added once" in refused(net, [loss])
+
+
+def test_a_seed_that_the_net_reads_is_not_overwritten():
+    net = Net("n")
+    loss = net.Scale(net.AveragedLoss("x", "loss"), "loss", scale=0.5)
+    seed = net.ConstantFill(loss, "loss_grad", value=1.0)
+    net.Relu(seed, "other")
+    assert "would overwrite blob 'loss_grad'" in refused(net, {loss: seed})
+
+
 def _more(net):
     net.AveragedLoss("y", "loss2")
     return net

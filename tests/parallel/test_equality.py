@@ -155,6 +155,17 @@ def test_several_losses_and_outputs():
         assert distance(trained(range(count), task=task), one) < FLOAT32, count
 
 
+def in_place(model, loss_scale):
+    hidden = brew.relu(model, brew.fc(model, "data", "fc1", 6, 8), "fc1")
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, hidden, "fc2", 8, 4), "label"], ["softmax", "loss"])
+    return [model.net.Scale(loss, "loss", scale=loss_scale)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_loss_scaled_in_place(count):
+    assert distance(trained(range(count), task=Task(in_place)), trained([0])) < FLOAT32
+
+
 def test_a_loss_that_another_is_computed_from():
     def scaled(model, factor):
         _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", 6, 4), "label"], ["softmax", "loss"])

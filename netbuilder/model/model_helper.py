@@ -100,6 +100,7 @@ class ModelHelper:
         self.gradient_ops_added = False
         self.weights: list[Parameter] = []
         self.biases: list[Parameter] = []
+        self._updated: list[Parameter] = []  # those that an optimizer was built for
         self._devices: list[int] = []
         self._arg_scope: dict[str, Any] = {**DEFAULT_ARG_SCOPE, **(arg_scope or {})}
         # Shared, not copied: a parameter made through either model is one of both.
@@ -294,12 +295,15 @@ class ModelHelper:
             The gradient of each blob that has one.
 
         Raises:
-            GradientError: it has been added before, or cannot be built.
+            GradientError: it has been added before, or cannot be built; no loss is given.
             NetError: parameters are listed twice.
         """
         if self.gradient_ops_added:
             raise GradientError(f"model {self.name!r}: the backward pass is there already; it is added once a model")
         self.Validate()
+        ys = args[0] if args else kwargs.get("ys")
+        if isinstance(ys, (Sequence, Mapping)) and not ys:
+            raise GradientError(f"model {self.name!r}: there is no loss to take gradients of; give a list of losses")
         self.grad_map = self.net.AddGradientOperators(*args, **kwargs)
         self.gradient_ops_added = True
         self.param_to_grad = self.get_param_to_grad(self.params)

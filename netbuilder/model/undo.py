@@ -19,7 +19,8 @@ def taken_back_on_error(model: ModelHelper) -> Iterator[None]:
     The cost does not depend on the size of the model. What the block changes otherwise stays changed.
     """
     nets = [(net.Proto(), net.op_len, len(net.Proto().external_input)) for net in (model.net, model.param_init_net)]
-    lists = [(params, len(params)) for params in (model.params, model._computed_params, model.weights, model.biases)]
+    params = (model.params, model._computed_params, model.weights, model.biases, model._updated)
+    lists = [(of_kind, len(of_kind)) for of_kind in params]
     infos = len(model._infos)
     try:
         yield
@@ -27,8 +28,8 @@ def taken_back_on_error(model: ModelHelper) -> Iterator[None]:
         for net, operators, inputs in nets:
             del net.op[operators:]
             del net.external_input[inputs:]
-        for params, count in lists:
-            del params[count:]
+        for of_kind, count in lists:
+            del of_kind[count:]
         for name in list(model._infos)[infos:]:
             del model._infos[name]
         raise

@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.scope import DeviceScope
+from netbuilder.graph.source import warn_user
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.model.undo import taken_back_on_error
@@ -19,6 +20,7 @@ from netbuilder.optimizers.placement import get_param_device, parameter_devices
 from netbuilder.optimizers.rms_prop import RmsPropOptimizer
 from netbuilder.optimizers.sgd import SgdOptimizer
 from netbuilder.optimizers.weight_decay import WeightDecayBuilder
+from netbuilder.proto import NetError
 
 __all__ = [
     "add_weight_decay",
@@ -53,11 +55,12 @@ def build_optimizer(
 
     Raises:
         GradientError: there is no backward pass yet, or an optimizer cannot take a gradient.
-        NetError: parameters are listed twice.
+        NetError: parameters are listed twice, or have an update already, which weight decay comes too late for.
         DeviceError: a parameter's device cannot be told.
         TypeError: ``model`` is no ModelHelper.
 
-    If anything is raised, the model is as it was before.
+    A parameter that has an update already gets another one, with a warning, as in Caffe2. If anything is raised, the
+    model is as it was before.
     """
     if not isinstance(model, ModelHelper):
         raise TypeError(f"an optimizer is built on a ModelHelper, got {model!r}")
@@ -88,6 +91,7 @@ def _add_updates(
     if weights_only:
         weights = set(model.weights)
         infos = [info for info in infos if info.blob in weights]
+    _check_not_updated(model, optimizer, infos)
     devices = parameter_devices([model.net.Proto(), model.param_init_net.Proto()], [info.blob for info in infos])
     multiplier = None
     if max_gradient_norm is not None:
@@ -103,6 +107,25 @@ def _add_updates(
         own = info.optimizer if use_param_info_optim else None
         with DeviceScope(get_param_device(info.name, info.grad, devices)):
             (own or optimizer)(model.net, model.param_init_net, info)
+    if optimizer.updates:
+        model._updated += [info.blob for info in infos]
+
+
+def _check_not_updated(model: ModelHelper, optimizer: Optimizer, infos: list[ParameterInfo]) -> None:
+    updated = set(model._updated)
+    names = [info.name for info in infos if info.blob in updated]
+    if not names:
+        return
+    if optimizer.updates:
+        warn_user(
+            f"model {model.name!r}: parameters {names} have an update already and take two steps an iteration now; "
+            "build one optimizer, or let each update its own part of them (parameters=)"
+        )
+        return
+    raise NetError(
+        f"model {model.name!r}: the updates of {names} are there already, so weight decay has no effect on them; call "
+        "add_weight_decay before the optimizer is built"
+    )
 
 
 def _once(model: ModelHelper, infos: list[ParameterInfo]) -> list[ParameterInfo]:
@@ -121,6 +144,7 @@ def add_weight_decay(model: ModelHelper, weight_decay: float) -> None:
     Raises:
         ArgumentError: it is negative.
         GradientError: there is no backward pass yet, or a weight's gradient is sparse.
+        NetError: a weight has its update already, which the decay would come too late for.
     """
     build_optimizer(model, WeightDecayBuilder(weight_decay), weights_only=True, use_param_info_optim=False)
 

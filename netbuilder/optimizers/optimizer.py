@@ -59,6 +59,9 @@ class Optimizer:
     a class are numbered in a process.
     """
 
+    updates = True
+    """Whether it changes the parameters, which one optimizer does; False: it only changes their gradients."""
+
     def __init__(self) -> None:
         kind = type(self).__name__
         self._instance_num = _instances[kind]

@@ -21,6 +21,8 @@ class WeightDecayBuilder(Optimizer):
         ArgumentError: it is negative.
     """
 
+    updates = False
+
     def __init__(self, weight_decay: float) -> None:
         super().__init__()
         if weight_decay < 0:

@@ -208,6 +208,9 @@ class TestGradients:
                 early()
         with pytest.raises(GradientError):
             model.AddGradientOperators(["nothing"])
+        for no_loss in ([], (), {}):
+            with pytest.raises(GradientError, match="'gradients': there is no loss .*; give a list of losses"):
+                model.AddGradientOperators(no_loss)
         assert not model.gradient_ops_added
         model.AddGradientOperators([loss])
         with pytest.raises(GradientError, match="the backward pass is there already"):

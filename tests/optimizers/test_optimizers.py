@@ -165,6 +165,34 @@ class TestBuilders:
         assert [op.output[0] for op in updates(model)] == []
         assert [op.output[0] for op in model.net.Proto().op if op.type == "Adagrad"] == ["fc1_w", "fc1_b"]
 
+    @pytest.mark.parametrize("build", BUILDERS)
+    def test_a_second_update_of_a_parameter_is_warned_of(self, build):
+        model = model_of()
+        build_sgd(model, 0.1)
+        with pytest.warns(UserWarning, match=r"\['fc0_w', 'fc0_b'\] have an update already .*\(parameters=\)"):
+            build(model, 0.1)
+
+    def test_optimizers_that_share_out_the_parameters_are_not_warned_of(self, recwarn):
+        model = model_of((2, 3), (3, 2))
+        build_adagrad(model, 0.1, parameters=model.params[:2])
+        build_optimizer(model, SgdOptimizer(0.1), parameters=model.params[2:])
+        assert not recwarn.list
+        with pytest.warns(UserWarning, match=r"\['fc0_b'\] have an update already"):
+            build_adagrad(model, 0.1, parameters=model.params[1:2])
+
+    def test_weight_decay_comes_before_the_update(self):
+        model = model_of((2, 3), (3, 2))
+        build_adagrad(model, 0.1, parameters=model.params[2:])
+        with pytest.raises(NetError, match=r"\['fc1_w'\] are there already, .* before the optimizer is built"):
+            add_weight_decay(model, 0.1)
+
+    def test_a_refused_update_can_be_built_again(self, recwarn):
+        model = model_of()
+        with pytest.raises(ArgumentError, match="unknown policy"):
+            build_sgd(model, 0.1, policy="stairs")
+        build_sgd(model, 0.1)
+        assert not recwarn.list
+
     def test_a_parameters_own_optimizer_goes_first(self):
         model = model_of()
         model.get_param_info(model.params[0]).optimizer = AdagradOptimizer()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from netbuilder.ops.absent import instead_of
 from netbuilder.ops.operator import Operator
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 
@@ -86,15 +86,13 @@ def find(op_type: str) -> type[Operator]:
     """Return the class of an operator.
 
     Raises:
-        NetError: it is not registered; the message lists the nearest names.
+        NetError: it is not registered; the message says so of Caffe2's operators, and else lists the nearest names.
     """
     cls = _operators.get(op_type)
     if cls is None:
-        near = difflib.get_close_matches(op_type, _operators, n=3)
         raise NetError(
-            f"unknown operator {op_type!r}"
-            + (f"; did you mean {', '.join(near)}?" if near else "")
-            + " (netbuilder.ops.registry.operator_types() lists all)"
+            f"unknown operator {op_type!r}{instead_of(op_type, _operators)}"
+            " (netbuilder.ops.registry.operator_types() lists all)"
         )
     return cls
 

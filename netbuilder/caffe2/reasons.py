@@ -66,6 +66,10 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.predictor_constants",
     ),
     (
+        "databases are written by netbuilder.data.write_minidb(path, records)",
+        "python._import_c_extension.create_db python._import_c_extension.Mode python._import_c_extension.Transaction",
+    ),
+    (
         "ONNX is not in this version",
         "python.onnx",
     ),

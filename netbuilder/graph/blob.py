@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from netbuilder.graph.scope import SEPARATOR, CurrentNameScope
+from netbuilder.ops.absent import instead_of
 from netbuilder.ops.registry import is_registered, operator_types
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 
@@ -135,10 +135,9 @@ class BlobReference:
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
         if not is_registered(op_type):  # operators only: a reference is not to look like its net
-            near = [] if op_type.startswith("_") else difflib.get_close_matches(op_type, operator_types(), n=3)
+            hint = "" if op_type.startswith("_") else instead_of(op_type, operator_types())
             raise AttributeError(
-                f"blob {self._name!r} has no attribute {op_type!r}, and no operator is called so"
-                + (f"; did you mean {', '.join(near)}?" if near else "")
+                f"blob {self._name!r} has no attribute {op_type!r}, and no operator is called so{hint}"
             )
         if self._net is None:
             raise AttributeError(

@@ -25,6 +25,7 @@ from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.graph.seeding import seed_operators
 from netbuilder.graph.source import user_source
+from netbuilder.graph.unknown import why_missing
 from netbuilder.ops.precision import PRECISION_ARGUMENT, check_precision
 from netbuilder.ops.python_op import python_arguments
 from netbuilder.ops.registry import is_registered, operator_types
@@ -140,10 +141,9 @@ class Net:
             return partial(self._add, op_type)
         if op_type.startswith("_"):
             raise AttributeError(f"Net has no attribute {op_type!r}")
-        near = difflib.get_close_matches(op_type, [*operator_types(), *dir(type(self))], n=4)
         raise AttributeError(
             f"net {self._net.name!r}: {op_type!r} is neither an operator nor a method"
-            + (f"; did you mean {', '.join(near)}?" if near else "; IsOperator(name) tells which operators exist")
+            + (why_missing(op_type, dir(type(self))) or "; IsOperator(name) tells which operators exist")
         )
 
     def __dir__(self) -> list[str]:

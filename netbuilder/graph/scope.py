@@ -86,7 +86,10 @@ def DeviceScope(scope: DeviceOption, node_name: str | None = None) -> Iterator[N
         TypeError: ``scope`` is not a DeviceOption.
     """
     if not isinstance(scope, DeviceOption):
-        raise TypeError(f"DeviceScope: needs a DeviceOption (core.DeviceOption(type, id) makes one), got {scope!r}")
+        raise TypeError(
+            "DeviceScope: needs a DeviceOption, as netbuilder.proto.arguments.make_device_option(PROTO_CPU, 1) makes "
+            f"one (in Caffe2's names core.DeviceOption(caffe2_pb2.CPU, 1)), got {scope!r}"
+        )
     token = _device_scope.set(_merged(_device_scope.get(), scope, node_name))
     try:
         yield

@@ -133,7 +133,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(
         f"brew has no helper {name!r}"
         + (f"; did you mean {', '.join(near)}?" if near else "")
-        + " model.net.<Operator> adds single operators, brew.register(function) a helper"
+        + "; model.net.<Operator> adds single operators, brew.register(function) a helper"
     )
 
 

@@ -90,7 +90,9 @@ def Parallelize(
 
     Raises:
         NetError: an argument is out of range, the model is used up, the builders return anything but a list of
-            losses or make different nets, or an operator touches a blob of another device.
+            losses, or an operator touches a blob of another device. The builders must make the same net on each
+            device; of that, the number of losses is compared, and which parameters and gradients there are, with
+            their shapes, not each operator.
         TypeError: an argument is of the wrong type.
         NotImplementedError: an argument asks for what this version does not have.
         DeviceError: ``devices`` is None and there is no GPU.

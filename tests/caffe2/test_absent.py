@@ -30,6 +30,7 @@ NAMES = {
     "python.workspace": ("FetchBolb", "has no python.workspace.FetchBolb; nearest: FetchBlob"),
     "python.brew": ("layer_norm", "has no python.brew.layer_norm: its operators are not in this version"),
     "python.models.resnet": ("qqq", "has no python.models.resnet.qqq; it has .*create_resnet50"),
+    "python._import_c_extension": ("create_db", "databases are written by netbuilder.data.write_minidb"),
     "proto.caffe2_pb2": ("NetDeff", "has no proto.caffe2_pb2.NetDeff; nearest: NetDef"),
     "python": ("nothing_at_all", "has no python.nothing_at_all"),
 }
@@ -45,6 +46,29 @@ def test_names(module):
     if module != "python":
         with pytest.raises(ImportError, match=text):
             exec(f"from caffe2.{module} import {name}")
+
+
+MEMBERS = {
+    "ImageInput": "its operators are not in this version",
+    "LogInfo": "its operators are not in this version",
+    "AddObserver": "observers of nets are not served; BenchmarkNet",
+    "input_record": "records of blobs are not in this version; pass blobs by name",
+    "FC_Prune": "Caffe2 itself has no such operator",
+    "add_param_DEPRECATED": "create_param and AddParameter make parameters",
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members_of_models_and_nets(name):
+    from caffe2.python import cnn
+
+    model = cnn.CNNModelHelper(name="refusing")
+    with pytest.raises(AttributeError, match=f"{name}.*{MEMBERS[name]}"):
+        getattr(model, name)
+    assert not hasattr(model.net, name)
+    if name in ("LogInfo", "AddObserver", "input_record"):
+        with pytest.raises(AttributeError, match=f"{name}.*{MEMBERS[name]}"):
+            getattr(model.net, name)
 
 
 def test_scripts_can_ask_whether_a_module_is_there():

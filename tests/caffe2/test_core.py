@@ -191,3 +191,9 @@ def test_libraries_of_operators_are_remembered():
     assert dyndep.InitOpsLibrary("@/caffe2/caffe2/contrib/nccl:nccl_ops") is None
     dyndep.InitOpsLibrary("/nowhere/lib.so", trigger_lazy=False)
     assert dyndep.GetImportedOpsLibraries() >= {"@/caffe2/caffe2/contrib/nccl:nccl_ops", "/nowhere/lib.so"}
+
+
+def test_the_extension_is_one_module():
+    from caffe2.python import workspace
+
+    assert core.C is workspace.C

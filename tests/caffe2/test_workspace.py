@@ -226,8 +226,8 @@ class TestSeveral:
         workspace.CreateNet(net)
         assert workspace.ResetWorkspace() is True
         assert workspace.Blobs() == workspace.C.nets() == [] and workspace.RootFolder() == "."
-        workspace.ResetWorkspace(tmp_path)
-        assert workspace.RootFolder() == str(tmp_path)
+        workspace.ResetWorkspace(tmp_path / "new" / "folder")
+        assert workspace.RootFolder() == str(tmp_path / "new" / "folder") and (tmp_path / "new" / "folder").is_dir()
 
 
 class TestImmediate:

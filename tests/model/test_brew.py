@@ -99,6 +99,8 @@ class TestRegistry:
     def test_an_unknown_helper(self):
         with pytest.raises(AttributeError, match="brew has no helper 'convv'; did you mean conv"):
             _ = brew.convv
+        with pytest.raises(AttributeError, match="brew has no helper 'qwerty'; model.net.<Operator> adds"):
+            _ = brew.qwerty
         assert not brew.has_helper("convv")
 
     @pytest.mark.parametrize("args", [(), ("x", "y"), (None,)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.reasons import reason_of
 from netbuilder.graph import BlobReference
 from netbuilder.model import brew
 from netbuilder.model.model_helper import ModelHelper
@@ -59,6 +60,11 @@ class CNNModelHelper(ModelHelper):
         self.use_cudnn = use_cudnn
         self.cudnn_exhaustive_search = cudnn_exhaustive_search
         self.ws_nbytes_limit = ws_nbytes_limit
+
+    def __getattr__(self, name: str) -> Any:
+        if reason := reason_of(f"python.cnn.CNNModelHelper.{name}"):
+            raise AttributeError(f"CNNModelHelper has no {name}: {reason}")
+        return super().__getattr__(name)
 
     # Layers; the arguments are those of brew's function behind the model.
 

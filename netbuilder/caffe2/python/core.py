@@ -7,6 +7,8 @@ from typing import Any
 
 from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.flags import GetGlobalInitArgs, GlobalInit
+from netbuilder.caffe2.python import _import_c_extension as C
+from netbuilder.caffe2.reasons import reason_of
 from netbuilder.graph import (
     IR,
     BlobReference,
@@ -31,6 +33,7 @@ from netbuilder.graph import (
     to_execution_step,
 )
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.unknown import name_reasons
 from netbuilder.ops.python_op import python_arguments
 from netbuilder.ops.registry import CPU, GPU, prepared_kernels
 from netbuilder.passes.blob_devices import blob_devices
@@ -42,6 +45,7 @@ from netbuilder.proto.netbuilder_pb2 import PROTO_HIP
 __all__ = [
     "IR",
     "BlobReference",
+    "C",
     "CreateOperator",
     "CreatePythonOperator",
     "DataType",
@@ -79,6 +83,14 @@ __all__ = [
 ]
 
 __getattr__ = names_of(__name__)
+
+
+def _reason(name: str) -> str:
+    """Return why a net, or a model in front of it, lacks a name of Caffe2's classes."""
+    return reason_of(f"python.core.Net.{name}") or reason_of(f"python.model_helper.ModelHelper.{name}")
+
+
+name_reasons.append(_reason)
 
 
 class DataType:

@@ -161,8 +161,10 @@ def ResetWorkspace(root_folder: str | None = None) -> bool:
     """Remove all blobs and nets of the current workspace; returns True.
 
     Args:
-        root_folder: what ``RootFolder`` gives from now on; None: the current directory.
+        root_folder: what ``RootFolder`` gives from now on, made if it is not there; None: the current directory.
     """
+    if root_folder is not None:
+        os.makedirs(root_folder, exist_ok=True)
     default.reset()
     _root_folders[default.current_name()] = os.fspath(root_folder) if root_folder is not None else "."
     return True

@@ -1,0 +1,141 @@
+"""Operators of Caffe2 that are not in this version, and what there is instead."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+__all__ = ["ABSENT", "GROUPS", "instead_of"]
+
+GROUPS: tuple[tuple[str, str], ...] = (
+    (
+        "a Python operator can print a blob within a run, workspace.fetch gives it after one",
+        "Assert EnforceFinite IsNaN LogFatal NanCheck Print Summarize",
+    ),
+    (
+        "netbuilder.exchange.save_predictor keeps a net with its parameters; workspace.fetch and feed, single blobs",
+        "Checkpoint DBExists FeedBlob Load Save Snapshot",
+    ),
+    (
+        "feed arrays by workspace.feed, or read a minidb by TensorProtosDBInput",
+        "Append AtomicAppend CheckDatasetConsistency CloseBlobsQueue CloseRebatchingQueue CollectTensor "
+        "ComputeOffset CreateBlobsQueue CreateBlobsQueueDB CreateRebatchingQueue CreateTextFileReader "
+        "CreateTreeCursor DequeueBlobs DequeueRebatchingQueue EnqueueBlobs EnqueueRebatchingQueue "
+        "GetCursorOffset ImageInput LastNWindowCollector PackRecords ReadNextBatch ReadRandomBatch "
+        "RemoveDataBlocks ReservoirSampling ResetCursor SafeDequeueBlobs SafeEnqueueBlobs SortAndShuffle "
+        "TextFileReaderRead TrimDataset UnPackRecords VideoInput WeightedSampleDequeueBlobs",
+    ),
+    (
+        "several hosts are not in this version; on one, Parallelize makes the exchange between devices",
+        "Allgather Allreduce AsyncNetBarrier Barrier Broadcast CloneCommonWorld CreateCommonWorld "
+        "DestroyCommonWorld FileStoreHandlerCreate NCCLReduceScatter ReceiveTensor Reduce ReduceScatter "
+        "SendTensor StoreAdd StoreGet StoreSet StoreWait",
+    ),
+    (
+        "recurrent nets are not in this version",
+        "CTCBeamSearchDecoder CTCGreedyDecoder GRUUnit InferenceLSTM LSTMUnit NGramFromCategorical "
+        "PackRNNSequence RecurrentNetwork RecurrentNetworkBlobFetcher ReversePackedSegs SwapBestPath "
+        "UnpackRNNSequence ViterbiPath",
+    ),
+    (
+        "netbuilder.optimizers has SGD, Adagrad, Adam and RMSProp",
+        "Adadelta DecayAdagrad FP16MomentumSGDUpdate FP32MomentumSGDUpdate Float16SparseNormalize Ftrl GFtrl "
+        "Lars LearningRateAdaption RowWiseSparseAdagrad RowWiseSparseAdam SmartDecaySparseAdam SparseAdadelta "
+        "SparseAdam SparseFtrl SparseLpRegularizer SparseNormalize SparseStorm SparseWngrad Storm WeightScale "
+        "Wngrad YellowFin",
+    ),
+    (
+        "Cast turns float32 into float16 and back",
+        "FloatToHalf HalfToFloat",
+    ),
+    (
+        "ReduceSum and ReduceMean take axes",
+        "ReduceBackMean ReduceBackSum ReduceFrontMean ReduceFrontSum",
+    ),
+    (
+        "Conv takes images with any number of axes",
+        "Conv1D Conv2D Conv3D",
+    ),
+    (
+        "MaxPool and AveragePool take images with any number of axes",
+        "AveragePool1D AveragePool2D AveragePool3D MaxPool1D MaxPool2D MaxPool3D",
+    ),
+    (
+        "If and While hold nets",
+        "Conditional CreateScope Do HasScope ONNXWhile",
+    ),
+    (
+        "",
+        "APMeter Accumulate AccumulateHistogram Acos AddPadding AffineChannel AliasWithName Asin Atan "
+        "AtomicFetchAdd AtomicFetchAdd64 AveragePut BBoxTransform BatchBoxCox BatchBucketOneHot "
+        "BatchBucketize BatchDenseToSparse BatchMoments BatchOneHot BatchPermutation BatchSparseToDense "
+        "BatchToSpace BernoulliJSD BisectPercentile BitwiseAnd BitwiseOr BitwiseXor BooleanMask "
+        "BooleanMaskLengths BooleanUnmask BoxWithNMSLimit Bucketize Cbrt ChannelShuffle CheckAtomicBool "
+        "CheckCounterDone Col2Im CollectAndDistributeFpnRpnProposals CollectRpnProposals ColwiseMax "
+        "ConcatTensorVector ConditionalSetAtomicBool ConvRelu CopyRowsToTensor Cosh CosineEmbeddingCriterion "
+        "CosineSimilarity CountDown CountUp CreateAtomicBool CreateCounter CreateMap CreateTensorVector "
+        "DataCouple DeformConv DenseVectorToIdList DistributeFpnProposals DotProduct DotProductWithPadding "
+        "ElementwiseLinear EnsureClipped EnsureDense Erf Expand Find FindDuplicateElements FlexibleTopK "
+        "Float16ConstantFill Float16UniformFill GatherByKey GatherPadding GatherRanges GatherRangesToDense "
+        "Gelu GenerateProposals GenerateProposalsCPP GetGPUMemoryUsage Glu GroupNorm HardSigmoid HasElements "
+        "HeatmapMaxKeypoint Histogram Im2Col IncrementPut IndexFreeze IndexGet IndexHash IndexLoad IndexSize "
+        "IndexStore InstanceNorm IntIndexCreate IntegralImage IsEmpty IsMemberOf KeySplit KeyValueToMap "
+        "L1Distance LC LC1D LC2D LC3D LambdaRankNdcg LayerNorm LengthsGather LengthsMax LengthsMean "
+        "LengthsPad LengthsPartition LengthsSplit LengthsSum LengthsTile LengthsToOffsets LengthsToRanges "
+        "LengthsToSegmentIds LengthsToShape LengthsToWeights LengthsTopK LengthsWeightedSum Log1p Logit "
+        "LongIndexCreate LpNorm LpPool MakeTwoClass MapToKeyValue MarginRankingCriterion MaxPoolWithIndex "
+        "MergeDenseFeatureTensors MergeDim MergeIdLists MergeMultiListFeatureTensors "
+        "MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors MergeSingleListFeatureTensors "
+        "MergeSingleMapFeatureTensors MergeSingleScalarFeatureTensors Mish Mod Moments MultiClassAccuracy "
+        "Normalize NormalizeL1 NormalizePlanarYUV NumpyTile PackSegments PadEmptySamples PadImage "
+        "PairWiseLoss Partition Percentile Perplexity PiecewiseLinearTransform PrependDim RMSNorm RangeFill "
+        "ReduceBackMax ReduceFrontMax ReduceFrontWeightedSum ReduceL1 ReduceL2 ReduceMax ReduceMin "
+        "ReduceTailSum ReluN RemovePadding ReplaceNaN ResetCounter ResizeNearest ResizeNearest3D "
+        "RetrieveCount RoIAlign RoIAlignRotated RoIPool RowMul RowWiseCounter RowwiseMax ScaleBlobs Scatter "
+        "SegmentIdsToLengths SegmentIdsToRanges SegmentOneHot SelfBinningHistogram Selu SequenceMask "
+        "SigmoidCrossEntropyWithLogits Sinh SinusoidPositionEncoding SmoothL1Loss Softplus Softsign "
+        "SortedSegmentMean SortedSegmentRangeLogMeanExp SortedSegmentRangeLogSumExp SortedSegmentRangeMax "
+        "SortedSegmentRangeMean SortedSegmentRangeSum SortedSegmentSum SortedSegmentWeightedSum SpaceToBatch "
+        "SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement SparseLengthsMax SparseLengthsMean "
+        "SparseLengthsPositionalWeightedSum SparseLengthsSum SparseLengthsSumSparseLookup "
+        "SparseLengthsWeightedSum SparseSortedSegmentMean SparseSortedSegmentSum "
+        "SparseSortedSegmentWeightedSum SparseToDenseMask SparseUnsortedSegmentMean SparseUnsortedSegmentSum "
+        "SparseUnsortedSegmentWeightedSum SpatialSoftmaxWithLoss SplitByLengths SquareRootDivide "
+        "StatRegistryCreate StatRegistryExport StatRegistryUpdate StdDevPut StringEndsWith StringEquals "
+        "StringIndexCreate StringJoin StringPrefix StringStartsWith StringSuffix SumElementsInt SumInt "
+        "SumRelu Swish TT TTSparseLengthsSum Tan TensorVectorSize ThresholdedRelu TimerBegin TimerEnd "
+        "TimerGet TimerGetAndEnd TopK UniqueUniformFill UnpackSegments UnsafeCoalesce "
+        "UnsortedSegmentWeightedSum UpsampleBilinear VariableLengthSequencePadding WallClockTime "
+        "WeightedMultiSampling WeightedSample WeightedSigmoidCrossEntropyWithLogits",
+    ),
+)
+"""(what there is instead, "" where nothing comes near; operators with spaces between them)."""
+
+ABSENT: dict[str, str] = {name: instead for instead, names in GROUPS for name in names.split()}
+"""For each such operator, what there is instead; gradient operators and quantised ones are not listed."""
+
+_QUANTISED = re.compile(
+    r"Int8[A-Z]|\w*(Rowwise8Bit|[248]Bit(Fake)?Rowwise|[248]BitsRowwise|RandRowwiseQuantized|RowwiseQuantized8Bits)"
+)
+
+
+def instead_of(op_type: str, known: Iterable[str]) -> str:
+    """Return what to say, behind a refusal, of an operator that is not registered: "; " and a hint, or "".
+
+    Args:
+        op_type: the name that was asked for.
+        known: names of which the nearest are listed, where Caffe2 has no such operator either.
+
+    >>> instead_of("Conv2D", ["Conv"])
+    "; Caffe2's operator Conv2D is not in this version: Conv takes images with any number of axes"
+    >>> instead_of("Convv", ["Conv"])
+    '; did you mean Conv?'
+    """
+    name = op_type.removesuffix("Gradient")
+    quantised = _QUANTISED.match(op_type)
+    if name in ABSENT or quantised:
+        instead = "quantised nets are not served" if quantised else ABSENT[name]
+        return f"; Caffe2's operator {op_type} is not in this version" + (f": {instead}" if instead else "")
+    near = difflib.get_close_matches(op_type, known, n=3, cutoff=0.7)
+    return f"; did you mean {', '.join(near)}?" if near else ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model.helpers.engine import convolution_arguments
+from netbuilder.model.helpers.extents import check_extents
 from netbuilder.model.initializers import FillAndArguments, update_initializer
 from netbuilder.model.parameter_info import ParameterTags
 from netbuilder.proto import ArgumentError
@@ -51,7 +52,8 @@ def conv(
             (bytes), and arguments of Conv: ``stride``, ``pad``, ``dilation``, ...
 
     Raises:
-        ArgumentError: ``group`` does not divide the channels; an argument is unknown.
+        ArgumentError: a number of channels or an extent is no whole number from 1 on; ``group`` does not divide the
+            channels; an argument is unknown.
     """
     kernels = _as_list(kernel)
     if len(kernels) not in (1, 2):
@@ -119,6 +121,7 @@ def _conv(
     **kwargs: Any,
 ) -> BlobReference:
     out = blob_out or model.net.NextName()
+    check_extents("conv", out, dim_in=dim_in, dim_out=dim_out)
     if group < 1 or dim_in % group or dim_out % group:
         raise ArgumentError(f"conv {str(out)!r}: group must divide {dim_in} and {dim_out} channels, got {group}")
     if any(not hasattr(extent, "__index__") or extent < 1 for extent in kernels):
@@ -182,6 +185,7 @@ def conv_transpose(
     out = blob_out or model.net.NextName()
     if not isinstance(kernel, int):
         raise ArgumentError(f"conv_transpose {str(out)!r}: kernel is one extent, got {kernel!r}")
+    check_extents("conv_transpose", out, dim_in=dim_in, dim_out=dim_out, kernel=kernel)
     no_bias = kwargs.pop("no_bias", False)
     library = convolution_arguments(
         use_cudnn=use_cudnn,

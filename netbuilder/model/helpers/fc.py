@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph.blob import BlobReference
+from netbuilder.model.helpers.extents import check_extents
 from netbuilder.model.initializers import FillAndArguments, update_initializer
 from netbuilder.model.parameter_info import ParameterTags
 
@@ -39,8 +40,12 @@ def fc(
         enable_tensor_core: ask for the engine of that name.
         float16_compute: accumulate in float16, where an engine can.
         kwargs: arguments of FC: ``axis``, ``axis_w``, ``engine``, ...
+
+    Raises:
+        ArgumentError: a length is no whole number from 1 on; an argument is unknown.
     """
     out = blob_out or model.net.NextName()
+    check_extents("fc", out, dim_in=dim_in, dim_out=dim_out)
     weight_fill = update_initializer(WeightInitializer, weight_init, ("XavierFill", {}))
     bias_fill = update_initializer(BiasInitializer, bias_init, ("ConstantFill", {}))
     weight = model.create_param(out + "_w", [dim_out, dim_in], weight_fill, ParameterTags.WEIGHT)

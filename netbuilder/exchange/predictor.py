@@ -92,7 +92,10 @@ class Predictor:
         parameters = made.difference(self.inputs)
         if fold and observable is not None and not training_batch_norms(self._net):
             parameters = self._fold(parameters, observable, before, device)
-        self._name = self.workspace.create_net(self._net, observable=observable, constants=parameters)
+        read = {blob for op in self._net.op for blob in op.input}
+        self._name = self.workspace.create_net(
+            self._net, observable=observable, constants=parameters.intersection(read)
+        )
         _log.info("predictor %r runs on %s", self._net.name, _where(self._net))
 
     def __repr__(self) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.graph.blob import blob_name
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.ops.operator import STRING
@@ -18,7 +17,7 @@ from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime.blob import Blob
 from netbuilder.runtime.compiler import Setting, missing
-from netbuilder.runtime.observable import Observable, written_blobs
+from netbuilder.runtime.observable import Observable, check_constants
 from netbuilder.runtime.plan import Plan, make_plan
 from netbuilder.runtime.program import Instruction, describe, located, read_program
 from netbuilder.runtime.run_context import KernelContext
@@ -60,7 +59,7 @@ class RuntimeNet:
 
     Raises:
         NetError: the net is wrong (see ``read_program``), or its type or ``dtype`` is unknown.
-        BlobError: the net has no blob of a name in ``observable``.
+        BlobError: the net has no blob of a name in ``observable`` or ``constants``.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class RuntimeNet:
             fuse,
             precision,
             reuse=reuse and not self._observable.everything,
-            constants=frozenset(map(blob_name, constants)).difference(written_blobs(self.proto)),
+            constants=check_constants(self.proto, constants),
         )
         self._plans: dict[int, list[Plan]] = {}
         self._current: dict[int, Plan | None] = {}

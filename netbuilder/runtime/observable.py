@@ -10,7 +10,7 @@ from netbuilder.graph.rename import held_nets
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.runtime.program import Instruction
 
-__all__ = ["OUTPUTS", "Observable", "asked_blobs", "written_blobs"]
+__all__ = ["OUTPUTS", "Observable", "asked_blobs", "check_constants", "written_blobs"]
 
 OUTPUTS = "outputs"
 """In the place of names: external inputs and outputs are observable, and nothing else."""
@@ -48,9 +48,7 @@ class Observable:
                 self._kept.update(_mentioned(held))
         for name in names:
             if name not in self._first and name not in self._kept.difference(names):
-                near = difflib.get_close_matches(name, self._first, n=3)
-                hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-                raise BlobError(f"net {net.name!r} has no blob {name!r}, so it cannot be observable{hint}")
+                raise _no_blob(net, name, "observable", self._first)
 
     def hides(self, name: str, start: int, end: int) -> bool:
         """Whether nobody but the operators from ``start`` to before ``end`` needs a blob that they make."""
@@ -73,6 +71,31 @@ def asked_blobs(net: NetDef, asked: str | Iterable[object]) -> list[str]:
             f"got the single string {asked!r}"
         )
     return [blob_name(name) for name in asked]
+
+
+def check_constants(net: NetDef, constants: Iterable[object]) -> frozenset[str]:
+    """Return the names of blobs that are to be taken as constant, but for those that the net writes.
+
+    Raises:
+        NetError: ``constants`` is a single string.
+        BlobError: the net has no blob of a name in it.
+    """
+    if isinstance(constants, (str, bytes)):
+        raise NetError(f"net {net.name!r}: constants must be a list of blobs, got the single string {constants!r}")
+    names = list(map(blob_name, constants))
+    if not names:
+        return frozenset()
+    known = dict.fromkeys(_mentioned(net))
+    for name in names:
+        if name not in known:
+            raise _no_blob(net, name, "constant", known)
+    return frozenset(names).difference(written_blobs(net))
+
+
+def _no_blob(net: NetDef, name: str, what: str, known: Iterable[str]) -> BlobError:
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+    return BlobError(f"net {net.name!r} has no blob {name!r}, so it cannot be {what}{hint}")
 
 
 def _mentioned(net: NetDef) -> Iterator[str]:

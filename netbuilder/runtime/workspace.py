@@ -196,7 +196,7 @@ class Workspace:
 
         Raises:
             NetError: a net of that name exists, or the net is wrong.
-            BlobError: the net has no blob of a name in ``observable``.
+            BlobError: the net has no blob of a name in ``observable`` or ``constants``.
         """
         proto = message_of(net)
         if proto.name in self._nets and not overwrite:

@@ -5,7 +5,7 @@ import pytest
 
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.onednn.precision import why_bfloat16_is_slow
-from netbuilder.proto import PROTO_CUDA, NetDef
+from netbuilder.proto import PROTO_CUDA, BlobError, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 
@@ -106,6 +106,15 @@ def test_weights_that_another_net_wants_in_its_own_order(workspace):
         workspace.run_net("trains")
         workspace.run_net("net")
         check(workspace)
+
+
+def test_what_is_no_blob_of_the_net_is_refused():
+    workspace = Workspace(threads=1)
+    with pytest.raises(BlobError, match=r"net 'net' has no blob 'ww', so it cannot be constant; did you mean 'w'"):
+        workspace.create_net(conv_net("net"), constants=["ww"])
+    with pytest.raises(NetError, match="constants must be a list of blobs, got the single string 'w'"):
+        workspace.create_net(conv_net("net"), constants="w")
+    assert workspace.nets() == []
 
 
 def test_what_the_net_writes_is_not_constant():

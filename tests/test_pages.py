@@ -1,0 +1,64 @@
+"""docs/operators.md lists what there is, README links every page, and the commands of docs/commands.md are understood."""
+
+import re
+import shlex
+
+import pytest
+
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from house import ROOT
+from netbuilder.model import brew
+from netbuilder.ops.absent import ABSENT
+from netbuilder.ops.registry import operator_types
+from netbuilder.tools import benchmark, extract_predictor_net, imagenet_trainer
+from netbuilder.tools.training import options
+
+
+def listed(section: str) -> list[str]:
+    """Return the names in the first column of a section's tables in docs/operators.md."""
+    page = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    text = re.search(rf"^## {section}$(.*?)(?=^## |\Z)", page, re.S | re.M)[1]
+    return sorted(name for row in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row))
+
+
+@pytest.mark.parametrize(
+    ("section", "names"),
+    [
+        ("Operators", operator_types()),
+        ("Helpers of `brew`", sorted(name for name in dir(brew) if name.islower() and brew.has_helper(name))),
+        ("Operators of Caffe2 that are not in this version", sorted(ABSENT)),
+    ],
+)
+def test_the_page_of_operators(section, names):
+    assert listed(section) == names
+
+
+def test_readme_links_every_page():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"](docs/{page.name})" in readme, page.name
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", readme):
+        assert (ROOT / link).exists(), link
+
+
+def command_lines() -> list[list[str]]:
+    """Return the commands in docs/commands.md, in their order."""
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    return [shlex.split(line) for line in re.findall(r"^    (netbuilder-.*)", page, re.M)]
+
+
+def test_commands_of_the_page(tmp_path, monkeypatch):
+    """All are understood; those that train on the bundled digits, and extract from what that exports, run."""
+    monkeypatch.chdir(tmp_path)
+    ran = 0
+    for name, *arguments in command_lines():
+        if name == "netbuilder-train":
+            options.parse(arguments)
+        if name == "netbuilder-benchmark":
+            benchmark._parser().parse_args(arguments)
+        if name != "netbuilder-benchmark" and "out/digits" in " ".join(arguments):
+            main = imagenet_trainer.main if name == "netbuilder-train" else extract_predictor_net.main
+            assert main(arguments) == 0
+            ran += 1
+    assert ran == 3
+    assert (tmp_path / "out" / "again" / "predict_net.pb").is_file()

@@ -20,7 +20,7 @@ from netbuilder.graph.blob_table import BlobTable
 from netbuilder.graph.constant import constant_operator
 from netbuilder.graph.net_copy import RemapFunction, copy_net, copy_part, prefixed
 from netbuilder.graph.net_names import net_names
-from netbuilder.graph.operators import build_operator
+from netbuilder.graph.operators import arguments_by_position, build_operator
 from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.graph.seeding import seed_operators
@@ -150,8 +150,16 @@ class Net:
         return [*super().__dir__(), *operator_types()]
 
     def _add(
-        self, op_type: str, inputs: Any = (), outputs: Any = None, debug_info: str | None = None, **kwargs: Any
+        self,
+        op_type: str,
+        inputs: Any = (),
+        outputs: Any = None,
+        debug_info: str | None = None,
+        *more: Any,
+        **kwargs: Any,
     ) -> Any:
+        if more or debug_info is not None and not isinstance(debug_info, str):
+            raise arguments_by_position(op_type, (debug_info, *more))
         read = as_names(inputs)
         blobs = self._blobs
         blobs.refresh()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
@@ -15,7 +15,7 @@ from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import Argument, ArgumentError, DeviceOption, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["LEGACY_ARGUMENTS", "CreateOperator", "IsOperator", "build_operator"]
+__all__ = ["LEGACY_ARGUMENTS", "CreateOperator", "IsOperator", "arguments_by_position", "build_operator"]
 
 LEGACY_ARGUMENTS = frozenset(
     {
@@ -40,6 +40,15 @@ LEGACY_ARGUMENTS = frozenset(
     }
 )
 """Arguments that Caffe2's helpers hand to any operator; one that does not read them keeps and ignores them."""
+
+_LAYERS = {
+    "Conv": "conv",
+    "ConvTranspose": "conv_transpose",
+    "FC": "fc",
+    "PRelu": "prelu",
+    "SpatialBN": "spatial_bn",
+}
+"""Operators that have parameters among their inputs, and the helpers that make these."""
 
 # Operators whose arguments were found good, as (type, numbers of blobs, arguments): nets repeat
 # themselves, and decoding costs several times what a look here does.
@@ -137,6 +146,16 @@ def build_operator(
         op.control_input.extend(as_names(control_input))
     _check(cls, op, inputs, outputs, None if arg is not None else kwargs)
     return op
+
+
+def arguments_by_position(op_type: str, values: Sequence[Any]) -> ArgumentError:
+    """Return the error that an operator was called with more by position than its inputs and outputs."""
+    layer = _LAYERS.get(op_type)
+    return ArgumentError(
+        f"{op_type}: takes inputs and outputs by position and its arguments by name, got "
+        f"{', '.join(map(repr, values))} by position too"
+        + (f"; for the layer with its parameters use brew.{layer}(model, ...) or CNNModelHelper" if layer else "")
+    )
 
 
 _PLAIN_TYPES = frozenset({int, float, str, bool, bytes, list, tuple})

@@ -113,6 +113,26 @@ def test_a_refused_call_leaves_the_net_as_it_was(net, error, match, call):
     assert not net.BlobIsDefined("new")
 
 
+@pytest.mark.parametrize(
+    "call, match",
+    [
+        (
+            lambda n: n.FC("x", "y", 1, 2),
+            r"FC: .* by name, got 1, 2 by position too; .* use brew.fc\(model, \.\.\.\) or CNN",
+        ),
+        (
+            lambda n: n.Conv("x", "y", 3),
+            r"Conv: .*, got 3 by position too; .* use brew.conv\(model, .* or CNNModelHelper$",
+        ),
+        (lambda n: n.MaxPool("x", "y", "line", 2), "MaxPool: .*, got 'line', 2 by position too$"),
+    ],
+)
+def test_arguments_by_position_are_refused(net, call, match):
+    with pytest.raises(ArgumentError, match=match):
+        call(net)
+    assert not net.Proto().op
+
+
 def test_the_message_is_live(net):
     net.Relu("x", "y")
     op = OperatorDef(type="Relu", input=["y"], output=["z"])

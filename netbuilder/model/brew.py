@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from netbuilder.model.arg_scope import arg_scope, scope_arguments
@@ -99,7 +99,8 @@ def has_helper(helper: str | Callable[..., Any]) -> bool:
 
 
 def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
-    parameters = inspect.signature(helper).parameters.values()
+    signature = inspect.signature(helper)
+    parameters = signature.parameters.values()
     names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
     takes_all = len(names) < len(parameters)
     optional_from = len([p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD])
@@ -121,9 +122,28 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
                 given.pop(key, None)
         given.update(kwargs)
         with taken_back_on_error(model):
-            return helper(*args, **given)
+            try:
+                return helper(*args, **given)
+            except TypeError as error:
+                if misfit := _misfit(signature, args, given):
+                    raise TypeError(f"brew.{name}: {misfit}") from error
+                raise
 
     return call
+
+
+def _misfit(signature: inspect.Signature, args: Sequence[Any], given: Mapping[str, Any]) -> str:
+    """Say why a function cannot be called so, and what misspelt arguments may have been meant; "" if it can."""
+    try:
+        signature.bind(*args, **given)
+    except TypeError as error:
+        free = [key for key in list(signature.parameters)[len(args) :] if key not in given]
+        hints = ""
+        for key in given:
+            if key not in signature.parameters and (near := difflib.get_close_matches(key, free, n=1)):
+                hints += f"; by {key!r}, did you mean {near[0]}?"
+        return f"{error}{hints}"
+    return ""
 
 
 def __getattr__(name: str) -> Any:

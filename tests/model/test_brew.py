@@ -108,6 +108,29 @@ class TestRegistry:
         with pytest.raises(RuntimeError, match="brew.relu: the first argument must be the ModelHelper"):
             brew.relu(*args)
 
+    @pytest.mark.parametrize(
+        "call, match",
+        [
+            (
+                lambda m: brew.conv(m, "x", "y", 3, 8, kernal=3),
+                "brew.conv: .*'kernel'; by 'kernal', did you mean kernel?",
+            ),
+            (
+                lambda m: brew.fc(m, "x", "y", dim_inn=3, dim_out=4),
+                "brew.fc: .*'dim_in'; by 'dim_inn', did you mean dim_in?",
+            ),
+            (lambda m: brew.fc(m, "x", "y", 3), "brew.fc: missing a required argument: 'dim_out'$"),
+            (lambda m: brew.accuracy(m, *range(9)), "brew.accuracy: too many positional arguments$"),
+        ],
+    )
+    def test_arguments_that_do_not_fit(self, model, call, match):
+        with pytest.raises(TypeError, match=match):
+            call(model)
+
+    def test_an_error_inside_a_helper_is_its_own(self, model):
+        with pytest.raises(TypeError, match="^a blob is given as a BlobReference or a string, got 3"):
+            brew.relu(model, [3], "y")
+
     def test_the_model_by_name(self, model):
         assert brew.relu(model=model, blob_in="x", blob_out="y") == "y"
 

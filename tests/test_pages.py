@@ -1,4 +1,4 @@
-"""docs/operators.md lists what there is, README links every page, and the commands of docs/commands.md are understood."""
+"""docs/operators.md lists what there is, README links every page, and the commands of docs/commands.md work."""
 
 import re
 import shlex

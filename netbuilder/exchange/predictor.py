@@ -142,9 +142,19 @@ class Predictor:
 
         Raises:
             BlobError: an input is missing or unknown.
+            TypeError: an input is given without its name.
             ShapeError: an input has another type or shape than the predictor was saved with.
             NetError, OperatorError: an operator failed.
         """
+        if values is not None and not isinstance(values, Mapping):
+            if all(name.isidentifier() for name in self.inputs):
+                named = ", ".join(f"{name}=..." for name in self.inputs)
+            else:
+                named = "{" + ", ".join(f"{name!r}: ..." for name in self.inputs) + "}"
+            raise TypeError(
+                f"predictor {self._net.name!r} takes {list(self.inputs)}, got a value without a name, of type "
+                f"{type(values).__name__}; give inputs by name: run({named})"
+            )
         given = {**(values or {}), **inputs}
         if given.keys() != set(self.inputs):
             missing = [name for name in self.inputs if name not in given]

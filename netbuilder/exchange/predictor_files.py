@@ -19,6 +19,7 @@ from netbuilder.graph.shapes import infer_shapes
 from netbuilder.ops.operator import TensorSpec, spec_of
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
 from netbuilder.proto import (
+    BlobError,
     DeviceOption,
     NetDef,
     NetError,
@@ -80,13 +81,21 @@ def save_predictor(
         OSError: the files cannot be written.
     """
     proto = message_of(predict_net)
-    workspace = workspace or default.workspace()
+    given, workspace = workspace, workspace or default.workspace()
     needed = _needed(proto)
     fed, kept = _divide(proto, needed, inputs, parameters)
     wanted = [blob_name(blob) for blob in outputs] if outputs is not None else list(proto.external_output)
     if both := sorted(set(kept).intersection(wanted)):
         raise NetError(f"net {proto.name!r}: {both} cannot be parameters and outputs at once")
-    values = fetch_parameters(workspace, proto, parameters if isinstance(parameters, Mapping) else kept)
+    try:
+        values = fetch_parameters(workspace, proto, parameters if isinstance(parameters, Mapping) else kept)
+    except BlobError as error:
+        if given is not None:
+            raise
+        raise BlobError(
+            f"{error}; looked in the default workspace {default.current_name()!r}: if the parameters are in another, "
+            "give workspace="
+        ) from error
     if fold:
         proto, values, kept = _folded(proto, values, wanted)
     init_net = NetDef(name=f"{proto.name}_init")

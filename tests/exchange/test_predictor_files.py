@@ -241,6 +241,16 @@ def test_a_parameter_that_is_not_there_is_named(tmp_path, scorer):
         mobile_exporter.Export(workspace, net, parameters)
 
 
+def test_without_a_workspace_the_message_says_where_was_looked(tmp_path, scorer):
+    net, parameters, workspace = scorer
+    where = r"'fc_w' cannot be exported.*; looked in the default workspace 'default': .* give workspace="
+    with pytest.raises(BlobError, match=where):
+        save_predictor(tmp_path, net, parameters, outputs=["fc"])
+    with pytest.raises(BlobError) as error:
+        save_predictor(tmp_path, net, ["nope"], inputs=["data", "fc_w", "fc_b"], outputs=["fc"], workspace=workspace)
+    assert "default workspace" not in str(error.value)
+
+
 def test_what_is_no_net_or_no_tensor_is_refused(tmp_path, scorer):
     net, parameters, workspace = scorer
     with pytest.raises(NetError, match="needs a Net or NetDef, got 'scorer' of type str"):
@@ -272,6 +282,23 @@ def test_running_needs_the_inputs_of_the_right_kind(tmp_path, scorer):
         predictor.run(data=np.zeros((1, 3)))
     with pytest.raises(ShapeError, match=r"input 'data' must have the shape \(batch, 3\), got \(1, 4\)"):
         predictor.run(data=np.zeros((1, 4), np.float32))
+
+
+@pytest.mark.parametrize(
+    "value", [np.zeros((1, 3), np.float32), [[0.0, 0.0, 0.0]], 1.0], ids=["array", "list", "number"]
+)
+def test_running_needs_the_names_of_the_inputs(tmp_path, scorer, value):
+    net, parameters, workspace = scorer
+    save_predictor(tmp_path, net, parameters, outputs=["scores"], workspace=workspace)
+    predictor = load_predictor(tmp_path)
+    match = rf"takes \['data'\], got .* {type(value).__name__}; give inputs by name: run\(data=\.\.\.\)"
+    with pytest.raises(TypeError, match=match):
+        predictor.run(value)
+    net = Net("scoped")
+    net.Relu("gpu_0/x", "y")
+    predictor = Predictor(NetDef(), net.Proto(), inputs=["gpu_0/x"], outputs=["y"])
+    with pytest.raises(TypeError, match=r"by name: run\(\{'gpu_0/x': \.\.\.\}\)"):
+        predictor.run(value)
 
 
 def test_a_parameter_that_the_init_net_leaves_out_is_named():

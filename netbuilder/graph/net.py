@@ -8,14 +8,7 @@ from functools import partial
 from typing import Any
 
 from netbuilder.graph import gradients
-from netbuilder.graph.blob import (
-    BlobReference,
-    GradientSlice,
-    ScopedBlobReference,
-    ScopedName,
-    as_names,
-    blob_name,
-)
+from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedBlobReference, ScopedName, as_names, blob_name
 from netbuilder.graph.blob_table import BlobTable
 from netbuilder.graph.constant import constant_operator
 from netbuilder.graph.net_copy import RemapFunction, copy_net, copy_part, prefixed
@@ -150,13 +143,7 @@ class Net:
         return [*super().__dir__(), *operator_types()]
 
     def _add(
-        self,
-        op_type: str,
-        inputs: Any = (),
-        outputs: Any = None,
-        debug_info: str | None = None,
-        *more: Any,
-        **kwargs: Any,
+        self, op_type: str, inputs: Any = (), outputs: Any = None, debug_info: Any = None, *more: Any, **kwargs: Any
     ) -> Any:
         if more or debug_info is not None and not isinstance(debug_info, str):
             raise arguments_by_position(op_type, (debug_info, *more))

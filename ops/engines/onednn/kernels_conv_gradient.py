@@ -3,7 +3,8 @@
 In bfloat16, images and their gradients are read and written in it, and the gradients of weights and biases are
 float32. oneDNN 3.2 has threads wait for one another inside its kernels for the weights of windows beyond 1x1 in
 bfloat16, which takes long where anything else runs on the cores. So these are measured, once a process, and where
-they are slow both images are brought to float32 first, which loses nothing.
+they are slow both images are brought to float32 first, which loses nothing; likewise where it has no kernel at all
+(groups of fewer channels than a block).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from netbuilder.ops.engines.onednn.convolutions import (
     serves,
     wish,
 )
-from netbuilder.ops.engines.onednn.layout import Desc, plain_in
+from netbuilder.ops.engines.onednn.layout import Desc, View, desc_in, plain_in
 from netbuilder.ops.engines.onednn.measuring import seconds, turned_off
 from netbuilder.ops.engines.onednn.precision import types_for_products
 from netbuilder.ops.engines.onednn.primitive import In, Out, Primitive, Scratch, Step, first_fast, prepared
@@ -44,18 +45,31 @@ def conv_transpose_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorS
 
 @dataclass(frozen=True)
 class _Found:
-    """The primitives of a convolution's gradient, as they take X and dY.
+    """The primitives of a convolution's gradient.
 
-    ``wide``: the gradient of the weights on copies in float32, which the two reorders before it make.
+    ``widen``: reorders of X and dY to float32, on whose results ``dw`` then computes.
     """
 
     dw: Primitive
     dx: Primitive | None
-    wide: tuple[Primitive, Primitive, Primitive] | None = None
+    widen: tuple[Primitive, ...] = ()
 
     @property
     def slow(self) -> bool:
-        return self.dw.slow or (self.dx is not None and self.dx.slow)
+        return any(made.slow for made in (self.dw, self.dx) if made is not None)
+
+    @property
+    def by_gemm(self) -> bool:
+        """Whether the images are unrolled for matrix products, as the library does where it has no kernel."""
+        return any("gemm" in made.name for made in (self.dw, self.dx) if made is not None)
+
+    def x(self, spec: TensorSpec, view: View) -> TensorSpec:
+        """Return the spec in which X is wanted."""
+        return (self.widen[0] if self.widen else self.dw).spec(c.SRC, spec, view)
+
+    def dy(self, spec: TensorSpec, view: View) -> TensorSpec:
+        """Return the spec in which dY is wanted."""
+        return self.widen[1].spec(c.SRC, spec, view) if self.widen else self.dw.spec(c.DIFF_DST, spec, view)
 
 
 def _prepare_gradient(
@@ -66,7 +80,8 @@ def _prepare_gradient(
     v = Views(op, x, w, transposed=transposed)
     slow = None
     for code in types_for_products(ctx):
-        found = _Search(op, ctx, v, code).find(x, dy)
+        search = _Search(op, ctx, v, code)
+        found = search.find(x, dy) if code == c.F32 else search.find_best(x, dy)
         if found is not None and not found.slow:
             return _bound(op, v, found, x, w, dy)
         slow = slow or found
@@ -89,19 +104,49 @@ class _Search:
         if self.hint is None:
             return None
         wish_x, wish_y = wish(x, self.v.x, self.code), wish(dy, self.v.y, self.code)
-        dw = first_fast(self.make_dw, [(wish_x, wish_y), (wish_x, self.y), (self.x, self.y)])
-        if dw is None:
+        dw = first_fast(self._make_dw, [(wish_x, wish_y), (wish_x, self.y), (self.x, self.y)])
+        if dw is None or not self.op.computes_dx:
+            return None if dw is None else _Found(dw, None)
+        # Both primitives read one dY, so the second has to take what the first has chosen.
+        chosen_y = dw.desc(c.DIFF_DST, self.v.y)
+        dx = first_fast(self._make_dx, [(wish_x, chosen_y), (self.x, chosen_y)])
+        return _Found(dw, dx) if dx is not None else None
+
+    def find_best(self, x: TensorSpec, dy: TensorSpec) -> _Found | None:
+        """Return the primitives for X and dY in bfloat16; the gradient of the weights in float32 if that is faster."""
+        found = self.find(x, dy)
+        may_wait = self.threads > 1 and not self.v.is_pointwise and not turned_off()
+        poor = found is None or found.slow or found.by_gemm
+        if not poor and not may_wait:
+            return found
+        other = self._find_widened(None if poor else found, x, dy)
+        if found is None or other is None:
+            return found or other
+        if poor:
+            return other if (other.slow, other.by_gemm) < (found.slow, found.by_gemm) else found
+        return other if self._seconds(other) < self._seconds(found) else found
+
+    def _find_widened(self, direct: _Found | None, x: TensorSpec, dy: TensorSpec) -> _Found | None:
+        """Return primitives that bring X and dY to float32 for the weights; dX is computed as ``direct`` does."""
+        wide = _Search(self.op, self.ctx, self.v, c.F32)
+        dw = wide._make_dw(wide.x, wide.y) if wide.hint is not None else None
+        if dw is None or self.hint is None:
             return None
+        own_x, own_y = desc_in(x, self.v.x, self.code), desc_in(dy, self.v.y, self.code)
         dx = None
-        if self.op.computes_dx:
-            # Both primitives read one dY, so the second has to take what the first has chosen.
-            chosen_y = dw.desc(c.DIFF_DST, self.v.y)
-            dx = first_fast(self._make_dx, [(wish_x, chosen_y), (self.x, chosen_y)])
+        if direct is not None:
+            own_x, own_y, dx = direct.dw.desc(c.SRC, self.v.x), direct.dw.desc(c.DIFF_DST, self.v.y), direct.dx
+        elif self.op.computes_dx:
+            wish_x, wish_y = wish(x, self.v.x, self.code), wish(dy, self.v.y, self.code)
+            dx = first_fast(self._make_dx, [(wish_x, wish_y), (self.x, wish_y), (self.x, self.y)])
             if dx is None:
                 return None
-        return _Found(dw, dx, self._faster(dw))
+            own_y = dx.desc(c.DIFF_DST, self.v.y)
+        first = reorder_primitive(own_x, dw.desc(c.SRC, self.v.x), threads=self.threads)
+        second = reorder_primitive(own_y, dw.desc(c.DIFF_DST, self.v.y), threads=self.threads)
+        return _Found(dw, dx, (first, second)) if first is not None and second is not None else None
 
-    def make_dw(self, src: Desc, dst: Desc) -> Primitive | None:
+    def _make_dw(self, src: Desc, dst: Desc) -> Primitive | None:
         v, weights = self.v, free(self.v.weights, c.F32)
         return backward_weights(v.kind, src, weights, self.bias, dst, v.window, self.hint, threads=self.threads)
 
@@ -109,39 +154,23 @@ class _Search:
         v = self.v
         return backward_data(v.kind, src, self.weights, dst, v.window, self.hint, threads=self.threads)
 
-    def _faster(self, dw: Primitive) -> tuple[Primitive, Primitive, Primitive] | None:
-        """Return reorders and the primitive for dW in float32 if together they take less time than ``dw``."""
-        if self.code == c.F32 or self.threads == 1 or self.v.is_pointwise or turned_off():
-            return None
-        search = _Search(self.op, self.ctx, self.v, c.F32)
-        wide = search.make_dw(search.x, search.y) if search.hint is not None else None
-        if wide is None or wide.slow:
-            return None
-        reorders = [
-            reorder_primitive(dw.desc(number, view), wide.desc(number, view), threads=self.threads)
-            for number, view in ((c.SRC, self.v.x), (c.DIFF_DST, self.v.y))
-        ]
-        first, second = reorders
-        if first is None or second is None:
-            return None
-        of_dw = (c.SRC, c.DIFF_DST, c.DIFF_WEIGHTS) + ((c.DIFF_BIAS,) if self.bias is not None else ())
-        time = seconds(wide, of_dw, self.threads)
-        time += sum(seconds(reorder, (c.SRC, c.DST), self.threads) for reorder in (first, second))
-        return (first, second, wide) if time < seconds(dw, of_dw, self.threads) else None
+    def _seconds(self, found: _Found) -> float:
+        """Return what the gradient of the weights takes here."""
+        arguments = (c.SRC, c.DIFF_DST, c.DIFF_WEIGHTS) + ((c.DIFF_BIAS,) if self.bias is not None else ())
+        time = seconds(found.dw, arguments, self.threads)
+        return time + sum(seconds(reorder, (c.SRC, c.DST), self.threads) for reorder in found.widen)
 
 
 def _bound(op: Any, v: Views, found: _Found, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared:
     dw, dx = found.dw, found.dx
-    inputs: list[TensorSpec | None] = [dw.spec(c.SRC, x, v.x), None, dw.spec(c.DIFF_DST, dy, v.y)]
+    inputs: list[TensorSpec | None] = [found.x(x, v.x), None, found.dy(dy, v.y)]
     places: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_WEIGHTS: Out(0)}
     steps, room = [], 0
-    if found.wide is not None:
-        first, second, dw = found.wide
-        wide_x = Scratch(0, first.nbytes(c.DST))
-        wide_y = Scratch(-(-wide_x.nbytes // 64) * 64, second.nbytes(c.DST))
-        room = wide_y.offset + wide_y.nbytes
-        steps = [Step(first, {c.SRC: In(0), c.DST: wide_x}), Step(second, {c.SRC: In(2), c.DST: wide_y})]
-        places |= {c.SRC: wide_x, c.DIFF_DST: wide_y}
+    for reorder, number in zip(found.widen, (c.SRC, c.DIFF_DST)):
+        copy = Scratch(room, reorder.nbytes(c.DST))
+        room += -(-copy.nbytes // 64) * 64
+        steps.append(Step(reorder, {c.SRC: places[number], c.DST: copy}))
+        places[number] = copy
     outputs = [dw.spec(c.DIFF_WEIGHTS, w.plain, v.weights)]
     if op.computes_db:
         places[c.DIFF_BIAS] = Out(1)

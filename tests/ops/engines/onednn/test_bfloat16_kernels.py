@@ -456,3 +456,11 @@ def test_nothing_is_measured_where_that_is_turned_off(monkeypatch):
     arrays = conv_arrays((4, 16, 12, 12), (32, 16, 3, 3), 32)
     op_def = make_op("Conv", list(arrays), ["y"], kernel=3, pad=1)
     check(op_def, arrays, B16, images="x", narrow=("y", "x_grad"), threads=2)
+
+
+def test_the_library_has_no_kernel_for_the_weights_of_groups_narrower_than_a_block():
+    arrays = conv_arrays((2, 32, 12, 12), (32, 8, 3, 3), 32)
+    op_def = make_op("Conv", list(arrays), ["y"], kernel=3, pad=1, group=4)
+    bound = check(op_def, arrays, B16, images="x", narrow=("y", "x_grad"))
+    assert "gemm" not in bound.prepared.name
+    assert bound.prepared.name.count("reorder") == 2

@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from netbuilder.graph.blob import strip_prefix
 from netbuilder.ops.contexts import Prepared
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.layouts import HOST, Location, prepare_reorder
@@ -120,16 +121,25 @@ def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | No
     return Compilation(end, steps.made, steps.once, values, last, externals, hidden)
 
 
-def missing(name: str, blob: Blob | None) -> BlobError:
-    """Return the error that an operator reads a blob without a value."""
-    why = (blob or Blob(name, Generation())).why_empty()
+def missing(name: str, find: Callable[[str], Blob | None]) -> BlobError:
+    """Return the error that an operator reads a blob without a value.
+
+    Args:
+        name: the blob.
+        find: returns the blob of a name, None if there is none.
+    """
+    why = (find(name) or Blob(name, Generation())).why_empty()
+    plain = strip_prefix(name)
+    whole = find(plain) if plain != name else None
+    if whole is not None and not whole.is_empty:
+        why += f" (blob {plain!r} has a value; each replica reads its part from a blob of its own, here {name!r})"
     return BlobError(f"input blob {name!r} {why}")
 
 
 def _blob(net: Runner, name: str, instruction: Instruction) -> Blob:
     blob = net.find_blob(name)
     if blob is None or blob.is_empty:
-        raise located(describe(net.name, instruction), missing(name, blob))
+        raise located(describe(net.name, instruction), missing(name, net.find_blob))
     return blob
 
 

@@ -271,7 +271,7 @@ class RuntimeNet:
     def _value(self, name: str, index: int, instruction: Instruction) -> Any:
         blob = self.find_blob(name)
         if blob is None or blob.is_empty:
-            raise missing(name, blob)
+            raise missing(name, self.find_blob)
         if blob.spec is None or blob.spec.dtype == STRING:
             return blob.buffer
         place = instruction.op.input_place(index)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.graph.blob import blob_name
+from netbuilder.graph.blob import blob_name, strip_prefix
 from netbuilder.graph.collection import collection_paused
 from netbuilder.graph.message import message_of
 from netbuilder.ops.engines.gpu import adopt, gpu
@@ -159,11 +159,12 @@ class Workspace:
         """Return the blob of that name.
 
         Raises:
-            BlobError: there is none; the message names the nearest ones.
+            BlobError: there is none; the message names those of replicas, or the nearest ones.
         """
         blob = self._blobs.get(name)
         if blob is None:
-            near = difflib.get_close_matches(name, self._blobs, n=3)
+            of_replicas = [known for known in self._blobs if strip_prefix(known) == name]
+            near = of_replicas[:3] or difflib.get_close_matches(name, self._blobs, n=3)
             hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
             raise BlobError(f"no blob {name!r} in the workspace, which has {len(self._blobs)}{hint}")
         return blob

@@ -89,6 +89,14 @@ def test_fetch_of_an_unknown_blob_names_near_ones():
         ws.fetch("conv1_v")
 
 
+def test_fetch_of_a_blob_that_replicas_have():
+    ws = Workspace()
+    for name in ("losses", "cpu_1/loss", "cpu_0/loss", "gpu_0/other"):
+        ws.feed(name, 1.0)
+    with pytest.raises(BlobError, match=r"no blob 'loss' .*; did you mean 'cpu_1/loss', 'cpu_0/loss'\?$"):
+        ws.fetch("loss")
+
+
 def test_fetch_of_a_blob_without_value():
     ws = Workspace()
     ws.create_net(net_of(make_op("Relu", ["x"], ["y"]), inputs=["x"]))
@@ -278,6 +286,18 @@ def test_an_external_input_that_was_not_fed_is_named_at_the_run():
     ws.feed("x", np.float32([1]))
     ws.run_net("net")
     assert ws.fetch("y").tolist() == [1]
+
+
+@pytest.mark.parametrize("type_", ["Relu", "Unique"])
+def test_an_input_of_a_replica_that_was_fed_to_no_replica(type_):
+    ws = Workspace()
+    ws.create_net(net_of(make_op(type_, ["cpu_0/data"], ["cpu_0/y"]), inputs=["cpu_0/data"]))
+    with pytest.raises(BlobError, match=r"'cpu_0/data' holds no value; feed it[^(]*$"):
+        ws.run_net("net")
+    ws.feed("data", np.float32([1]))
+    match = r"'cpu_0/data' holds no value; .* \(blob 'data' has a value; each replica .* here 'cpu_0/data'\)"
+    with pytest.raises(BlobError, match=match):
+        ws.run_net("net")
 
 
 def test_an_error_of_an_operator_keeps_its_kind_and_says_where():

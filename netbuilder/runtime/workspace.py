@@ -232,8 +232,8 @@ class Workspace:
             net.finish()
 
     def _net(self, name: Any) -> RuntimeNet:
-        main = getattr(name, "net", None)  # of a model, whose own name may be that of another model's net
-        named = main if hasattr(main, "Name") else name
+        main: Any = getattr(name, "net", None)  # of a model, whose own name may be that of another model's net
+        named: Any = main if hasattr(main, "Name") else name
         text = str(named.Name()) if hasattr(named, "Name") else getattr(name, "name", None) or str(name)
         net = self._nets.get(text)
         if net is None:

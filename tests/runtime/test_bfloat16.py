@@ -14,6 +14,7 @@ from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.layouts import convert
 from netbuilder.ops.registry import plain_kernel
 from netbuilder.optimizers import build_sgd
+from netbuilder.passes import fold_batch_norm
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_argument, make_op
 from netbuilder.runtime import Workspace
@@ -222,6 +223,43 @@ def test_runs_are_repeatable_and_may_change_the_batch():
         assert losses[3] < losses[1] and losses[2] < losses[0]
         found.append(workspace.fetch("softmax"))
     np.testing.assert_array_equal(*found)
+
+
+def test_with_memory_shared_by_what_nobody_sees_the_numbers_are_the_same():
+    found = []
+    for options in ({}, {"observable": "outputs"}):
+        model, workspace = residual_net("bfloat16")
+        workspace.create_net(model.net, **options)
+        for _ in range(3):
+            workspace.run_net(model.net)
+        found.append([workspace.fetch(str(p)) for p in (*model.GetParams(), *model.GetComputedParams())])
+    for kept, shared in zip(*found):
+        np.testing.assert_allclose(shared, kept, rtol=1e-4, atol=1e-5)
+
+
+@needs_instructions
+def test_a_predictor_with_its_normalisations_folded():
+    model = ModelHelper("predictor", arg_scope={"order": "NCHW"})
+    create_resnet_cifar(model, "data", 3, 10, 8, is_test=True)
+    workspace = Workspace(threads=1)
+    rng = np.random.default_rng(0)
+    workspace.feed("data", rng.standard_normal((8, 3, 16, 16)).astype(np.float32))
+    workspace.run_net_once(model.param_init_net)
+    names = [str(p) for p in (*model.GetParams(), *model.GetComputedParams())]
+    net, parameters = fold_batch_norm(model.net, {name: workspace.fetch(name) for name in names})
+    net.external_output.append("softmax")
+    for name, value in parameters.items():
+        workspace.feed(name, value)
+    found = []
+    for dtype in ("float32", "bfloat16"):
+        constants = [name for name in parameters if name in net.external_input]
+        workspace.create_net(net, overwrite=True, dtype=dtype, observable="outputs", constants=constants)
+        workspace.run_net(net.name)
+        found.append(workspace.fetch("softmax"))
+    moved = [step.inputs[0].name for step, _ in steps_of(workspace, net.name) if step.moves]
+    assert set(moved) <= {"data", "final_avg"}, "weights are rounded once, when the plan is made"
+    assert found[1].dtype == np.float32
+    assert 0 < np.abs(found[1] - found[0]).max() < 0.03
 
 
 def conv_net(*ops, **arguments):

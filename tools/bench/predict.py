@@ -108,7 +108,7 @@ def predict(work: Predictors, python: str, *, pairs: int, steps: int | None = No
         RuntimeError: a side failed; the message has the end of what it printed.
     """
     # Passive: a side that waits for its turn must not take the other's cores.
-    env = {**os.environ, "OMP_NUM_THREADS": str(work.threads), "OMP_WAIT_POLICY": "passive"}
+    env = {**os.environ, "OMP_NUM_THREADS": str(work.threads)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         export(folder, layers=work.layers, batch=work.batch, size=work.size)

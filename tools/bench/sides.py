@@ -20,7 +20,7 @@ _PEER = Path(__file__).parent / "peer_torch.py"
 
 def _environment(threads: int) -> dict[str, str]:
     # Passive: a side that waits for its turn must not take the other's cores.
-    return {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    return {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
 
 def our_worker(work: Work, *, warmup: int) -> Worker:

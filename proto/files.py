@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import errno
 import os
 import re
-import secrets
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +15,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from netbuilder.proto.errors import NetError, ParseError
+from netbuilder.proto.whole_file import whole_file
 from netbuilder.proto.wire import find_fault, is_plain_text
 
 __all__ = ["load", "load_text", "parse", "parse_text", "save", "save_text", "to_bytes", "to_text"]
@@ -238,23 +237,8 @@ def _neighbours(path: Path) -> str:
 
 
 def _write(path: PathLike, data: bytes) -> None:
-    """Write a new file beside the old one and put it in its place, so that no reader sees half of it."""
-    target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, f"the folder {str(target.parent)!r} does not exist", os.fspath(path))
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder; give the name of a file", os.fspath(path))
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        with open(draft, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()
-        raise
+    with whole_file(path) as file:
+        file.write(data)
 
 
 def _quoted(source: str) -> str:

@@ -6,12 +6,11 @@ The lengths (of the key, of the value) are little-endian int32; nothing else is 
 from __future__ import annotations
 
 import os
-import secrets
 import struct
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["read_minidb", "write_minidb"]
 
@@ -72,24 +71,17 @@ def write_minidb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -
     ...     write_minidb(name, [("a", b"alpha"), ("b", b"beta")]), list(read_minidb(name))
     (2, [(b'a', b'alpha'), (b'b', b'beta')])
     """
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     count = 0
-    try:
-        with open(draft, "xb") as file:
-            for given, value in records:
-                key = given.encode() if isinstance(given, str) else given
-                if len(key) > _LONGEST or len(value) > _LONGEST:
-                    raise NetError(
-                        f"{os.fspath(path)!r}: record {count} has {len(key)} bytes of key and {len(value)} of value; "
-                        f"minidb holds at most {_LONGEST} each"
-                    )
-                file.write(_LENGTHS.pack(len(key), len(value)))
-                file.write(key)
-                file.write(value)
-                count += 1
-        os.replace(draft, target)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file:
+        for given, value in records:
+            key = given.encode() if isinstance(given, str) else given
+            if len(key) > _LONGEST or len(value) > _LONGEST:
+                raise NetError(
+                    f"{os.fspath(path)!r}: record {count} has {len(key)} bytes of key and {len(value)} of value; "
+                    f"minidb holds at most {_LONGEST} each"
+                )
+            file.write(_LENGTHS.pack(len(key), len(value)))
+            file.write(key)
+            file.write(value)
+            count += 1
     return count

@@ -1,6 +1,6 @@
 """Databases of records, tensors in messages, and the data sets that come with netbuilder or are read from files."""
 
-from netbuilder.data.blob_records import read_blobs
+from netbuilder.data.blob_records import BlobParts, blob_records, read_blobs, record_name, write_blobs
 from netbuilder.data.db_reader import DATABASES, DBReader, read_records
 from netbuilder.data.digits import digits
 from netbuilder.data.idx import read_idx
@@ -9,7 +9,9 @@ from netbuilder.data.tensor_records import proto_to_tensor, proto_values, tensor
 
 __all__ = [
     "DATABASES",
+    "BlobParts",
     "DBReader",
+    "blob_records",
     "digits",
     "proto_to_tensor",
     "proto_values",
@@ -17,6 +19,8 @@ __all__ = [
     "read_idx",
     "read_minidb",
     "read_records",
+    "record_name",
     "tensor_to_proto",
+    "write_blobs",
     "write_minidb",
 ]

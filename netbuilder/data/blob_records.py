@@ -1,19 +1,174 @@
-"""Blobs in a minidb file, as Caffe2's Save operator writes checkpoints."""
+"""Blobs in a minidb file, as Caffe2's Save operator writes checkpoints and its Load operator reads them.
+
+A tensor is one record or several (chunks), with the keys ``<name>#%0``, ``<name>#%1``, ...; a string is one record
+with its name as the key. Each value is a BlobProto.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from netbuilder.data.minidb import read_minidb
-from netbuilder.data.tensor_records import proto_values
-from netbuilder.proto import BlobProto, ParseError, files
+from netbuilder.data.minidb import read_minidb, write_minidb
+from netbuilder.data.tensor_records import proto_values, tensor_to_proto
+from netbuilder.proto import PROTO_CPU, BlobProto, DeviceOption, NetError, ParseError, files
 
-__all__ = ["read_blobs"]
+__all__ = ["CHUNK_SIZE", "STRING_BLOB", "BlobParts", "blob_records", "read_blobs", "record_name", "write_blobs"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+CHUNK_SIZE = 1_000_000
+"""Elements of a tensor that go into one record, unless a caller says otherwise."""
+
+STRING_BLOB = "std::string"
+"""Type of a blob that is one string and no tensor."""
+
+_CHUNK_MARK = "#%"
+
+
+def blob_records(
+    name: str, value: Any, *, chunk_size: int = CHUNK_SIZE, device: DeviceOption | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the records of one blob, key and value.
+
+    Args:
+        name: the blob's name in the file.
+        value: an array of numbers, bools or strings; a string or bytes, or an array of one without dimensions.
+        chunk_size: elements a record; 0: all in one.
+        device: where the value was, which is noted beside it; None: on the host.
+
+    Raises:
+        NetError: the value is none of these, or ``chunk_size`` is negative.
+
+    >>> [key for key, _ in blob_records("w", np.zeros(5, np.float32), chunk_size=2)]
+    ['w#%0', 'w#%1', 'w#%2']
+    """
+    if chunk_size < 0:
+        raise NetError(f"blob {name!r}: chunk_size counts elements, 0 for no chunks, got {chunk_size}")
+    text = _as_string(value)
+    if text is not None:
+        yield name, BlobProto(name=name, type=STRING_BLOB, content=text).SerializeToString()
+        return
+    if not isinstance(value, np.ndarray):
+        raise NetError(
+            f"blob {name!r}: tensors and strings can be stored, and this is {type(value).__name__} {value!r}"
+        )
+    step = chunk_size or max(value.size, 1)
+    for number, begin in enumerate(range(0, max(value.size, 1), step)):
+        tensor = tensor_to_proto(value, name, segment=(begin, min(begin + step, value.size)))
+        tensor.device_detail.CopyFrom(device or DeviceOption(device_type=PROTO_CPU))
+        record = BlobProto(name=name, type="Tensor", tensor=tensor)
+        yield f"{name}{_CHUNK_MARK}{number}", record.SerializeToString()
+
+
+def _as_string(value: Any) -> bytes | None:
+    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "OSU":
+        value = value.item()
+    return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else None
+
+
+def record_name(key: bytes) -> str:
+    """Return the name of the blob that a record of this key belongs to.
+
+    >>> record_name(b"fc_w#%12"), record_name(b"!!META_NET_DEF")
+    ('fc_w', '!!META_NET_DEF')
+    """
+    return key.decode(errors="replace").partition(_CHUNK_MARK)[0]
+
+
+class BlobParts:
+    """Puts blobs together from their records, which come in any order."""
+
+    def __init__(self) -> None:
+        self.devices: dict[str, DeviceOption] = {}  # where the writer had each tensor, as far as it says
+        self._strings: dict[str, Array] = {}
+        self._chunks: dict[str, list[tuple[int, Array]]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def add(self, name: str, blob: BlobProto, where: str) -> None:
+        """Take a record.
+
+        Args:
+            name: of the blob.
+            blob: the record's value.
+            where: what to call the record in errors.
+
+        Raises:
+            ParseError: the blob is of a kind that is not read, or does not fit the records before.
+        """
+        if name in self._strings or blob.type == STRING_BLOB and name in self._chunks:
+            raise ParseError(f"{where}: the file has blob {name!r} twice")
+        if blob.type == STRING_BLOB:
+            text = np.empty((), object)
+            text[()] = blob.content
+            self._strings[name] = text
+        elif blob.type == "Tensor":
+            self._add_chunk(name, blob, where)
+        else:
+            raise ParseError(f"{where}: blob {name!r} is of type {blob.type!r}; tensors and strings are read")
+
+    def _add_chunk(self, name: str, blob: BlobProto, where: str) -> None:
+        tensor = blob.tensor
+        shape = tuple(tensor.dims)
+        if min(shape, default=0) < 0:
+            raise ParseError(f"{where}: blob {name!r} has the impossible shape {shape}")
+        if self._shapes.setdefault(name, shape) != shape:
+            raise ParseError(f"{where}: a chunk of shape {shape}, others of {name!r} have {self._shapes[name]}")
+        begin = tensor.segment.begin if tensor.HasField("segment") else 0
+        values = proto_values(tensor)
+        parts = self._chunks.setdefault(name, [])
+        if parts and parts[0][1].dtype != values.dtype:
+            raise ParseError(f"{where}: elements of type {values.dtype}, others of {name!r} are {parts[0][1].dtype}")
+        parts.append((begin, values))
+        if tensor.HasField("device_detail"):
+            self.devices.setdefault(name, tensor.device_detail)
+
+    @property
+    def names(self) -> list[str]:
+        """The blobs of which there are records, in their order."""
+        return [*self._chunks, *self._strings]
+
+    def value(self, name: str, where: str) -> Array:
+        """Return a blob: an array of its own; a string as an array of one without dimensions.
+
+        Raises:
+            ParseError: chunks of it are missing, or are there twice.
+        """
+        if name in self._strings:
+            return self._strings[name]
+        parts, shape = sorted(self._chunks[name], key=lambda part: part[0]), self._shapes[name]
+        end = 0
+        for begin, values in parts:
+            if begin > end:
+                raise ParseError(f"{where}: elements {end} to {begin} of blob {name!r} are missing")
+            if begin < end:
+                raise ParseError(f"{where}: elements {begin} to {end} of blob {name!r} are there twice")
+            end += values.size
+        if end != int(np.prod(shape, dtype=np.int64)):
+            raise ParseError(f"{where}: blob {name!r} of shape {shape} has {end} elements only")
+        if len(parts) == 1:
+            return parts[0][1].reshape(shape)
+        return np.concatenate([values for _, values in parts]).reshape(shape)
+
+
+def write_blobs(path: str | os.PathLike[str], blobs: Mapping[str, Any], *, chunk_size: int = CHUNK_SIZE) -> int:
+    """Write blobs to a minidb file, whole or not at all, as Caffe2's Save operator does; return the records.
+
+    Args:
+        path: one of that name is replaced.
+        blobs: name -> array or string.
+        chunk_size: see ``blob_records``.
+
+    Raises:
+        NetError: a value is neither a tensor nor a string.
+        OSError: the file cannot be written; one that was there is as before.
+    """
+    return write_minidb(
+        path, (record for name, value in blobs.items() for record in blob_records(name, value, chunk_size=chunk_size))
+    )
 
 
 def read_blobs(path: str | os.PathLike[str]) -> dict[str, Array]:
@@ -23,27 +178,10 @@ def read_blobs(path: str | os.PathLike[str]) -> dict[str, Array]:
         FileNotFoundError: there is no such file.
         ParseError: it is no minidb, a record is no blob, or chunks of a tensor are missing.
     """
-    chunks: dict[str, list[tuple[int, Array]]] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
+    parts = BlobParts()
     for key, value in read_minidb(path):
         where = f"{os.fspath(path)}, record {key.decode(errors='replace')!r}"
         blob = files.parse(value, BlobProto, source=where)
-        if blob.type != "Tensor":
-            continue
-        begin = blob.tensor.segment.begin if blob.tensor.HasField("segment") else 0
-        shape = tuple(blob.tensor.dims)
-        if shapes.setdefault(blob.name, shape) != shape:
-            raise ParseError(f"{where}: a chunk of shape {shape}, others of {blob.name!r} have {shapes[blob.name]}")
-        chunks.setdefault(blob.name, []).append((begin, proto_values(blob.tensor)))
-    return {name: _joined(path, name, parts, shapes[name]) for name, parts in chunks.items()}
-
-
-def _joined(path: Any, name: str, parts: list[tuple[int, Array]], shape: tuple[int, ...]) -> Array:
-    end = 0
-    for begin, values in sorted(parts, key=lambda part: part[0]):
-        if begin != end:
-            raise ParseError(f"{os.fspath(path)}: elements {end} to {begin} of blob {name!r} are missing")
-        end += values.size
-    if end != int(np.prod(shape, dtype=np.int64)):
-        raise ParseError(f"{os.fspath(path)}: blob {name!r} of shape {shape} has {end} elements only")
-    return np.concatenate([values for _, values in sorted(parts, key=lambda part: part[0])]).reshape(shape)
+        if blob.type == "Tensor":
+            parts.add(blob.name, blob, where)
+    return {name: parts.value(name, os.fspath(path)) for name in parts.names}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import golden_data
-from netbuilder.data import read_blobs, read_minidb, write_minidb
-from netbuilder.proto import ParseError
+from netbuilder.data import BlobParts, blob_records, read_blobs, read_minidb, record_name, write_blobs, write_minidb
+from netbuilder.proto import BlobProto, NetError, ParseError
 
 FOLDER = golden_data.GOLDEN / "exports" / "checkpoint_types"
 
@@ -33,3 +33,60 @@ def test_a_record_that_is_no_blob(tmp_path):
     write_minidb(tmp_path / "bad.minidb", [("key", b"\xff\xff\xff")])
     with pytest.raises(ParseError, match=r"bad.minidb, record 'key'"):
         read_blobs(tmp_path / "bad.minidb")
+
+
+@pytest.mark.parametrize(("name", "chunk_size"), [("plain", 1_000_000), ("chunked", 100)])
+def test_records_are_those_of_caffe2(tmp_path, name, chunk_size):
+    """Same keys; same messages, but for the field data_format, which has its default."""
+    blobs = read_blobs(FOLDER / f"{name}.minidb")
+    write_blobs(tmp_path / "ours.minidb", blobs, chunk_size=chunk_size)
+    ours, theirs = (dict(read_minidb(path)) for path in (tmp_path / "ours.minidb", FOLDER / f"{name}.minidb"))
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        want = BlobProto.FromString(theirs[key])
+        want.tensor.ClearField("data_format")
+        assert BlobProto.FromString(value) == want, key
+
+
+@pytest.mark.parametrize("value", ["text", b"text", np.array(b"text", object)])
+def test_a_string_is_one_record(value):
+    ((key, record),) = blob_records("name", value)
+    assert key == "name"
+    parts = BlobParts()
+    parts.add(record_name(key.encode()), BlobProto.FromString(record), "here")
+    assert parts.value("name", "here").item() == b"text"
+
+
+def test_what_cannot_be_stored_is_refused(tmp_path):
+    with pytest.raises(NetError, match="blob 'x': tensors and strings can be stored, and this is dict"):
+        write_blobs(tmp_path / "x.minidb", {"x": {}})
+    with pytest.raises(NetError, match="chunk_size counts elements"):
+        list(blob_records("x", np.zeros(2), chunk_size=-1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def record(value, segment=None, name="x"):
+    ((_, data),) = blob_records(name, np.asarray(value), chunk_size=0)
+    blob = BlobProto.FromString(data)
+    if segment is not None:
+        blob.tensor.segment.begin, blob.tensor.segment.end = segment
+    return blob
+
+
+@pytest.mark.parametrize(
+    ("blobs", "message"),
+    [
+        ([record([1.0, 2]), record([1.0, 2])], "elements 0 to 2 of blob 'x' are there twice"),
+        ([record([1.0, 2], (1, 3))], "elements 0 to 1 of blob 'x' are missing"),
+        ([record([1.0, 2]), record([1.0, 2, 3])], r"chunk of shape \(3,\), others of 'x' have \(2,\)"),
+        ([record([1.0, 2]), record([1, 2])], "elements of type int64, others of 'x' are float64"),
+        ([record([1.0, 2]), BlobProto(name="x", type="std::string", content=b"s")], "has blob 'x' twice"),
+        ([BlobProto(name="x", type="std::mutex")], "blob 'x' is of type 'std::mutex'; tensors and strings are read"),
+    ],
+)
+def test_records_that_do_not_fit(blobs, message):
+    parts = BlobParts()
+    with pytest.raises(ParseError, match=message):
+        for blob in blobs:
+            parts.add("x", blob, "here")
+        parts.value("x", "here")

@@ -106,8 +106,6 @@ Workspaces = C.workspaces
 has_hip_support = is_asan = has_fbgemm = False
 GpuDeviceType = PROTO_CUDA
 
-_root_folders: dict[str, str] = {}
-
 
 # Names.
 
@@ -166,13 +164,13 @@ def ResetWorkspace(root_folder: str | None = None) -> bool:
     if root_folder is not None:
         os.makedirs(root_folder, exist_ok=True)
     default.reset()
-    _root_folders[default.current_name()] = os.fspath(root_folder) if root_folder is not None else "."
+    default.workspace().root_folder = os.fspath(root_folder) if root_folder is not None else "."
     return True
 
 
 def RootFolder() -> str:
     """Return the folder that ``ResetWorkspace`` was given for the current workspace."""
-    return _root_folders.get(default.current_name(), ".")
+    return default.workspace().root_folder
 
 
 @contextmanager

@@ -139,3 +139,6 @@ class PlanContext(Protocol):
 
     def published(self, input: int, key: str) -> Any:
         """What the kernel that made this input published under ``key``, or None."""
+
+    def does(self, optimisation: str) -> bool:
+        """Whether the plan may do that: a name of ``netbuilder.runtime.optimisations``."""

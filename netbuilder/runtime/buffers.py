@@ -25,7 +25,10 @@ class Output:
 
 
 def assign_buffers(
-    plan: Compilation, make_blob: Callable[[str], Blob], may_relayout: Callable[[Blob], bool], *, reuse: bool = False
+    plan: Compilation,
+    make_blob: Callable[[str], Blob],
+    may_relayout: Callable[[Blob], bool],
+    does: Callable[[str], bool],
 ) -> tuple[list[Output], dict[str, Any]]:
     """Give every value of a plan its buffer.
 
@@ -35,7 +38,7 @@ def assign_buffers(
     the blob cannot change, a step that copies the value back is added.
 
     Args:
-        reuse: whether values that are not observable may share memory.
+        does: whether an optimisation is on, by its name in ``runtime.optimisations``.
 
     Returns:
         The blobs written, and the layouts wanted by name (then no buffer is set).
@@ -43,7 +46,7 @@ def assign_buffers(
     versions: dict[str, list[Value]] = {}
     for value in plan.values:
         if value.producer is not None or value.blob is not None or value.lazy is not None:
-            if not _is_copy(value):
+            if not _is_copy(value) and not value.passing:
                 versions.setdefault(value.name, []).append(value)
 
     wanted: dict[str, Any] = {}
@@ -78,7 +81,7 @@ def assign_buffers(
             assert value.spec is not None
             value.buffer = new_buffer(value.spec, value.location)
     late = {id(value) for lazy in plan.values for value in lazy.lazy_reads}
-    place([value for value in rest if value.buffer is None], plan.steps, reuse=reuse, apart=late)
+    place([value for value in rest if value.buffer is None], plan.steps, reuse=does("reuse"), apart=late)
     return outputs, {}
 
 

@@ -47,23 +47,25 @@ class Setting:
         engines: libraries that may serve; None: all that are present, (): NumPy alone.
         lanes: how many lanes; devices are dealt out over them.
         threads: threads over all lanes.
-        fuse: whether neighbours may become one kernel.
+        without: the optimisations that are switched off, see ``runtime.optimisations``.
         precision: how activations may be kept in memory (see ``ops.precision``).
-        reuse: whether values that nobody can see may share memory.
         constants: blobs that do not change from run to run: reorders of them are made once.
     """
 
     engines: tuple[str, ...] | None = None
     lanes: int = 1
     threads: int = 1
-    fuse: bool = True
+    without: frozenset[str] = frozenset()
     precision: str = "float32"
-    reuse: bool = False
     constants: frozenset[str] = frozenset()
 
     @property
     def lane_threads(self) -> int:
         return max(1, self.threads // self.lanes)
+
+    def does(self, optimisation: str) -> bool:
+        """Whether plans may do that: a name of ``runtime.optimisations``."""
+        return optimisation not in self.without
 
     def allows(self, engine: str) -> bool:
         return engine == "" or self.engines is None or engine in self.engines
@@ -108,15 +110,15 @@ def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | No
         getattr(onednn, "register_kernels", lambda: None)()
         if setting.precision == "bfloat16":
             onednn.warn_without_bfloat16()
-    specs, end = _infer(net, start)
+    specs, end = _infer(net, start, setting)
     if end == start:
         return None
     nodes, last, externals, values = _values(net, start, end, specs)
-    for name in setting.constants.intersection(externals):
+    for name in setting.constants.intersection(externals) if setting.does("constants") else ():
         externals[name].constant = externals[name].blob
     hidden = frozenset(name for name in last if name not in externals and net.hides(name, start, end))
-    if setting.fuse and setting.allows("ONEDNN") and onednn.available():
-        nodes = fuse(nodes, last, hidden)
+    if setting.allows("ONEDNN") and onednn.available():
+        nodes = fuse(nodes, last, hidden, setting.does)
     steps = _kernels(net, nodes, setting, values)
     return Compilation(end, steps.made, steps.once, values, last, externals, hidden)
 
@@ -147,7 +149,7 @@ def _blob_spec(blob: Blob) -> TensorSpec:
     return blob.spec if blob.spec is not None else TensorSpec((), STRING)
 
 
-def _infer(net: Runner, start: int) -> tuple[list[tuple[TensorSpec, ...]], int]:
+def _infer(net: Runner, start: int, setting: Setting) -> tuple[list[tuple[TensorSpec, ...]], int]:
     """Return the plain specs of all outputs, and the first operator that a plan cannot hold."""
     known: dict[str, TensorSpec] = {}
     specs: list[tuple[TensorSpec, ...]] = []
@@ -163,6 +165,8 @@ def _infer(net: Runner, start: int) -> tuple[list[tuple[TensorSpec, ...]], int]:
             return specs, index
         try:
             outs = tuple(instruction.op.infer(*ins))
+            if not setting.does("known_extents"):
+                outs = tuple(_knowing(spec, None) for spec in outs)
         except NotImplementedError:
             return specs, index
         except Exception as error:
@@ -224,7 +228,7 @@ def _places(instruction: Instruction, inputs: Sequence[Value]) -> list[Location]
 
 
 def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Value]) -> _Steps:
-    steps = _Steps(values)
+    steps = _Steps(values, setting)
     lane_of = _Lanes(setting.lanes)
     waiting = deque(nodes)
     while waiting:
@@ -233,7 +237,9 @@ def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Valu
         lane = lane_of(instruction.device)
         try:
             run = net.kernel_context(instruction)
-            ctx = NodeContext(instruction, run, setting.lane_threads, setting.precision, node.inputs, node.outputs)
+            ctx = NodeContext(
+                instruction, run, setting.lane_threads, setting.precision, node.inputs, node.outputs, setting.does
+            )
             prepared = _prepare(node, ctx, setting)
             if prepared is None:
                 waiting.extendleft(reversed(node.originals))
@@ -257,17 +263,21 @@ class _Steps:
     Copies of constants are kept in ``once``, apart from the steps of each run.
     """
 
-    def __init__(self, values: list[Value]) -> None:
+    def __init__(self, values: list[Value], setting: Setting) -> None:
         self.made: list[Step] = []
         self.once: list[Step] = []
         self._values = values
+        self._does = setting.does
 
     def add(self, node: Node, prepared: Prepared, lane: int, ctx: NodeContext) -> None:
         ins = [
             None if wanted is None else self._in_form(value, wanted, _wanted_at(node, i), node, lane, ctx)
             for i, (value, wanted) in enumerate(zip(node.inputs, prepared.inputs))
         ]
+        if not self._does("inplace"):
+            prepared.inplace = ()
         step = Step(node, prepared, ins, [*node.outputs], lane, prepared.name)
+        straightened: list[Step] = []
         for j, value in enumerate(node.outputs):
             spec = prepared.outputs[j] if j < len(prepared.outputs) else None
             if spec is None:
@@ -275,8 +285,22 @@ class _Steps:
                 continue
             value.spec = _knowing(spec, value.spec)
             value.producer = step
+            if value.spec.layout is not None and not self._does("blocked_layouts"):
+                straightened.append(self._straightened(step, j, ctx))
         _share(step)
-        self.made.append(step)
+        self.made += [step, *straightened]
+
+    def _straightened(self, step: Step, j: int, ctx: NodeContext) -> Step:
+        """Let a step write what nobody else reads, and return the one that puts it in plain order."""
+        value = step.outputs[j]
+        assert value is not None and value.spec is not None
+        written, value.spec = value.spec, value.spec.plain
+        passing = Value(value.name, value.version, written, None, value.location, producer=step, passing=True)
+        self._values.append(passing)
+        step.outputs[j] = passing
+        made = Step(step.node, prepare_reorder(ctx, written, value.spec), [passing], [value], step.lane, "restore")
+        value.producer = made
+        return made
 
     def _in_form(
         self, value: Value, wanted: TensorSpec, location: Location, node: Node, lane: int, ctx: NodeContext
@@ -297,7 +321,7 @@ class _Steps:
             return value
         key = (wanted.layout, location)
         copy = value.copies.get(key)
-        if copy is None:
+        if copy is None or not self._does("shared_copies"):
             assert value.spec is not None
             if location != value.location:
                 prepared, what = transfer(value.spec), "transfer"
@@ -341,7 +365,7 @@ def _prepare(node: Node, ctx: NodeContext, setting: Setting) -> Prepared | None:
     instruction = node.first
     op_type, device_type = instruction.op_def.type, instruction.device[0]
     for row in prepared_kernels(op_type, device_type):
-        if setting.allows(row.engine):
+        if setting.allows(row.engine) and (row.engine or setting.does("bound_kernels") or _has_text(specs)):
             prepared = row.make(instruction.op, ctx, *specs)
             if prepared is not None:
                 return prepared
@@ -350,6 +374,10 @@ def _prepare(node: Node, ctx: NodeContext, setting: Setting) -> Prepared | None:
         raise NetError(f"no kernel of {op_type!r} serves inputs {[s and (s.shape, str(s.dtype)) for s in specs]}")
     outs = [value.spec for value in node.outputs]
     return plain_prepared(instruction.op, ctx.run, kernel, specs, outs, instruction.location)  # type: ignore[arg-type]
+
+
+def _has_text(specs: Sequence[TensorSpec | None]) -> bool:
+    return any(spec is not None and spec.dtype == STRING for spec in specs)
 
 
 def _share(step: Step) -> None:

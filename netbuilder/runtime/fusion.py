@@ -36,29 +36,38 @@ __all__ = ["fuse"]
 
 Maker = Callable[..., Prepared | None]
 
-# Operators in front of a Relu -> the maker of the joint kernel, given the first operator and the inputs.
-_WITH_RELU: dict[tuple[str, ...], Maker] = {
-    ("SpatialBN",): fused_bn_relu,
-    ("Sum",): fused_sum_relu,
-    ("FC",): fused_fc_relu,
-    ("Conv",): lambda op, ctx, *specs: fused_conv(op, ctx, specs, relu=True),
-    ("Conv", "Sum"): lambda op, ctx, *specs: fused_conv(op, ctx, specs[:-1], relu=True, add=specs[-1]),
-}
+# Operators in front of a Relu -> the name of the optimisation, and the maker of the joint kernel, given the first
+# operator and the inputs.
+_WITH_RELU: dict[tuple[str, ...], tuple[str, Maker]] = {
+    ("SpatialBN",): ("bn_relu", fused_bn_relu),
+    ("Sum",): ("sum_relu", fused_sum_relu),
+    ("FC",): ("fc_relu", fused_fc_relu),
+    ("Conv",): ("conv_relu", lambda op, ctx, *specs: fused_conv(op, ctx, specs, relu=True)),
+    ("Conv", "Sum"): (
+        "conv_relu", lambda op, ctx, *specs: fused_conv(op, ctx, specs[:-1], relu=True, add=specs[-1])
+    ),
+}  # fmt: skip
 
 
 def _conv_sum(op: Any, ctx: Any, *specs: Any) -> Prepared | None:
     return fused_conv(op, ctx, specs[:-1], add=specs[-1])
 
 
-def fuse(nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str] = ()) -> list[Node]:
+def fuse(
+    nodes: Sequence[Node],
+    last: Mapping[str, Value],
+    hidden: Collection[str] = (),
+    does: Callable[[str], bool] = lambda name: True,
+) -> list[Node]:
     """Return the nodes of a plan with neighbours joined where a kernel for both exists.
 
     Args:
         nodes: operators over values, in order; the inputs of those behind one that vanishes are changed.
         last: the last version of each name, which stays observable.
         hidden: names of which no version is observable.
+        does: whether an optimisation is on, by its name in ``runtime.optimisations``.
     """
-    fusion = _Fusion(nodes, last, hidden)
+    fusion = _Fusion(nodes, last, hidden, does)
     for node in nodes:
         fusion.visit(node)
     return fusion.result()
@@ -67,8 +76,14 @@ def fuse(nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[st
 class _Fusion:
     """The nodes while they are being joined: who makes and who reads each value by now."""
 
-    def __init__(self, nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str]) -> None:
-        self._last, self._hidden = last, hidden
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        last: Mapping[str, Value],
+        hidden: Collection[str],
+        does: Callable[[str], bool],
+    ) -> None:
+        self._last, self._hidden, self._does = last, hidden, does
         self._at: list[Node | None] = list(nodes)
         self._place = {id(node): i for i, node in enumerate(nodes)}
         self._origin = {id(value): node for node in nodes for value in node.outputs}
@@ -91,11 +106,11 @@ class _Fusion:
         kind = node.first.op_def.type
         if kind == "Relu":
             self._join_relu(node)
-        elif kind == "Sum":
+        elif kind == "Sum" and self._does("conv_sum"):
             self._join_sum(node)
-        elif kind == "Dropout":
+        elif kind == "Dropout" and self._does("dropout_in_test_mode"):
             self._drop(node)
-        elif kind == "ReluGradient":
+        elif kind == "ReluGradient" and self._does("bn_relu_gradient"):
             self._join_relu_gradient(node)
 
     def _seen(self, value: Value) -> bool:
@@ -145,8 +160,8 @@ class _Fusion:
         if front is None or not self._may_move_up(relu, relu.inputs[0]):
             return
         kind = tuple(part.op_def.type for part in front.parts)
-        make = _WITH_RELU.get(kind)
-        if make is not None and (kind != ("Sum",) or len(front.inputs) == 2):
+        name, make = _WITH_RELU.get(kind, ("", None))
+        if make is not None and self._does(name) and (kind != ("Sum",) or len(front.inputs) == 2):
             self._join(front, relu, (), make)
 
     def _join_sum(self, total: Node) -> None:

@@ -18,6 +18,7 @@ from netbuilder.proto.arguments import arguments
 from netbuilder.runtime.blob import Blob
 from netbuilder.runtime.compiler import Setting, missing
 from netbuilder.runtime.observable import Observable, check_constants
+from netbuilder.runtime.optimisations import FUSIONS, check_without, from_environment
 from netbuilder.runtime.plan import Plan, make_plan
 from netbuilder.runtime.program import Instruction, describe, located, read_program
 from netbuilder.runtime.run_context import KernelContext
@@ -48,9 +49,11 @@ class RuntimeNet:
         workspace: where its blobs are.
         engines: see ``Setting``; None: the workspace's.
         inner: the net is held by an operator: its inputs are not checked before it runs.
-        fuse: whether the plan may join neighbours.
+        without: the optimisations that the plan may not do, by name, see ``runtime.optimisations``; None: the
+            workspace's. Those that the environment names in ``NETBUILDER_WITHOUT`` are added.
+        fuse: False adds all that join neighbours to those, True takes them out.
         observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
-        reuse: whether values that are not observable may share memory.
+        reuse: False adds ``reuse`` to those.
         constants: external inputs that seldom change, such as the parameters of a predictor: what a kernel wants in
             another order is put into it once, and again when the blob gets another value. Those that the net writes
             are not taken as constant.
@@ -58,7 +61,7 @@ class RuntimeNet:
             argument ``activation_dtype`` says, or float32.
 
     Raises:
-        NetError: the net is wrong (see ``read_program``), or its type or ``dtype`` is unknown.
+        NetError: the net is wrong (see ``read_program``), or its type, ``dtype`` or a name in ``without`` is unknown.
         BlobError: the net has no blob of a name in ``observable`` or ``constants``.
     """
 
@@ -69,7 +72,8 @@ class RuntimeNet:
         *,
         engines: tuple[str, ...] | None = None,
         inner: bool = False,
-        fuse: bool = True,
+        without: str | Iterable[str] | None = None,
+        fuse: bool | None = None,
         observable: str | Iterable[Any] | None = None,
         reuse: bool = True,
         constants: Iterable[Any] = (),
@@ -98,9 +102,8 @@ class RuntimeNet:
             engines if engines is not None else workspace.engines,
             lanes,
             threads,
-            fuse,
+            self._without(without, fuse, reuse),
             precision,
-            reuse=reuse and not self._observable.everything,
             constants=check_constants(self.proto, constants),
         )
         self._plans: dict[int, list[Plan]] = {}
@@ -108,6 +111,16 @@ class RuntimeNet:
         self._dynamic: dict[int, int] = {}  # operators that run by themselves -> generation for which that is known
         self._single: Plan | None = None
         self._contexts: dict[int, KernelContext] = {}
+
+    def _without(self, names: str | Iterable[str] | None, fuse: bool | None, reuse: bool) -> frozenset[str]:
+        """Return the optimisations that are off for this net."""
+        where = f"net {self.name!r}"
+        found = self.workspace.without if names is None else check_without(names, where)
+        if fuse is not None:
+            found = found - FUSIONS if fuse else found | FUSIONS
+        if not reuse or self._observable.everything:  # all that is kept has memory of its own
+            found |= {"reuse"}
+        return frozenset(found | from_environment())
 
     # What the compiler asks of a net.
 
@@ -148,7 +161,7 @@ class RuntimeNet:
             self.workspace,
             engines=self.setting.engines,
             inner=True,
-            fuse=self.setting.fuse,
+            without=self.setting.without,
             dtype=self.setting.precision,
             clock=self.clock,
         )
@@ -240,8 +253,7 @@ class RuntimeNet:
                 break
         made = make_plan(self, generation, start, self.setting, self.workspace.make)
         if made is not None:
-            if len(plans) >= _KEPT_PLANS:
-                plans.pop(0)
+            del plans[: len(plans) + 1 - (_KEPT_PLANS if self.setting.does("kept_plans") else 1)]
             plans.append(made)
             made.take_over()
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from netbuilder.runtime.program import Instruction
@@ -20,6 +21,7 @@ class NodeContext:
         threads: threads that the node's lane computes with.
         precision: how activations may be kept in memory.
         inputs, outputs: the values around the node.
+        does: whether an optimisation is on, by its name in ``runtime.optimisations``.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class NodeContext:
         precision: str,
         inputs: list[Value],
         outputs: list[Value],
+        does: Callable[[str], bool],
     ) -> None:
         self.op_def = instruction.op_def
         self.run = run
@@ -38,9 +41,13 @@ class NodeContext:
         self.device_id = instruction.device[1]
         self._inputs = inputs
         self._outputs = outputs
+        self._does = does
 
     def publish(self, output: int, key: str, value: Any) -> None:
         self._outputs[output].published[key] = value
 
     def published(self, input: int, key: str) -> Any:
-        return self._inputs[input].published.get(key)
+        return self._inputs[input].published.get(key) if self._does("kept_for_gradients") else None
+
+    def does(self, optimisation: str) -> bool:
+        return self._does(optimisation)

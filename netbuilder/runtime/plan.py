@@ -198,9 +198,9 @@ def _make_plan(
         attempts -= 1
 
         def may_relayout(blob: Blob, attempts: int = attempts) -> bool:
-            return attempts > 0 and (blob.owner is None or blob.owner is net)
+            return attempts > 0 and setting.does("owned_layouts") and (blob.owner is None or blob.owner is net)
 
-        outputs, wanted = assign_buffers(compilation, make_blob, may_relayout, reuse=setting.reuse)
+        outputs, wanted = assign_buffers(compilation, make_blob, may_relayout, setting.does)
         if not wanted:
             return Plan(net, generation, compilation, outputs, setting, make_blob)
         for name, layout in wanted.items():

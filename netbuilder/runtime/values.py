@@ -31,6 +31,7 @@ class Value:
         lazy: computes the plain value from the buffers of others: its operator was fused away.
         lazy_from: the value of the same name that takes its place in memory.
         lazy_reads: the values that ``lazy`` reads.
+        passing: it is what a kernel writes, which the next step puts in plain order: no version of the name.
         constant: the blob of a parameter that does not change from run to run, whose value, or a copy, it is.
     """
 
@@ -48,6 +49,7 @@ class Value:
     lazy: Callable[[], Any] | None = None
     lazy_from: Value | None = None
     lazy_reads: tuple[Value, ...] = ()
+    passing: bool = False
     constant: Blob | None = None
 
 

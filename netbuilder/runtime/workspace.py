@@ -18,6 +18,7 @@ from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetErr
 from netbuilder.runtime.blob import Blob, Generation
 from netbuilder.runtime.compiler import default_threads
 from netbuilder.runtime.net import RuntimeNet
+from netbuilder.runtime.optimisations import FUSIONS, check_without
 from netbuilder.runtime.steps import run_plan
 
 __all__ = ["ENGINES", "Workspace"]
@@ -33,7 +34,9 @@ class Workspace:
         engines: the libraries that may serve operators ("ONEDNN"); None: all that are present, (): NumPy alone.
         threads: threads that a net may use; None: OMP_NUM_THREADS, or the cores of the machine.
         seed: of all random operators; the same seed gives the same numbers.
-        fuse: whether plans may join neighbouring operators.
+        without: optimisations that plans may not do, by name (see ``runtime.optimisations``), unless a net is created
+            with others; a list, or one string with commas between them.
+        fuse: False is short for ``without="fusion"``: neighbouring operators are not joined.
 
     Raises:
         NetError: an argument is out of range.
@@ -54,6 +57,7 @@ class Workspace:
         engines: tuple[str, ...] | None = None,
         threads: int | None = None,
         seed: int = 0,
+        without: str | Iterable[str] = (),
         fuse: bool = True,
     ) -> None:
         if engines is not None and (isinstance(engines, str) or not set(engines) <= set(ENGINES)):
@@ -65,8 +69,7 @@ class Workspace:
         self.engines = engines
         self.threads = threads or default_threads()
         self.seed = seed
-        self.fuse = fuse
-        self.root_folder = "."  # where relative paths of operators begin that read and write files
+        self.without = check_without(without, "Workspace") | (frozenset() if fuse else FUSIONS)
         self.generation = Generation()
         self._blobs: dict[str, Blob] = {}
         self._nets: dict[str, RuntimeNet] = {}
@@ -194,7 +197,7 @@ class Workspace:
             observable: blobs that can be fetched after a run, besides external inputs and outputs: a list of names,
                 or "outputs" for no others; None: all blobs. What is not observable may be fused away and shares
                 memory; fetching it is an error.
-            options: see ``RuntimeNet`` (engines, fuse, dtype, reuse, constants).
+            options: see ``RuntimeNet`` (engines, without, fuse, dtype, reuse, constants).
 
         Raises:
             NetError: a net of that name exists, or the net is wrong.
@@ -203,7 +206,6 @@ class Workspace:
         proto = message_of(net)
         if proto.name in self._nets and not overwrite:
             raise NetError(f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name")
-        options.setdefault("fuse", self.fuse)
         with collection_paused():
             made = RuntimeNet(proto, self, observable=observable, **options)
         for op in proto.op:
@@ -245,7 +247,7 @@ class Workspace:
     def run_net_once(self, net: Any) -> None:
         """Run a net that is not kept."""
         proto = message_of(net)
-        made = RuntimeNet(proto, self, fuse=self.fuse)
+        made = RuntimeNet(proto, self)
         made.run_first()
         made.finish()
 

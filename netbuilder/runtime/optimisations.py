@@ -1,0 +1,137 @@
+"""What plans do to be quick or small, by name: what each one does, and how far it can move results.
+
+Every one can be switched off, by its name or that of a group of them: ``create_net(net, without=[...])``,
+``Workspace(without=[...])``, or ``NETBUILDER_WITHOUT=name,name`` in the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from netbuilder.proto import NetError
+
+__all__ = ["FUSIONS", "GROUPS", "OPTIMISATIONS", "VARIABLE", "Optimisation", "check_without", "from_environment"]
+
+VARIABLE = "NETBUILDER_WITHOUT"
+"""The variable in the environment that names what no net of the process may do."""
+
+ROUNDING = 1e-4
+"""What ``Optimisation.bound`` is where sums are added up in another order."""
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """One of the things that plans do to be quick or small.
+
+    Args:
+        what: it does, in a line.
+        bound: how far results can be from those without it: 0 for the same to the bit; else the greatest difference
+            of a parameter in float32, as a share of the parameter's greatest element, after a few steps of training
+            in which rounding is not amplified.
+        joins: whether it makes one kernel of neighbours.
+    """
+
+    what: str
+    bound: float = 0.0
+    joins: bool = False
+
+
+OPTIMISATIONS: Mapping[str, Optimisation] = MappingProxyType({
+    "bn_relu": Optimisation("SpatialBN and the Relu behind it are one kernel", ROUNDING, joins=True),
+    "bn_relu_gradient": Optimisation(
+        "ReluGradient in place and the SpatialBNGradient behind it are one kernel; the gradient between them is "
+        "computed if it is fetched", ROUNDING, joins=True,
+    ),
+    "sum_relu": Optimisation("a Sum of two values and the Relu behind it are one kernel", joins=True),
+    "fc_relu": Optimisation("FC and the Relu behind it are one kernel", ROUNDING, joins=True),
+    "conv_relu": Optimisation("Conv, or Conv with a Sum, and the Relu behind it are one kernel", ROUNDING, joins=True),
+    "conv_sum": Optimisation(
+        "Conv adds what it makes to a value that was there before: the Sum behind it vanishes", ROUNDING, joins=True
+    ),
+    "dropout_in_test_mode": Optimisation("a Dropout in test mode vanishes", joins=True),
+    "unread_outputs": Optimisation(
+        "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, and "
+        "not at all if it is not observable", ROUNDING,
+    ),
+    "blocked_layouts": Optimisation(
+        "values stay in the order in which the library's kernels write them; without it they lie plain, and in "
+        "float32, between operators", ROUNDING,
+    ),
+    "owned_layouts": Optimisation(
+        "a blob that is read and written in each run, such as a parameter, moves for good to the order in which it is "
+        "written; without it, it is copied back"
+    ),
+    "shared_copies": Optimisation("a copy of a value in another order or place is made once for all that read it"),
+    "constants": Optimisation("copies of blobs that are named as constant are made once, not in each run"),
+    "inplace": Optimisation("a kernel overwrites what it reads, where it can and nobody needs that any more"),
+    "reuse": Optimisation("values that are not observable share memory when they are not needed at the same time"),
+    "kept_for_gradients": Optimisation(
+        "what a kernel finds out on the way (where a maximum stood, a variance) is kept for the kernel of its gradient",
+        ROUNDING,
+    ),
+    "known_extents": Optimisation(
+        "shapes and extents that operators pass on as values are known when the plan is made; without it such an "
+        "operator runs by itself, between two plans", ROUNDING,
+    ),
+    "bound_kernels": Optimisation(
+        "small operators run NumPy kernels that are bound to their memory beforehand; without it, the plain ones",
+        ROUNDING,
+    ),
+    "measured_choices": Optimisation(
+        "of several kernels that can serve, the one that was quickest when tried on this machine is taken; without "
+        "it, the one that is quickest on most", ROUNDING,
+    ),
+    "kept_plans": Optimisation("plans for shapes seen before are kept; without it, only the last one is"),
+})  # fmt: skip
+"""Name -> what it is, in the order in which docs/optimisations.md lists them."""
+
+FUSIONS = frozenset(name for name, each in OPTIMISATIONS.items() if each.joins)
+"""The names of those that ``fuse=False`` switches off."""
+
+GROUPS: Mapping[str, frozenset[str]] = MappingProxyType({"all": frozenset(OPTIMISATIONS), "fusion": FUSIONS})
+"""Names that stand for several."""
+
+
+def check_without(names: str | Iterable[str], where: str) -> frozenset[str]:
+    """Return the optimisations that ``names`` says, groups taken apart.
+
+    Args:
+        names: several, or one string of them with commas between.
+        where: what asks for it, for the message.
+
+    Raises:
+        NetError: there is none of a name.
+
+    >>> sorted(check_without("inplace, sum_relu", "here"))
+    ['inplace', 'sum_relu']
+    """
+    found: set[str] = set()
+    for name in _split(names) if isinstance(names, str) else names:
+        if name not in OPTIMISATIONS and name not in GROUPS:
+            raise _unknown(name, where)
+        found |= GROUPS.get(name, {name})
+    return frozenset(found)
+
+
+def from_environment() -> frozenset[str]:
+    """Return what the environment switches off now.
+
+    Raises:
+        NetError: there is no optimisation of a name in it.
+    """
+    return check_without(os.environ.get(VARIABLE, ""), VARIABLE)
+
+
+def _split(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _unknown(name: object, where: str) -> NetError:
+    known = [*OPTIMISATIONS, *GROUPS]
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return NetError(f"{where}: no optimisation is called {name!r}; {hint}there are {', '.join(known)}")

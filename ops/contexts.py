@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.proto import NetDef, OperatorDef
 
-__all__ = ["GradientContext", "Layout", "PlanContext", "Prepared", "RunContext", "Sparse"]
+__all__ = ["Demand", "GradientContext", "Kept", "Later", "Layout", "PlanContext", "Prepared", "RunContext", "Sparse"]
 
 Array = Any
 """A NumPy or CuPy array."""
@@ -97,6 +97,32 @@ class Layout(Protocol):
     engine: str
 
 
+Demand = Literal["run", "fetch", "never"]
+"""When an output is needed: in each run, when somebody fetches it, or not at all."""
+
+
+class Kept(Protocol):
+    """A copy of an input that a call makes, for an output that is computed later."""
+
+    spec: TensorSpec
+    buffer: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Later:
+    """How an output is computed that a kernel leaves unwritten, when somebody fetches it.
+
+    Args:
+        prepare: returns the operator made ready to write this output alone, as output 0; inputs as in ``Prepared``.
+        reads: the inputs that are read as they lie then; they stay as they are until then.
+        kept: the inputs of which the kernel's call makes a copy, which is read instead, by index.
+    """
+
+    prepare: Callable[[], Prepared]
+    reads: Sequence[int]
+    kept: Mapping[int, Kept] = field(default_factory=dict)
+
+
 @dataclass(eq=False)
 class Prepared:
     """An operator made ready for inputs of given specs; binding it to buffers gives a call.
@@ -113,6 +139,7 @@ class Prepared:
             case the plan sees to it that outputs and inputs do not overlap.
         capturable: the call reads nothing on the host and does not synchronise.
         name: what profilers show (library and implementation).
+        later: how to compute outputs that are not written, though they are needed (see ``PlanContext.demand``).
     """
 
     inputs: Sequence[TensorSpec | None]
@@ -123,6 +150,7 @@ class Prepared:
     capturable: bool = True
     name: str = ""
     notes: dict[str, Any] = field(default_factory=dict)
+    later: dict[int, Later] = field(default_factory=dict)
 
 
 class PlanContext(Protocol):
@@ -140,5 +168,15 @@ class PlanContext(Protocol):
     def published(self, input: int, key: str) -> Any:
         """What the kernel that made this input published under ``key``, or None."""
 
+    def is_constant(self, input: int) -> bool:
+        """Whether an input seldom changes, so that a reorder of it costs a run nothing."""
+
     def does(self, optimisation: str) -> bool:
         """Whether the plan may do that: a name of ``netbuilder.runtime.optimisations``."""
+
+    def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
+        """When an output is needed; a kernel may leave one unwritten that is not needed in each run.
+
+        Args:
+            reads: the inputs that ``Later`` would read; "fetch" is the answer only if they stay as they are till then.
+        """

@@ -5,6 +5,7 @@
 
 import contextlib
 import os
+import tempfile
 
 import hypothesis
 import numpy as np
@@ -19,6 +20,9 @@ hypothesis.settings.load_profile("netbuilder")
 
 
 _doubles = contextlib.ExitStack()
+
+# What is measured on this machine while it runs tests is no use to anybody else.
+os.environ.setdefault("NETBUILDER_CACHE", os.path.join(tempfile.gettempdir(), f"netbuilder-tests-{os.getuid()}"))
 
 
 def pytest_configure(config):

@@ -60,6 +60,7 @@ class FakePlan:
     op_def: OperatorDef = field(default_factory=OperatorDef)
     run: Any = None
     inputs: Sequence[Value] = ()
+    demands: dict[int, str] = field(default_factory=dict)
     notes: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def publish(self, output: int, key: str, value: Any) -> None:
@@ -67,6 +68,12 @@ class FakePlan:
 
     def published(self, input: int, key: str) -> Any:
         return self.inputs[input].notes.get(key) if input < len(self.inputs) else None
+
+    def demand(self, output: int, reads: Sequence[int] = ()) -> str:
+        return self.demands.get(output, "run")
+
+    def is_constant(self, input: int) -> bool:
+        return False
 
 
 @dataclass

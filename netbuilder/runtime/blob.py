@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,12 @@ class EdgeContext:
     def published(self, input: int, key: str) -> Any:
         return None
 
+    def demand(self, output: int, reads: Sequence[int] = ()) -> str:
+        return "run"
+
+    def is_constant(self, input: int) -> bool:
+        return False
+
 
 _EDGE = EdgeContext()
 
@@ -56,8 +62,8 @@ class Blob:
     """
 
     __slots__ = (
-        "_buffers", "_generation", "buffer", "hidden_by", "lazy", "location", "name", "owner", "spec", "watched",
-        "writes",
+        "_buffers", "_generation", "buffer", "hidden_by", "lazy", "location", "name", "owner", "read_by", "spec",
+        "watched", "writes",
     )  # fmt: skip
 
     def __init__(self, name: str, generation: Generation) -> None:
@@ -70,6 +76,7 @@ class Blob:
         self.hidden_by = ""  # the net that has made the value last, and does not keep it
         self.writes = 0  # how often the value was set, or may have been, since somebody watches
         self.watched = False  # plans hold copies of the value
+        self.read_by: list[Blob] = []  # blobs whose ``lazy`` may read this one's buffer
         self._buffers: dict[Key, Any] = {}
         self._generation = generation
 
@@ -128,6 +135,13 @@ class Blob:
         if self.watched:
             self._generation.number += 1
 
+    def settle(self, but: Collection[int] = ()) -> None:
+        """Before the buffer is written: write what others left to be computed from it, but for those (by id)."""
+        for blob in self.read_by:
+            if id(blob) not in but:
+                blob.materialise()
+        self.read_by = []
+
     def _written(self) -> None:
         if self.lazy is not None:
             self.lazy = None
@@ -140,6 +154,7 @@ class Blob:
         that rounds.
         """
         self.touch()
+        self.settle()
         if isinstance(value, (str, bytes)):
             value = np.array(value.encode() if isinstance(value, str) else value, object)
         if not _is_array(value):

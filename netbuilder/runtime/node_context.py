@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from netbuilder.ops.contexts import Demand
 from netbuilder.runtime.program import Instruction
 from netbuilder.runtime.run_context import KernelContext
 from netbuilder.runtime.values import Value
@@ -49,5 +50,14 @@ class NodeContext:
     def published(self, input: int, key: str) -> Any:
         return self._inputs[input].published.get(key) if self._does("kept_for_gradients") else None
 
+    def is_constant(self, input: int) -> bool:
+        return self._inputs[input].constant is not None
+
     def does(self, optimisation: str) -> bool:
         return self._does(optimisation)
+
+    def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
+        demand = self._outputs[output].demand
+        if demand == "fetch" and not all(self._inputs[i].stays for i in reads):
+            return "run"
+        return demand

@@ -7,13 +7,26 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.choices import turned_off
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.ops.engines.onednn.layout import Desc, View, desc_of, grouped, image_view, plain_in, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
 from netbuilder.ops.engines.onednn.primitive import PostOp, Primitive, cached, compile_primitive
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = ["Views", "backward_data", "backward_weights", "forward", "free", "serves", "wish"]
+__all__ = [
+    "Views",
+    "backward_data",
+    "backward_weights",
+    "described",
+    "forward",
+    "free",
+    "serves",
+    "wish",
+    "worth_measuring",
+]
+
+_WORTH = 10_000_000  # floating-point operations from which on it pays to measure which kernel is the fastest
 
 
 @cached
@@ -101,3 +114,15 @@ def wish(spec: TensorSpec, view: View, code: int) -> Desc:
     """Describe a blocked value of the right type as it lies, any other in whatever order serves best."""
     desc = desc_of(spec, view)
     return free(view, code) if isinstance(desc.order, tuple) or desc.code != code else desc
+
+
+def worth_measuring(op: Any, v: Views, x: TensorSpec, w: TensorSpec) -> bool:
+    """Whether the library has kernels of several families that may differ much, and the convolution is no tiny one."""
+    return not v.is_pointwise and 2 * op.products(x, w) >= _WORTH and not turned_off()
+
+
+def described(v: Views, code: int) -> str:
+    """Return a line that says what a convolution computes, for the file of choices."""
+    images, weights = ("x".join(map(str, view.dims)) for view in (v.x, v.weights))
+    window = " ".join(map(str, v.window))
+    return f"{v.kind} of {images} by {weights}, window {window}, {'bfloat16' if code == c.BF16 else 'float32'}"

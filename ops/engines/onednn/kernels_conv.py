@@ -5,15 +5,18 @@ In bfloat16, images and a rounded copy of the weights are read, and images are w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.convolutions import Views, forward, free, serves, wish
-from netbuilder.ops.engines.onednn.layout import Desc, plain_in
+from netbuilder.ops.engines.onednn.channels_last import ThroughChannelsLast, forward_through
+from netbuilder.ops.engines.onednn.choices import fastest
+from netbuilder.ops.engines.onednn.convolutions import Views, described, forward, free, serves, wish, worth_measuring
+from netbuilder.ops.engines.onednn.layout import Desc, element_code, plain_in
 from netbuilder.ops.engines.onednn.precision import types_for_products
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
@@ -25,6 +28,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     first_fast,
     prepared,
 )
+from netbuilder.ops.engines.onednn.reorders import reorder
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["conv", "conv_transpose", "fused_conv"]
@@ -76,7 +80,6 @@ def _prepare_forward(
     if not serves(*given):
         return None
     v = Views(op, x, w, transposed=transposed)
-    y = TensorSpec(v.y_shape, x.dtype)
     bias = plain_in(v.bias, c.F32) if b is not None else None
 
     def make(src: Desc) -> Primitive | None:
@@ -88,20 +91,67 @@ def _prepare_forward(
     made = first_fast(make, [(src,) for of_type in sources for src in of_type])
     if made is None:
         return None
-    arguments: dict[int, Any] = {c.SRC: In(0), c.WEIGHTS: In(1), c.DST: Out(0)}
-    inputs = [made.spec(c.SRC, x, v.x), made.spec(c.WEIGHTS, w, v.weights)]
-    if b is not None:
-        arguments[c.BIAS] = In(2)
-        inputs.append(b.plain)
-    out = made.spec(c.DST, y, v.y)
     if post and post[-1].kind == "relu":
         ctx.publish(0, NOT_NEGATIVE, True)
-    steps: list[Any] = [Step(made, arguments)]
-    if add is None:
-        return prepared(inputs, [out], steps)
-    inputs.append(out)
-    steps.insert(0, _copy_into_output(len(inputs) - 1))
-    return prepared(inputs, [out], steps, inplace=[(len(inputs) - 1, 0)])
+    ends = _Ends(made.spec(c.SRC, x, v.x), b, made.spec(c.DST, TensorSpec(v.y_shape, x.dtype), v.y), add is not None)
+    direct = ends.direct(made, made.spec(c.WEIGHTS, w, v.weights))
+    if not worth_measuring(op, v, x, w):
+        return direct
+    code = element_code(made.argument(c.SRC))
+
+    def other() -> Prepared | None:
+        found = forward_through(v, ends.x, ends.y, code, bias, inference, post, threads=ctx.threads)
+        return None if found is None else ends.through(found, found.conv.spec(c.WEIGHTS, w, v.weights))
+
+    return _faster(f"forward {described(v, code)}", ctx, direct, other)
+
+
+def _faster(key: str, ctx: PlanContext, direct: Prepared, other: Callable[[], Prepared | None]) -> Prepared:
+    """Return whichever kernel takes less time, with the reorder of the weights in each step of a training net."""
+    constant = ctx.is_constant(1)
+
+    def with_reorder() -> list[Prepared]:
+        made = other()
+        if made is None:
+            return []
+        lies, wanted = direct.inputs[1], made.inputs[1]
+        assert lies is not None and wanted is not None
+        return [made] if constant or lies == wanted else [made, reorder(ctx, lies, wanted)]
+
+    chosen = fastest(
+        f"{key}{', constant weights' if constant else ''}",
+        {"blocked": lambda: [direct], "channels last": with_reorder},
+        ctx.threads,
+    )
+    return direct if chosen == "blocked" else other() or direct
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """What a kernel takes and gives, whichever way it computes: X, the bias, Y, and Y before something is added."""
+
+    x: TensorSpec
+    b: TensorSpec | None
+    y: TensorSpec
+    add: bool
+
+    def direct(self, made: Primitive, weights: TensorSpec) -> Prepared:
+        arguments: dict[int, Any] = {c.SRC: In(0), c.WEIGHTS: In(1), c.DST: Out(0)}
+        if self.b is not None:
+            arguments[c.BIAS] = In(2)
+        return self._prepared(weights, [Step(made, arguments)])
+
+    def through(self, found: ThroughChannelsLast, weights: TensorSpec) -> Prepared:
+        steps = found.steps(In(0), Out(0), In(1), In(2) if self.b is not None else None)
+        return self._prepared(weights, steps, found.scratch)
+
+    def _prepared(self, weights: TensorSpec, steps: list[Step], scratch: int = 0) -> Prepared:
+        inputs = [self.x, weights, *([self.b.plain] if self.b is not None else [])]
+        if not self.add:
+            return prepared(inputs, [self.y], steps, scratch=scratch)
+        inputs.append(self.y)
+        last = len(inputs) - 1
+        return prepared(inputs, [self.y], [_copy_into_output(last), *steps], inplace=[(last, 0)], scratch=scratch)
 
 
 def _copy_into_output(index: int) -> Any:

@@ -2,32 +2,36 @@
 
 In bfloat16, images and their gradients are read and written in it, and the gradients of weights and biases are
 float32. oneDNN 3.2 has threads wait for one another inside its kernels for the weights of windows beyond 1x1 in
-bfloat16, which takes long where anything else runs on the cores. So these are measured, once a process, and where
-they are slow both images are brought to float32 first, which loses nothing; likewise where it has no kernel at all
-(groups of fewer channels than a block).
+bfloat16, which takes long where anything else runs on the cores. So these are measured (see choices), and where they
+are slow both images are brought to float32 first, which loses nothing; likewise where it has no kernel at all (groups
+of fewer channels than a block). The gradient of images is computed with channels last where that is faster.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.contexts import PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.channels_last import ThroughChannelsLast, backward_data_through
+from netbuilder.ops.engines.onednn.choices import fastest, turned_off
 from netbuilder.ops.engines.onednn.convolutions import (
     Views,
     backward_data,
     backward_weights,
+    described,
     forward,
     free,
     serves,
     wish,
+    worth_measuring,
 )
-from netbuilder.ops.engines.onednn.layout import Desc, View, desc_in, plain_in
-from netbuilder.ops.engines.onednn.measuring import seconds, turned_off
+from netbuilder.ops.engines.onednn.layout import Desc, View, desc_in, element_code, plain_in
 from netbuilder.ops.engines.onednn.precision import types_for_products
-from netbuilder.ops.engines.onednn.primitive import In, Out, Primitive, Scratch, Step, first_fast, prepared
-from netbuilder.ops.engines.onednn.reorders import reorder_primitive
+from netbuilder.ops.engines.onednn.primitive import Held, In, Out, Place, Primitive, Scratch, Step, first_fast, prepared
+from netbuilder.ops.engines.onednn.reorders import reorder, reorder_primitive
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["conv_gradient", "conv_transpose_gradient"]
@@ -47,12 +51,14 @@ def conv_transpose_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorS
 class _Found:
     """The primitives of a convolution's gradient.
 
-    ``widen``: reorders of X and dY to float32, on whose results ``dw`` then computes.
+    ``widen``: reorders of X and dY to float32, on whose results ``dw`` then computes. ``through``: what computes dX in
+    place of ``dx``, for the same dY and into the same order.
     """
 
     dw: Primitive
     dx: Primitive | None
     widen: tuple[Primitive, ...] = ()
+    through: ThroughChannelsLast | None = None
 
     @property
     def slow(self) -> bool:
@@ -62,6 +68,44 @@ class _Found:
     def by_gemm(self) -> bool:
         """Whether the images are unrolled for matrix products, as the library does where it has no kernel."""
         return any("gemm" in made.name for made in (self.dw, self.dx) if made is not None)
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of scratch memory that dX needs."""
+        return self.through.scratch if self.through is not None else 0
+
+    def weights(self, spec: TensorSpec, view: View) -> TensorSpec:
+        """Return the spec in which the weights are wanted, for dX."""
+        made = self.through.conv if self.through is not None else self.dx
+        assert made is not None
+        return made.spec(c.WEIGHTS, spec, view)
+
+    def dx_steps(self, dy: Place, weights: Place, dx: Place) -> list[Step]:
+        """Return what computes dX, from places of dY and the weights."""
+        if self.through is not None:
+            return self.through.steps(dy, dx, weights)
+        return [] if self.dx is None else [Step(self.dx, {c.DIFF_DST: dy, c.WEIGHTS: weights, c.DIFF_SRC: dx})]
+
+    def dw_kernel(self, v: Views, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared:
+        """Return a kernel that computes the gradient of the weights alone (to see how long that takes)."""
+        bias = self.dw.nbytes(c.DIFF_BIAS)
+        steps, room = self.dw_steps({c.DIFF_BIAS: Held(bias)} if bias else {})
+        inputs = [self.x(x, v.x), None, self.dy(dy, v.y)]
+        return prepared(inputs, [self.dw.spec(c.DIFF_WEIGHTS, w.plain, v.weights)], steps, scratch=room)
+
+    def dw_steps(self, more: dict[int, Place]) -> tuple[list[Step], int]:
+        """Return what computes the gradients of the weights and, if ``more`` says where, the bias; and scratch bytes.
+
+        X is input 0, dY input 2, the gradient of the weights output 0.
+        """
+        places: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_WEIGHTS: Out(0), **more}
+        steps, room = [], 0
+        for made, number in zip(self.widen, (c.SRC, c.DIFF_DST)):
+            copy = Scratch(room, made.nbytes(c.DST))
+            room += -(-copy.nbytes // 64) * 64
+            steps.append(Step(made, {c.SRC: places[number], c.DST: copy}))
+            places[number] = copy
+        return [*steps, Step(self.dw, places)], room
 
     def x(self, spec: TensorSpec, view: View) -> TensorSpec:
         """Return the spec in which X is wanted."""
@@ -81,11 +125,40 @@ def _prepare_gradient(
     slow = None
     for code in types_for_products(ctx):
         search = _Search(op, ctx, v, code)
-        found = search.find(x, dy) if code == c.F32 else search.find_best(x, dy)
+        found = search.find(x, dy) if code == c.F32 else search.find_best(x, w, dy)
         if found is not None and not found.slow:
-            return _bound(op, v, found, x, w, dy)
+            return _bound(op, v, _with_faster_dx(op, ctx, v, found, x, w, dy), x, w, dy)
         slow = slow or found
     return _bound(op, v, slow, x, w, dy) if slow is not None else None
+
+
+def _with_faster_dx(
+    op: Any, ctx: PlanContext, v: Views, found: _Found, x: TensorSpec, w: TensorSpec, dy: TensorSpec
+) -> _Found:
+    """Return primitives that compute dX in the faster way, the reorder of the weights in each step included."""
+    if found.dx is None or not worth_measuring(op, v, x, w):
+        return found
+    code = element_code(found.dx.argument(c.DIFF_DST))
+    ends = found.dy(dy, v.y), found.dx.spec(c.DIFF_SRC, x.plain, v.x)
+    lies = found.dw.spec(c.DIFF_WEIGHTS, w.plain, v.weights)
+
+    def other() -> _Found | None:
+        through = backward_data_through(v, ends[1], ends[0], code, threads=ctx.threads)
+        return None if through is None else dataclasses.replace(found, through=through)
+
+    def kernels(found: _Found | None) -> list[Prepared]:
+        if found is None:
+            return []
+        wanted = found.weights(w, v.weights)
+        steps = found.dx_steps(In(0), In(1), Out(0))
+        kernel = prepared([ends[0], wanted], [ends[1]], steps, scratch=found.scratch)
+        return [kernel] if lies == wanted else [kernel, reorder(ctx, lies, wanted)]
+
+    key = f"gradient of the images of {described(v, code)}"
+    chosen = fastest(
+        key, {"blocked": lambda: kernels(found), "channels last": lambda: kernels(other())}, ctx.threads
+    )  # fmt: skip
+    return found if chosen == "blocked" else other() or found
 
 
 class _Search:
@@ -112,7 +185,7 @@ class _Search:
         dx = first_fast(self._make_dx, [(wish_x, chosen_y), (self.x, chosen_y)])
         return _Found(dw, dx) if dx is not None else None
 
-    def find_best(self, x: TensorSpec, dy: TensorSpec) -> _Found | None:
+    def find_best(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> _Found | None:
         """Return the primitives for X and dY in bfloat16; the gradient of the weights in float32 if that is faster."""
         found = self.find(x, dy)
         may_wait = self.threads > 1 and not self.v.is_pointwise and not turned_off()
@@ -124,7 +197,7 @@ class _Search:
             return found or other
         if poor:
             return other if (other.slow, other.by_gemm) < (found.slow, found.by_gemm) else found
-        return other if self._seconds(other) < self._seconds(found) else found
+        return self._faster(found, other, x, w, dy)
 
     def _find_widened(self, direct: _Found | None, x: TensorSpec, dy: TensorSpec) -> _Found | None:
         """Return primitives that bring X and dY to float32 for the weights; dX is computed as ``direct`` does."""
@@ -154,30 +227,27 @@ class _Search:
         v = self.v
         return backward_data(v.kind, src, self.weights, dst, v.window, self.hint, threads=self.threads)
 
-    def _seconds(self, found: _Found) -> float:
-        """Return what the gradient of the weights takes here."""
-        arguments = (c.SRC, c.DIFF_DST, c.DIFF_WEIGHTS) + ((c.DIFF_BIAS,) if self.bias is not None else ())
-        time = seconds(found.dw, arguments, self.threads)
-        return time + sum(seconds(reorder, (c.SRC, c.DST), self.threads) for reorder in found.widen)
+    def _faster(self, direct: _Found, other: _Found, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> _Found:
+        """Return whichever computes the gradient of the weights faster."""
+        ways = {"bfloat16": direct, "float32": other}
+        key = f"gradient of the weights of {described(self.v, self.code)}"
+        makers = {
+            name: lambda found=found: [found.dw_kernel(self.v, x, w, dy)]  # type: ignore[misc]
+            for name, found in ways.items()
+        }
+        return ways[fastest(key, makers, self.threads)]
 
 
 def _bound(op: Any, v: Views, found: _Found, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared:
-    dw, dx = found.dw, found.dx
     inputs: list[TensorSpec | None] = [found.x(x, v.x), None, found.dy(dy, v.y)]
-    places: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_WEIGHTS: Out(0)}
-    steps, room = [], 0
-    for reorder, number in zip(found.widen, (c.SRC, c.DIFF_DST)):
-        copy = Scratch(room, reorder.nbytes(c.DST))
-        room += -(-copy.nbytes // 64) * 64
-        steps.append(Step(reorder, {c.SRC: places[number], c.DST: copy}))
-        places[number] = copy
-    outputs = [dw.spec(c.DIFF_WEIGHTS, w.plain, v.weights)]
+    outputs = [found.dw.spec(c.DIFF_WEIGHTS, w.plain, v.weights)]
+    more: dict[int, Place] = {}
     if op.computes_db:
-        places[c.DIFF_BIAS] = Out(1)
+        more[c.DIFF_BIAS] = Out(1)
         outputs.append(TensorSpec(v.bias.dims, x.dtype))
-    steps.append(Step(dw, places))
-    if dx is not None:
-        inputs[1] = dx.spec(c.WEIGHTS, w, v.weights)
-        outputs.append(dx.spec(c.DIFF_SRC, x.plain, v.x))
-        steps.append(Step(dx, {c.DIFF_DST: In(2), c.WEIGHTS: In(1), c.DIFF_SRC: Out(len(outputs) - 1)}))
-    return prepared(inputs, outputs, steps, scratch=room)
+    steps, room = found.dw_steps(more)
+    if found.dx is not None:
+        inputs[1] = found.weights(w, v.weights)
+        outputs.append(found.dx.spec(c.DIFF_SRC, x.plain, v.x))
+        steps += found.dx_steps(In(2), In(1), Out(len(outputs) - 1))
+    return prepared(inputs, outputs, steps, scratch=max(room, found.scratch))

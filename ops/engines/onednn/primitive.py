@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
-from netbuilder.ops.engines.arrays import aligned_empty
+from netbuilder.ops.engines.arrays import aligned_empty, as_flat
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, threads
@@ -19,6 +21,8 @@ __all__ = [
     "Held",
     "In",
     "Out",
+    "Part",
+    "Place",
     "PostOp",
     "Primitive",
     "Scratch",
@@ -218,6 +222,15 @@ class Held:
 Place = In | Out | Scratch | Held
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some of the memory of another place, from ``offset`` on, in bytes."""
+
+    whole: Place
+    offset: int
+    nbytes: int
+
+
 SMALL = 8192
 """Elementwise work on up to so many elements is done by one thread before several have met."""
 
@@ -244,22 +257,13 @@ class Step:
     """
 
     primitive: Primitive
-    arguments: Mapping[int, Place]
+    arguments: Mapping[int, Place | Part]
     threads_after: int = 0
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any, start: int) -> Call:
         """Return a call that executes the primitive on these buffers; its own scratch memory starts at ``start``."""
         d = dnnl()
-        buffers = {}
-        for number, place in self.arguments.items():
-            if isinstance(place, In):
-                buffers[number] = inputs[place.index]
-            elif isinstance(place, Out):
-                buffers[number] = outputs[place.index]
-            elif isinstance(place, Scratch):
-                buffers[number] = scratch[place.offset : place.offset + place.nbytes]
-            else:
-                buffers[number] = place.buffer
+        buffers = {number: _memory(place, inputs, outputs, scratch) for number, place in self.arguments.items()}
         if self.primitive.scratch:
             buffers[c.SCRATCHPAD] = scratch[start:]
         arguments = d.ffi.new("exec_arg_t[]", len(buffers))
@@ -276,6 +280,19 @@ class Step:
         stream = d.ffi.gc(out[0], d.lib.dnnl_stream_destroy)
         keep = (self.primitive, stream, memories, list(buffers.values()))
         return _execution(self.primitive, stream, arguments, self.threads_after, keep)
+
+
+def _memory(place: Place | Part, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:
+    if isinstance(place, Part):
+        whole = as_flat(_memory(place.whole, inputs, outputs, scratch), np.uint8)
+        return whole[place.offset : place.offset + place.nbytes]
+    if isinstance(place, In):
+        return inputs[place.index]
+    if isinstance(place, Out):
+        return outputs[place.index]
+    if isinstance(place, Scratch):
+        return scratch[place.offset : place.offset + place.nbytes]
+    return place.buffer
 
 
 def _execution(primitive: Primitive, stream: Any, arguments: Any, threads_after: int, keep: Any) -> Call:
@@ -325,7 +342,7 @@ def prepared(
         ]
         return _in_order([call for call in calls if call is not None])
 
-    names = [step.primitive.name for step in steps if isinstance(step, Step)]
+    names = dict.fromkeys(step.primitive.name for step in steps if isinstance(step, Step))
     return Prepared(
         list(inputs), list(outputs), bind, start + own if start or own else 0, tuple(inplace), name=" + ".join(names)
     )

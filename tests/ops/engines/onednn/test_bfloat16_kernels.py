@@ -147,26 +147,14 @@ def test_conv_transpose(name):
 def test_gradient_of_weights_on_the_type_that_was_measured_faster(wide_is_faster, monkeypatch):
     from netbuilder.ops.engines.onednn import kernels_conv_gradient
 
-    def seconds(primitive, arguments, n):
-        return float(wide_is_faster and "backward_weights" in primitive.name and "bf16" in primitive.name)
+    def fastest(key, candidates, n):
+        return "float32" if wide_is_faster else "bfloat16"
 
-    monkeypatch.setattr(kernels_conv_gradient, "seconds", seconds)
+    monkeypatch.setattr(kernels_conv_gradient, "fastest", fastest)
     arrays = conv_arrays((4, 16, 12, 12), (32, 16, 3, 3), 32)
     op_def = make_op("Conv", list(arrays), ["y"], kernel=3, pad=1)
     bound = check(op_def, arrays, B16, images="x", narrow=("y", "x_grad"), threads=2)
-    assert bound.prepared.name.count("reorder") == (2 if wide_is_faster else 0)
-
-
-def test_measured_times_are_kept():
-    from netbuilder.ops.engines.onednn.layout import plain_in, row_major
-    from netbuilder.ops.engines.onednn.measuring import seconds
-    from netbuilder.ops.engines.onednn.reorders import reorder_primitive
-
-    view = row_major((64, 64))
-    made = reorder_primitive(plain_in(view, c.F32), plain_in(view, c.BF16), threads=1)
-    first = seconds(made, (c.SRC, c.DST), 1)
-    assert 0 < first < 1
-    assert seconds(made, (c.SRC, c.DST), 1) == first
+    assert ("reorder" in bound.prepared.name) == wide_is_faster
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -449,10 +437,10 @@ def test_fused_conv_in_inference(channels, relu):
 
 
 def test_nothing_is_measured_where_that_is_turned_off(monkeypatch):
-    from netbuilder.ops.engines.onednn import kernels_conv_gradient
+    from netbuilder.ops.engines.onednn import choices
 
     monkeypatch.setenv("NETBUILDER_MEASURE", "0")
-    monkeypatch.setattr(kernels_conv_gradient, "seconds", None)
+    monkeypatch.setattr(choices, "_measured", None)
     arrays = conv_arrays((4, 16, 12, 12), (32, 16, 3, 3), 32)
     op_def = make_op("Conv", list(arrays), ["y"], kernel=3, pad=1)
     check(op_def, arrays, B16, images="x", narrow=("y", "x_grad"), threads=2)
@@ -463,4 +451,4 @@ def test_the_library_has_no_kernel_for_the_weights_of_groups_narrower_than_a_blo
     op_def = make_op("Conv", list(arrays), ["y"], kernel=3, pad=1, group=4)
     bound = check(op_def, arrays, B16, images="x", narrow=("y", "x_grad"))
     assert "gemm" not in bound.prepared.name
-    assert bound.prepared.name.count("reorder") == 2
+    assert "reorder" in bound.prepared.name

@@ -5,9 +5,10 @@ import pytest
 
 from checks import interpret
 from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normalisation, random
+from kernel_checks import B8, B16, PLAIN, close, padding_is_zero, value_of
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.engines import onednn
-from netbuilder.ops.operator import TensorSpec, decode
+from netbuilder.ops.operator import decode
 from netbuilder.ops.registry import find
 from netbuilder.proto.arguments import make_op
 from prepared import Value, bind
@@ -15,36 +16,9 @@ from prepared import Value, bind
 if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
 
-from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.layout import channel_blocked, image_view
 from netbuilder.ops.engines.onednn.registration import kernel_table
 
 TABLE = kernel_table()
-PLAIN, B16, B8 = 0, 16, 8
-
-
-def value_of(array, block, last=False):
-    """An image in blocks of channels, anything else (and all if ``block`` is 0) plain."""
-    value = Value.of(array)
-    if not block or array.ndim < 3:
-        return value
-    layout = channel_blocked(image_view(array.shape, last), c.F32, block)
-    return value.to(TensorSpec(array.shape, array.dtype, layout))
-
-
-def close(got, want, what):
-    want = np.asarray(want, np.float64)
-    assert got.shape == want.shape, what
-    scale = max(float(np.abs(want).max(initial=0)), 1.0)
-    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6 * scale, err_msg=what)
-
-
-def padding_is_zero(value):
-    """Whether a value in a layout holds nothing but its elements: the whole buffer sums to what they sum to."""
-    if value.spec.layout is None:
-        return True
-    raw = np.abs(value.buffer.view(np.float32).astype(np.float64)).sum()
-    return np.isclose(raw, np.abs(value.plain().astype(np.float64)).sum(), rtol=1e-9)
 
 
 def run(op_def, values, inplace, threads):

@@ -18,23 +18,30 @@ from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = [
+    "OverAxes",
     "ReduceMean",
     "ReduceMeanGradient",
     "ReduceSum",
     "ReduceSumGradient",
+    "Reduction",
+    "ReductionGradient",
     "SumElements",
     "SumElementsGradient",
     "SumReduceLike",
     "SumSqrElements",
+    "check_float",
+    "count_of",
+    "wide_type",
 ]
 
 
-def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def wide_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type to add elements in: float32 for float16."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def _check_float(op: Operator, x: TensorSpec) -> None:
+def check_float(op: Operator, x: TensorSpec) -> None:
+    """Raise ShapeError unless X holds floating-point numbers."""
     require(x.dtype.kind == "f", op, f"needs floating-point numbers, got {x.dtype}")
 
 
@@ -60,7 +67,7 @@ class SumElements(Operator):
 
 @kernel(SumElements)
 def sum_elements(op: SumElements, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    total = x.sum(dtype=_wide(x.dtype))
+    total = x.sum(dtype=wide_type(x.dtype))
     if op.average and x.size:
         total = total / total.dtype.type(x.size)
     return (total.astype(x.dtype),)
@@ -119,7 +126,7 @@ class SumSqrElements(Operator):
     average: bool = False
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_float(self, x)
+        check_float(self, x)
         return (x.with_shape(()),)
 
     def flops(self, x: TensorSpec) -> int:
@@ -128,7 +135,7 @@ class SumSqrElements(Operator):
 
 @kernel(SumSqrElements)
 def sum_sqr_elements(op: SumSqrElements, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    flat = x.reshape(-1).astype(_wide(x.dtype), copy=False)
+    flat = x.reshape(-1).astype(wide_type(x.dtype), copy=False)
     total = ctx.xp.vdot(flat, flat)
     if op.average and x.size:
         total = total / total.dtype.type(x.size)
@@ -152,7 +159,7 @@ class SumReduceLike(Broadcasting):
         return placed_shape(self, a, b, start_axis(self.type, self.axis, self.axis_str, self.order, a, b))
 
     def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_float(self, a)
+        check_float(self, a)
         self.joined(a, b)
         return (b.plain,)
 
@@ -166,7 +173,9 @@ def sum_reduce_like(op: SumReduceLike, ctx: RunContext, a: Any, b: Any) -> tuple
 
 
 @dataclass(frozen=True)
-class _OverAxes(Operator):
+class OverAxes(Operator):
+    """Arguments of operators that reduce some axes of X."""
+
     axes: tuple[int, ...] = ()
     keepdims: bool = True
 
@@ -184,7 +193,9 @@ class _OverAxes(Operator):
 
 
 @dataclass(frozen=True)
-class _Reduction(_OverAxes):
+class Reduction(OverAxes):
+    """Base of reductions of X over axes; ``<type>Gradient`` reads dY, X and Y."""
+
     inputs = ("X",)
     outputs = ("Y",)
 
@@ -204,7 +215,9 @@ class _Reduction(_OverAxes):
 
 
 @dataclass(frozen=True)
-class _ReductionGradient(_OverAxes):
+class ReductionGradient(OverAxes):
+    """Base of the gradients of reductions."""
+
     inputs = ("dY", "X", "Y")
     outputs = ("dX",)
 
@@ -216,19 +229,19 @@ class _ReductionGradient(_OverAxes):
 
 @register
 @dataclass(frozen=True)
-class ReduceSum(_Reduction):
+class ReduceSum(Reduction):
     """Y = the sum of X over ``axes``, by default all; they stay as 1 unless ``keepdims`` is 0."""
 
 
 @kernel(ReduceSum)
 def reduce_sum(op: ReduceSum, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    total = ctx.xp.sum(x, axis=op.over(x.shape), dtype=_wide(x.dtype), keepdims=op.keepdims)
+    total = ctx.xp.sum(x, axis=op.over(x.shape), dtype=wide_type(x.dtype), keepdims=op.keepdims)
     return (total.astype(x.dtype),)
 
 
 @register
 @dataclass(frozen=True)
-class ReduceSumGradient(_ReductionGradient):
+class ReduceSumGradient(ReductionGradient):
     """dX = dY, repeated over the reduced axes."""
 
 
@@ -239,32 +252,32 @@ def reduce_sum_gradient(op: ReduceSumGradient, ctx: RunContext, dy: Any, x: Any,
 
 @register
 @dataclass(frozen=True)
-class ReduceMean(_Reduction):
+class ReduceMean(Reduction):
     """Y = the mean of X over ``axes``, by default all; they stay as 1 unless ``keepdims`` is 0."""
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_float(self, x)
+        check_float(self, x)
         return super().infer(x)
 
 
-def _count(op: _OverAxes, shape: tuple[int, ...]) -> int:
+def count_of(op: OverAxes, shape: tuple[int, ...]) -> int:
     """Return how many elements one mean is of, at least 1."""
     return max(math.prod(shape[i] for i in op.over(shape)), 1)
 
 
 @kernel(ReduceMean)
 def reduce_mean(op: ReduceMean, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    total = ctx.xp.sum(x, axis=op.over(x.shape), dtype=_wide(x.dtype), keepdims=op.keepdims)
-    return ((total / total.dtype.type(_count(op, x.shape))).astype(x.dtype),)
+    total = ctx.xp.sum(x, axis=op.over(x.shape), dtype=wide_type(x.dtype), keepdims=op.keepdims)
+    return ((total / total.dtype.type(count_of(op, x.shape))).astype(x.dtype),)
 
 
 @register
 @dataclass(frozen=True)
-class ReduceMeanGradient(_ReductionGradient):
+class ReduceMeanGradient(ReductionGradient):
     """dX = dY / number of elements of a mean, repeated over the reduced axes."""
 
 
 @kernel(ReduceMeanGradient)
 def reduce_mean_gradient(op: ReduceMeanGradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
-    share = dy.reshape(op.kept(x.shape)) / dy.dtype.type(_count(op, x.shape))
+    share = dy.reshape(op.kept(x.shape)) / dy.dtype.type(count_of(op, x.shape))
     return (ctx.xp.broadcast_to(share, x.shape).copy(),)

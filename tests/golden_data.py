@@ -193,7 +193,8 @@ def index() -> dict[str, Any]:
 
 def operators() -> list[str]:
     """Names of the operators that have cases."""
-    return list(index()["ops"])
+    listed = list(index()["ops"])
+    return listed + sorted({path.stem for path in (GOLDEN / "more").glob("*.npz")} - set(listed))
 
 
 def cases(op: str | None = None) -> list[Case]:
@@ -204,18 +205,24 @@ def cases(op: str | None = None) -> list[Case]:
     """
     if op is None:
         return [case for name in operators() for case in _cases_of(name)]
-    if op not in index()["ops"]:
+    if op not in operators():
         raise KeyError(f"no golden cases for operator {op!r}")
     return list(_cases_of(op))
 
 
 @functools.cache
 def _cases_of(op: str) -> tuple[Case, ...]:
-    groups: dict[int, Arrays] = {}
-    for key, array in load_arrays(GOLDEN / "ops" / f"{op}.npz").items():
-        number, rest = key[1:].split("/", 1)
-        groups.setdefault(int(number), {})[rest] = array
-    return tuple(_case(op, i, groups[i]) for i in sorted(groups))
+    """The cases in ``ops/``, then those in ``more/``, which were stored later and are not in the index."""
+    found: list[Case] = []
+    for path in (GOLDEN / "ops" / f"{op}.npz", GOLDEN / "more" / f"{op}.npz"):
+        if not path.exists():
+            continue
+        groups: dict[int, Arrays] = {}
+        for key, array in load_arrays(path).items():
+            number, rest = key[1:].split("/", 1)
+            groups.setdefault(int(number), {})[rest] = array
+        found += [_case(op, len(found) + i, groups[i]) for i in sorted(groups)]
+    return tuple(found)
 
 
 def _case(op: str, number: int, parts: Arrays) -> Case:

@@ -28,17 +28,14 @@ _COMES_WITH = {
     "image and shape operators that no golden net uses": (
         "Expand PadImage ResizeNearest UpsampleBilinear ChannelShuffle SpaceToBatch BatchToSpace"
     ),
-    "reductions along axes": (
-        "TopK"
-    ),
+    "reductions along axes": ("TopK"),
     "sparse and recurrent nets": (
         "SparseLengthsSum SparseLengthsMean SparseLengthsWeightedSum LengthsSum LengthsMean LengthsMax "
         "LengthsWeightedSum LengthsTile SortedSegmentSum SortedSegmentMean LengthsToSegmentIds SegmentIdsToLengths "
         "LSTMUnit GRUUnit"
     ),
     "the optimizers that come with sparse nets": (
-        "RowWiseSparseAdagrad SparseAdam RowWiseSparseAdam Adadelta SparseAdadelta Ftrl SparseFtrl YellowFin "
-        "EnsureClipped WeightScale Lars"
+        "RowWiseSparseAdagrad SparseAdam RowWiseSparseAdam SparseAdadelta SparseFtrl EnsureClipped"
     ),
 }
 LATER = {name: reason for reason, names in _COMES_WITH.items() for name in names.split()}

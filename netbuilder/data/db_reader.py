@@ -79,6 +79,15 @@ class DBReader:
                 raise NetError(f"{self!r}: the database holds no record to read")
             return record
 
+    def rest(self) -> Records:
+        """Yield the records that are left before the end, once."""
+        while True:
+            with self._lock:
+                record = self._pull()
+            if record is None:
+                return
+            yield record
+
     def rewind(self) -> None:
         """Go back to the first record."""
         with self._lock:

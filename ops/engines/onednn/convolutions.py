@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.contexts import PlanContext
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.choices import turned_off
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
@@ -21,6 +22,7 @@ __all__ = [
     "described",
     "forward",
     "free",
+    "may_measure",
     "serves",
     "wish",
     "worth_measuring",
@@ -116,9 +118,14 @@ def wish(spec: TensorSpec, view: View, code: int) -> Desc:
     return free(view, code) if isinstance(desc.order, tuple) or desc.code != code else desc
 
 
-def worth_measuring(op: Any, v: Views, x: TensorSpec, w: TensorSpec) -> bool:
+def worth_measuring(op: Any, ctx: PlanContext, v: Views, x: TensorSpec, w: TensorSpec) -> bool:
     """Whether the library has kernels of several families that may differ much, and the convolution is no tiny one."""
-    return not v.is_pointwise and 2 * op.products(x, w) >= _WORTH and not turned_off()
+    return not v.is_pointwise and 2 * op.products(x, w) >= _WORTH and may_measure(ctx)
+
+
+def may_measure(ctx: PlanContext) -> bool:
+    """Whether a choice between kernels may be left to their measured times."""
+    return ctx.does("measured_choices") and not turned_off()
 
 
 def described(v: Views, code: int) -> str:

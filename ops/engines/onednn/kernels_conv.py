@@ -95,7 +95,7 @@ def _prepare_forward(
         ctx.publish(0, NOT_NEGATIVE, True)
     ends = _Ends(made.spec(c.SRC, x, v.x), b, made.spec(c.DST, TensorSpec(v.y_shape, x.dtype), v.y), add is not None)
     direct = ends.direct(made, made.spec(c.WEIGHTS, w, v.weights))
-    if not worth_measuring(op, v, x, w):
+    if not worth_measuring(op, ctx, v, x, w):
         return direct
     code = element_code(made.argument(c.SRC))
 

@@ -16,7 +16,7 @@ from typing import Any
 from netbuilder.ops.contexts import PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.channels_last import ThroughChannelsLast, backward_data_through
-from netbuilder.ops.engines.onednn.choices import fastest, turned_off
+from netbuilder.ops.engines.onednn.choices import fastest
 from netbuilder.ops.engines.onednn.convolutions import (
     Views,
     backward_data,
@@ -24,6 +24,7 @@ from netbuilder.ops.engines.onednn.convolutions import (
     described,
     forward,
     free,
+    may_measure,
     serves,
     wish,
     worth_measuring,
@@ -136,7 +137,7 @@ def _with_faster_dx(
     op: Any, ctx: PlanContext, v: Views, found: _Found, x: TensorSpec, w: TensorSpec, dy: TensorSpec
 ) -> _Found:
     """Return primitives that compute dX in the faster way, the reorder of the weights in each step included."""
-    if found.dx is None or not worth_measuring(op, v, x, w):
+    if found.dx is None or not worth_measuring(op, ctx, v, x, w):
         return found
     code = element_code(found.dx.argument(c.DIFF_DST))
     ends = found.dy(dy, v.y), found.dx.spec(c.DIFF_SRC, x.plain, v.x)
@@ -188,7 +189,7 @@ class _Search:
     def find_best(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> _Found | None:
         """Return the primitives for X and dY in bfloat16; the gradient of the weights in float32 if that is faster."""
         found = self.find(x, dy)
-        may_wait = self.threads > 1 and not self.v.is_pointwise and not turned_off()
+        may_wait = self.threads > 1 and not self.v.is_pointwise and may_measure(self.ctx)
         poor = found is None or found.slow or found.by_gemm
         if not poor and not may_wait:
             return found

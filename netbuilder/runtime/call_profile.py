@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -152,7 +153,7 @@ def describe_step(step: Step, categories: Categories, *, count: float, seconds: 
         kernel=step.prepared.name,
         device=device_text(parts[0].device),
         lane=step.lane,
-        flops=0 if step.moves else sum(_flops(node) for node in _single(step.node)),
+        flops=_flops_of_step(step),
         nbytes=_nbytes(step),
         reason=_reason(step),
         line=parts[-1].op_def.debug_info,
@@ -230,6 +231,19 @@ def _layout_text(spec: TensorSpec) -> str:
 def _single(node: Node) -> list[Node]:
     """Return the nodes of single operators that a node was joined from."""
     return [node] if not node.originals else [single for part in node.originals for single in _single(part)]
+
+
+def _flops_of_step(step: Step) -> int:
+    """Return the operations of a step, those for outputs that it leaves out not counted."""
+    if step.moves:
+        return 0
+    written, op = len(step.outputs), step.node.first.op
+    while written and step.outputs[written - 1] is None:
+        written -= 1
+    if len(step.node.parts) > 1 or written in (0, len(step.outputs)):
+        return sum(_flops(node) for node in _single(step.node))
+    without = copy.copy(op).with_arity(op.n_in, written)
+    return _flops_of(without, [value.spec.plain for value in step.node.inputs if value.spec is not None])
 
 
 def _flops(node: Node) -> int:

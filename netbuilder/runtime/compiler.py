@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from netbuilder.graph.blob import strip_prefix
-from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.contexts import Later, Prepared
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.layouts import HOST, Location, prepare_reorder
 from netbuilder.ops.operator import STRING, TensorSpec
 from netbuilder.ops.registry import plain_kernel, prepared_kernels
 from netbuilder.proto import BlobError, NetError
 from netbuilder.runtime.blob import Blob, Generation
+from netbuilder.runtime.demand import late_value, note_demand
 from netbuilder.runtime.fusion import fuse
 from netbuilder.runtime.node_context import NodeContext
 from netbuilder.runtime.plain import plain_prepared, transfer
@@ -119,6 +120,8 @@ def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | No
     hidden = frozenset(name for name in last if name not in externals and net.hides(name, start, end))
     if setting.allows("ONEDNN") and onednn.available():
         nodes = fuse(nodes, last, hidden, setting.does)
+    if setting.does("unread_outputs"):
+        note_demand(nodes, last, hidden, [*net.program[:start], *net.program[end:]])
     steps = _kernels(net, nodes, setting, values)
     return Compilation(end, steps.made, steps.once, values, last, externals, hidden)
 
@@ -282,6 +285,8 @@ class _Steps:
             spec = prepared.outputs[j] if j < len(prepared.outputs) else None
             if spec is None:
                 step.outputs[j] = None
+                if j in prepared.later:
+                    _leave(value, prepared.later[j], node, ctx)
                 continue
             value.spec = _knowing(spec, value.spec)
             value.producer = step
@@ -335,6 +340,13 @@ class _Steps:
             self._values.append(copy)
             (self.made if copy.constant is None else self.once).append(step)
         return copy
+
+
+def _leave(value: Value, later: Later, node: Node, ctx: NodeContext) -> None:
+    """Leave a value to be computed when it is fetched."""
+    value.lazy = late_value(later, node.inputs, ctx.threads)
+    value.lazy_reads = tuple(node.inputs[i] for i in later.reads)
+    value.guarded = True
 
 
 def _knowing(spec: TensorSpec, inferred: TensorSpec | None) -> TensorSpec:

@@ -55,6 +55,10 @@ class Plan:
             spec = value.spec if blob.spec is not None else None
             self._inputs.append((blob, spec, blob.location, blob.buffer))  # type: ignore[arg-type]
         self._outputs = [(o.blob, (o.value.lazy_from or o.value), o.value.lazy) for o in outputs]
+        self._guards = [
+            (make_blob(read.name), o.blob) for o in outputs if o.value.guarded for read in o.value.lazy_reads
+        ]
+        self._own = {id(blob) for _, blob in self._guards}
         self._hidden = [make_blob(name) for name in compilation.hidden]
         self._shown: list[Blob] = []  # blobs that this plan writes and others hold copies of
         calls = _bind(net, [*compilation.once, *self.steps], setting)
@@ -110,9 +114,14 @@ class Plan:
             return False
         for blob, value, lazy in self._outputs:
             assert value.spec is not None
+            if blob.read_by:
+                blob.settle(but=self._own)
             blob.bind(value.spec, value.buffer, value.location, lazy)
         for blob in self._hidden:
             blob.hide(self._net.name)
+        for blob, reader in self._guards:
+            if reader not in blob.read_by:
+                blob.read_by.append(reader)
         self._shown = [blob for blob, _, _ in self._outputs if blob.watched]
         self._renew()
         # A plan that gives an input another shape has to be looked up again before it can run again.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.contexts import Demand, Prepared
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.runtime.blob import Blob
@@ -31,6 +31,9 @@ class Value:
         lazy: computes the plain value from the buffers of others: its operator was fused away.
         lazy_from: the value of the same name that takes its place in memory.
         lazy_reads: the values that ``lazy`` reads.
+        guarded: whether ``lazy`` runs before somebody overwrites what it reads.
+        demand: when the value is needed.
+        stays: whether it lies in a blob until a feed or another run overwrites it.
         passing: it is what a kernel writes, which the next step puts in plain order: no version of the name.
         constant: the blob of a parameter that does not change from run to run, whose value, or a copy, it is.
     """
@@ -49,6 +52,9 @@ class Value:
     lazy: Callable[[], Any] | None = None
     lazy_from: Value | None = None
     lazy_reads: tuple[Value, ...] = ()
+    guarded: bool = False
+    demand: Demand = "run"
+    stays: bool = False
     passing: bool = False
     constant: Blob | None = None
 

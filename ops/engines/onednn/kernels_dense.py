@@ -14,6 +14,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.later import without_unread_dx
 from netbuilder.ops.engines.onednn.layout import Desc, View, plain_in, rounded, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
 from netbuilder.ops.engines.onednn.precision import types_for_products
@@ -35,6 +36,9 @@ __all__ = ["batch_matmul", "fc", "fc_gradient", "fused_fc_relu", "matmul"]
 
 # Products of fewer multiplications than this are done by one thread, before several would have met.
 SMALL = 500_000
+
+# A copy of the weights, which a dX that is computed later needs, takes about as long as dX for so many rows.
+_FEW_ROWS = 32
 
 
 @cached
@@ -138,9 +142,28 @@ def _fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec, 
 
 
 def fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    """Prepare FCGradient or FCTransposedGradient: X, W, dY -> dW, db, [dX]."""
+    """Prepare FCGradient or FCTransposedGradient: X, W, dY -> dW, db, [dX], dX only where it is read."""
     if not _serves(x, w, dy):
         return None
+    rows, _, _ = op.sizes(x, w)
+    if op.n_out < 3 or (rows < _FEW_ROWS and ctx.demand(2) == "fetch"):
+        return _fc_gradient(op, ctx, x, w, dy)
+    return without_unread_dx(
+        op, ctx, w, lambda each: _fc_gradient(each, ctx, x, w, dy), lambda: _fc_dx(op, ctx, x, w, dy)
+    )
+
+
+def _fc_dx(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    """Prepare dX alone, in float32; X is not read."""
+    rows, columns, inner = op.sizes(x, w)
+    dx = _make(ctx, c.F32, rows, columns, inner, trans_b=op._transposed)
+    if dx is None:
+        return None
+    step = Step(dx, {c.SRC: In(2), c.WEIGHTS: In(1), c.DST: Out(0)})
+    return prepared([None, w.plain, dy.plain], [x.plain], [step])
+
+
+def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
     rows, columns, inner = op.sizes(x, w)
     first, second = (inner, columns) if op._transposed else (columns, inner)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.contexts import Call, Later, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.engines.onednn.layout import Desc, View, desc_in, image_view, orders_of
@@ -25,6 +25,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     prepared,
 )
 from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.registry import CPU, plain_kernel
 
 __all__ = ["fused_bn_relu", "fused_bn_relu_gradient", "lrn", "lrn_gradient", "spatial_bn", "spatial_bn_gradient"]
 
@@ -263,8 +264,11 @@ def _lrn_arguments(op: Any) -> tuple[int, float, float, float]:
 
 
 def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    """Prepare LRN: X -> Y; not where the scale (output 1) is asked for, which oneDNN does not give."""
-    if x.dtype != np.float32 or x.ndim != 4 or x.size == 0 or op.n_out > 1:
+    """Prepare LRN: X -> Y, [scale]; not where the scale is read in each run, which oneDNN does not give."""
+    if x.dtype != np.float32 or x.ndim != 4 or x.size == 0:
+        return None
+    demand = ctx.demand(1, (0,)) if op.n_out > 1 else "never"
+    if demand == "run":
         return None
     if op.size % 2 == 0:
         return None  # oneDNN puts the longer half of such a window before the channel, Caffe2 behind it
@@ -286,7 +290,22 @@ def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if ctx.published(0, NOT_NEGATIVE):
         ctx.publish(0, NOT_NEGATIVE, True)
     spec = made.spec(c.SRC, x, view)
-    return prepared([spec], [made.spec(c.DST, x.plain, view)], [Step(made, places)])
+    y_spec = made.spec(c.DST, x.plain, view)
+    result = prepared([spec], [y_spec, None][: op.n_out], [Step(made, places)])
+    if demand == "fetch":
+        result.later = {1: Later(lambda: _lrn_scale(op, ctx.run, x.plain), (0,))}
+    return result
+
+
+def _lrn_scale(op: Any, run: Any, x: TensorSpec) -> Prepared:
+    """Prepare the scale of LRN alone, by the kernel over arrays."""
+    plain = plain_kernel("LRN", CPU)
+    assert plain is not None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        return lambda: np.copyto(outputs[0], plain(op, run, inputs[0])[1])
+
+    return Prepared([x], [x], bind, name="plain")
 
 
 def lrn_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:

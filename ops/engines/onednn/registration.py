@@ -40,7 +40,6 @@ def register_kernels() -> bool:
 def kernel_table() -> dict[str, Any]:
     """Return the maker of each operator's prepared kernel, by operator type."""
     from netbuilder.ops.engines.onednn import kernels_conv as conv
-    from netbuilder.ops.engines.onednn import kernels_conv_gradient as conv_gradient
     from netbuilder.ops.engines.onednn import kernels_dense as dense
     from netbuilder.ops.engines.onednn import kernels_eltwise as eltwise
     from netbuilder.ops.engines.onednn import kernels_flat as flat
@@ -48,6 +47,7 @@ def kernel_table() -> dict[str, Any]:
     from netbuilder.ops.engines.onednn import kernels_norm as norm
     from netbuilder.ops.engines.onednn import kernels_pool as pool
     from netbuilder.ops.engines.onednn import kernels_softmax as softmax
+    from netbuilder.ops.engines.onednn import later
 
     return {
         "Add": eltwise.add,
@@ -57,9 +57,9 @@ def kernel_table() -> dict[str, Any]:
         "BatchMatMul": dense.batch_matmul,
         "Concat": join.concat,
         "Conv": conv.conv,
-        "ConvGradient": conv_gradient.conv_gradient,
+        "ConvGradient": later.conv_gradient,
         "ConvTranspose": conv.conv_transpose,
-        "ConvTransposeGradient": conv_gradient.conv_transpose_gradient,
+        "ConvTransposeGradient": later.conv_transpose_gradient,
         "Copy": join.copy,
         "CopyFromCPUInput": join.copy,
         "CopyOnDeviceLike": join.copy,

@@ -209,7 +209,8 @@ class RuntimeNet:
                 raise located(f"net {self.name!r}, one of its operators on GPU {number}", error) from error
 
     def forget_plans(self) -> None:
-        """Compile again at the next run: a blob has been removed."""
+        """Compile again at the next run: a blob has been removed, or the workspace has another seed."""
+        self._contexts.clear()
         self._plans.clear()
         self._current.clear()
         self._dynamic.clear()

@@ -25,10 +25,7 @@ _COMES_WITH = {
         "SigmoidCrossEntropyWithLogits WeightedSigmoidCrossEntropyWithLogits L1Distance DotProduct CosineSimilarity"
     ),
     "conditions": "HasElements IsEmpty",
-    "image and shape operators that no golden net uses": (
-        "Expand PadImage ResizeNearest UpsampleBilinear ChannelShuffle SpaceToBatch BatchToSpace"
-    ),
-    "reductions along axes": ("TopK"),
+    "reductions along axes": "TopK",
     "sparse and recurrent nets": (
         "SparseLengthsSum SparseLengthsMean SparseLengthsWeightedSum LengthsSum LengthsMean LengthsMax "
         "LengthsWeightedSum LengthsTile SortedSegmentSum SortedSegmentMean LengthsToSegmentIds SegmentIdsToLengths "

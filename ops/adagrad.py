@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.engines import flat
+from netbuilder.ops.engines.piecewise import Piecewise, piecewise
 from netbuilder.ops.half import widen
 from netbuilder.ops.operator import Operator, TensorSpec
 from netbuilder.ops.registry import CPU, kernel, prepare, register
@@ -70,51 +72,40 @@ def adagrad(op: Adagrad, ctx: RunContext, param: Any, moment: Any, grad: Any, lr
     return tuple(x.astype(param.dtype) for x in results[: op.n_out])
 
 
-@prepare(Adagrad, device=CPU)
-def prepare_adagrad(
-    op: Adagrad, ctx: PlanContext, param: TensorSpec, moment: TensorSpec, grad: TensorSpec, lr: TensorSpec
-) -> Prepared | None:
+@piecewise(Adagrad)
+def _adagrad_pieces(
+    op: Adagrad, param: TensorSpec, moment: TensorSpec, grad: TensorSpec, lr: TensorSpec
+) -> Piecewise | None:
     # The effective rate of padding is not zero, so where it is asked for only plain order serves.
     spec = flat.common_spec([param, moment, grad], zero_to_zero=op.epsilon > 0 and op.n_out == 2)
     if spec is None or lr.dtype != spec.dtype:
         return None
     decay, epsilon, shrink = (flat.scalar(v, spec.dtype) for v in (op.decay, op.epsilon, op.weight_decay))
-    temporaries = 2 if op.weight_decay else 1
 
-    def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
-        rate = inputs[3].reshape(())
-        steps: list[flat.Step] = []
-        made = len(outputs)
-        for part in flat.pieces(spec, [*inputs[:3], *outputs], scratch, temporaries):
-            p, h, g = part[:3]
-            p_new, h_new, *extra = part[3 : 3 + made]
-            t = part[-1]
-            effective = extra[0] if extra else t
-            update = extra[1] if len(extra) > 1 else t
-            if op.weight_decay:
-                decayed = part[-2]
-                steps += [(np.multiply, (p, shrink, decayed)), (np.add, (decayed, g, decayed))]
-                g = decayed
-            steps += [(np.multiply, (g, g, t))]
-            steps += [(np.multiply, (h, decay, h_new))] if op.decay != 1 else []
-            steps += [
-                (np.add, (h_new if op.decay != 1 else h, t, h_new)),
-                (np.sqrt, (h_new, t)),
-                (np.add, (t, epsilon, t)),
-                (np.divide, (rate, t, effective)),
-                (np.multiply, (effective, g, update)),
-                (np.add, (p, update, p_new)),
-            ]
-        return flat.replay(steps)
+    def steps(
+        ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], wanted: Sequence[bool]
+    ) -> Iterator[flat.Step]:
+        p, h, g, rate = ins
+        p_new, h_new, *extra = outs
+        t = spare[0]
+        effective = extra[0] if extra else t
+        update = extra[1] if len(extra) > 1 else t
+        if op.weight_decay:
+            decayed = spare[1]
+            yield np.multiply, (p, shrink, decayed)
+            yield np.add, (decayed, g, decayed)
+            g = decayed
+        yield np.multiply, (g, g, t)
+        if op.decay != 1:
+            yield np.multiply, (h, decay, h_new)
+        yield np.add, (h_new if op.decay != 1 else h, t, h_new)
+        yield np.sqrt, (h_new, t)
+        yield np.add, (t, epsilon, t)
+        yield np.divide, (rate, t, effective)
+        yield np.multiply, (effective, g, update)
+        yield np.add, (p, update, p_new)
 
-    return Prepared(
-        [spec, spec, spec, lr.plain],
-        [spec] * op.n_out,
-        bind,
-        scratch=flat.scratch_bytes(spec, temporaries),
-        inplace=Adagrad.inplace,
-        name="numpy",
-    )
+    return Piecewise(spec, frozenset({3}), steps, temporaries=2 if op.weight_decay else 1)
 
 
 @register

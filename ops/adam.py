@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.contexts import Call, RunContext
 from netbuilder.ops.engines import flat
+from netbuilder.ops.engines.piecewise import Piecewise, piecewise
 from netbuilder.ops.half import widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.update_rules import check_rate, check_same, rate_as
 from netbuilder.proto import ArgumentError
 
@@ -81,60 +83,51 @@ def adam(
     return tuple(x.astype(param.dtype) for x in (p, m1, m2, effective))[: op.n_out]
 
 
-@prepare(Adam, device=CPU)
-def prepare_adam(
+@piecewise(Adam)
+def _adam_pieces(
     op: Adam,
-    ctx: PlanContext,
     param: TensorSpec,
     moment_1: TensorSpec,
     moment_2: TensorSpec,
     grad: TensorSpec,
     lr: TensorSpec,
     iteration: TensorSpec,
-) -> Prepared | None:
+) -> Piecewise | None:
     spec = flat.common_spec([param, moment_1, moment_2, grad], zero_to_zero=op.epsilon > 0)
     if spec is None:
         return None
-    beta1, rest1, beta2, rest2, epsilon = (
-        flat.scalar(v, spec.dtype) for v in (op.beta1, 1 - op.beta1, op.beta2, 1 - op.beta2, op.epsilon)
+    beta1, rest1, beta2, rest2, epsilon, scale, correction = (
+        flat.scalar(v, spec.dtype) for v in (op.beta1, 1 - op.beta1, op.beta2, 1 - op.beta2, op.epsilon, 0, 0)
     )
 
-    def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
-        lr, counter = inputs[4].reshape(()), inputs[5].reshape(())
-        scale, correction = flat.scalar(0, spec.dtype), flat.scalar(0, spec.dtype)
+    def before(ins: Sequence[Any]) -> Call:
+        lr, counter = ins[4:6]
 
-        def before() -> None:
+        def correct() -> None:
             factor = op.correction(counter.item())
             correction[()] = factor
             scale[()] = factor * lr.item()
 
-        steps: list[flat.Step] = []
-        made = len(outputs)
-        for part in flat.pieces(spec, [*inputs[:4], *outputs], scratch, 1):
-            p, m1, m2, g = part[:4]
-            p_new, m1_new, m2_new, *effective = part[4 : 4 + made]
-            t = part[-1]
-            steps += [
-                (np.multiply, (g, rest1, t)),
-                (np.multiply, (m1, beta1, m1_new)),
-                (np.add, (m1_new, t, m1_new)),
-                (np.multiply, (g, g, t)),
-                (np.multiply, (t, rest2, t)),
-                (np.multiply, (m2, beta2, m2_new)),
-                (np.add, (m2_new, t, m2_new)),
-                (np.sqrt, (m2_new, t)),
-                (np.add, (t, epsilon, t)),
-                (np.divide, (m1_new, t, t)),
-            ]
-            steps += [(np.multiply, (t, correction, out)) for out in effective]
-            steps += [(np.multiply, (t, scale, t)), (np.add, (p, t, p_new))]
-        return flat.replay(steps, before)
+        return correct
 
-    return Prepared(
-        [spec, spec, spec, spec, lr.plain, iteration.plain],
-        [spec] * op.n_out,
-        bind,
-        scratch=flat.scratch_bytes(spec, 1),
-        inplace=Adam.inplace,
-        name="numpy",
-    )
+    def steps(ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], wanted: Sequence[bool]) -> list[flat.Step]:
+        p, m1, m2, g = ins[:4]
+        p_new, m1_new, m2_new, *effective = outs
+        (t,) = spare
+        return [
+            (np.multiply, (g, rest1, t)),
+            (np.multiply, (m1, beta1, m1_new)),
+            (np.add, (m1_new, t, m1_new)),
+            (np.multiply, (g, g, t)),
+            (np.multiply, (t, rest2, t)),
+            (np.multiply, (m2, beta2, m2_new)),
+            (np.add, (m2_new, t, m2_new)),
+            (np.sqrt, (m2_new, t)),
+            (np.add, (t, epsilon, t)),
+            (np.divide, (m1_new, t, t)),
+            *((np.multiply, (t, correction, out)) for out in effective if wanted[3]),
+            (np.multiply, (t, scale, t)),
+            (np.add, (p, t, p_new)),
+        ]
+
+    return Piecewise(spec, frozenset({4, 5}), steps, temporaries=1, before=before)

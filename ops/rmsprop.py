@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.engines import flat
+from netbuilder.ops.engines.piecewise import Piecewise, piecewise
 from netbuilder.ops.half import widen
 from netbuilder.ops.operator import Operator, TensorSpec
-from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.update_rules import check_range, check_rate, check_same, rate_as
 
 __all__ = ["RmsProp"]
@@ -59,39 +61,31 @@ def rmsprop(op: RmsProp, ctx: RunContext, grad: Any, mean_squares: Any, moment: 
     return m, s.astype(grad.dtype), m
 
 
-@prepare(RmsProp, device=CPU)
-def prepare_rmsprop(
-    op: RmsProp, ctx: PlanContext, grad: TensorSpec, mean_squares: TensorSpec, moment: TensorSpec, lr: TensorSpec
-) -> Prepared | None:
+@piecewise(RmsProp)
+def _rmsprop_pieces(
+    op: RmsProp, grad: TensorSpec, mean_squares: TensorSpec, moment: TensorSpec, lr: TensorSpec
+) -> Piecewise | None:
     spec = flat.common_spec([moment, mean_squares, grad], zero_to_zero=op.epsilon > 0)
     if spec is None or lr.dtype != spec.dtype:
         return None
     share, momentum, epsilon = (flat.scalar(v, spec.dtype) for v in (1 - op.decay, op.momentum, op.epsilon))
 
-    def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
-        rate = inputs[3].reshape(())
-        steps: list[flat.Step] = []
-        for g, s, m, step, s_new, m_new, t in flat.pieces(spec, [*inputs[:3], *outputs], scratch, 1):
-            steps += [
-                (np.multiply, (g, g, t)),
-                (np.subtract, (t, s, t)),
-                (np.multiply, (t, share, t)),
-                (np.add, (s, t, s_new)),
-                (np.add, (s_new, epsilon, t)),
-                (np.sqrt, (t, t)),
-                (np.divide, (g, t, t)),
-                (np.multiply, (t, rate, t)),
-                (np.multiply, (m, momentum, m_new)),
-                (np.add, (m_new, t, m_new)),
-                (step.__setitem__, (slice(None), m_new)),
-            ]
-        return flat.replay(steps)
+    def steps(ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], wanted: Sequence[bool]) -> list[flat.Step]:
+        g, s, m, rate = ins
+        step, s_new, m_new = outs
+        (t,) = spare
+        return [
+            (np.multiply, (g, g, t)),
+            (np.subtract, (t, s, t)),
+            (np.multiply, (t, share, t)),
+            (np.add, (s, t, s_new)),
+            (np.add, (s_new, epsilon, t)),
+            (np.sqrt, (t, t)),
+            (np.divide, (g, t, t)),
+            (np.multiply, (t, rate, t)),
+            (np.multiply, (m, momentum, m_new)),
+            (np.add, (m_new, t, m_new)),
+            *([(np.copyto, (step, m_new))] if wanted[0] else []),
+        ]
 
-    return Prepared(
-        [spec, spec, spec, lr.plain],
-        [spec, spec, spec],
-        bind,
-        scratch=flat.scratch_bytes(spec, 1),
-        inplace=RmsProp.inplace,
-        name="numpy",
-    )
+    return Piecewise(spec, frozenset({3}), steps, temporaries=1)

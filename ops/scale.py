@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.engines import flat
+from netbuilder.ops.engines.piecewise import Piecewise, piecewise
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import NetError, OperatorDef
@@ -109,31 +111,29 @@ def weighted_sum(op: WeightedSum, ctx: RunContext, *pairs: Any) -> tuple[Any, ..
     return (total.astype(kind, copy=False),)
 
 
-@prepare(WeightedSum, device=CPU)
-def _prepare_weighted_sum(op: WeightedSum, ctx: PlanContext, *pairs: TensorSpec) -> Prepared | None:
-    out = op.infer(*(s.plain for s in pairs))[0]
-    if out.dtype == np.float16 or any(s.dtype != out.dtype for s in pairs):
+@piecewise(WeightedSum)
+def _weighted_sum_pieces(op: WeightedSum, *pairs: TensorSpec) -> Piecewise | None:
+    spec = flat.common_spec(pairs[::2])
+    if spec is None or any(w.dtype != spec.dtype for w in pairs[1::2]):
         return None
-    if ctx.op_def.output[0] in ctx.op_def.input[1:]:
-        return None  # the running sum would overwrite an input that comes later
 
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        y = outputs[0]
-        term = scratch[: out.nbytes].view(out.dtype).reshape(out.shape)
-        weights = [w.reshape(()) for w in inputs[1::2]]
-        calls = [partial(np.multiply, inputs[0], weights[0], y)]
-        for x, w in zip(inputs[2::2], weights[1:]):
-            calls += [partial(np.multiply, x, w, term), partial(np.add, y, term, y)]
+    def steps(
+        ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], wanted: Sequence[bool]
+    ) -> Iterator[flat.Step]:
+        (y,), (term,) = outs, spare
+        tensors, weights = list(ins[::2]), ins[1::2]
+        total = tensors[0]
+        if weights[0] is not None or len(tensors) == 1:
+            yield (np.multiply, (total, weights[0], y)) if weights[0] is not None else (np.copyto, (y, total))
+            total = y
+        for x, weight in zip(tensors[1:], weights[1:]):
+            if weight is not None:
+                yield np.multiply, (x, weight, term)
+            yield np.add, (total, x if weight is None else term, y)
+            total = y
 
-        def run() -> None:
-            for call in calls:
-                call()
-
-        return run
-
-    return Prepared(
-        [s.plain for s in pairs], (out,), bind, scratch=out.nbytes, inplace=((0, 0),), name="numpy.multiply, numpy.add"
-    )
+    weights = frozenset(range(1, len(pairs), 2))
+    return Piecewise(spec, weights, steps, temporaries=1, units=weights)
 
 
 @register

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.engines import flat
+from netbuilder.ops.engines.piecewise import Piecewise, piecewise
 from netbuilder.ops.half import widen
 from netbuilder.ops.operator import Operator, TensorSpec
-from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.update_rules import check_rate, check_same, rate_as
 
 __all__ = ["MomentumSGD", "MomentumSGDUpdate", "momentum_step"]
@@ -87,83 +88,49 @@ def momentum_sgd_update(
     return step.astype(grad.dtype), new.astype(grad.dtype), (widen(param) - step).astype(grad.dtype)
 
 
-class _Program:
-    """The calls that make one momentum step on flat pieces, in place or not."""
+def _steps(op: Any, spec: TensorSpec) -> Callable[..., Iterator[flat.Step]]:
+    """Return the calls of one momentum step on a piece: of both operators, which differ in whether there is a param."""
+    momentum, more = flat.scalar(op.momentum, spec.dtype), flat.scalar(1 + op.momentum, spec.dtype)
 
-    def __init__(self, op: Any, spec: TensorSpec) -> None:
-        self.nesterov = op.nesterov
-        self.momentum = flat.scalar(op.momentum, spec.dtype)
-        self.more = flat.scalar(1 + op.momentum, spec.dtype)
-
-    @property
-    def temporaries(self) -> int:
-        return 1 if self.nesterov else 0
-
-    def steps(self, lr: Any, grad: Any, moment: Any, step: Any, new: Any, kept: Any = None) -> Iterator[flat.Step]:
-        if self.nesterov:
-            yield np.multiply, (moment, self.momentum, kept)
+    def steps(
+        ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], wanted: Sequence[bool]
+    ) -> Iterator[flat.Step]:
+        grad, moment, lr, *param = ins
+        step, new, *stepped = outs
+        if op.nesterov:
+            (kept,) = spare
+            yield np.multiply, (moment, momentum, kept)
             yield np.multiply, (grad, lr, step)
             yield np.add, (step, kept, new)
-            yield np.multiply, (new, self.more, step)
+            yield np.multiply, (new, more, step)
             yield np.subtract, (step, kept, step)
         else:
             yield np.multiply, (grad, lr, step)
-            yield np.multiply, (moment, self.momentum, new)
-            yield np.add, (step, new, step)
-            yield new.__setitem__, (slice(None), step)
+            yield np.multiply, (moment, momentum, new)
+            yield np.add, (step, new, new)
+            if wanted[0]:
+                yield np.copyto, (step, new)
+            step = new
+        if param:
+            yield np.subtract, (param[0], step, stepped[0])
+
+    return steps
 
 
-@prepare(MomentumSGD, device=CPU)
-def prepare_momentum_sgd(
-    op: MomentumSGD, ctx: PlanContext, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec
-) -> Prepared | None:
-    spec = flat.common_spec([moment, grad])
+def _pieces(op: Any, tensors: Sequence[TensorSpec], lr: TensorSpec) -> Piecewise | None:
+    spec = flat.common_spec(tensors)
     if spec is None or lr.dtype != spec.dtype:
         return None
-    program = _Program(op, spec)
-
-    def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
-        rate = inputs[2].reshape(())
-        steps: list[flat.Step] = []
-        for part in flat.pieces(spec, [*inputs[:2], *outputs], scratch, program.temporaries):
-            steps += program.steps(rate, *part)
-        return flat.replay(steps)
-
-    return Prepared(
-        [spec, spec, lr.plain],
-        [spec, spec],
-        bind,
-        scratch=flat.scratch_bytes(spec, program.temporaries),
-        inplace=MomentumSGD.inplace,
-        name="numpy",
-    )
+    return Piecewise(spec, frozenset({2}), _steps(op, spec), temporaries=1 if op.nesterov else 0)
 
 
-@prepare(MomentumSGDUpdate, device=CPU)
-def prepare_momentum_sgd_update(
-    op: MomentumSGDUpdate, ctx: PlanContext, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec, param: TensorSpec
-) -> Prepared | None:
-    spec = flat.common_spec([param, moment, grad])
-    if spec is None or lr.dtype != spec.dtype:
-        return None
-    program = _Program(op, spec)
+@piecewise(MomentumSGD)
+def _momentum_sgd_pieces(op: MomentumSGD, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec) -> Piecewise | None:
+    return _pieces(op, [moment, grad], lr)
 
-    def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
-        grad, moment, lr, param = inputs
-        rate = lr.reshape(())
-        steps: list[flat.Step] = []
-        for p, p_new, g, m, step, new, *kept in flat.pieces(
-            spec, [param, outputs[2], grad, moment, *outputs[:2]], scratch, program.temporaries
-        ):
-            steps += program.steps(rate, g, m, step, new, *kept)
-            steps.append((np.subtract, (p, step, p_new)))
-        return flat.replay(steps)
 
-    return Prepared(
-        [spec, spec, lr.plain, spec],
-        [spec, spec, spec],
-        bind,
-        scratch=flat.scratch_bytes(spec, program.temporaries),
-        inplace=MomentumSGDUpdate.inplace,
-        name="numpy",
-    )
+@piecewise(MomentumSGDUpdate)
+def _momentum_sgd_update_pieces(
+    op: MomentumSGDUpdate, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec, param: TensorSpec
+) -> Piecewise | None:
+    return _pieces(op, [param, moment, grad], lr)

@@ -97,5 +97,4 @@ def kernel_table() -> dict[str, Any]:
         "Sum": eltwise.sum_kernel,
         "Tanh": eltwise.tanh,
         "TanhGradient": eltwise.tanh_gradient,
-        "WeightedSum": flat.weighted_sum,
     }

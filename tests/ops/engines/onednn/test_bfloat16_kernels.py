@@ -12,7 +12,7 @@ from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normalisa
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.operator import TensorSpec, decode
-from netbuilder.ops.registry import find
+from netbuilder.ops.registry import CPU, find, prepared_kernels
 from netbuilder.proto.arguments import make_op
 from prepared import Value, bind
 
@@ -363,7 +363,9 @@ def test_copies_keep_the_type_and_weighted_sums_do_not():
     op_def = make_op("WeightedSum", list(arrays), ["y"])
     values = {n: value_of(a, B16) if n == "a" else Value.of(a) for n, a in arrays.items()}
     op = decode(find("WeightedSum"), op_def)
-    assert bind(TABLE["WeightedSum"], op, list(values.values()), precision="bfloat16") is None  # NumPy's, in float32
+    make = prepared_kernels("WeightedSum", CPU)[0].make
+    bound = bind(make, op, list(values.values()), precision="bfloat16")
+    assert bound.prepared.inputs[0] == bound.prepared.inputs[2] == values["x"].spec  # NumPy's, in float32
 
 
 @pytest.mark.parametrize("op_type", ["Conv", "FC", "BatchMatMul"])

@@ -9,7 +9,7 @@ from kernel_checks import B8, B16, PLAIN, close, padding_is_zero, value_of
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.operator import decode
-from netbuilder.ops.registry import find
+from netbuilder.ops.registry import CPU, find, prepared_kernels
 from netbuilder.proto.arguments import make_op
 from prepared import Value, bind
 
@@ -18,7 +18,7 @@ if not onednn.available():
 
 from netbuilder.ops.engines.onednn.registration import kernel_table
 
-TABLE = kernel_table()
+TABLE = {**kernel_table(), "WeightedSum": prepared_kernels("WeightedSum", CPU)[0].make}
 
 
 def run(op_def, values, inplace, threads):

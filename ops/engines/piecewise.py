@@ -1,0 +1,92 @@
+"""Elementwise operators as calls on matching pieces of their operands: one by one, or several over the same pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.engines import flat
+from netbuilder.ops.operator import Operator, TensorSpec
+from netbuilder.ops.registry import CPU, prepare
+
+__all__ = ["Piecewise", "maker_of", "piecewise"]
+
+Steps = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[bool]], Iterable[flat.Step]]
+
+
+@dataclass(frozen=True, eq=False)
+class Piecewise:
+    """An elementwise operator made ready for inputs of given specs.
+
+    Args:
+        spec: what all tensors that it reads and writes are to have.
+        numbers: the inputs (indices) that hold one number for all pieces; they stay as they are.
+        steps: ``steps(inputs, outputs, temporaries, wanted)`` returns the calls for one piece. Inputs and outputs are
+            flat pieces, numbers 0-d arrays; an output may lie where an input does, as the operator's ``inplace`` says.
+            An output that is not ``wanted`` is memory to work in: what the calls leave there is read by nobody.
+        temporaries: pieces of memory that the calls work in.
+        units: numbers that may be given as None where they are 1: the calls for them are left out.
+        before: ``before(inputs)`` returns a call that is made once before those of all pieces, or None.
+    """
+
+    spec: TensorSpec
+    numbers: frozenset[int]
+    steps: Steps
+    temporaries: int = 0
+    units: frozenset[int] = frozenset()
+    before: Callable[[Sequence[Any]], Call] | None = None
+
+
+Maker = Callable[..., Piecewise | None]
+
+_makers: dict[str, Maker] = {}
+
+
+def piecewise(cls: type[Operator]) -> Callable[[Maker], Maker]:
+    """Register ``make(op, *specs) -> Piecewise | None`` as a prepared kernel of an operator on the CPU.
+
+    It serves alone, and together with others over the same pieces.
+    """
+
+    def add(make: Maker) -> Maker:
+        def prepared(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+            made = make(op, *specs)
+            return None if made is None else _alone(op, made, specs)
+
+        _makers[cls.__name__] = make
+        prepare(cls, device=CPU)(prepared)
+        return make
+
+    return add
+
+
+def maker_of(op_type: str) -> Maker | None:
+    """Return what was registered for an operator, or None."""
+    return _makers.get(op_type)
+
+
+def _alone(op: Operator, made: Piecewise, specs: Sequence[TensorSpec]) -> Prepared:
+    spec, count = made.spec, op.n_out
+    tensors = [i for i in range(len(specs)) if i not in made.numbers]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        operands = [array.reshape(()) if i in made.numbers else array for i, array in enumerate(inputs)]
+        buffers = [*(inputs[i] for i in tensors), *outputs]
+        steps: list[flat.Step] = []
+        for parts in flat.pieces(spec, buffers, scratch, made.temporaries):
+            for i, part in zip(tensors, parts):
+                operands[i] = part
+            rest = parts[len(tensors) :]
+            steps += made.steps(operands, rest[:count], rest[count:], [True] * count)
+        return flat.replay(steps, None if made.before is None else made.before(operands))
+
+    return Prepared(
+        [s.plain if i in made.numbers else spec for i, s in enumerate(specs)],
+        [spec] * count,
+        bind,
+        scratch=flat.scratch_bytes(spec, made.temporaries),
+        inplace=type(op).inplace,
+        name="numpy",
+    )

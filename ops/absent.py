@@ -18,12 +18,12 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "FeedBlob",
     ),
     (
-        "feed arrays by workspace.feed, or read a minidb by TensorProtosDBInput",
-        "Append AtomicAppend CheckDatasetConsistency CloseBlobsQueue CloseRebatchingQueue CollectTensor "
-        "ComputeOffset CreateBlobsQueue CreateBlobsQueueDB CreateRebatchingQueue CreateTextFileReader "
-        "CreateTreeCursor DequeueBlobs DequeueRebatchingQueue EnqueueBlobs EnqueueRebatchingQueue "
+        "feed arrays by workspace.feed or a Prefetch, or read a database by TensorProtosDBInput",
+        "Append AtomicAppend CheckDatasetConsistency CloseRebatchingQueue CollectTensor "
+        "ComputeOffset CreateBlobsQueueDB CreateRebatchingQueue CreateTextFileReader "
+        "CreateTreeCursor DequeueRebatchingQueue EnqueueRebatchingQueue "
         "GetCursorOffset ImageInput LastNWindowCollector PackRecords ReadNextBatch ReadRandomBatch "
-        "RemoveDataBlocks ReservoirSampling ResetCursor SafeDequeueBlobs SafeEnqueueBlobs SortAndShuffle "
+        "RemoveDataBlocks ReservoirSampling ResetCursor SortAndShuffle "
         "TextFileReaderRead TrimDataset UnPackRecords VideoInput WeightedSampleDequeueBlobs",
     ),
     (

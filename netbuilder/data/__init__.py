@@ -1,6 +1,7 @@
-"""Databases of records, tensors in messages, and the data sets that come with netbuilder or are read from files."""
+"""Databases of records, queues, tensors in messages, and data sets, bundled or read from files."""
 
 from netbuilder.data.blob_records import BlobParts, blob_records, read_blobs, record_name, write_blobs
+from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError, QueueState
 from netbuilder.data.db_reader import DATABASES, DBReader, read_records
 from netbuilder.data.digits import digits
 from netbuilder.data.idx import read_idx
@@ -10,7 +11,10 @@ from netbuilder.data.tensor_records import proto_to_tensor, proto_values, tensor
 __all__ = [
     "DATABASES",
     "BlobParts",
+    "BlobsQueue",
     "DBReader",
+    "QueueClosedError",
+    "QueueState",
     "blob_records",
     "digits",
     "proto_to_tensor",

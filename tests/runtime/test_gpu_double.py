@@ -25,6 +25,8 @@ EXAMPLES = {"test_forward": 4, "test_gradient": 1, "test_inplace": 2}
 
 # Operators that a GPU is nothing to, and why.
 OF_THE_HOST = {
+    "CloseBlobsQueue": "closes a queue",
+    "CreateBlobsQueue": "makes a queue",
     "CreateDB": "opens a file; its output is a reader",
     "CreateMutex": "makes a lock; nets have it on the CPU",
 }

@@ -1,0 +1,168 @@
+"""A queue of records between threads: bounded, blocking, to be closed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.proto import NetError
+
+__all__ = ["BlobsQueue", "QueueClosedError", "QueueState"]
+
+
+class QueueClosedError(NetError):
+    """The queue is closed, and empty for a reader or full for a writer; its cause is the error it was closed with."""
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """What a queue has seen so far.
+
+    Args:
+        length: records in it now.
+        written, read: records that went in and came out.
+        write_wait, read_wait: seconds that writers and readers waited, all threads together.
+    """
+
+    length: int
+    written: int
+    read: int
+    write_wait: float
+    read_wait: float
+
+
+class BlobsQueue:
+    """Records of ``num_blobs`` values each, at most ``capacity`` at a time; any number of threads write and read.
+
+    Closing wakes all who wait. What is in the queue can still be read, and where there is room, written; only who
+    would have to wait is told that it is closed.
+
+    Args:
+        num_blobs: values a record.
+        capacity: records that fit.
+        name: stands in messages.
+        field_names: names of the values, "" or as many as ``num_blobs``.
+
+    Raises:
+        NetError: a number is out of range, or the names are not as many as the values.
+
+    >>> queue = BlobsQueue(1, 2, "q")
+    >>> queue.write([7])
+    >>> queue.close()
+    >>> queue.read()
+    [7]
+    >>> queue.read()
+    Traceback (most recent call last):
+    netbuilder.data.blobs_queue.QueueClosedError: queue 'q' is closed, and nothing is left in it to read
+    """
+
+    def __init__(self, num_blobs: int = 1, capacity: int = 1, name: str = "", field_names: Sequence[str] = ()) -> None:
+        if num_blobs < 1 or capacity < 1:
+            raise NetError(f"queue {name!r}: num_blobs and capacity must be at least 1, got {num_blobs} and {capacity}")
+        if field_names and len(field_names) != num_blobs:
+            raise NetError(f"queue {name!r}: {len(field_names)} field_names for {num_blobs} blobs; give one for each")
+        self.num_blobs = num_blobs
+        self.capacity = capacity
+        self.name = name
+        self.field_names = tuple(field_names)
+        self._records: deque[Sequence[Any]] = deque()
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._filled = threading.Condition(self._lock)
+        self._closed = False
+        self._error: BaseException | None = None
+        self._written = self._read = 0
+        self._write_wait = self._read_wait = 0.0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._closed else ""
+        return f"BlobsQueue({self.name!r}, {len(self)} of {self.capacity} records of {self.num_blobs} blobs{closed})"
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def state(self) -> QueueState:
+        """Return what it has seen so far."""
+        with self._lock:
+            return QueueState(len(self._records), self._written, self._read, self._write_wait, self._read_wait)
+
+    def write(self, record: Sequence[Any], timeout: float = 0.0) -> None:
+        """Put a record at the end, when there is room.
+
+        Args:
+            record: its values; they belong to the queue from then on.
+            timeout: seconds to wait at most; 0: no end.
+
+        Raises:
+            QueueClosedError: the queue is full and closed.
+            NetError: the record has another number of values, or there was no room in time.
+        """
+        if len(record) != self.num_blobs:
+            raise NetError(f"queue {self.name!r}: its records have {self.num_blobs} blobs, got {len(record)}")
+        deadline = time.perf_counter() + timeout if timeout else None
+        with self._lock:
+            while len(self._records) >= self.capacity:
+                if self._closed:
+                    raise self._refusal("is closed, and full")
+                waited = self._wait(self._room, deadline, timeout, "no room")
+                self._write_wait += waited
+            self._records.append(record)
+            self._written += 1
+            self._filled.notify()
+
+    def read(self, timeout: float = 0.0) -> Sequence[Any]:
+        """Return the first record, when there is one.
+
+        Args:
+            timeout: seconds to wait at most; 0: no end.
+
+        Raises:
+            QueueClosedError: the queue is empty and closed.
+            NetError: there was no record in time.
+        """
+        deadline = time.perf_counter() + timeout if timeout else None
+        with self._lock:
+            while not self._records:
+                if self._closed:
+                    raise self._refusal("is closed, and nothing is left in it to read")
+                waited = self._wait(self._filled, deadline, timeout, "nothing to read")
+                self._read_wait += waited
+            record = self._records.popleft()
+            self._read += 1
+            self._room.notify()
+            return record
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Let nobody wait from now on.
+
+        Args:
+            error: what those get as the cause of their errors who would have to wait; the first one counts.
+        """
+        with self._lock:
+            self._closed = True
+            if self._error is None:
+                self._error = error
+            self._room.notify_all()
+            self._filled.notify_all()
+
+    def _refusal(self, what: str) -> QueueClosedError:
+        reason = f": {type(self._error).__name__}: {self._error}" if self._error is not None else ""
+        refusal = QueueClosedError(f"queue {self.name!r} {what}{reason}")
+        refusal.__cause__ = self._error
+        return refusal
+
+    def _wait(self, condition: threading.Condition, deadline: float | None, timeout: float, what: str) -> float:
+        """Wait once; return the seconds it took."""
+        began = time.perf_counter()
+        if not condition.wait(None if deadline is None else max(0.0, deadline - began)):
+            raise NetError(f"queue {self.name!r}: {what} for {timeout:g} seconds")
+        return time.perf_counter() - began

@@ -1,7 +1,7 @@
 """Images made larger or smaller: ResizeNearest, ResizeNearest3D and UpsampleBilinear, with their gradients.
 
-Every axis is resized by itself: its places are taken by index, and gradients are added up along runs of equal indices,
-in as many steps as the longest run has elements.
+Every axis is resized by itself. Places are taken by index; the gradient adds them up along runs of equal indices, in
+as many steps as the longest run has elements, or, where places are mixed, by a product of matrices.
 """
 
 from __future__ import annotations
@@ -54,6 +54,15 @@ def _between(extent: int, out: int) -> tuple[np.ndarray[Any, Any], np.ndarray[An
     exact = np.arange(out, dtype=np.float32) * step
     first = np.minimum(exact.astype(np.int64), extent - 1)
     return first, np.minimum(first + 1, extent - 1), exact - first.astype(np.float32)
+
+
+def _shares(extent: int, out: int) -> np.ndarray[Any, Any]:
+    """Return the matrix that resizes along one axis, (out, extent): what share each input place has in each output."""
+    first, second, share = _between(extent, out)
+    matrix, places = np.zeros((out, extent), np.float32), np.arange(out)
+    matrix[places, second] = share
+    matrix[places, first] += 1 - share
+    return matrix
 
 
 def _along(values: Array, axis: int, ndim: int) -> Array:
@@ -313,11 +322,6 @@ def upsample_bilinear_gradient(
 ) -> tuple[Array, ...]:
     xp = ctx.xp
     op.check_slopes(dy.shape, x.shape, op.given_scales(ctx, scales))
-    sums = widen(dy)
-    for axis in (2, 3):
-        extent = x.shape[axis]
-        first, second, share = _between(extent, dy.shape[axis])
-        to_second = sums * _along(xp.asarray(share.astype(sums.dtype)), axis, 4)
-        to_first = sums - to_second
-        sums = _sum_runs(xp, to_first, first, extent, axis) + _sum_runs(xp, to_second, second, extent, axis)
-    return (narrow(sums, dy),)
+    slopes = widen(dy)
+    down, across = (xp.asarray(_shares(n, out).astype(slopes.dtype)) for n, out in zip(x.shape[2:], dy.shape[2:]))
+    return (narrow(xp.matmul(xp.matmul(down.T, slopes), across), dy),)

@@ -79,6 +79,9 @@ class RunContext(Protocol):
     def uniform(self, shape: Sequence[int], *, per_sample: bool = False) -> Array:
         """Doubles in [0, 1), by (seed, operator, iteration, global sample); see ops.engines.random."""
 
+    def position(self, shape: Sequence[int], *, per_sample: bool = False) -> tuple[int, int]:
+        """The key of the stream that ``uniform`` would draw from in this iteration, and the first element drawn."""
+
     def normal(self, shape: Sequence[int], *, per_sample: bool = False) -> Array:
         """Standard normal doubles, by the same key."""
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.engines.random import AtLeast
 from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -66,7 +68,41 @@ def dropout(op: Dropout, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 def _masked(op: DropoutArguments, x: Any, mask: Any) -> Any:
-    return x * (mask * x.dtype.type(1.0 / (1.0 - op.ratio)))
+    return x * (mask * _scale(op, x.dtype))
+
+
+def _scale(op: DropoutArguments, dtype: Any) -> Any:
+    return dtype.type(1.0 / (1.0 - op.ratio))
+
+
+@prepare(Dropout, device=CPU)
+def _prepare_dropout(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    """Prepare Dropout in training: mask and product go over pieces that stay in the cache."""
+    run, size = ctx.run, x.size
+    if op.is_test or run is None or size == 0:
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        mask = outputs[1] if op.n_out > 1 else np.empty(size, np.bool_)
+        draw = AtLeast(op.ratio, run.position(x.shape, per_sample=True)[1])
+        factors = np.empty(min(size, draw.piece), x.dtype)
+        scale = _scale(op, x.dtype)
+        flat = [array.reshape(-1) for array in (inputs[0], mask, outputs[0])]
+        rows = [
+            (start, *(array[start : start + draw.piece] for array in flat), factors[: size - start])
+            for start in range(0, size, draw.piece)
+        ]
+
+        def call() -> None:
+            key, _ = run.position(x.shape)
+            for start, given, kept, result, factor in rows:
+                draw.write(key, start, kept)
+                np.multiply(kept, scale, factor)
+                np.multiply(given, factor, result)
+
+        return call
+
+    return Prepared([x.plain], op.infer(x), bind, inplace=((0, 0),), capturable=False, name="numpy in pieces")
 
 
 @register
@@ -89,3 +125,32 @@ class DropoutGrad(DropoutArguments):
 @kernel(DropoutGrad)
 def dropout_gradient(op: DropoutGrad, ctx: RunContext, dy: Any, mask: Any = None) -> tuple[Any, ...]:
     return (dy if op.is_test else _masked(op, dy, mask),)
+
+
+@prepare(DropoutGrad, device=CPU)
+def _prepare_dropout_gradient(
+    op: DropoutGrad, ctx: PlanContext, dy: TensorSpec, mask: TensorSpec | None = None
+) -> Prepared | None:
+    """Prepare DropoutGrad in training, over pieces that stay in the cache."""
+    size = dy.size
+    if op.is_test or mask is None or size == 0 or mask.dtype != np.bool_:
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        piece = AtLeast.piece
+        factors = np.empty(min(size, piece), dy.dtype)
+        scale = _scale(op, dy.dtype)
+        flat = [array.reshape(-1) for array in (*inputs, outputs[0])]
+        rows = [
+            (*(array[start : start + piece] for array in flat), factors[: size - start])
+            for start in range(0, size, piece)
+        ]
+
+        def call() -> None:
+            for slope, kept, result, factor in rows:
+                np.multiply(kept, scale, factor)
+                np.multiply(slope, factor, result)
+
+        return call
+
+    return Prepared([dy.plain, mask.plain], [dy.plain], bind, inplace=((0, 0),), name="numpy in pieces")

@@ -65,6 +65,9 @@ class KernelContext:
             size *= int(extent)
         return self._replica * size if per_sample else 0
 
+    def position(self, shape: Sequence[int], *, per_sample: bool = False) -> tuple[int, int]:
+        return self._key(), self._start(shape, per_sample)
+
     def uniform(self, shape: Sequence[int], *, per_sample: bool = False) -> Any:
         return random.uniform(self.xp, self._key(), shape, start=self._start(shape, per_sample))
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from checks import run_plain
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.dropout import Dropout, DropoutGrad
+from netbuilder.ops.engines.random import AtLeast, stream_key, uniform
 from netbuilder.ops.registry import plain_kernel
 from netbuilder.proto import ArgumentError, GradientError, NetDef
 from netbuilder.proto.arguments import make_op
@@ -112,3 +113,32 @@ def test_without_a_mask_there_is_no_gradient():
 def test_half_precision_stays_half():
     y, mask = run_plain(Dropout(ratio=0.5).with_arity(1, 2), [np.ones((4, 5), np.float16)])
     assert y.dtype == np.float16 and mask.dtype == bool
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(3, 7), (2, AtLeast.piece), (5, 10_001)])
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 1 - 2.0**-53])
+def test_bound_kernels_give_the_same_bits(kind, shape, ratio):
+    x = np.random.default_rng(0).standard_normal(shape).astype(kind)
+    x.flat[:3] = np.nan, np.inf, -0.0
+    found = []
+    for without in ([], ["bound_kernels"]):
+        workspace = Workspace(seed=3, without=without, engines=())
+        workspace.feed("x", x)
+        net = _net()
+        net.op[0].CopyFrom(make_op("Dropout", ["x"], ["y", "mask"], ratio=ratio))
+        net.op.append(make_op("DropoutGrad", ["x", "mask"], ["dx"], ratio=ratio))
+        workspace.create_net(net)
+        for _ in range(2):
+            workspace.run_net(net.name)
+        found.append([workspace.fetch(name) for name in ("y", "mask", "dx")])
+    for one, other in zip(*found):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("share", [0.0, 2.0**-53, 0.1, 0.5, 0.9, 1 - 2.0**-53])
+@pytest.mark.parametrize("start", [0, 1, 123_456_789_012])
+def test_numbers_are_compared_without_being_made(share, start):
+    key, found = stream_key("a", 1), np.empty(1000, bool)
+    AtLeast(share, start).write(key, 40, found)
+    np.testing.assert_array_equal(found, uniform(np, key, (1000,), start=start + 40) >= share)

@@ -117,7 +117,7 @@ def test_half_precision_stays_half():
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(3, 7), (2, AtLeast.piece), (5, 10_001)])
-@pytest.mark.parametrize("ratio", [0.0, 0.3, 1 - 2.0**-53])
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.9])
 def test_bound_kernels_give_the_same_bits(kind, shape, ratio):
     x = np.random.default_rng(0).standard_normal(shape).astype(kind)
     x.flat[:3] = np.nan, np.inf, -0.0

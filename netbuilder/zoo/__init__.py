@@ -2,24 +2,32 @@
 
 from netbuilder.zoo.alexnet import create_alexnet
 from netbuilder.zoo.inception import create_inception_v1
+from netbuilder.zoo.inception_v3 import create_inception_v3
 from netbuilder.zoo.lenet import create_lenet
 from netbuilder.zoo.mlp import create_mlp
+from netbuilder.zoo.overfeat import create_overfeat
 from netbuilder.zoo.residual import ResNetBuilder
 from netbuilder.zoo.resnet import create_resnet, create_resnet50, create_resnet_32x32
 from netbuilder.zoo.resnet_cifar import create_resnet_cifar
 from netbuilder.zoo.resnext import create_resnext
+from netbuilder.zoo.shufflenet import create_shufflenet
+from netbuilder.zoo.squeezenet import create_squeezenet
 from netbuilder.zoo.vgg import create_vgg
 
 __all__ = [
     "ResNetBuilder",
     "create_alexnet",
     "create_inception_v1",
+    "create_inception_v3",
     "create_lenet",
     "create_mlp",
+    "create_overfeat",
     "create_resnet",
     "create_resnet50",
     "create_resnet_32x32",
     "create_resnet_cifar",
     "create_resnext",
+    "create_shufflenet",
+    "create_squeezenet",
     "create_vgg",
 ]

@@ -10,12 +10,16 @@ from netbuilder.runtime import Workspace
 from netbuilder.zoo import (
     create_alexnet,
     create_inception_v1,
+    create_inception_v3,
     create_lenet,
     create_mlp,
+    create_overfeat,
     create_resnet,
     create_resnet50,
     create_resnet_32x32,
     create_resnext,
+    create_shufflenet,
+    create_squeezenet,
     create_vgg,
 )
 
@@ -55,6 +59,16 @@ TRAINED = {
         (BATCH, 3, LEAST["auxiliary"], LEAST["auxiliary"]),
         lambda m: inception(m, auxiliary=True, image_size=LEAST["auxiliary"]),
     ),
+    "inception_v3": (
+        (BATCH, 3, 75, 75),
+        lambda m: create_inception_v3(m, "data", 3, 10, label="label", image_size=75),
+    ),
+    "overfeat": (
+        (BATCH, 3, 71, 71),
+        lambda m: create_overfeat(m, "data", 3, 10, label="label", image_size=71, hidden=(16, 16)),
+    ),
+    "squeezenet": (IMAGES, lambda m: create_squeezenet(m, "data", 3, 10, label="label", image_size=32)),
+    "shufflenet": (IMAGES, lambda m: create_shufflenet(m, "data", 3, 10, 3, label="label")),
 }
 FORWARD = {
     "resnet_32x32": (IMAGES, lambda m: create_resnet_32x32(m, "data", 3, 1, 10)),

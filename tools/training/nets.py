@@ -9,11 +9,15 @@ from netbuilder.model import ModelHelper
 from netbuilder.zoo import (
     create_alexnet,
     create_inception_v1,
+    create_inception_v3,
     create_lenet,
     create_mlp,
+    create_overfeat,
     create_resnet,
     create_resnet_cifar,
     create_resnext,
+    create_shufflenet,
+    create_squeezenet,
     create_vgg,
 )
 
@@ -56,6 +60,28 @@ def _inception_v1(batch_norm: bool) -> Builder:
     return build
 
 
+def _inception_v3(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+    return create_inception_v3(model, "data", shape[0], classes, image_size=shape[1], **options)
+
+
+def _overfeat(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+    return create_overfeat(model, "data", shape[0], classes, image_size=shape[1], **options)
+
+
+def _squeezenet(version: str) -> Builder:
+    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+        return create_squeezenet(model, "data", shape[0], classes, version=version, image_size=shape[1], **options)
+
+    return build
+
+
+def _shufflenet(groups: int) -> Builder:
+    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+        return create_shufflenet(model, "data", shape[0], classes, groups, **options)
+
+    return build
+
+
 def _cifar(layers: int) -> Builder:
     def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
         return create_resnet_cifar(model, "data", shape[0], classes, layers, **options)
@@ -85,6 +111,11 @@ NETS: dict[str, Builder] = {
     **{f"vgg{layers}-bn": _vgg(layers, True) for layers in (11, 13, 16, 19)},
     "inception-v1": _inception_v1(False),
     "inception-v1-bn": _inception_v1(True),
+    "inception-v3": _inception_v3,
+    "overfeat": _overfeat,
+    "squeezenet1.0": _squeezenet("1.0"),
+    "squeezenet1.1": _squeezenet("1.1"),
+    **{f"shufflenet-g{groups}": _shufflenet(groups) for groups in (1, 2, 3, 4, 8)},
     **{f"resnet{layers}-cifar": _cifar(layers) for layers in (8, 14, 20, 32, 44, 56, 110)},
     **{f"resnet{layers}": _resnet(layers) for layers in (18, 34, 50, 101, 152)},
     "resnext50": _resnext(50, 32, 4),

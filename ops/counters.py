@@ -1,0 +1,294 @@
+"""Counters and booleans that operators share by reference: what Caffe2's steps of execution count and stop by."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+
+from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import NetError
+
+__all__ = [
+    "AtomicBool",
+    "AtomicFetchAdd",
+    "AtomicFetchAdd64",
+    "CheckAtomicBool",
+    "CheckCounterDone",
+    "ConditionalSetAtomicBool",
+    "CountDown",
+    "CountUp",
+    "Counter",
+    "CreateAtomicBool",
+    "CreateCounter",
+    "ResetCounter",
+    "RetrieveCount",
+    "shared_object",
+]
+
+Arrays = tuple[Any, ...]
+_OBJECT = TensorSpec((), STRING)
+_COUNT = TensorSpec((), np.dtype(np.int64))
+_DONE = TensorSpec((), np.dtype(np.bool_))
+_Kind = TypeVar("_Kind")
+
+
+class Counter:
+    """A whole number that several nets may count by at once.
+
+    Args:
+        count: where it starts.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._lock = threading.Lock()
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def add(self, step: int) -> int:
+        """Add ``step`` and return the number before."""
+        with self._lock:
+            before = self._count
+            self._count = before + step
+        return before
+
+    def reset(self, count: int) -> int:
+        """Start anew at ``count`` and return the number before."""
+        with self._lock:
+            before, self._count = self._count, count
+        return before
+
+
+class AtomicBool:
+    """A truth value, false at first, that several nets may set at once."""
+
+    def __init__(self) -> None:
+        self.value = False
+
+
+def shared_object(op: Operator, value: Any, kind: type[_Kind], maker: str) -> _Kind:
+    """Return ``value`` if it is of ``kind``.
+
+    Raises:
+        NetError: it is not; the message names the operator ``maker``, which makes one.
+    """
+    if not isinstance(value, kind):
+        raise NetError(f"{op.type}: input 0 must be what {maker} makes, got {type(value).__name__}")
+    return value
+
+
+@dataclass(frozen=True)
+class _Shared(Operator):
+    """Base of operators around an object in a blob; they run on the host."""
+
+    inputs: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[str, ...]] = ()
+    stateful = True
+    outputs_on_host = True
+    result: ClassVar[TensorSpec] = _OBJECT
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        for name, spec in zip(self.inputs[:1], inputs):
+            require(spec.dtype == STRING, self, f"input 0 must be a {name}, got a tensor of type {spec.dtype}")
+        return (self.result,) * self.n_out
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@dataclass(frozen=True)
+class CreateCounter(_Shared):
+    """Make a counter that starts at ``init_count``."""
+
+    outputs = ("counter",)
+    init_count: int = 0
+
+
+@kernel(CreateCounter)
+def create_counter(op: CreateCounter, ctx: RunContext) -> Arrays:
+    return (Counter(op.init_count),)
+
+
+@dataclass(frozen=True)
+class _OnCounter(_Shared):
+    inputs = ("counter",)
+    result = _COUNT
+
+
+@register
+@dataclass(frozen=True)
+class CountUp(_OnCounter):
+    """Add one to a counter; the output is the number before."""
+
+    outputs = ("previous_count",)
+
+
+@register
+@dataclass(frozen=True)
+class CountDown(_OnCounter):
+    """Take one from a counter; the output is whether it falls below 0 by that."""
+
+    outputs = ("done",)
+    result = _DONE
+
+
+@register
+@dataclass(frozen=True)
+class CheckCounterDone(_OnCounter):
+    """The output is whether a counter is at 0 or below."""
+
+    outputs = ("done",)
+    result = _DONE
+
+
+@register
+@dataclass(frozen=True)
+class ResetCounter(_OnCounter):
+    """Set a counter to ``init_count``; the output, where it is asked for, is the number before."""
+
+    outputs = ("previous_value?",)
+    init_count: int = 0
+
+
+@register
+@dataclass(frozen=True)
+class RetrieveCount(_OnCounter):
+    """The output is the number of a counter."""
+
+    outputs = ("count",)
+
+
+def _counter(op: Operator, value: Any) -> Counter:
+    return shared_object(op, value, Counter, "CreateCounter")
+
+
+@kernel(CountUp)
+def count_up(op: CountUp, ctx: RunContext, counter: Any) -> Arrays:
+    return (np.array(_counter(op, counter).add(1), np.int64),)
+
+
+@kernel(CountDown)
+def count_down(op: CountDown, ctx: RunContext, counter: Any) -> Arrays:
+    return (np.array(_counter(op, counter).add(-1) <= 0),)
+
+
+@kernel(CheckCounterDone)
+def check_counter_done(op: CheckCounterDone, ctx: RunContext, counter: Any) -> Arrays:
+    return (np.array(_counter(op, counter).count <= 0),)
+
+
+@kernel(ResetCounter)
+def reset_counter(op: ResetCounter, ctx: RunContext, counter: Any) -> Arrays:
+    return (np.array(_counter(op, counter).reset(op.init_count), np.int64),)[: op.n_out]
+
+
+@kernel(RetrieveCount)
+def retrieve_count(op: RetrieveCount, ctx: RunContext, counter: Any) -> Arrays:
+    return (np.array(_counter(op, counter).count, np.int64),)
+
+
+@register
+@dataclass(frozen=True)
+class CreateAtomicBool(_Shared):
+    """Make a truth value that nets share, false at first."""
+
+    outputs = ("atomic_bool",)
+
+
+@register
+@dataclass(frozen=True)
+class ConditionalSetAtomicBool(_Shared):
+    """Set a shared truth value to true if ``condition`` holds; else leave it as it is."""
+
+    inputs = ("atomic_bool", "condition")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        condition = inputs[1]
+        require(
+            condition.size == 1 and condition.dtype == np.bool_,
+            self,
+            f"condition must hold one bool, got shape {condition.shape} of type {condition.dtype}",
+        )
+        return super().infer(*inputs)
+
+
+@register
+@dataclass(frozen=True)
+class CheckAtomicBool(_Shared):
+    """The output, of shape (1,), is a shared truth value."""
+
+    inputs = ("atomic_bool",)
+    outputs = ("value",)
+    result = TensorSpec((1,), np.dtype(np.bool_))
+
+
+@kernel(CreateAtomicBool)
+def create_atomic_bool(op: CreateAtomicBool, ctx: RunContext) -> Arrays:
+    return (AtomicBool(),)
+
+
+@kernel(ConditionalSetAtomicBool)
+def conditional_set_atomic_bool(op: ConditionalSetAtomicBool, ctx: RunContext, shared: Any, condition: Any) -> Arrays:
+    flag = shared_object(op, shared, AtomicBool, "CreateAtomicBool")
+    if ctx.host(condition).item():
+        flag.value = True
+    return ()
+
+
+@kernel(CheckAtomicBool)
+def check_atomic_bool(op: CheckAtomicBool, ctx: RunContext, shared: Any) -> Arrays:
+    return (np.array([shared_object(op, shared, AtomicBool, "CreateAtomicBool").value]),)
+
+
+@dataclass(frozen=True)
+class _FetchAdd(Operator):
+    inputs = ("mutex_ptr", "mut_value", "increment")
+    outputs = ("mut_value", "fetched_value")
+    must_inplace = ((1, 0),)
+    stateful = True
+    dtype: ClassVar[np.dtype[Any]]
+
+    def infer(self, mutex: TensorSpec, value: TensorSpec, increment: TensorSpec) -> tuple[TensorSpec, ...]:
+        for name, spec in (("mut_value", value), ("increment", increment)):
+            require(
+                spec.size == 1 and spec.dtype == self.dtype,
+                self,
+                f"{name} must hold one {self.dtype}, got shape {spec.shape} of type {spec.dtype}",
+            )
+        return (value.plain, value.plain)
+
+
+@register
+@dataclass(frozen=True)
+class AtomicFetchAdd(_FetchAdd):
+    """Add ``increment`` to ``mut_value`` in place, under a mutex; the second output is the number before. For int32."""
+
+    dtype = np.dtype(np.int32)
+
+
+@register
+@dataclass(frozen=True)
+class AtomicFetchAdd64(_FetchAdd):
+    """AtomicFetchAdd for int64."""
+
+    dtype = np.dtype(np.int64)
+
+
+def _fetch_add(op: _FetchAdd, ctx: RunContext, mutex: Any, value: Any, increment: Any) -> Arrays:
+    with mutex:
+        return value + increment.reshape(value.shape), value.copy()
+
+
+kernel(AtomicFetchAdd)(_fetch_add)
+kernel(AtomicFetchAdd64)(_fetch_add)

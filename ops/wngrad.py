@@ -1,0 +1,62 @@
+"""Wngrad: one rate for a whole parameter, over a sum of its gradients' squared norms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.half import narrow, widen
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.update_rules import check_range, check_rate, check_same, rate_as
+
+__all__ = ["Wngrad"]
+
+
+@register
+@dataclass(frozen=True)
+class Wngrad(Operator):
+    """P' = P + r * G with the effective rate r = lr / (b + epsilon), then b' = b + |G|^2 / (b + epsilon).
+
+    b holds one number. The third output is r, shape (1,), the fourth the update r * G. The step is added, so ``lr`` is
+    negative for descent. As Caffe2 calculates, the step uses b, where the paper uses b'.
+
+    Source: Wu, Ward and Bottou, "WNGrad: learn the learning rate in gradient descent", 2018, arXiv:1803.02865,
+    algorithm 1.
+    """
+
+    inputs = ("param", "seq_b", "grad", "lr")
+    outputs = ("output_param", "output_seq_b", "output_effective_lr?", "output_update?")
+    inplace = ((0, 0), (1, 1))
+    epsilon: float = 1e-5
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, epsilon=self.epsilon)
+
+    def infer(self, param: TensorSpec, seq_b: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, grad=grad)
+        check_rate(self, seq_b, "seq_b")
+        require(seq_b.dtype.kind == "f", self, f"seq_b must be floating, got {seq_b.dtype}")
+        check_rate(self, lr)
+        return (param.plain, seq_b.plain, param.with_shape((1,)), param.plain)[: self.n_out]
+
+    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
+        return 4 * param.size
+
+
+@kernel(Wngrad)
+def wngrad(op: Wngrad, ctx: RunContext, param: Any, seq_b: Any, grad: Any, lr: Any) -> tuple[Any, ...]:
+    p, g = widen(param), widen(grad)
+    divisor = rate_as(seq_b, g) + op.epsilon
+    rate = rate_as(lr, g) / divisor
+    b = rate_as(seq_b, g) + (g * g).sum() / divisor
+    update = rate * g
+    results = (
+        narrow(p + update, param),
+        narrow(b.reshape(seq_b.shape), seq_b),
+        narrow(rate.reshape(1), param),
+        narrow(update, param),
+    )
+    return results[: op.n_out]

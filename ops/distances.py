@@ -1,4 +1,4 @@
-"""Distances between the samples of two tensors: SquaredL2Distance, with its gradient."""
+"""Distances between the samples of two tensors: SquaredL2Distance and L1Distance, with their gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["SquaredL2Distance", "SquaredL2DistanceGradient"]
+__all__ = [
+    "L1Distance",
+    "L1DistanceGradient",
+    "OfSamples",
+    "OfSamplesGradient",
+    "SquaredL2Distance",
+    "SquaredL2DistanceGradient",
+    "sample_rows",
+]
 
 
 def _check_pair(op: Operator, x: TensorSpec, y: TensorSpec) -> int:
@@ -23,10 +31,9 @@ def _check_pair(op: Operator, x: TensorSpec, y: TensorSpec) -> int:
     return x.shape[0]
 
 
-@register
 @dataclass(frozen=True)
-class SquaredL2Distance(Operator):
-    """Z[i] = sum((X[i] - Y[i])^2) / 2, for each sample i of the first axis."""
+class OfSamples(Operator):
+    """Base of operators that give one number for each sample of X and Y; ``<type>Gradient`` reads X, Y and dZ."""
 
     inputs = ("X", "Y")
     outputs = ("Z",)
@@ -37,22 +44,15 @@ class SquaredL2Distance(Operator):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("Y"), g.d_output("Z")]
-        return [make_op("SquaredL2DistanceGradient", inputs, [g.d_input("X"), g.d_input("Y")])]
+        return [make_op(self.type + "Gradient", inputs, [g.d_input("X"), g.d_input("Y")])]
 
     def flops(self, x: TensorSpec, y: TensorSpec) -> int:
         return 3 * x.size
 
 
-@kernel(SquaredL2Distance)
-def squared_l2_distance(op: SquaredL2Distance, ctx: RunContext, x: Any, y: Any) -> tuple[Any, ...]:
-    apart = (widen(x) - widen(y)).reshape(x.shape[0], math.prod(x.shape[1:]))
-    return (narrow((apart * apart).sum(axis=1) / 2, x),)
-
-
-@register
 @dataclass(frozen=True)
-class SquaredL2DistanceGradient(Operator):
-    """dX[i] = (X[i] - Y[i]) * dZ[i], and dY = -dX."""
+class OfSamplesGradient(Operator):
+    """Base of the gradients of what gives one number for each sample."""
 
     inputs = ("X", "Y", "dZ")
     outputs = ("dX", "dY")
@@ -67,9 +67,59 @@ class SquaredL2DistanceGradient(Operator):
         return 3 * x.size
 
 
+def sample_rows(*arrays: Any) -> tuple[Any, ...]:
+    """Return tensors of samples as matrices with a row per sample, float16 as float32."""
+    return tuple(widen(a).reshape(a.shape[0], math.prod(a.shape[1:])) for a in arrays)
+
+
+@register
+@dataclass(frozen=True)
+class SquaredL2Distance(OfSamples):
+    """Z[i] = sum((X[i] - Y[i])^2) / 2, for each sample i of the first axis."""
+
+
+@kernel(SquaredL2Distance)
+def squared_l2_distance(op: SquaredL2Distance, ctx: RunContext, x: Any, y: Any) -> tuple[Any, ...]:
+    a, b = sample_rows(x, y)
+    apart = a - b
+    return (narrow((apart * apart).sum(axis=1) / 2, x),)
+
+
+@register
+@dataclass(frozen=True)
+class SquaredL2DistanceGradient(OfSamplesGradient):
+    """dX[i] = (X[i] - Y[i]) * dZ[i], and dY = -dX."""
+
+
 @kernel(SquaredL2DistanceGradient)
 def squared_l2_distance_gradient(
     op: SquaredL2DistanceGradient, ctx: RunContext, x: Any, y: Any, dz: Any
 ) -> tuple[Any, ...]:
-    dx = (widen(x) - widen(y)) * widen(dz).reshape(x.shape[0], *[1] * (x.ndim - 1))
+    a, b = sample_rows(x, y)
+    dx = ((a - b) * widen(dz).reshape(-1, 1)).reshape(x.shape)
+    return narrow(dx, x), narrow(-dx, y)
+
+
+@register
+@dataclass(frozen=True)
+class L1Distance(OfSamples):
+    """Z[i] = sum(|X[i] - Y[i]|), for each sample i of the first axis."""
+
+
+@kernel(L1Distance)
+def l1_distance(op: L1Distance, ctx: RunContext, x: Any, y: Any) -> tuple[Any, ...]:
+    a, b = sample_rows(x, y)
+    return (narrow(abs(a - b).sum(axis=1), x),)
+
+
+@register
+@dataclass(frozen=True)
+class L1DistanceGradient(OfSamplesGradient):
+    """dX[i] = sign(X[i] - Y[i]) * dZ[i], and dY = -dX."""
+
+
+@kernel(L1DistanceGradient)
+def l1_distance_gradient(op: L1DistanceGradient, ctx: RunContext, x: Any, y: Any, dz: Any) -> tuple[Any, ...]:
+    a, b = sample_rows(x, y)
+    dx = (ctx.xp.sign(a - b) * widen(dz).reshape(-1, 1)).reshape(x.shape)
     return narrow(dx, x), narrow(-dx, y)

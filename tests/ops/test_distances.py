@@ -1,10 +1,10 @@
-"""SquaredL2Distance and its gradient."""
+"""SquaredL2Distance and L1Distance, and their gradients."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from netbuilder.ops.distances import SquaredL2Distance, SquaredL2DistanceGradient
+from netbuilder.ops.distances import L1Distance, L1DistanceGradient, SquaredL2Distance, SquaredL2DistanceGradient
 from netbuilder.proto import ShapeError
 from suite import OperatorSuite, f32, floats, i32, refusal
 
@@ -52,4 +52,34 @@ class TestSquaredL2DistanceGradient(OperatorSuite):
 
     def reference(self, op, x, y, dz):
         dx = np.array([(a - b) * d for a, b, d in zip(x, y, dz)])
+        return [dx, -dx]
+
+
+class TestL1Distance(OperatorSuite):
+    operator = L1Distance
+    wrt = (0, 1)
+    refusals = tuple(refusal(L1Distance(), specs, match, ShapeError) for specs, match in PAIRS)
+
+    def draw(self, data):
+        x, y = draw_pair(data)
+        return L1Distance(), [x, np.where(abs(x - y) < 0.01, x + 0.1, y)]
+
+    def reference(self, op, x, y):
+        return [np.array([np.linalg.norm(np.ravel(a) - np.ravel(b), 1) for a, b in zip(x, y)])]
+
+
+class TestL1DistanceGradient(OperatorSuite):
+    operator = L1DistanceGradient
+    no_gradient = "a gradient operator"
+    refusals = (
+        refusal(L1DistanceGradient(), [f32(3, 4), f32(3, 4), f32(4)], "one number per sample of X", ShapeError),
+    )
+
+    def draw(self, data):
+        x, y = draw_pair(data)
+        y = np.where(abs(x - y) < 0.01, x + 0.1, y)
+        return L1DistanceGradient(), [x, y, data.draw(floats(len(x)))]
+
+    def reference(self, op, x, y, dz):
+        dx = np.array([np.where(a > b, d, -d) for a, b, d in zip(x, y, dz)])
         return [dx, -dx]

@@ -1,0 +1,137 @@
+"""Softmax over the channels of each place of images, with cross entropy; and its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.half import narrow, require_one_float_type, widen
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["SpatialSoftmaxWithLoss", "SpatialSoftmaxWithLossGradient"]
+
+_NO_LABEL = -1
+
+
+@dataclass(frozen=True)
+class _Arguments(Operator):
+    scale: float = 1.0
+    order: str = "NCHW"
+
+    def check(self) -> None:
+        if self.scale < 0:
+            raise ArgumentError(f"{self.type}: scale must not be negative, got {self.scale}")
+        if self.order != "NCHW":
+            raise ArgumentError(f"{self.type}: order must be NCHW, got {self.order!r}; put NHWC2NCHW before")
+
+    def check_labels(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None) -> None:
+        """Raise ShapeError unless label and weight fit X."""
+        require_one_float_type(self, X=x)
+        require(x.ndim == 4, self, f"X must be (N, classes, H, W), got shape {x.shape}")
+        shape = (x.shape[0], *x.shape[2:])
+        require(label.dtype.kind in "iu", self, f"labels must be whole numbers (int32), got {label.dtype}")
+        for name, spec in (("label", label), ("weight", weight or label)):
+            require(
+                spec.shape == shape,
+                self,
+                f"{name} must have shape {shape}, one number per place of X {x.shape}, got {spec.shape}",
+            )
+
+
+@register
+@dataclass(frozen=True)
+class SpatialSoftmaxWithLoss(_Arguments):
+    """P = softmax of X over its channels; loss = scale * the weighted mean over all places of -log P[label].
+
+    A place whose label is -1 does not count. Without weights all others weigh 1. If no place has weight, the loss is 0.
+    Caffe2 leaves ``scale`` out of the loss on CPUs, though not out of its gradient; here both have it.
+    """
+
+    inputs = ("X", "label", "weight?")
+    outputs = ("P", "loss")
+
+    def infer(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        self.check_labels(x, label, weight)
+        return (x.plain, x.with_shape(()))
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input(i) for i in range(self.n_in)] + [g.output("P"), g.d_output("loss")]
+        return [make_op("SpatialSoftmaxWithLossGradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> int:
+        return 6 * x.size
+
+
+@register
+@dataclass(frozen=True)
+class SpatialSoftmaxWithLossGradient(_Arguments):
+    """dX = (P - label) * weight * dloss * scale / the sum of weights; 0 where the label is -1."""
+
+    inputs = ("X", "label", "weight_or_P", "P_or_dloss", "dloss?")
+    outputs = ("dX",)
+
+    def infer(self, x: TensorSpec, label: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
+        *weight, p, dloss = others
+        self.check_labels(x, label, weight[0] if weight else None)
+        require(p.shape == x.shape, self, f"P must have the shape of X, {x.shape}, got {p.shape}")
+        require(dloss.size == 1, self, f"the gradient of the loss must be one number, got shape {dloss.shape}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
+        return 3 * x.size
+
+
+def _weights(op: Operator, ctx: RunContext, values: Any, label: Any, weight: Any) -> tuple[Any, Any, Any]:
+    """Return labels (N, 1, H, W) with a class in each place, the weights likewise, and the sum of weights.
+
+    Raises:
+        ShapeError: a label is neither -1 nor a class.
+    """
+    xp, classes = ctx.xp, values.shape[1]
+    counts = label != _NO_LABEL
+    known = xp.where(counts, label, 0)
+    if known.size and not bool(((known >= 0) & (known < classes)).all()):
+        raise ShapeError(
+            f"{op.type}: labels must be -1 or lie in [0, {classes}), the number of classes, "
+            f"got {int(label.min())} to {int(label.max())}"
+        )
+    weights = counts.astype(values.dtype)
+    if weight is not None:
+        weights = weights * widen(weight)
+    return known[:, None], weights[:, None], weights.sum()
+
+
+def _share(ctx: RunContext, value: Any, total: Any) -> Any:
+    """Return ``value / total``, or 0 where the weights sum to nothing."""
+    one, zero = total.dtype.type(1), total.dtype.type(0)
+    return ctx.xp.where(total > 0, value / ctx.xp.where(total > 0, total, one), zero)
+
+
+@kernel(SpatialSoftmaxWithLoss)
+def spatial_softmax_with_loss(
+    op: SpatialSoftmaxWithLoss, ctx: RunContext, x: Any, label: Any, weight: Any = None
+) -> tuple[Any, ...]:
+    xp, values = ctx.xp, widen(x)
+    shifted = values - values.max(axis=1, keepdims=True)  # keeps exp from overflowing
+    e = xp.exp(shifted)
+    sums = e.sum(axis=1, keepdims=True)
+    known, weights, total = _weights(op, ctx, values, label, weight)
+    losses = (xp.log(sums) - xp.take_along_axis(shifted, known, axis=1)) * weights
+    loss = _share(ctx, losses.sum() * values.dtype.type(op.scale), total)
+    return narrow(e / sums, x), xp.asarray(loss, dtype=x.dtype).reshape(())
+
+
+@kernel(SpatialSoftmaxWithLossGradient)
+def spatial_softmax_with_loss_gradient(
+    op: SpatialSoftmaxWithLossGradient, ctx: RunContext, x: Any, label: Any, *others: Any
+) -> tuple[Any, ...]:
+    *weight, p, dloss = others
+    xp, chances = ctx.xp, widen(p)
+    known, weights, total = _weights(op, ctx, chances, label, weight[0] if weight else None)
+    right = xp.arange(p.shape[1]).reshape(1, -1, 1, 1) == known
+    factor = _share(ctx, narrow(dloss.reshape(()), chances) * chances.dtype.type(op.scale), total)
+    return (narrow((chances - right) * (weights * factor), x),)

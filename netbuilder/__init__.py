@@ -20,7 +20,15 @@ if _os.path.isfile(_os.path.join(_root, "setup.py")) and _os.path.isdir(_os.path
 
 # Public names by the module they live in. The imports below say the same to type checkers.
 _EXPORTS = {
-    "netbuilder.exchange": ["Predictor", "load_predictor", "save_predictor"],
+    "netbuilder.exchange": [
+        "CheckpointFolder",
+        "Predictor",
+        "load_checkpoint",
+        "load_predictor",
+        "read_checkpoint",
+        "save_checkpoint",
+        "save_predictor",
+    ],
     "netbuilder.graph": ["BlobReference", "DeviceScope", "ExecutionStep", "NameScope", "Net", "Plan"],
     "netbuilder.model": ["ModelHelper", "brew"],
     "netbuilder.parallel": ["ExtractPredictorNet", "Parallelize", "Parallelize_CPU", "Parallelize_GPU", "Replicas"],
@@ -46,8 +54,12 @@ _ROOMS = frozenset(
 __all__ = ["__version__", *sorted(_HOME)]
 
 if TYPE_CHECKING:
+    from netbuilder.exchange import CheckpointFolder as CheckpointFolder
     from netbuilder.exchange import Predictor as Predictor
+    from netbuilder.exchange import load_checkpoint as load_checkpoint
     from netbuilder.exchange import load_predictor as load_predictor
+    from netbuilder.exchange import read_checkpoint as read_checkpoint
+    from netbuilder.exchange import save_checkpoint as save_checkpoint
     from netbuilder.exchange import save_predictor as save_predictor
     from netbuilder.graph import BlobReference as BlobReference
     from netbuilder.graph import DeviceScope as DeviceScope

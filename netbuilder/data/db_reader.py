@@ -88,6 +88,24 @@ class DBReader:
                 return
             yield record
 
+    @property
+    def position(self) -> int:
+        """How many records of the database, also of other shards, lie behind in this pass."""
+        return self._position
+
+    def seek(self, position: int) -> None:
+        """Go to where a reader had this ``position``.
+
+        Raises:
+            NetError: the database has fewer records.
+        """
+        with self._lock:
+            self._restart()
+            for _ in range(position):
+                if next(self._records, None) is None:
+                    raise NetError(f"{self!r}: has {self._position} records, and was to be read from {position} on")
+                self._position += 1
+
     def rewind(self) -> None:
         """Go back to the first record."""
         with self._lock:

@@ -1,7 +1,27 @@
-"""Exchange: predictors in files."""
+"""Exchange: predictors and checkpoints in files."""
 
 from netbuilder.exchange import mobile_exporter
+from netbuilder.exchange.checkpoint_blobs import CheckpointBlobs, checkpoint_blobs
+from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
+from netbuilder.exchange.checkpoint_folder import CheckpointFolder
+from netbuilder.exchange.checkpoints import load_checkpoint, save_checkpoint, take_checkpoint
+from netbuilder.exchange.matching import LoadReport
 from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.predictor_files import load_predictor, save_predictor
 
-__all__ = ["Predictor", "load_predictor", "mobile_exporter", "save_predictor"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointBlobs",
+    "CheckpointFolder",
+    "LoadReport",
+    "Predictor",
+    "checkpoint_blobs",
+    "load_checkpoint",
+    "load_predictor",
+    "mobile_exporter",
+    "read_checkpoint",
+    "save_checkpoint",
+    "save_predictor",
+    "take_checkpoint",
+    "write_checkpoint",
+]

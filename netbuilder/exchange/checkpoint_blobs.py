@@ -1,0 +1,73 @@
+"""Which blobs of a model a checkpoint holds, and under which names: those of one replica, without its device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from netbuilder.model import ModelHelper
+from netbuilder.parallel import GetCheckpointParams, Replicas, has_record
+from netbuilder.proto import NetError
+
+__all__ = ["CheckpointBlobs", "checkpoint_blobs"]
+
+
+@dataclass(frozen=True)
+class CheckpointBlobs:
+    """The blobs of a model that a checkpoint holds.
+
+    Args:
+        names: name in a checkpoint -> blob of the workspace, of a data-parallel model the first replica's.
+        parameters: those that are parameters, trained or computed; the others are the optimizer's state.
+        record: of the replicas; None: the model is not data-parallel.
+    """
+
+    names: dict[str, str]
+    parameters: frozenset[str]
+    record: Replicas | None = None
+
+    def replicated(self, names: Iterable[str]) -> list[str]:
+        """Return those of these names of which each replica has a blob of its own."""
+        if self.record is None or len(self.record) == 1:
+            return []
+        shared = set(self.record.parameters) if self.record.shared else set()
+        scope = self.record.devices.scopes[0]
+        return [name for name in names if self.names[name].startswith(scope) and name not in shared]
+
+
+def checkpoint_blobs(model: ModelHelper) -> CheckpointBlobs:
+    """Return the blobs of a model that training has to find again.
+
+    These are its parameters, computed parameters, and what its init net makes and its main net changes, as momenta
+    and iteration counters are. Of a data-parallel model they are the first replica's, and those outside of replicas.
+
+    Raises:
+        NetError: two blobs would get one name.
+
+    >>> from netbuilder.model import brew
+    >>> model = ModelHelper("scorer")
+    >>> _ = brew.fc(model, "data", "fc", 3, 4)
+    >>> checkpoint_blobs(model).names
+    {'fc_b': 'fc_b', 'fc_w': 'fc_w'}
+    """
+    if not has_record(model.net.Proto()):
+        return _of_one_device(model)
+    record = Replicas.load(model.net.Proto())
+    names: dict[str, str] = {}
+    for blob in sorted(map(str, GetCheckpointParams(model))):
+        short = record.devices.short_name(blob)
+        if short in names:
+            raise NetError(
+                f"model {model.name!r}: the blobs {names[short]!r} and {blob!r} would both be stored as {short!r}; "
+                "give one another name"
+            )
+        names[short] = blob
+    parameters = {*record.parameters, *record.computed, *record.outside}
+    return CheckpointBlobs(names, frozenset(parameters.intersection(names)), record)
+
+
+def _of_one_device(model: ModelHelper) -> CheckpointBlobs:
+    parameters = {str(blob) for blob in (*model.params, *model.GetComputedParams(""))}
+    made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
+    changed = {blob for op in model.net.Proto().op for blob in op.output if blob in made}
+    return CheckpointBlobs({name: name for name in sorted(parameters | changed)}, frozenset(parameters))

@@ -1,0 +1,228 @@
+"""Checkpoint files: blobs as Caffe2's Save operator stores them, and in front a record that says what they must be.
+
+The record is a string blob, ``MANIFEST``, that holds JSON: where training stood, and a checksum of each blob. Caffe2
+reads the file as any other; a file that Caffe2 wrote, without such a record, is read, too, though nothing can be
+checked then but its structure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data import BlobParts, blob_records, read_minidb, record_name, write_minidb
+from netbuilder.proto import BlobProto, NetError, ParseError, files
+from netbuilder.runtime import RandomState
+
+__all__ = ["MANIFEST", "Checkpoint", "read_checkpoint", "read_manifest", "write_checkpoint"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+PathLike = str | os.PathLike[str]
+
+MANIFEST = "!!NETBUILDER_CHECKPOINT"
+"""Name of the blob that says what a checkpoint holds."""
+
+_FORMAT, _VERSION = "netbuilder checkpoint", 1
+_SHOWN = 20  # problems that an error lists
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that training needs to go on.
+
+    Args:
+        blobs: values by name, without scopes of devices: parameters, computed parameters, the optimizer's state.
+        step: how often the main net had run.
+        metric: what the best checkpoint is chosen by.
+        model: name of the model.
+        net: name of its main net.
+        random: what random operators draw by.
+        readers: for each reader of a database, how many records of its pass it had read.
+        state: what the caller keeps besides: text, numbers, None, and lists and dicts (with text as keys) of these.
+    """
+
+    blobs: Mapping[str, Array]
+    step: int = 0
+    metric: float | None = None
+    model: str = ""
+    net: str = ""
+    random: RandomState | None = None
+    readers: Mapping[str, int] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_checkpoint(path: PathLike, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint, whole or not at all; one of that name is replaced.
+
+    Raises:
+        NetError: a blob is neither a tensor nor a string, or ``state`` holds what JSON cannot.
+        OSError: the file cannot be written; one that was there is as before.
+    """
+    blobs = {name: _as_array(value) for name, value in checkpoint.blobs.items()}
+    manifest = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "step": checkpoint.step,
+        "metric": checkpoint.metric,
+        "model": checkpoint.model,
+        "net": checkpoint.net,
+        "random": checkpoint.random and {
+            "seed": checkpoint.random.seed, "iterations": dict(checkpoint.random.iterations)
+        },
+        "readers": dict(checkpoint.readers),
+        "state": dict(checkpoint.state),
+        "blobs": {name: _digest(name, value) for name, value in blobs.items()},
+    }  # fmt: skip
+    write_minidb(path, _records(_sealed(manifest), blobs))
+
+
+def read_checkpoint(path: PathLike) -> Checkpoint:
+    """Read a checkpoint, whole or not at all.
+
+    Args:
+        path: written by ``write_checkpoint``, or by Caffe2's Save and Checkpoint operators.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ParseError: the file is cut short, damaged or of another kind; the message lists what is wrong.
+    """
+    parts, manifest, problems = _parts(path)
+    blobs: dict[str, Array] = {}
+    for name in parts.names:
+        try:
+            blobs[name] = parts.value(name, "the file")
+        except ParseError as error:
+            problems.append(str(error))
+    if manifest is not None:
+        problems += _differences(blobs, manifest["blobs"])
+    elif not blobs and not problems:
+        problems.append("it holds no blob")
+    if problems:
+        more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        listed = "".join(f"\n  - {text}" for text in dict.fromkeys(problems[:_SHOWN]))
+        raise ParseError(f"{os.fspath(path)!r}: no whole checkpoint; nothing is loaded from it:{listed}{more}")
+    if manifest is None:
+        return Checkpoint(blobs)
+    drawn = manifest["random"]
+    return Checkpoint(
+        blobs,
+        step=manifest["step"],
+        metric=manifest["metric"],
+        model=manifest["model"],
+        net=manifest["net"],
+        random=drawn and RandomState(drawn["seed"], drawn["iterations"]),
+        readers=manifest["readers"],
+        state=manifest["state"],
+    )
+
+
+def read_manifest(path: PathLike) -> dict[str, Any] | None:
+    """Return what the first record of a checkpoint says, without reading the blobs; None: the file has none.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ParseError: the record is damaged, or the file of another kind.
+    """
+    for key, value in read_minidb(path):
+        where = f"{os.fspath(path)}, its first record"
+        return _manifest(files.parse(value, BlobProto, source=where), where) if key == MANIFEST.encode() else None
+    return None
+
+
+def _records(manifest: bytes, blobs: Mapping[str, Array]) -> Iterator[tuple[str, bytes]]:
+    yield from blob_records(MANIFEST, manifest)
+    for name, value in blobs.items():
+        yield from blob_records(name, value)
+
+
+def _as_array(value: Any) -> Any:
+    """Return a string or a number of NumPy's as an array of one; all else as it is."""
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if isinstance(value, (str, bytes)):
+        text = np.empty((), object)
+        text[()] = value.encode() if isinstance(value, str) else value
+        return text
+    return value
+
+
+def _digest(name: str, value: Any) -> str:
+    """Return the checksum of an array: of its type, its shape and its elements in row-major order."""
+    if not isinstance(value, np.ndarray):
+        raise NetError(f"blob {name!r}: a checkpoint holds tensors and strings, and this is {value!r}")
+    found = hashlib.sha256(f"{'strings' if value.dtype == object else value.dtype.name} {value.shape} ".encode())
+    if value.dtype == object:
+        for item in value.reshape(-1):
+            text = item.encode() if isinstance(item, str) else bytes(item)
+            found.update(f"{len(text)} ".encode() + text)
+    else:
+        found.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def _sealed(manifest: dict[str, Any]) -> bytes:
+    try:
+        text = json.dumps(manifest, sort_keys=True, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise NetError(
+            f"checkpoint: its state must be text, numbers, None, and lists and dicts of these: {error}"
+        ) from error
+    return f"{hashlib.sha256(text.encode()).hexdigest()} {text}".encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    raise TypeError(f"got {type(value).__name__} {value!r}")
+
+
+def _manifest(blob: BlobProto, where: str) -> dict[str, Any]:
+    seal, _, text = blob.content.partition(b" ")
+    if hashlib.sha256(text).hexdigest().encode() != seal:
+        raise ParseError(f"{where}: is damaged: its checksum is wrong")
+    found: dict[str, Any] = json.loads(text)
+    if found.get("format") != _FORMAT or found.get("version", 0) > _VERSION:
+        raise ParseError(
+            f"{where}: of {found.get('format')!r}, version {found.get('version')}; this netbuilder reads version "
+            f"{_VERSION} of {_FORMAT!r}"
+        )
+    return found
+
+
+def _parts(path: PathLike) -> tuple[BlobParts, dict[str, Any] | None, list[str]]:
+    """Return what can be read of a file: its blobs, its manifest, and what is wrong."""
+    parts, manifest, problems = BlobParts(), None, []
+    try:
+        for key, value in read_minidb(path):
+            where = f"record {key.decode(errors='replace')}"
+            try:
+                blob = files.parse(value, BlobProto, source=where)
+                if blob.name != record_name(key):
+                    raise ParseError(f"{where}: holds blob {blob.name!r}, which its key does not say")
+                if blob.name == MANIFEST:
+                    manifest = _manifest(blob, where)
+                else:
+                    parts.add(blob.name, blob, where)
+            except ParseError as error:
+                problems.append(str(error))
+    except ParseError as error:  # of the file; its name stands above the list
+        problems.append(str(error).removeprefix(f"{os.fspath(path)!r}: "))
+    return parts, manifest, problems
+
+
+def _differences(blobs: Mapping[str, Array], digests: Mapping[str, str]) -> list[str]:
+    return [
+        *(f"blob {name!r} is missing" for name in digests if name not in blobs),
+        *(f"blob {name!r} was not saved with the others" for name in blobs if name not in digests),
+        *(
+            f"blob {name!r} is damaged: its checksum is wrong"
+            for name, value in blobs.items()
+            if name in digests and _digest(name, value) != digests[name]
+        ),
+    ]

@@ -1,0 +1,154 @@
+"""A folder of checkpoints: the last ones of a training run, and the best."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, read_manifest, write_checkpoint
+from netbuilder.exchange.checkpoints import take_checkpoint
+from netbuilder.model import ModelHelper
+from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.whole_file import is_draft
+from netbuilder.runtime import Workspace
+
+__all__ = ["CheckpointFolder"]
+
+_NAME = re.compile(r"step-(\d+)\.minidb")
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """Checkpoints of one run in one folder, each a file ``step-<steps done>.minidb``.
+
+    Args:
+        folder: made at the first save.
+        keep: how many of the last are kept; older ones are removed after each save.
+        best: which metric is the best, "max" or "min"; that checkpoint is kept, too. None: there is no best.
+
+    Raises:
+        NetError: ``keep`` is below 1, or ``best`` neither of the words nor None.
+
+    >>> CheckpointFolder("out/checkpoints").paths()
+    []
+    """
+
+    folder: str | os.PathLike[str]
+    keep: int = 3
+    best: Literal["max", "min"] | None = "max"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.keep, bool) or not isinstance(self.keep, int) or self.keep < 1:
+            raise NetError(f"CheckpointFolder: keep counts checkpoints, from 1 on, got {self.keep!r}")
+        if self.best not in ("max", "min", None):
+            raise NetError(f"CheckpointFolder: best must be 'max', 'min' or None, got {self.best!r}")
+
+    def save(
+        self,
+        model: ModelHelper,
+        *,
+        workspace: Workspace | None = None,
+        step: int | None = None,
+        metric: float | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write a checkpoint of a model, then remove those that are no longer kept; return its file.
+
+        Args:
+            model, workspace, step, metric, state: see ``take_checkpoint``.
+
+        Raises:
+            NetError, BlobError: see ``save_checkpoint``.
+            OSError: the file cannot be written; those that were there are as before.
+        """
+        return self.write(take_checkpoint(model, workspace=workspace, step=step, metric=metric, state=state))
+
+    def write(self, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint, then remove those that are no longer kept; return its file.
+
+        Raises:
+            NetError: the folder holds a later step, of another run then; or the checkpoint, what cannot be stored.
+            OSError: the file cannot be written; those that were there are as before.
+        """
+        folder = Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"step-{checkpoint.step:08d}.minidb"
+        if (there := self.paths()) and _step(there[-1].name) > checkpoint.step:
+            raise NetError(
+                f"{os.fspath(self.folder)!r}: holds {there[-1].name}, of a later step than {checkpoint.step}, as of "
+                "another run; resume from it, remove it, or give another folder"
+            )
+        write_checkpoint(path, checkpoint)
+        self._clear(path)
+        return path
+
+    def paths(self) -> list[Path]:
+        """Return the files of the checkpoints, by the number of steps done."""
+        folder = Path(self.folder)
+        names = os.listdir(folder) if folder.is_dir() else []
+        return [folder / name for name in sorted((n for n in names if _NAME.fullmatch(n)), key=_step)]
+
+    def latest(self, show: Callable[[str], object] = print) -> tuple[Path, Checkpoint] | None:
+        """Return the newest checkpoint that is whole, and its file; None: there is no checkpoint.
+
+        Args:
+            show: is told of each newer one that is damaged.
+
+        Raises:
+            ParseError: there are checkpoints, and none is whole.
+        """
+        problems = []
+        for path in reversed(self.paths()):
+            try:
+                found = read_checkpoint(path)
+            except (ParseError, OSError) as error:
+                problems.append(str(error))
+                continue
+            for problem in problems:
+                show(f"passed over: {problem}")
+            return path, found
+        if problems:
+            raise ParseError(f"{os.fspath(self.folder)!r}: no checkpoint is whole:\n" + "\n".join(problems))
+        return None
+
+    def best_path(self) -> Path | None:
+        """Return the file of the checkpoint with the best metric, the newest of equals; None: none has a metric."""
+        if self.best is None:
+            return None
+        sign = 1 if self.best == "max" else -1
+        rated = [
+            (sign * metric, _step(path.name), path) for path in self.paths() if (metric := _metric(path)) is not None
+        ]
+        return max(rated)[2] if rated else None
+
+    def _clear(self, newest: Path) -> None:
+        """Remove what is not kept, and drafts that a killed process has left behind."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.folder):
+                if is_draft(name) and name.startswith(".step-"):
+                    (Path(self.folder) / name).unlink()
+        older = [path for path in self.paths() if path != newest]
+        kept = {newest, *older[max(len(older) - self.keep + 1, 0) :], self.best_path()}
+        for path in older:
+            if path not in kept:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def _step(name: str) -> int:
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found else -1
+
+
+def _metric(path: Path) -> float | None:
+    """Return the metric of a checkpoint; None if it has none, or one that cannot be compared."""
+    try:
+        found = (read_manifest(path) or {}).get("metric")
+    except (ParseError, OSError):
+        return None
+    return found if isinstance(found, (int, float)) and found == found else None

@@ -1,0 +1,223 @@
+"""Training saved and resumed: a model's blobs, and all else that the next step depends on, to and from a file."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from netbuilder.data import DBReader
+from netbuilder.exchange.checkpoint_blobs import CheckpointBlobs, checkpoint_blobs
+from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
+from netbuilder.exchange.matching import LoadReport, Match, match_blobs
+from netbuilder.model import ModelHelper
+from netbuilder.ops.operator import TensorSpec, spec_of
+from netbuilder.parallel import FinalizeAfterCheckpoint
+from netbuilder.proto import BlobError, NetError
+from netbuilder.runtime import RandomState, Workspace, default, random_state, set_random_state
+
+__all__ = ["load_checkpoint", "save_checkpoint", "take_checkpoint"]
+
+PathLike = str | os.PathLike[str]
+
+_log = logging.getLogger("netbuilder")
+
+
+def take_checkpoint(
+    model: ModelHelper,
+    *,
+    workspace: Workspace | None = None,
+    step: int | None = None,
+    metric: float | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Return a checkpoint of a model in memory.
+
+    Computed parameters that the replicas have each for themselves (``broadcast_computed_params=False``) are made equal
+    to the first replica's before, so that training goes on from what is saved.
+
+    Args:
+        model: data-parallel or not; its init net has run.
+        workspace: has its blobs; None: the current default one.
+        step: how many steps are done; None: how often the main net has run.
+        metric: what the best checkpoint is chosen by.
+        state: what the caller needs besides to go on (see ``Checkpoint``), such as its position in the data.
+
+    Raises:
+        NetError: two blobs would get one name.
+        BlobError: blobs are missing in the workspace, or hold no value.
+    """
+    workspace = workspace or default.workspace()
+    blobs = checkpoint_blobs(model)
+    _require(model, blobs, workspace)
+    _equalise(model, blobs, workspace)
+    drawn, net = random_state(workspace), model.net.Name()
+    return Checkpoint(
+        {name: workspace.fetch(blob) for name, blob in blobs.names.items()},
+        step=drawn.iterations.get(net, 0) if step is None else step,
+        metric=metric,
+        model=model.name,
+        net=net,
+        random=drawn,
+        readers={name: reader.position for name, reader in _readers(workspace).items()},
+        state=dict(state or {}),
+    )
+
+
+def save_checkpoint(
+    path: PathLike,
+    model: ModelHelper,
+    *,
+    workspace: Workspace | None = None,
+    step: int | None = None,
+    metric: float | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Write all that training needs to go on into a file, whole or not at all; return what was written.
+
+    The file is a minidb as Caffe2's Save operator writes it: Caffe2's Load, and ``read_blobs``, read it, too.
+
+    Args:
+        path: one of that name is replaced.
+        model, workspace, step, metric, state: see ``take_checkpoint``.
+
+    Raises:
+        NetError: two blobs would get one name, or ``state`` is of a kind that cannot be stored.
+        BlobError: blobs are missing in the workspace, or hold no value.
+        OSError: the file cannot be written; one that was there is as before.
+    """
+    checkpoint = take_checkpoint(model, workspace=workspace, step=step, metric=metric, state=state)
+    write_checkpoint(path, checkpoint)
+    return checkpoint
+
+
+def load_checkpoint(
+    source: PathLike | Checkpoint,
+    model: ModelHelper,
+    *,
+    workspace: Workspace | None = None,
+    parameters_only: bool = False,
+    partial: bool = False,
+    rename: Mapping[str, str] | None = None,
+    skip: Iterable[str] = (),
+    show: Callable[[str], object] = print,
+) -> LoadReport:
+    """Put a checkpoint into a model, on any number of devices of any kind; return what went where.
+
+    Without ``parameters_only``, ``partial`` and ``skip`` this resumes training: blobs, random operators and readers of
+    databases go on where they were. Otherwise it loads values alone. After an error everything is as it was.
+
+    Args:
+        source: a file of ``save_checkpoint`` or of Caffe2's Save operator, or a checkpoint that has been read.
+        model: data-parallel or not; its init net has run in the workspace.
+        workspace: None: the current default one.
+        parameters_only: leave the optimizer's state as it is.
+        partial: go on though blobs are missing, are left over, or differ in shape or type.
+        rename, skip: see ``match_blobs``.
+        show: is given the report, if blobs were left out.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ParseError: the file is cut short, damaged or of another kind.
+        NetError: blobs do not match, all of which are listed; or an entry of ``rename`` or ``skip`` fits nothing.
+        BlobError: blobs of the model are not in the workspace: run its init net first.
+    """
+    workspace = workspace or default.workspace()
+    checkpoint = source if isinstance(source, Checkpoint) else read_checkpoint(source)
+    label = "checkpoint" if isinstance(source, Checkpoint) else repr(os.fspath(source))
+    blobs = checkpoint_blobs(model)
+    _require(model, blobs, workspace)
+    wanted = {name: _spec(workspace, blob) for name, blob in blobs.names.items()}
+    skip = [skip] if isinstance(skip, str) else list(skip)
+    stored = {name: spec_of(value) for name, value in checkpoint.blobs.items()}
+    match = match_blobs(stored, wanted, rename=rename, skip=skip, only=blobs.parameters if parameters_only else None)
+    if not partial:
+        _refuse_differences(label, model, match, ignore_left_over=parameters_only)
+    resumed = not (parameters_only or partial or skip)
+    if resumed:
+        _set_readers(checkpoint.readers, _readers(workspace))
+    _apply(checkpoint, match, model, blobs, workspace)
+    if resumed and checkpoint.random is not None:
+        _set_randomness(checkpoint, checkpoint.random, model, workspace)
+    report = LoadReport(label, tuple(match.targets), match.skipped, match.left)
+    if partial or skip:
+        show(str(report))
+    return report
+
+
+def _require(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) -> None:
+    """Raise BlobError, naming them, if blobs have no value yet."""
+    found = {blob: workspace.find(blob) for blob in blobs.names.values()}
+    if missing := [name for name, blob in found.items() if blob is None or blob.is_empty]:
+        raise BlobError(
+            f"model {model.name!r}: {', '.join(missing[:12])}{' and more' if len(missing) > 12 else ''} "
+            f"{'has' if len(missing) == 1 else 'have'} no value in the workspace; run the model's init net first "
+            "(RunInitNet, or run_net_once(model.param_init_net))"
+        )
+
+
+def _spec(workspace: Workspace, blob: str) -> TensorSpec:
+    spec = workspace.spec(blob)
+    if spec is None:
+        raise NetError(f"blob {blob!r}: a checkpoint holds tensors and strings, and this is {workspace.fetch(blob)!r}")
+    return spec
+
+
+def _equalise(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) -> None:
+    record = blobs.record
+    if record is not None and len(record) > 1 and record.computed and not record.broadcasts_computed:
+        _log.info(
+            "model %r: its replicas compute %s each for itself; the first replica's are saved, and copied over the "
+            "others'", model.name, ", ".join(record.computed),
+        )  # fmt: skip
+        FinalizeAfterCheckpoint(model, record.computed, workspace=workspace)
+
+
+def _readers(workspace: Workspace) -> dict[str, DBReader]:
+    found = {name: workspace.get(name).buffer for name in workspace.blobs()}
+    return {name: value for name, value in found.items() if isinstance(value, DBReader)}
+
+
+def _refuse_differences(label: str, model: ModelHelper, match: Match, *, ignore_left_over: bool) -> None:
+    """Raise NetError, listing them, if blobs of the model or of the checkpoint have no counterpart."""
+    problems = {name: why for name, why in match.left.items() if name not in match.meant}
+    if not ignore_left_over:
+        problems = {**{name: why for name, why in match.skipped.items() if name not in match.meant}, **problems}
+    if problems:
+        listed = "".join(f"\n  - {name}: {why}" for name, why in problems.items())
+        raise NetError(
+            f"{label} does not fit model {model.name!r}; nothing is loaded:{listed}\n"
+            "give rename= for other names, parameters_only=True to leave the optimizer's state, or partial=True to "
+            "load what fits"
+        )
+
+
+def _apply(
+    checkpoint: Checkpoint, match: Match, model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace
+) -> None:
+    for name, stored in match.targets.items():
+        workspace.feed(blobs.names[name], checkpoint.blobs[stored])
+    if copied := blobs.replicated(match.targets):
+        FinalizeAfterCheckpoint(model, copied, workspace=workspace)
+
+
+def _set_readers(positions: Mapping[str, int], readers: Mapping[str, DBReader]) -> None:
+    """Put readers where they were; all of them, or none."""
+    before = {name: reader.position for name, reader in readers.items() if name in positions}
+    try:
+        for name in before:
+            readers[name].seek(positions[name])
+    except BaseException:
+        for name, position in before.items():
+            with contextlib.suppress(NetError):  # of a database that has lost records since
+                readers[name].seek(position)
+        raise
+
+
+def _set_randomness(checkpoint: Checkpoint, drawn: RandomState, model: ModelHelper, workspace: Workspace) -> None:
+    counts = dict(drawn.iterations)
+    if checkpoint.net in counts:  # the model may have another name now
+        counts[model.net.Name()] = counts.pop(checkpoint.net)
+    set_random_state(workspace, RandomState(drawn.seed, counts))

@@ -1,0 +1,155 @@
+"""Which blob of a checkpoint goes into which of a model: by name, with renames and blobs left out, or why not."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from netbuilder.graph.blob import strip_prefix
+from netbuilder.ops.operator import STRING, TensorSpec
+from netbuilder.proto import NetError
+
+__all__ = ["LoadReport", "Match", "match_blobs"]
+
+_ANY = "*"
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What a load did, by names in a checkpoint; printed, a table of it.
+
+    Args:
+        source: the checkpoint.
+        loaded: blobs of the model that have the checkpoint's values.
+        skipped: blobs of the checkpoint that went nowhere, and why.
+        reinitialised: blobs of the model that keep the values they had, from the init net as a rule, and why.
+    """
+
+    source: str
+    loaded: tuple[str, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    reinitialised: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        rows = [f"{self.source}: {len(self.loaded)} blobs loaded, {len(self.skipped)} skipped, "
+                f"{len(self.reinitialised)} re-initialised"]  # fmt: skip
+        rows += [f"  loaded          {name}" for name in self.loaded]
+        rows += [f"  skipped         {name}: {why}" for name, why in self.skipped.items()]
+        rows += [f"  re-initialised  {name}: {why}" for name, why in self.reinitialised.items()]
+        return "\n".join(rows)
+
+
+@dataclass(frozen=True)
+class Match:
+    """Where the blobs of a checkpoint go.
+
+    Args:
+        targets: name in the model -> name in the checkpoint.
+        skipped: name in the checkpoint -> why it goes nowhere.
+        left: name in the model -> why nothing comes.
+        meant: names in ``skipped`` and ``left`` that are there by ``skip``, or as copies on further devices.
+    """
+
+    targets: dict[str, str]
+    skipped: dict[str, str]
+    left: dict[str, str]
+    meant: frozenset[str]
+
+
+def match_blobs(
+    stored: Mapping[str, TensorSpec],
+    wanted: Mapping[str, TensorSpec],
+    *,
+    rename: Mapping[str, str] | None = None,
+    skip: Iterable[str] = (),
+    only: Collection[str] | None = None,
+) -> Match:
+    """Find for the blobs of a model those of a checkpoint that fit in name, shape and type.
+
+    A name in the checkpoint may begin with the scope of a device, as Caffe2 stores it; of several devices the first
+    that is stored counts.
+
+    Args:
+        stored, wanted: the blobs of the checkpoint and of the model.
+        rename: name in the checkpoint -> name in the model; where both end in "*", all names that begin so.
+        skip: names in the model that get nothing, or patterns as ``fnmatch`` takes them.
+        only: names in the model that get something; of the others nothing is said but where the checkpoint has them.
+            None: all.
+
+    Raises:
+        NetError: an entry of ``rename`` or ``skip`` fits nothing, or two blobs would go into one.
+    """
+    new_names = _renamed(stored, dict(rename or {}))
+    left_out = _left_out(wanted, [skip] if isinstance(skip, str) else list(skip))
+    targets: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    left = {name: f"left out by skip={pattern!r}" for name, pattern in left_out.items() if only is None or name in only}
+    meant = set(left)
+    for name in stored:
+        new = new_names.get(name, name)
+        target = new if new in wanted else strip_prefix(new)
+        note = f"renamed to {target!r}, " if name in new_names else ""
+        if target not in wanted:
+            skipped[name] = f"{note}the model has none of this name"
+        elif only is not None and target not in only:
+            skipped[name] = f"{note}{target!r} is no parameter"
+            meant.add(name)
+        elif target in left_out:
+            skipped[name] = f"{note}{left[target]}"
+            meant.add(name)
+        elif target in targets:
+            if name in new_names or targets[target] in new_names:
+                raise NetError(f"rename: {targets[target]!r} and {name!r} would both go into {target!r}")
+            skipped[name] = f"a copy of {targets[target]!r}, on another device"
+            meant.add(name)
+        elif (problem := _misfit(stored[name], wanted[target])) is not None:
+            skipped[name] = left[target] = note + problem
+        else:
+            targets[target] = name
+            left.pop(target, None)
+    for name in wanted:
+        if name not in targets and (only is None or name in only):
+            left.setdefault(name, "the checkpoint has none of this name")
+    return Match(targets, skipped, left, frozenset(meant))
+
+
+def _misfit(stored: TensorSpec, wanted: TensorSpec) -> str | None:
+    if stored.shape != wanted.shape:
+        return f"shape {stored.shape} in the checkpoint, {wanted.shape} in the model"
+    if stored.dtype != wanted.dtype:
+        there, here = ("strings" if spec.dtype == STRING else str(spec.dtype) for spec in (stored, wanted))
+        return f"elements of type {there} in the checkpoint, {here} in the model"
+    return None
+
+
+def _renamed(stored: Collection[str], rename: dict[str, str]) -> dict[str, str]:
+    """Return the new names of those blobs that get one."""
+    found: dict[str, str] = {}
+    for old, new in rename.items():
+        if old.endswith(_ANY) != new.endswith(_ANY):
+            raise NetError(f"rename: {old!r} -> {new!r}: both names end in {_ANY!r}, or none does")
+        if old.endswith(_ANY):
+            begin = old[: -len(_ANY)]
+            fitting = {name: new[: -len(_ANY)] + name[len(begin) :] for name in stored if name.startswith(begin)}
+        else:
+            fitting = {old: new} if old in stored else {}
+        if not fitting:
+            raise NetError(f"rename: the checkpoint has no blob {old!r}; it has {_some(stored)}")
+        found.update(fitting)
+    return found
+
+
+def _left_out(wanted: Collection[str], patterns: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pattern in patterns:
+        fitting = fnmatch.filter(wanted, pattern)
+        if not fitting:
+            raise NetError(f"skip: the model has no blob {pattern!r}; it has {_some(wanted)}")
+        found.update(dict.fromkeys(fitting, pattern))
+    return found
+
+
+def _some(names: Collection[str], most: int = 12) -> str:
+    listed = ", ".join(sorted(names)[:most])
+    return listed + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,218 @@
+"""Checkpoint files: written and read back, and every way in which one can be broken."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import golden_data
+from netbuilder.data import read_blobs, read_minidb, write_blobs, write_minidb
+from netbuilder.exchange import Checkpoint, read_checkpoint, write_checkpoint
+from netbuilder.exchange.checkpoint_file import MANIFEST, read_manifest
+from netbuilder.proto import NetError, ParseError
+from netbuilder.runtime import RandomState
+
+STORED = golden_data.GOLDEN / "exports" / "checkpoint_types"
+KILLED = """
+import os, sys
+import numpy as np
+from netbuilder.exchange import Checkpoint, write_checkpoint
+os.{call} = lambda *details: os._exit(9)
+write_checkpoint(sys.argv[1], Checkpoint({{"w": np.zeros(3)}}))
+"""
+
+
+def checkpoint(**options):
+    blobs = {
+        "fc/w": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "iteration": np.int64([4]),
+        "half": np.float16([0.5, -1]),
+        "flags": np.array([True, False]),
+        "none": np.zeros((0, 3), np.float32),
+        "scalar": np.float64(0.1) + np.zeros(()),
+        "words": np.array([b"a", b"", b"b\x00c"], object),
+        "word": "text",
+    }
+    given = {"step": 4, "metric": 0.25, "model": "m", "net": "n", "readers": {"reader": 3}}
+    given |= {"random": RandomState(7, {"n": 4}), "state": {"epoch": 2, "order": [1, 2**100], "none": None}}
+    return Checkpoint(blobs, **{**given, **options})
+
+
+@pytest.fixture
+def file(tmp_path):
+    write_checkpoint(tmp_path / "c.minidb", checkpoint())
+    return tmp_path / "c.minidb"
+
+
+def test_all_of_it_is_read_back(file):
+    want, got = checkpoint(), read_checkpoint(file)
+    assert list(got.blobs) == [*list(want.blobs)[:-1], "word"]
+    for name, value in got.blobs.items():
+        expected = np.asarray(want.blobs[name]) if name != "word" else np.array(b"text", object)
+        assert (value.dtype, value.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(value, expected)
+    for name in ("step", "metric", "model", "net", "random", "readers", "state"):
+        assert getattr(got, name) == getattr(want, name), name
+
+
+def test_the_state_of_a_generator_is_kept(tmp_path):
+    for kind in (np.random.PCG64, np.random.MT19937):
+        generator = np.random.Generator(kind(3))
+        write_checkpoint(tmp_path / "c", Checkpoint({}, state={"rng": generator.bit_generator.state}))
+        other = np.random.Generator(kind(5))
+        other.bit_generator.state = read_checkpoint(tmp_path / "c").state["rng"]
+        assert generator.integers(0, 2**60, 5).tolist() == other.integers(0, 2**60, 5).tolist()
+
+
+def test_what_caffe2_wrote_is_read(tmp_path):
+    found = read_checkpoint(STORED / "chunked.minidb")
+    assert found.random is None
+    assert found.step == 0
+    assert list(found.blobs) == list(read_blobs(STORED / "chunked.minidb"))
+
+
+def test_other_readers_find_the_blobs(file):
+    found = read_blobs(file)
+    assert found["fc/w"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert MANIFEST not in found
+
+
+def test_large_tensors_lie_in_several_records(tmp_path):
+    value = np.arange(1_000_003, dtype=np.float32)
+    write_checkpoint(tmp_path / "c", Checkpoint({"w": value}))
+    assert len(list(read_minidb(tmp_path / "c"))) == 3
+    np.testing.assert_array_equal(read_checkpoint(tmp_path / "c").blobs["w"], value)
+
+
+def test_the_first_record_is_read_alone(file, tmp_path):
+    assert read_manifest(file)["metric"] == 0.25
+    assert read_manifest(STORED / "plain.minidb") is None
+    (tmp_path / "empty").touch()
+    assert read_manifest(tmp_path / "empty") is None
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes"])
+def test_a_state_that_cannot_be_stored(tmp_path, value):
+    with pytest.raises(NetError, match="its state must be text, numbers, None, and lists and dicts"):
+        write_checkpoint(tmp_path / "c", checkpoint(state={"x": value}))
+    assert os.listdir(tmp_path) == []
+
+
+# Broken files.
+
+
+def test_a_file_cut_at_any_byte_is_refused(file, tmp_path):
+    data = file.read_bytes()
+    for size in range(len(data)):
+        (tmp_path / "cut").write_bytes(data[:size])
+        with pytest.raises(ParseError, match="cut': no whole checkpoint; nothing is loaded from it:\n  - "):
+            read_checkpoint(tmp_path / "cut")
+
+
+def test_any_changed_byte_is_noticed(file, tmp_path):
+    data = bytearray(file.read_bytes())
+    unnoticed = []
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 0x10
+        (tmp_path / "changed").write_bytes(changed)
+        try:  # a device noted beside a tensor may change, and which chunk a key says it is
+            got = read_checkpoint(tmp_path / "changed")
+        except ParseError:
+            continue
+        if any(got.blobs[name].tolist() != value.tolist() for name, value in read_checkpoint(file).blobs.items()):
+            unnoticed.append(place)
+    assert not unnoticed
+
+
+def test_all_that_is_wrong_is_listed(file, tmp_path):
+    records = list(read_minidb(file))
+    keys = [key for key, _ in records]
+    records[keys.index(b"half#%0")] = (b"half#%0", b"\xff\xff\xff")
+    other = dict(read_minidb(file))
+    write_blobs(tmp_path / "other", {"fc/w": np.ones((2, 3), np.float32), "extra": np.zeros(2)})
+    other |= dict(read_minidb(tmp_path / "other"))
+    records[keys.index(b"fc/w#%0")] = (b"fc/w#%0", other[b"fc/w#%0"])
+    del records[keys.index(b"iteration#%0")]
+    write_minidb(file, [*records, (b"extra#%0", other[b"extra#%0"])])
+    with pytest.raises(ParseError) as caught:
+        read_checkpoint(file)
+    for text in (
+        "'record half#%0': cannot read a BlobProto",
+        "blob 'iteration' is missing",
+        "blob 'extra' was not saved with the others",
+        "blob 'fc/w' is damaged: its checksum is wrong",
+    ):
+        assert f"\n  - {text}" in str(caught.value), text
+
+
+def test_files_of_other_kinds(tmp_path):
+    for data in (b"", b"PK\x03\x04 a zip file, or so it seems", b"\x00" * 64, b"text\n" * 9):
+        (tmp_path / "foreign").write_bytes(data)
+        with pytest.raises(ParseError, match="foreign': no whole checkpoint"):
+            read_checkpoint(tmp_path / "foreign")
+    with pytest.raises(FileNotFoundError, match="none"):
+        read_checkpoint(tmp_path / "none")
+    with pytest.raises(IsADirectoryError):
+        read_checkpoint(tmp_path)
+
+
+def test_a_later_version_is_refused(file):
+    (key, value), *others = read_minidb(file)
+    import hashlib
+
+    start = value.index(b"{")
+    seal = value.index(hashlib.sha256(value[start:]).hexdigest().encode())
+    text = value[start:].replace(b'"version": 1', b'"version": 9')
+    value = value[:seal] + hashlib.sha256(text).hexdigest().encode() + b" " + text
+    write_minidb(file, [(key, value), *others])
+    with pytest.raises(ParseError, match="version 9; this netbuilder reads version 1"):
+        read_checkpoint(file)
+
+
+# Writes that fail.
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk(file, monkeypatch, call):
+    def full(*details):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = file.read_bytes()
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="cannot be written: No space left on device"):
+        write_checkpoint(file, checkpoint(step=5))
+    assert file.read_bytes() == before
+    assert os.listdir(file.parent) == [file.name]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no device that is always full")
+def test_a_disk_that_fills_while_it_is_written(file, monkeypatch):
+    real = open
+    monkeypatch.setattr(
+        "builtins.open",
+        lambda path, mode="r", *rest: real("/dev/full" if mode == "xb" else path, mode.replace("x", "w"), *rest),
+    )
+    before = file.read_bytes()
+    with pytest.raises(OSError, match="No space left on device"):
+        write_checkpoint(file, Checkpoint({"w": np.zeros(100_000)}))
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_process_killed_while_it_writes(file, call):
+    before = file.read_bytes()
+    done = subprocess.run([sys.executable, "-c", KILLED.format(call=call), str(file)], check=False)
+    assert done.returncode == 9
+    assert file.read_bytes() == before
+    assert read_checkpoint(file).step == 4
+
+
+def test_folders_that_are_not_there_or_not_writable(tmp_path):
+    with pytest.raises(FileNotFoundError, match="folder .*none' does not exist"):
+        write_checkpoint(tmp_path / "none" / "c", checkpoint())
+    with pytest.raises(IsADirectoryError):
+        write_checkpoint(tmp_path, checkpoint())

@@ -48,6 +48,8 @@ class Positions:
         self._labels, self._classes = labels.reshape(-1), classes
         # A negative label is a very large number without its sign, so that one comparison checks both bounds.
         self._unsigned = self._labels.view(f"u{labels.dtype.itemsize}")
+        self._last = np.array(min(classes - 1, np.iinfo(labels.dtype).max), self._unsigned.dtype)
+        self._fits, self._all_fit = np.empty(labels.size, np.bool_), b"\x01" * labels.size
         self._starts = np.arange(labels.size, dtype=np.intp) * classes
         self._positions = np.empty(labels.size, np.intp)
 
@@ -57,6 +59,6 @@ class Positions:
         Raises:
             ShapeError: a label is no class.
         """
-        if np.maximum.reduce(self._unsigned) >= self._classes:
+        if np.less_equal(self._unsigned, self._last, self._fits).tobytes() != self._all_fit:
             chosen(self._op, self._run, self._labels, self._classes)  # raises the error
         return np.add(self._starts, self._labels, self._positions)

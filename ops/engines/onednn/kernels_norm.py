@@ -127,9 +127,9 @@ def _running(momentum: float, epsilon: float, count: int, variance: Held) -> Any
         _, new_mean, new_variance, mean, inverse = outputs
         batch = variance.buffer.view(np.float32)
         rest = np.empty_like(mean)
-        keep, share = np.float32(momentum), np.float32(1 - momentum)
-        share_unbiased, small = np.float32((1 - momentum) * unbiased), np.float32(epsilon)
-        one = np.float32(1)
+        keep, share, share_unbiased, small, one = (
+            np.array(number, np.float32) for number in (momentum, 1 - momentum, (1 - momentum) * unbiased, epsilon, 1)
+        )
         multiply, add, sqrt, divide = np.multiply, np.add, np.sqrt, np.divide
 
         def call() -> None:

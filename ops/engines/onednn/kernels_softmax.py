@@ -117,12 +117,11 @@ def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...], logarithms: Scr
         places = Positions(op, ctx.run, inputs[1], dims[1])
         flat = scratch[: logarithms.nbytes].view(np.float32)
         picked, loss = np.empty(dims[0], np.float32), outputs[1]
-        factor = np.float32(-op.scale / dims[0])
-        add_up, multiply = np.add.reduce, np.multiply
+        shares, dot = np.full(dims[0], -op.scale / dims[0], np.float32), np.dot
 
         def call() -> None:
             flat.take(places.update(), None, picked, "clip")
-            multiply(add_up(picked), factor, loss)
+            dot(picked, shares, loss)
 
         return call
 
@@ -143,8 +142,9 @@ def softmax_with_loss_gradient(
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         places = Positions(op, ctx.run, inputs[1], dims[1])
         p, dx = inputs[2].reshape(-1), outputs[0].reshape(-1)
-        d_loss, share = inputs[3].reshape(()), np.float32(op.scale / dims[0])
-        picked, factor, one = np.empty(dims[0], np.float32), np.empty((), np.float32), np.float32(1)
+        # Numbers are arrays here, which NumPy's functions take in half the time of its scalars.
+        d_loss, share = inputs[3].reshape(()), np.array(op.scale / dims[0], np.float32)
+        picked, factor, one = np.empty(dims[0], np.float32), np.empty((), np.float32), np.array(1, np.float32)
         subtract, multiply, copy, same = np.subtract, np.multiply, np.copyto, p.ctypes.data == dx.ctypes.data
 
         def call() -> None:

@@ -52,7 +52,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "If and While hold nets",
-        "Conditional CreateScope Do HasScope ONNXWhile",
+        "Conditional ONNXWhile",
     ),
     (
         "",
@@ -61,35 +61,35 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "BatchMoments BatchOneHot BatchPermutation BatchSparseToDense BernoulliJSD BisectPercentile "
         "BitwiseAnd BitwiseOr BitwiseXor BooleanMask BooleanMaskLengths BooleanUnmask BoxWithNMSLimit "
         "Bucketize Cbrt Col2Im CollectAndDistributeFpnRpnProposals CollectRpnProposals ColwiseMax "
-        "ConcatTensorVector ConvRelu CopyRowsToTensor Cosh CosineEmbeddingCriterion "
-        "CreateMap CreateTensorVector DataCouple DeformConv DenseVectorToIdList DistributeFpnProposals "
-        "ElementwiseLinear EnsureClipped EnsureDense Find "
-        "FindDuplicateElements FlexibleTopK GatherByKey GatherPadding GatherRanges GatherRangesToDense "
-        "GenerateProposals GenerateProposalsCPP GetGPUMemoryUsage Glu HasElements HeatmapMaxKeypoint "
-        "Histogram Im2Col IncrementPut IndexFreeze IndexGet IndexHash IndexLoad IndexSize IndexStore "
-        "IntIndexCreate IntegralImage IsEmpty IsMemberOf KeySplit KeyValueToMap LC LC1D LC2D LC3D "
-        "LambdaRankNdcg LengthsGather LengthsMax LengthsMean LengthsPad LengthsPartition LengthsSplit "
-        "LengthsSum LengthsTile LengthsToOffsets LengthsToRanges LengthsToSegmentIds LengthsToShape "
-        "LengthsToWeights LengthsTopK LengthsWeightedSum Log1p Logit LongIndexCreate LpPool "
-        "MapToKeyValue MarginRankingCriterion MaxPoolWithIndex MergeDenseFeatureTensors MergeDim MergeIdLists "
-        "MergeMultiListFeatureTensors MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors "
-        "MergeSingleListFeatureTensors MergeSingleMapFeatureTensors MergeSingleScalarFeatureTensors Mod "
-        "Moments MultiClassAccuracy NormalizePlanarYUV NumpyTile PackSegments PadEmptySamples PairWiseLoss "
-        "Partition Percentile Perplexity PiecewiseLinearTransform PrependDim RangeFill ReduceFrontWeightedSum "
-        "ReduceTailSum RemovePadding ReplaceNaN RoIAlign RoIAlignRotated RoIPool RowMul RowWiseCounter "
-        "RowwiseMax ScaleBlobs Scatter SegmentIdsToLengths SegmentIdsToRanges SegmentOneHot "
-        "SelfBinningHistogram SequenceMask Sinh SinusoidPositionEncoding "
-        "SmoothL1Loss SortedSegmentMean SortedSegmentRangeLogMeanExp SortedSegmentRangeLogSumExp "
-        "SortedSegmentRangeMax SortedSegmentRangeMean SortedSegmentRangeSum SortedSegmentSum "
-        "SortedSegmentWeightedSum SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement "
-        "SparseLengthsMax SparseLengthsMean SparseLengthsPositionalWeightedSum SparseLengthsSum "
-        "SparseLengthsSumSparseLookup SparseLengthsWeightedSum SparseSortedSegmentMean SparseSortedSegmentSum "
+        "ConcatTensorVector ConvRelu CopyRowsToTensor Cosh CosineEmbeddingCriterion CreateMap "
+        "CreateTensorVector DataCouple DeformConv DenseVectorToIdList DistributeFpnProposals "
+        "ElementwiseLinear EnsureDense Find FindDuplicateElements FlexibleTopK GatherByKey "
+        "GatherPadding GatherRanges GatherRangesToDense GenerateProposals GenerateProposalsCPP "
+        "GetGPUMemoryUsage Glu HeatmapMaxKeypoint Histogram Im2Col IncrementPut IndexFreeze "
+        "IndexGet IndexHash IndexLoad IndexSize IndexStore IntIndexCreate IntegralImage IsMemberOf "
+        "KeySplit KeyValueToMap LC LC1D LC2D LC3D LambdaRankNdcg LengthsGather LengthsMax LengthsMean "
+        "LengthsPad LengthsPartition LengthsSplit LengthsSum LengthsTile LengthsToOffsets LengthsToRanges "
+        "LengthsToSegmentIds LengthsToShape LengthsToWeights LengthsTopK LengthsWeightedSum Log1p Logit "
+        "LongIndexCreate LpPool MapToKeyValue MarginRankingCriterion MaxPoolWithIndex "
+        "MergeDenseFeatureTensors MergeDim MergeIdLists MergeMultiListFeatureTensors "
+        "MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors MergeSingleListFeatureTensors "
+        "MergeSingleMapFeatureTensors MergeSingleScalarFeatureTensors Mod Moments MultiClassAccuracy "
+        "NormalizePlanarYUV NumpyTile PackSegments PadEmptySamples PairWiseLoss Partition Percentile "
+        "Perplexity PiecewiseLinearTransform PrependDim RangeFill ReduceFrontWeightedSum ReduceTailSum "
+        "RemovePadding ReplaceNaN RoIAlign RoIAlignRotated RoIPool RowMul RowWiseCounter RowwiseMax "
+        "ScaleBlobs Scatter SegmentIdsToLengths SegmentIdsToRanges SegmentOneHot SelfBinningHistogram "
+        "SequenceMask Sinh SinusoidPositionEncoding SmoothL1Loss SortedSegmentMean "
+        "SortedSegmentRangeLogMeanExp SortedSegmentRangeLogSumExp SortedSegmentRangeMax "
+        "SortedSegmentRangeMean SortedSegmentRangeSum SortedSegmentSum SortedSegmentWeightedSum "
+        "SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement SparseLengthsMax SparseLengthsMean "
+        "SparseLengthsPositionalWeightedSum SparseLengthsSum SparseLengthsSumSparseLookup "
+        "SparseLengthsWeightedSum SparseSortedSegmentMean SparseSortedSegmentSum "
         "SparseSortedSegmentWeightedSum SparseToDenseMask SparseUnsortedSegmentMean SparseUnsortedSegmentSum "
-        "SparseUnsortedSegmentWeightedSum SplitByLengths SquareRootDivide StdDevPut "
-        "StringEndsWith StringEquals StringIndexCreate StringJoin StringPrefix StringStartsWith StringSuffix "
-        "SumElementsInt SumInt SumRelu TT TTSparseLengthsSum Tan TensorVectorSize TopK UniqueUniformFill "
-        "UnpackSegments UnsafeCoalesce UnsortedSegmentWeightedSum VariableLengthSequencePadding "
-        "WeightedMultiSampling WeightedSample",
+        "SparseUnsortedSegmentWeightedSum SplitByLengths SquareRootDivide StdDevPut StringEndsWith "
+        "StringEquals StringIndexCreate StringJoin StringPrefix StringStartsWith StringSuffix SumElementsInt "
+        "SumInt SumRelu TT TTSparseLengthsSum Tan TensorVectorSize UniqueUniformFill UnpackSegments "
+        "UnsafeCoalesce UnsortedSegmentWeightedSum VariableLengthSequencePadding WeightedMultiSampling "
+        "WeightedSample",
     ),
 )
 """(what there is instead, "" where nothing comes near; operators with spaces between them)."""

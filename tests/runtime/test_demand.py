@@ -160,3 +160,25 @@ def test_an_operator_outside_of_the_plan_reads_it():
         workspace.run_net(net)
         assert not left(workspace, "dx")
         assert np.array_equal(workspace.fetch("z"), workspace.fetch("dx"))
+
+
+@pytest.mark.parametrize("channels", [7, 16, 24])
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+def test_lrn_takes_no_reference_kernel(order, channels):
+    shape = (2, channels, 6, 5) if order == "NCHW" else (2, 6, 5, channels)
+    net = Net("n")
+    options = {"size": 5, "alpha": 0.1, "beta": 0.75, "bias": 2.0, "order": order}
+    net.LRN("x", ["y", "s"], **options)
+    net.LRNGradient(["x", "y", "dy"], "dx", **options)
+    found = []
+    for engines in (None, ()):
+        workspace = Workspace(threads=1, engines=engines)
+        workspace.feed("x", np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+        workspace.feed("dy", np.random.default_rng(1).standard_normal(shape).astype(np.float32))
+        name = workspace.create_net(net)
+        workspace.run_net(name)
+        found.append([workspace.fetch(blob) for blob in ("y", "s", "dx")])
+        (plan,) = workspace.net(name)._plans[0]
+        assert not any("ref" in step.prepared.name.split(":")[0] for step in plan.steps)
+    for one, other in zip(*found):
+        assert distance(one, other) < 1e-5

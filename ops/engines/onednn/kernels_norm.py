@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.contexts import Call, Later, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.geometry import channels_last
-from netbuilder.ops.engines.onednn.layout import Desc, View, desc_in, image_view, orders_of
+from netbuilder.ops.engines.onednn.layout import Desc, View, image_view, orders_of
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
@@ -263,6 +263,21 @@ def _lrn_arguments(op: Any) -> tuple[int, float, float, float]:
     return int(op.size), float(op.alpha), float(op.beta), float(op.bias)
 
 
+def _lrn_over(op: Any, ctx: PlanContext, x: TensorSpec, view: View) -> Primitive | None:
+    """Return the forward primitive for the first order of X in which it and the backward one are fast."""
+    arguments, slow = _lrn_arguments(op), None
+    for code in types_as_given(ctx, x):
+        for data in orders_of(x, view, code):
+            forward = _lrn_forward(data, *arguments, threads=ctx.threads)
+            if forward is None or forward.slow:
+                continue
+            backward = _lrn_backward(data, *arguments, forward, threads=ctx.threads)
+            if backward is not None and not backward.slow:
+                return forward
+            slow = slow or forward
+    return slow
+
+
 def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     """Prepare LRN: X -> Y, [scale]; not where the scale is read in each run, which oneDNN does not give."""
     if x.dtype != np.float32 or x.ndim != 4 or x.size == 0:
@@ -273,14 +288,7 @@ def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if op.size % 2 == 0:
         return None  # oneDNN puts the longer half of such a window before the channel, Caffe2 behind it
     view = image_view(x.shape, channels_last(op))
-
-    def make(data: Desc) -> Primitive | None:
-        return _lrn_forward(data, *_lrn_arguments(op), threads=ctx.threads)
-
-    orders = [desc_in(x, view, c.F32)]
-    if c.BF16 in types_as_given(ctx, x):
-        orders = orders_of(x, view, c.BF16) + orders
-    made = first_fast(make, [(order,) for order in orders])
+    made = _lrn_over(op, ctx, x, view)
     if made is None:
         return None
     places: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0)}
@@ -309,7 +317,7 @@ def _lrn_scale(op: Any, run: Any, x: TensorSpec) -> Prepared:
 
 
 def lrn_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    """Prepare LRNGradient: X, Y, dY -> dX; where the forward operator ran on oneDNN, whose workspace it needs."""
+    """Prepare LRNGradient: X, Y, dY -> dX; where the forward operator ran on oneDNN, and left what it needs."""
     found = ctx.published(1, _LRN)
     if found is None or dy.dtype != np.float32:
         return None
@@ -317,8 +325,8 @@ def lrn_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: Te
     view = image_view(x.shape, channels_last(op))
     spec = forward.spec(c.SRC, x.plain, view)
     made = _lrn_backward(forward.desc(c.SRC, view), *_lrn_arguments(op), forward, threads=ctx.threads)
-    if made is None:
-        return None
+    if made is None or made.slow:
+        return None  # the kernel over arrays is faster than the library's reference
     places: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_SRC: Out(0)}
     if workspace is not None:
         places[c.WORKSPACE] = workspace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import time
@@ -12,6 +13,8 @@ from netbuilder.proto import DeviceError, NetError
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.options import Options, parse
 from netbuilder.tools.training.run import Run
+from netbuilder.tools.training.saving import Saving, find_checkpoint
+from netbuilder.tools.training.stopping import Stopping
 
 __all__ = ["main"]
 
@@ -25,10 +28,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise NetError(f"--batch: {options.batch} samples a step, and the data has {len(train)}; give fewer")
         if options.export:
             _make_writable(Path(options.export))  # before the hours of training, not behind them
+        if options.checkpoint:
+            _make_writable(Path(options.checkpoint))
         began = time.perf_counter()
         run = Run(options, train, test)
         _say_what_runs(options, run, len(train), len(test))
-        accuracy = _train(options, run)
+        _resume(options, run)
+        saving = Saving(options, run)
+        with Stopping() as stopping:
+            accuracy = _train(options, run, saving, stopping)
+        if stopping.by is not None:
+            return _say_how_to_go_on(stopping, run, saving, arguments)
         print(
             f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {accuracy:.2%}"
         )
@@ -70,17 +80,64 @@ def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:
     )
 
 
-def _train(options: Options, run: Run) -> float:
-    accuracy = 0.0
-    for number in range(1, options.epochs + 1):
-        epoch = run.train_epoch(number)
+def _resume(options: Options, run: Run) -> None:
+    """Go on from a checkpoint, if the options say so, and say from where."""
+    found = find_checkpoint(options)
+    if found is None:
+        if options.resume:
+            print(f"no checkpoint in {options.checkpoint} yet: training begins", flush=True)
+        return
+    changed = run.resume(found[1], found[0])
+    print(f"resumed from {found[0]}: {run.epochs_done} epochs and {run.step} of {run.steps} steps are done", flush=True)
+    for text in changed:
+        print(f"not as before: {text}", flush=True)
+
+
+def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> float:
+    """Train the epochs that are left; return the accuracy on held-out samples at the end."""
+    accuracy: float | None = None
+
+    def stop() -> bool:
+        saving.after_step()
+        return stopping.by is not None
+
+    for number in range(run.epochs_done + 1, options.epochs + 1):
+        epoch = run.train_epoch(number, stop)
+        if epoch is None:
+            return 0.0
         accuracy = run.evaluate()
         print(
             f"epoch {number}/{options.epochs}: loss {epoch.loss:.4f}, training accuracy {epoch.accuracy:.2%}, "
             f"held-out accuracy {accuracy:.2%}, {epoch.rate:.0f} images/s",
             flush=True,
         )
-    return accuracy
+        saving.after_epoch(number, accuracy)
+        if stopping.by is not None:
+            break
+    return run.evaluate() if accuracy is None else accuracy
+
+
+def _say_how_to_go_on(stopping: Stopping, run: Run, saving: Saving, arguments: Sequence[str] | None) -> int:
+    """Write a checkpoint of a run that was stopped, and say how it is resumed; return the exit status."""
+    path = saving.now()
+    name = stopping.by.name if stopping.by is not None else ""
+    if path is None:
+        print(
+            f"stopped by {name} after {run.steps_done} steps; nothing is saved (--checkpoint FOLDER does)", flush=True
+        )
+        return stopping.status
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    kept = [
+        text
+        for before, text in zip(["", *given], given)
+        if before != "--resume" and text != "--resume" and not text.startswith("--resume=")
+    ]
+    print(
+        f"stopped by {name} after {run.steps_done} steps, saved to {path}; to go on:\n"
+        f"netbuilder-train {shlex.join(kept)} --resume auto",
+        flush=True,
+    )
+    return stopping.status
 
 
 if __name__ == "__main__":

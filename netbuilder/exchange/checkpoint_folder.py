@@ -78,14 +78,18 @@ class CheckpointFolder:
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"step-{checkpoint.step:08d}.minidb"
-        if (there := self.paths()) and _step(there[-1].name) > checkpoint.step:
-            raise NetError(
-                f"{os.fspath(self.folder)!r}: holds {there[-1].name}, of a later step than {checkpoint.step}, as of "
-                "another run; resume from it, remove it, or give another folder"
-            )
+        self.require_none_later(checkpoint.step)
         write_checkpoint(path, checkpoint)
         self._clear(path)
         return path
+
+    def require_none_later(self, step: int) -> None:
+        """Raise NetError if the folder holds a checkpoint of a later step, which must be of another run."""
+        if (there := self.paths()) and _step(there[-1].name) > step:
+            raise NetError(
+                f"{os.fspath(self.folder)!r}: holds {there[-1].name}, of a later step than {step}, as of another run; "
+                "resume from it, remove it, or give another folder"
+            )
 
     def paths(self) -> list[Path]:
         """Return the files of the checkpoints, by the number of steps done."""
@@ -93,27 +97,32 @@ class CheckpointFolder:
         names = os.listdir(folder) if folder.is_dir() else []
         return [folder / name for name in sorted((n for n in names if _NAME.fullmatch(n)), key=_step)]
 
-    def latest(self, show: Callable[[str], object] = print) -> tuple[Path, Checkpoint] | None:
+    def latest(
+        self, show: Callable[[str], object] = print, *, set_aside: bool = False
+    ) -> tuple[Path, Checkpoint] | None:
         """Return the newest checkpoint that is whole, and its file; None: there is no checkpoint.
 
         Args:
             show: is told of each newer one that is damaged.
+            set_aside: put ".damaged" behind the names of those, so that they stand in nobody's way.
 
         Raises:
             ParseError: there are checkpoints, and none is whole.
         """
-        problems = []
+        problems: dict[Path, str] = {}
         for path in reversed(self.paths()):
             try:
                 found = read_checkpoint(path)
             except (ParseError, OSError) as error:
-                problems.append(str(error))
+                problems[path] = str(error)
                 continue
-            for problem in problems:
+            for damaged, problem in problems.items():
                 show(f"passed over: {problem}")
+                if set_aside:
+                    damaged.rename(damaged.with_name(f"{damaged.name}.damaged"))
             return path, found
         if problems:
-            raise ParseError(f"{os.fspath(self.folder)!r}: no checkpoint is whole:\n" + "\n".join(problems))
+            raise ParseError(f"{os.fspath(self.folder)!r}: no checkpoint is whole:\n" + "\n".join(problems.values()))
         return None
 
     def best_path(self) -> Path | None:

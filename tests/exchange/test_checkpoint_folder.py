@@ -63,7 +63,10 @@ def test_the_newest_that_is_whole(folder):
     path, found = folder.latest(said.append)
     assert found.blobs["w"].tolist() == [8]
     assert [text.partition(":")[0] for text in said] == ["passed over"] * 2
-    path.unlink()
+    assert folder.latest(said.append, set_aside=True)[0] == path
+    assert steps(folder) == [8]
+    assert "step-00000010.minidb.damaged" in os.listdir(folder.folder)
+    path.write_bytes(b"")
     with pytest.raises(ParseError, match="checkpoints': no checkpoint is whole"):
         folder.latest()
 

@@ -16,7 +16,10 @@ from netbuilder.proto import ArgumentError
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.training.nets import NETS
 
-__all__ = ["Options", "parse"]
+__all__ = ["AUTO", "Options", "parse"]
+
+AUTO = "auto"
+"""Of ``resume``: the newest checkpoint of the run's own folder, if there is one."""
 
 _DEMO = [
     "--model=resnet8-cifar", "--data=digits", "--cpu", "--devices=0,1", "--batch=32", "--epochs=8",
@@ -44,6 +47,10 @@ class Options:
         dtype: how activations are kept in memory while training.
         export: folder for the predictor, or None.
         check_export: evaluate it again in a new process.
+        checkpoint: folder for checkpoints, or None.
+        every_steps, every_epochs: how often one is written; None: not by steps, or not by epochs.
+        keep: how many of the last are kept, besides the best.
+        resume: a checkpoint, a folder of them, or "auto"; None: begin anew.
     """
 
     model: str
@@ -64,6 +71,11 @@ class Options:
     export: str | None
     check_export: bool
     step_epochs: int | None = None
+    checkpoint: str | None = None
+    every_steps: int | None = None
+    every_epochs: int | None = None
+    keep: int = 3
+    resume: str | None = None
 
     @property
     def device_batch(self) -> int:
@@ -105,6 +117,15 @@ def _parser() -> argparse.ArgumentParser:
     out = parser.add_argument_group("result")
     out.add_argument("--export", metavar="FOLDER", help="write a predictor (init_net.pb, predict_net.pb)")
     out.add_argument("--check-export", action="store_true", help="evaluate the predictor in a new process")
+    kept = parser.add_argument_group("checkpoints")
+    kept.add_argument("--checkpoint", metavar="FOLDER", help="write checkpoints, from which training can go on")
+    kept.add_argument("--checkpoint-every-steps", type=int, metavar="N", help="one after so many steps")
+    kept.add_argument("--checkpoint-every-epochs", type=int, metavar="N",
+                      help="one after so many epochs (1, unless --checkpoint-every-steps is given)")  # fmt: skip
+    kept.add_argument("--keep", type=int, default=3, metavar="K",
+                      help="how many of the last are kept, besides the best (3)")  # fmt: skip
+    kept.add_argument("--resume", metavar="auto|PATH",
+                      help="go on from a checkpoint; auto: from the newest in --checkpoint, if any")  # fmt: skip
     return parser
 
 
@@ -130,12 +151,18 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         learning_rate=found.learning_rate, policy=found.policy, policy_args=policy_args, momentum=found.momentum,
         weight_decay=found.weight_decay, seed=found.seed, net_type=found.net_type,
         device_workers=found.device_workers, dtype=found.dtype, export=found.export, check_export=found.check_export,
-        step_epochs=found.step_epochs,
+        step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,
+        every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume,
     )  # fmt: skip
     problem = _problem(options)
     if problem:
         parser.error(problem)
     return options
+
+
+def _every_epochs(found: argparse.Namespace) -> int | None:
+    every: int | None = found.checkpoint_every_epochs
+    return 1 if every is None and found.checkpoint and not found.checkpoint_every_steps else every
 
 
 def _pair(parser: argparse.ArgumentParser, text: str) -> tuple[str, Any]:
@@ -176,6 +203,8 @@ def _problem(options: Options) -> str | None:
         )
     if options.check_export and not options.export:
         return "--check-export: give --export FOLDER, too"
+    if problem := _checkpoint_problem(options):
+        return problem
     if options.policy == "step" and not options.step_epochs and "stepsize" not in options.policy_args:
         return "--policy step: give --step-epochs, or --policy-arg stepsize=ITERATIONS"
     try:
@@ -185,4 +214,21 @@ def _problem(options: Options) -> str | None:
         check_policy(options.learning_rate, options.policy, trial)
     except ArgumentError as error:
         return f"--policy: {error}"
+    return None
+
+
+def _checkpoint_problem(options: Options) -> str | None:
+    """Return what is wrong with the options for checkpoints, or None."""
+    for name in ("every_steps", "every_epochs"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            return f"--checkpoint-{name.replace('_', '-')}: must be greater than 0, got {value}"
+        if value is not None and not options.checkpoint:
+            return f"--checkpoint-{name.replace('_', '-')}: give --checkpoint FOLDER, too"
+    if options.keep < 1:
+        return f"--keep: must be greater than 0, got {options.keep}"
+    if options.resume == AUTO and not options.checkpoint:
+        return "--resume auto: give --checkpoint FOLDER, too, or the path of a checkpoint"
+    if options.checkpoint and Path(options.checkpoint).is_file():
+        return f"--checkpoint: {options.checkpoint!r} is a file; name a folder"
     return None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from netbuilder.exchange import save_predictor
+from netbuilder.exchange import Checkpoint, load_checkpoint, save_predictor, take_checkpoint
 from netbuilder.graph import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import CreateNet, ExtractPredictorNet, Parallelize, RunInitNet, RunNet
+from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.nets import add_net
@@ -46,12 +49,14 @@ class Run:
     def __init__(self, options: Options, train: Images, test: Images) -> None:
         self.options = options
         self._train_images, self._test_images = train, test
-        self._rng = np.random.default_rng(options.seed)
         self._workspace = Workspace(seed=options.seed)
         self._classes = int(max(train.labels.max(), test.labels.max())) + 1
         word = "cpu" if options.cpu else "gpu"
         self._scopes = [f"{word}_{device}/" for device in options.devices]
         self.steps = len(train) // options.batch
+        self.epochs_done = 0
+        self.step = 0  # of the epoch that runs
+        self._losses, self._right = 0.0, 0.0  # sums over its steps
         self._model = self._training_model()
         self._test_model = self._evaluation_model()
         self._feed(*next(train.batches(options.batch)))
@@ -129,25 +134,85 @@ class Run:
     def _mean_of(self, name: str) -> float:
         return float(np.mean([self._workspace.fetch(scope + name) for scope in self._scopes]))
 
-    def train_epoch(self, number: int) -> Epoch:
-        """Train on all samples once, in an order of their own.
+    def train_epoch(self, number: int, stop: Callable[[], object] = lambda: False) -> Epoch | None:
+        """Train on all samples once, in an order that follows from the seed and the epoch alone.
 
         Args:
-            number: of the epoch, from 1.
+            number: of the epoch, from 1; of one that was broken off, the rest is trained.
+            stop: called after each step; whether to break off.
+
+        Returns:
+            None: broken off.
         """
-        losses, right = [], []
-        with Progress(f"epoch {number}/{self.options.epochs}", self.steps) as progress:
-            for images, labels in self._train_images.batches(self.options.batch, self._rng):
+        with Progress(f"epoch {number}/{self.options.epochs}", self.steps - self.step) as progress:
+            for images, labels in islice(self._batches(number), self.step, None):
                 self._feed(images, labels)
                 RunNet(self._model, 1, workspace=self._workspace)
-                losses.append(self._mean_of("loss"))
-                right.append(self._mean_of("accuracy"))
-                progress.step(len(labels), losses[-1])
-                if not np.isfinite(losses[-1]):
+                loss = self._mean_of("loss")
+                self.step += 1
+                self._losses += loss
+                self._right += self._mean_of("accuracy")
+                progress.step(len(labels), loss)
+                if not np.isfinite(loss):
                     raise FloatingPointError(
-                        f"epoch {number}, step {len(losses)}: the loss is {losses[-1]}; try a smaller --learning-rate"
+                        f"epoch {number}, step {self.step}: the loss is {loss}; try a smaller --learning-rate"
                     )
-            return Epoch(float(np.mean(losses)), float(np.mean(right)), progress.rate)
+                if stop():
+                    return None
+        epoch = Epoch(self._losses / self.steps, self._right / self.steps, progress.rate)
+        self.epochs_done, self.step, self._losses, self._right = number, 0, 0.0, 0.0
+        return epoch
+
+    def _batches(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        rng = np.random.default_rng([self.options.seed, epoch])
+        return self._train_images.batches(self.options.batch, rng)
+
+    @property
+    def steps_done(self) -> int:
+        """Steps of all epochs."""
+        return self.epochs_done * self.steps + self.step
+
+    def checkpoint(self, metric: float | None = None) -> Checkpoint:
+        """Return all that is needed to go on from here.
+
+        Args:
+            metric: the accuracy on held-out samples, if it is known.
+        """
+        state = {
+            "epochs_done": self.epochs_done, "step": self.step, "losses": self._losses, "right": self._right,
+            "must_be": self._identity(), "options": self._rates(),
+        }  # fmt: skip
+        return take_checkpoint(self._model, workspace=self._workspace, step=self.steps_done, metric=metric, state=state)
+
+    def resume(self, checkpoint: Checkpoint, source: str) -> list[str]:
+        """Go on from a checkpoint; return what is otherwise now than it was then.
+
+        Raises:
+            NetError: it is of another net, or of other data; the run is as it was.
+        """
+        state = checkpoint.state
+        if "must_be" not in state:
+            raise NetError(f"{source!r}: holds no training of netbuilder-train; load it by load_checkpoint")
+        problems = _differences(state["must_be"], self._identity())
+        if problems:
+            raise NetError(f"{source!r}: was written by a run with " + "; ".join(problems))
+        load_checkpoint(checkpoint, self._model, workspace=self._workspace)
+        self.epochs_done, self.step = state["epochs_done"], state["step"]
+        self._losses, self._right = state["losses"], state["right"]
+        return _differences(state["options"], self._rates())
+
+    def _identity(self) -> dict[str, Any]:
+        """What a checkpoint and the run that goes on from it must have in common."""
+        options = self.options
+        return {"--model": options.model, "--batch": options.batch, "--seed": options.seed,
+                "training samples": len(self._train_images)}  # fmt: skip
+
+    def _rates(self) -> dict[str, Any]:
+        options = self.options
+        return {"--learning-rate": options.learning_rate, "--policy": options.policy,
+                "its arguments": self._policy_args(), "--momentum": options.momentum,
+                "--weight-decay": options.weight_decay, "--dtype": options.dtype,
+                "number of devices": len(options.devices)}  # fmt: skip
 
     def evaluate(self) -> float:
         """Return the share of held-out samples that the net gets right, in test mode, each counted once."""
@@ -164,3 +229,7 @@ class Run:
         net, parameters = ExtractPredictorNet(self._test_model, ["data"], ["softmax"], None)
         shape = (1, *self._test_images.shape)
         save_predictor(folder, net, parameters, inputs=["data"], shapes={"data": shape}, workspace=self._workspace)
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [f"{name} {before.get(name)!r}, now {value!r}" for name, value in now.items() if before.get(name) != value]

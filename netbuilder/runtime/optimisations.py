@@ -19,8 +19,8 @@ __all__ = ["FUSIONS", "GROUPS", "OPTIMISATIONS", "VARIABLE", "Optimisation", "ch
 VARIABLE = "NETBUILDER_WITHOUT"
 """The variable in the environment that names what no net of the process may do."""
 
-ROUNDING = 1e-4
-"""What ``Optimisation.bound`` is where sums are added up in another order."""
+ROUNDING = 1e-3
+"""What ``Optimisation.bound`` is where sums may be added up in another order."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Optimisation:
 
     Args:
         what: it does, in a line.
-        bound: how far results can be from those without it: 0 for the same to the bit; else the greatest difference
-            of a parameter in float32, as a share of the parameter's greatest element, after a few steps of training
-            in which rounding is not amplified.
+        bound: how far results can be from those without it, with as many threads: 0 for the same to the bit; else the
+            distance of all parameters of a net in float32 after a few steps, as a share of how far they have moved,
+            where the net does not amplify rounding (as deep nets do that normalise over few values).
         joins: whether it makes one kernel of neighbours.
     """
 
@@ -41,13 +41,13 @@ class Optimisation:
 
 
 OPTIMISATIONS: Mapping[str, Optimisation] = MappingProxyType({
-    "bn_relu": Optimisation("SpatialBN and the Relu behind it are one kernel", ROUNDING, joins=True),
+    "bn_relu": Optimisation("SpatialBN and the Relu behind it are one kernel", joins=True),
     "bn_relu_gradient": Optimisation(
         "ReluGradient in place and the SpatialBNGradient behind it are one kernel; the gradient between them is "
-        "computed if it is fetched", ROUNDING, joins=True,
+        "computed if it is fetched", joins=True,
     ),
     "sum_relu": Optimisation("a Sum of two values and the Relu behind it are one kernel", joins=True),
-    "fc_relu": Optimisation("FC and the Relu behind it are one kernel", ROUNDING, joins=True),
+    "fc_relu": Optimisation("FC and the Relu behind it are one kernel", joins=True),
     "conv_relu": Optimisation("Conv, or Conv with a Sum, and the Relu behind it are one kernel", ROUNDING, joins=True),
     "conv_sum": Optimisation(
         "Conv adds what it makes to a value that was there before: the Sum behind it vanishes", ROUNDING, joins=True
@@ -70,7 +70,11 @@ OPTIMISATIONS: Mapping[str, Optimisation] = MappingProxyType({
     "inplace": Optimisation("a kernel overwrites what it reads, where it can and nobody needs that any more"),
     "reuse": Optimisation("values that are not observable share memory when they are not needed at the same time"),
     "kept_for_gradients": Optimisation(
-        "what a kernel finds out on the way (where a maximum stood, a variance) is kept for the kernel of its gradient",
+        "what a kernel finds out on the way (a variance, a scale) is kept for the kernel of its gradient", ROUNDING
+    ),
+    "kept_maxima": Optimisation(
+        "MaxPool behind a Relu keeps where in its window each maximum stood; its gradient goes there, without it to "
+        "each element that is as great, so that results are others where positive elements of a window are equal",
         ROUNDING,
     ),
     "known_extents": Optimisation(

@@ -113,13 +113,18 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         places[c.WORKSPACE] = Held(pool.primitive.workspace)
     if ctx.published(0, NOT_NEGATIVE):
         ctx.publish(0, NOT_NEGATIVE, True)
-        ctx.publish(0, _WORKSPACE, (pool, w, places.get(c.WORKSPACE)))
+        if ctx.does("kept_maxima"):
+            ctx.publish(0, _WORKSPACE, (pool, w, places.get(c.WORKSPACE)))
     x_spec, y_spec = pool.specs
     return prepared([x_spec], [y_spec], [Step(pool.primitive, places)])
 
 
 def max_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    """Prepare MaxPoolGradient: X, Y, dY -> dX, if the forward operator published; X and Y are not read."""
+    """Prepare MaxPoolGradient: X, Y, dY -> dX, if the forward operator published; X and Y are not read.
+
+    Of several elements of a window that equal the greatest, the first one gets the gradient, where the plain kernel
+    gives it to each of them.
+    """
     found = ctx.published(1, _WORKSPACE)
     if found is None or dy.dtype != np.float32 or dy.shape != y.shape:
         return None

@@ -88,4 +88,4 @@ def _rmsprop_pieces(
             *([(np.copyto, (step, m_new))] if wanted[0] else []),
         ]
 
-    return Piecewise(spec, frozenset({3}), steps, temporaries=1)
+    return Piecewise(spec, frozenset({3}), steps, temporaries=1, copies={0: 2})

@@ -121,7 +121,9 @@ def _pieces(op: Any, tensors: Sequence[TensorSpec], lr: TensorSpec) -> Piecewise
     spec = flat.common_spec(tensors)
     if spec is None or lr.dtype != spec.dtype:
         return None
-    return Piecewise(spec, frozenset({2}), _steps(op, spec), temporaries=1 if op.nesterov else 0)
+    if op.nesterov:
+        return Piecewise(spec, frozenset({2}), _steps(op, spec), temporaries=1)
+    return Piecewise(spec, frozenset({2}), _steps(op, spec), copies={0: 1})
 
 
 @piecewise(MomentumSGD)

@@ -118,8 +118,7 @@ def needs_detour(step: Step, j: int) -> bool:
     out = step.outputs[j]
     if out is None:
         return False
-    allowed = set(step.prepared.inplace)
     return any(
-        value is not None and value.buffer is out.buffer and (i, j) not in allowed
+        value is not None and value.buffer is out.buffer and (i, j) not in step.prepared.inplace
         for i, value in enumerate(step.inputs)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,8 +38,8 @@ class CallProfile:
     """A call: an operator, several joined into one, or a copy that the plan put in.
 
     Args:
-        kind: the operator's type; of joined ones all types, in the order of the net, with "+" between them; of copies
-            "reorder", "transfer" or "restore".
+        kind: the operator's type; of joined ones all types, in the order of the net, with "+" between them and how
+            often one comes if it is more than once; of copies "reorder", "transfer" or "restore".
         category: "operator", "gradient", "exchange" (of the replicas), "input" or "copy".
         output: the first blob that it writes.
         operators: its operators' types with their first outputs, in the order of the net.
@@ -199,7 +200,12 @@ def _in_order(node: Node) -> list[Instruction]:
 
 
 def _kind(step: Step) -> str:
-    return step.what if step.moves else "+".join(part.op_def.type for part in _in_order(step.node))
+    return step.what if step.moves else _kind_of(step.node)
+
+
+def _kind_of(node: Node) -> str:
+    counts = Counter(part.op_def.type for part in _in_order(node))
+    return "+".join(kind if count == 1 else f"{kind} x{count}" for kind, count in counts.items())
 
 
 def _first(values: Sequence[Value | None]) -> str:
@@ -301,7 +307,7 @@ def _reason(step: Step) -> str:
         return text.format(", ".join(names)) if names else ""
     source, target = step.inputs[0], step.outputs[0]
     assert source is not None and target is not None and source.spec is not None and target.spec is not None
-    operator = f"{'+'.join(part.op_def.type for part in _in_order(step.node))} {_first(step.node.outputs)}".rstrip()
+    operator = f"{_kind_of(step.node)} {_first(step.node.outputs)}".rstrip()
     lies, wanted = _layout_text(source.spec), _layout_text(target.spec)
     if lies == wanted:
         wanted += " in another way"

@@ -22,6 +22,7 @@ from netbuilder.ops.registry import plain_kernel, prepared_kernels
 from netbuilder.proto import BlobError, NetError
 from netbuilder.runtime.blob import Blob, Generation
 from netbuilder.runtime.demand import late_value, note_demand
+from netbuilder.runtime.fuse_updates import join_updates
 from netbuilder.runtime.fusion import fuse
 from netbuilder.runtime.node_context import NodeContext
 from netbuilder.runtime.plain import plain_prepared, transfer
@@ -120,6 +121,8 @@ def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | No
     hidden = frozenset(name for name in last if name not in externals and net.hides(name, start, end))
     if setting.allows("ONEDNN") and onednn.available():
         nodes = fuse(nodes, last, hidden, setting.does)
+    if setting.does("joined_updates"):
+        nodes = join_updates(nodes, last, hidden)
     if setting.does("unread_outputs"):
         note_demand(nodes, last, hidden, [*net.program[:start], *net.program[end:]])
     steps = _kernels(net, nodes, setting, values)

@@ -9,69 +9,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LaneProgram", "thread_count"]
+from netbuilder.runtime.workers import pool
+
+__all__ = ["LaneProgram"]
 
 Call = Callable[[], object]
 
 
 class _Stopped(Exception):
     """Another lane failed."""
-
-
-class _Worker(threading.Thread):
-    """A thread that runs one job after another; it waits in between and ends with the process."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(name=f"netbuilder-lane-{number}", daemon=True)
-        self._go = threading.Lock()
-        self._go.acquire()
-        self._done = threading.Lock()
-        self._done.acquire()
-        self._job: Call = lambda: None
-        self.start()
-
-    def begin(self, job: Call) -> None:
-        self._job = job
-        self._go.release()
-
-    def wait(self) -> None:
-        self._done.acquire()
-
-    def run(self) -> None:
-        while True:
-            self._go.acquire()
-            self._job()
-            self._done.release()
-
-
-class _Pool:
-    """Workers that are free; made when first needed and kept for all plans of the process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free: list[_Worker] = []
-        self.made = 0
-
-    def take(self, count: int) -> list[_Worker]:
-        with self._lock:
-            while len(self._free) < count:
-                self.made += 1
-                self._free.append(_Worker(self.made))
-            taken = self._free[-count:]
-            del self._free[-count:]
-            return taken
-
-    def give_back(self, workers: list[_Worker]) -> None:
-        with self._lock:
-            self._free.extend(workers)
-
-
-_pool = _Pool()
-
-
-def thread_count() -> int:
-    """Return how many lane threads the process has made."""
-    return _pool.made
 
 
 class LaneProgram:
@@ -163,13 +109,13 @@ class LaneProgram:
 
     def run(self) -> tuple[int, BaseException, str] | None:
         """Run all calls; return the first failure (index of the call, error, name of the thread), or None."""
-        workers = _pool.take(len(self._programs) - 1)
+        workers = pool.take(len(self._programs) - 1)
         for lane, worker in enumerate(workers, start=1):
             worker.begin(lambda lane=lane: self._run_lane(lane))  # type: ignore[misc]
         self._run_lane(0)
         for worker in workers:
             worker.wait()
-        _pool.give_back(workers)
+        pool.give_back(workers)
         failure, self._failure = self._failure, None
         if failure is not None:
             self._stop = False

@@ -53,6 +53,10 @@ OPTIMISATIONS: Mapping[str, Optimisation] = MappingProxyType({
         "Conv adds what it makes to a value that was there before: the Sum behind it vanishes", ROUNDING, joins=True
     ),
     "dropout_in_test_mode": Optimisation("a Dropout in test mode vanishes", joins=True),
+    "joined_updates": Optimisation(
+        "the operators that update parameters, and the weight decay before them, are few calls, which go through the "
+        "parameters piece by piece, on all threads of the lane", joins=True,
+    ),
     "unread_outputs": Optimisation(
         "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, and "
         "not at all if it is not observable", ROUNDING,

@@ -20,7 +20,7 @@ from netbuilder.runtime.buffers import Output, assign_buffers, needs_detour
 from netbuilder.runtime.compiler import Compilation, Runner, Setting, compile_steps
 from netbuilder.runtime.lanes import LaneProgram
 from netbuilder.runtime.plain import on_gpu
-from netbuilder.runtime.program import describe, located
+from netbuilder.runtime.program import PartFailed, describe, located
 from netbuilder.runtime.values import Step
 
 __all__ = ["Plan", "make_plan"]
@@ -168,7 +168,10 @@ class Plan:
 
     def _located(self, index: int, error: BaseException, thread: str = "") -> BaseException:
         step = self.steps[index]
-        where = describe(self._net.name, step.node.first)
+        part = step.node.first
+        if isinstance(error, PartFailed) and error.__cause__ is not None:
+            part, error = error.part, error.__cause__
+        where = describe(self._net.name, part)
         if thread:
             where += f", in thread {thread!r}"
         if step.moves:

@@ -21,7 +21,7 @@ from netbuilder.proto import (
     OperatorError,
 )
 
-__all__ = ["Instruction", "located", "read_program"]
+__all__ = ["Instruction", "PartFailed", "located", "read_program"]
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +39,14 @@ class Instruction:
     @property
     def location(self) -> Location:
         return HOST if self.device[0] == PROTO_CPU else self.device
+
+
+class PartFailed(Exception):
+    """One of the operators that a call was joined from failed; the cause says how."""
+
+    def __init__(self, part: Instruction) -> None:
+        super().__init__(f"operator {part.index}, {part.op_def.type}, failed")
+        self.part = part
 
 
 _KINDS: dict[int, str] = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
@@ -28,7 +28,8 @@ class Piecewise:
             An output that is not ``wanted`` is memory to work in: what the calls leave there is read by nobody.
         temporaries: pieces of memory that the calls work in.
         units: numbers that may be given as None where they are 1: the calls for them are left out.
-        before: ``before(inputs)`` returns a call that is made once before those of all pieces, or None.
+        before: ``before(inputs)`` returns a call that is made once before those of all pieces.
+        copies: outputs that are the same as another one: index -> index of the other.
     """
 
     spec: TensorSpec
@@ -37,6 +38,7 @@ class Piecewise:
     temporaries: int = 0
     units: frozenset[int] = frozenset()
     before: Callable[[Sequence[Any]], Call] | None = None
+    copies: Mapping[int, int] = field(default_factory=dict)
 
 
 Maker = Callable[..., Piecewise | None]

@@ -8,7 +8,8 @@ import pytest
 from netbuilder.proto import NetDef, OperatorError, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.lanes import LaneProgram, thread_count
+from netbuilder.runtime.lanes import LaneProgram
+from netbuilder.runtime.workers import thread_count
 
 
 def on(device, *args, **kwargs):

@@ -1,0 +1,100 @@
+"""Threads that wait for jobs: lanes and teams within a lane borrow them, and give them back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+__all__ = ["Team", "Worker", "pool", "thread_count"]
+
+Call = Callable[[], object]
+
+
+class Worker(threading.Thread):
+    """A thread that runs one job after another; it waits in between and ends with the process."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(name=f"netbuilder-lane-{number}", daemon=True)
+        self._go = threading.Lock()
+        self._go.acquire()
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._job: Call = lambda: None
+        self.start()
+
+    def begin(self, job: Call) -> None:
+        self._job = job
+        self._go.release()
+
+    def wait(self) -> None:
+        self._done.acquire()
+
+    def run(self) -> None:
+        while True:
+            self._go.acquire()
+            self._job()
+            self._done.release()
+
+
+class Pool:
+    """Workers that are free; made when first needed and kept for all plans of the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[Worker] = []
+        self.made = 0
+
+    def take(self, count: int) -> list[Worker]:
+        with self._lock:
+            while len(self._free) < count:
+                self.made += 1
+                self._free.append(Worker(self.made))
+            taken = self._free[-count:]
+            del self._free[-count:]
+            return taken
+
+    def give_back(self, workers: list[Worker]) -> None:
+        with self._lock:
+            self._free.extend(workers)
+
+
+pool = Pool()
+
+
+def thread_count() -> int:
+    """Return how many workers the process has made."""
+    return pool.made
+
+
+class Team:
+    """Jobs that threads do side by side: the caller's does the first, workers the others.
+
+    Args:
+        jobs: none of them may raise.
+    """
+
+    def __init__(self, jobs: Sequence[Call]) -> None:
+        self._own, *others = jobs
+        self._others = [_quiet(job) for job in others]
+
+    def run(self) -> None:
+        """Do all jobs."""
+        workers = pool.take(len(self._others)) if self._others else []
+        for worker, job in zip(workers, self._others):
+            worker.begin(job)
+        self._own()
+        for worker in workers:
+            worker.wait()
+        pool.give_back(workers)
+
+
+def _quiet(job: Call) -> Call:
+    """Return a job under the settings of a plan's thread: infinities and NaN are values."""
+
+    def run() -> None:
+        with np.errstate(all="ignore"):
+            job()
+
+    return run

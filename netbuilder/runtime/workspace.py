@@ -70,6 +70,7 @@ class Workspace:
         self.threads = threads or default_threads()
         self.seed = seed
         self.without = check_without(without, "Workspace") | (frozenset() if fuse else FUSIONS)
+        self.root_folder = "."  # where relative paths of operators begin that read and write files
         self.generation = Generation()
         self._blobs: dict[str, Blob] = {}
         self._nets: dict[str, RuntimeNet] = {}

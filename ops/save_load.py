@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -31,7 +31,7 @@ _CONVERSION = re.compile(r"%(%|[-+ 0]*\d*l{0,2}[diu])")
 class _Saving(Operator):
     """What all operators share that write blobs to a database."""
 
-    inputs = ("X+",)
+    inputs: ClassVar[tuple[str, ...]] = ("X+",)
     outputs = ()
     dynamic = True
     stateful = True

@@ -41,9 +41,9 @@ def test_readme_links_every_page():
         assert (ROOT / link).exists(), link
 
 
-def command_lines() -> list[list[str]]:
-    """Return the commands in docs/commands.md, in their order."""
-    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+def command_lines(name: str = "commands") -> list[list[str]]:
+    """Return the commands in a page, in their order."""
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     return [shlex.split(line) for line in re.findall(r"^    (netbuilder-.*)", page, re.M)]
 
 
@@ -62,3 +62,11 @@ def test_commands_of_the_page(tmp_path, monkeypatch):
             ran += 1
     assert ran == 3
     assert (tmp_path / "out" / "again" / "predict_net.pb").is_file()
+
+
+def test_commands_of_the_page_of_checkpoints(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = command_lines("checkpoints")
+    assert [imagenet_trainer.main(arguments) for _, *arguments in lines] == [0, 0]
+    assert "resumed from out/run/step-" in capsys.readouterr().out
+    assert len(list((tmp_path / "out" / "run").iterdir())) in (3, 4)

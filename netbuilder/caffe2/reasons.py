@@ -74,8 +74,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.onnx",
     ),
     (
-        "checkpoint jobs are not in this version; fetch what data_parallel_model.GetCheckpointParams names and feed it "
-        "again",
+        "checkpoint jobs are not in this version; netbuilder.exchange.save_checkpoint and load_checkpoint save training "
+        "and resume it",
         "python.checkpoint",
     ),
     (

@@ -185,7 +185,7 @@ class SafeDequeueBlobs(Operator):
 @kernel(SafeDequeueBlobs)
 def safe_dequeue_blobs(op: SafeDequeueBlobs, ctx: RunContext, queue: Any) -> tuple[Any, ...]:
     source = _queue(op, queue, op.n_out - 1)
-    records = []
+    records: list[tuple[Any, ...]] = []
     try:
         while len(records) < op.num_records:
             records.append(_here(ctx, source.read()))

@@ -1,5 +1,6 @@
 """Data parallelism on one host: replicas of a model over devices, their record, and how they run."""
 
+from netbuilder.parallel.input import loss_reader, prefetch
 from netbuilder.parallel.parallelize import Parallelize, Parallelize_CPU, Parallelize_GPU, Parallelize_iDeep
 from netbuilder.parallel.predictor import ConvertNetForDevice, ExtractPredictorNet
 from netbuilder.parallel.record import GradientGroup, Replicas, has_record, replicas_of
@@ -31,6 +32,8 @@ __all__ = [
     "RunNet",
     "Synchronize",
     "has_record",
+    "loss_reader",
+    "prefetch",
     "replicas_of",
     "stripBlobName",
 ]

@@ -68,8 +68,16 @@ def CreateNet(model: ModelHelper, overwrite: bool = False, *, workspace: Workspa
     (workspace or default.workspace()).create_net(net, overwrite)
 
 
-def RunNet(model: ModelHelper, num_iterations: int = 1, *, workspace: Workspace | None = None) -> None:
+def RunNet(
+    model: ModelHelper, num_iterations: int = 1, *, wait: bool = True, workspace: Workspace | None = None
+) -> None:
     """Run the main net, which was created before, so many times.
+
+    Args:
+        model: made by ``Parallelize``.
+        num_iterations: how often.
+        wait: until all GPUs are through with it, see ``Workspace.run_net``.
+        workspace: where; None: the current default one.
 
     Raises:
         NetError: the model is not data-parallel, its net was not created, or an operator failed.
@@ -77,7 +85,7 @@ def RunNet(model: ModelHelper, num_iterations: int = 1, *, workspace: Workspace 
     Replicas.load(model.net.Proto())
     if isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__") or num_iterations < 0:
         raise NetError(f"RunNet: num_iterations must be a whole number from 0 on, got {num_iterations!r}")
-    (workspace or default.workspace()).run_net(model.net.Name(), num_iterations.__index__())
+    (workspace or default.workspace()).run_net(model.net.Name(), num_iterations.__index__(), wait=wait)
 
 
 def GetLearningRateBlobNames(model: ModelHelper) -> list[str]:

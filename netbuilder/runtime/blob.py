@@ -10,6 +10,7 @@ import numpy as np
 from netbuilder.ops.engines.gpu import copy_into, to_host
 from netbuilder.ops.engines.layouts import HOST, Location, convert, new_buffer
 from netbuilder.ops.operator import STRING, TensorSpec
+from netbuilder.runtime.turns import Turns
 
 __all__ = ["Blob", "EdgeContext", "Generation"]
 
@@ -65,8 +66,8 @@ class Blob:
     """
 
     __slots__ = (
-        "_buffers", "_generation", "buffer", "hidden_by", "lazy", "location", "name", "owner", "read_by", "spec",
-        "watched", "writes",
+        "_buffers", "_generation", "_turning", "buffer", "fixed", "hidden_by", "lazy", "location", "name", "owner",
+        "read_by", "spec", "turns", "watched", "writes",
     )  # fmt: skip
 
     def __init__(self, name: str, generation: Generation) -> None:
@@ -80,6 +81,9 @@ class Blob:
         self.writes = 0  # how often the value was set, or may have been, since somebody watches
         self.watched = False  # plans hold copies of the value
         self.read_by: list[Blob] = []  # blobs whose ``lazy`` may read this one's buffer
+        self.turns: Turns | None = None  # whose buffer the value lies in
+        self.fixed = False  # a plan cannot do with turns
+        self._turning: dict[Key, Turns] = {}
         self._buffers: dict[Key, Any] = {}
         self._generation = generation
 
@@ -96,18 +100,67 @@ class Blob:
             buffer = self._buffers[key] = new_buffer(spec, location)
         return buffer
 
+    def turning(self, spec: TensorSpec, location: Location = HOST) -> Turns:
+        """Return the buffers for values of ``spec`` that lie there by turns, made at the first call."""
+        key = (spec, location)
+        turns = self._turning.get(key)
+        if turns is None:
+            old = [kept for kept, held in self._turning.items() if held is not self.turns]
+            for kept in old[: max(0, len(self._turning) + 1 - _POOLED)]:
+                del self._turning[kept]
+            turns = self._turning[key] = Turns(spec, location)
+        return turns
+
+    def turn(self, turns: Turns, index: int) -> None:
+        """Make a buffer of ``turns``, which the caller has taken and filled, the blob's value.
+
+        Nothing is copied, unless a plan needs the value in one place; then the buffer is given back at once.
+        """
+        buffer = turns.buffers[index]
+        if self.fixed:
+            self.store(buffer, turns.location)
+            turns.give(index)
+            return
+        self.touch()
+        self.settle()
+        if self.turns is turns:
+            turns.give(turns.index)
+            turns.index, self.buffer = index, buffer
+            self._written()
+            return
+        turns.index = index
+        self.bind(turns.spec, buffer, turns.location, turns=turns)
+
+    def fix(self) -> None:
+        """Let the value lie where it lies now, whatever turns there are."""
+        if self._turning:
+            self.fixed, self.turns = True, None
+
     def bind(
-        self, spec: TensorSpec, buffer: Any, location: Location = HOST, lazy: Callable[[], Any] | None = None
+        self,
+        spec: TensorSpec,
+        buffer: Any,
+        location: Location = HOST,
+        lazy: Callable[[], Any] | None = None,
+        *,
+        turns: Turns | None = None,
     ) -> None:
-        """Make ``buffer`` the blob's value, or ``lazy`` what computes it in plain layout."""
+        """Make ``buffer`` the value, one of ``turns`` if given, or ``lazy`` what computes it in plain layout."""
         if spec.known is not None:  # true of this run alone
             spec = TensorSpec(spec.shape, spec.dtype, spec.layout)
-        if buffer is not self.buffer or spec != self.spec or lazy is not self.lazy:
+        if buffer is not self.buffer or spec != self.spec or lazy is not self.lazy or turns is not self.turns:
             self._generation.number += 1
+        self._end_turn(turns)
         self.buffer, self.spec, self.location, self.lazy, self.hidden_by = buffer, spec, location, lazy, ""
+
+    def _end_turn(self, turns: Turns | None = None) -> None:
+        if self.turns is not None:
+            self.turns.give(self.turns.index)
+        self.turns = turns
 
     def hide(self, net: str) -> None:
         """Forget the value: the net of this name makes it, and keeps it to itself."""
+        self._end_turn()
         if self.hidden_by != net:
             self._generation.number += 1
         self.buffer, self.spec, self.location, self.lazy, self.hidden_by = None, None, HOST, None, net
@@ -164,6 +217,7 @@ class Blob:
             self._written()
             if value is not self.buffer or self.spec is not None:
                 self._generation.number += 1
+            self._end_turn()
             self.buffer, self.spec, self.location, self.hidden_by = value, None, HOST, ""
             return
         if value.dtype.kind in "SU" or value.dtype == STRING and any(isinstance(item, str) for item in value.flat):
@@ -183,6 +237,12 @@ class Blob:
                 else:
                     copy_into(self.buffer, value)
                 return
+        turns = self._turning.get((spec, target)) if not self.fixed else None
+        if turns is not None:  # the plans for this spec read there
+            index = turns.take()
+            copy_into(turns.buffers[index], value)
+            self.turn(turns, index)
+            return
         buffer = self.buffer_for(spec, target)
         copy_into(buffer, value)
         self.bind(spec, buffer, target)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import length_hint
 from typing import Any
 
@@ -21,6 +22,7 @@ from netbuilder.runtime.compiler import Compilation, Runner, Setting, compile_st
 from netbuilder.runtime.lanes import LaneProgram
 from netbuilder.runtime.plain import on_gpu
 from netbuilder.runtime.program import PartFailed, describe, located
+from netbuilder.runtime.turns import Turns, bind_turning
 from netbuilder.runtime.values import Step
 
 __all__ = ["Plan", "make_plan"]
@@ -53,7 +55,7 @@ class Plan:
             blob = value.blob
             assert blob is not None
             spec = value.spec if blob.spec is not None else None
-            self._inputs.append((blob, spec, blob.location, blob.buffer))  # type: ignore[arg-type]
+            self._inputs.append((blob, spec, blob.location, _holder(blob)))  # type: ignore[arg-type]
         self._outputs = [(o.blob, (o.value.lazy_from or o.value), o.value.lazy) for o in outputs]
         self._guards = [
             (make_blob(read.name), o.blob) for o in outputs if o.value.guarded for read in o.value.lazy_reads
@@ -61,7 +63,8 @@ class Plan:
         self._own = {id(blob) for _, blob in self._guards}
         self._hidden = [make_blob(name) for name in compilation.hidden]
         self._shown: list[Blob] = []  # blobs that this plan writes and others hold copies of
-        calls = _bind(net, [*compilation.once, *self.steps], setting)
+        turning = {id(blob.buffer): blob.turns for blob, _, _, _ in self._inputs if blob.turns is not None}
+        calls = _bind(net, [*compilation.once, *self.steps], setting, turning)
         count = len(compilation.once)
         self._calls = calls[count:]
         self._once = [_Once(step, call) for step, call in zip(compilation.once, calls[:count])]
@@ -141,7 +144,7 @@ class Plan:
             once.writes = once.blob.writes
 
     def _is_stale(self) -> bool:
-        return any(blob.buffer is not buffer or blob.spec != spec for blob, spec, _, buffer in self._inputs)
+        return any(_holder(blob) is not holder or blob.spec != spec for blob, spec, _, holder in self._inputs)
 
     def run(self) -> None:
         """Run every call once.
@@ -179,6 +182,11 @@ class Plan:
         return located(where, error)
 
 
+def _holder(blob: Blob) -> Any:
+    """Return what a plan is bound to: the blob's buffer, or the turns among whose buffers it is."""
+    return blob.turns if blob.turns is not None else blob.buffer
+
+
 class _Once:
     """A copy of a constant: its step, its call, and how often the blob had been written when it was made."""
 
@@ -214,6 +222,7 @@ def _make_plan(
 
         outputs, wanted = assign_buffers(compilation, make_blob, may_relayout, setting.does)
         if not wanted:
+            _fix_blobs(compilation, outputs)
             return Plan(net, generation, compilation, outputs, setting, make_blob)
         for name, layout in wanted.items():
             blob = compilation.externals[name].blob
@@ -224,7 +233,19 @@ def _make_plan(
     return None
 
 
-def _bind(net: Runner, steps: Sequence[Step], setting: Setting) -> list[Call]:
+def _fix_blobs(compilation: Compilation, outputs: Sequence[Output]) -> None:
+    """Let blobs stay where they are that the plan writes into, or that values computed on demand are read from."""
+    written = {id(value.buffer) for step in compilation.steps for value in step.outputs if value is not None}
+    late = {id(read) for value in compilation.values for read in value.lazy_reads}
+    for output in outputs:
+        output.blob.fix()
+    for value in compilation.externals.values():
+        blob = value.blob
+        if blob is not None and blob.turns is not None and (id(blob.buffer) in written or id(value) in late):
+            blob.fix()
+
+
+def _bind(net: Runner, steps: Sequence[Step], setting: Setting, turning: Mapping[int, Turns]) -> list[Call]:
     scratch: list[Any] = [None] * setting.lanes
     for lane in range(setting.lanes):
         size = max((step.prepared.scratch for step in steps if step.lane == lane), default=0)
@@ -233,14 +254,18 @@ def _bind(net: Runner, steps: Sequence[Step], setting: Setting) -> list[Call]:
     calls = []
     for step in steps:
         try:
-            calls.append(_bind_step(step, scratch[step.lane]))
+            ids = {id(_buffer_of(value)) for value in step.inputs if value is not None}
+            mine = {key: turns for key, turns in turning.items() if key in ids}
+            calls.append(bind_turning(mine, partial(_bind_step, step, scratch[step.lane])))
         except Exception as error:
             raise located(describe(net.name, step.node.first), error) from error
     return calls
 
 
-def _bind_step(step: Step, scratch: Any) -> Call:
+def _bind_step(step: Step, scratch: Any, instead: Mapping[int, Any]) -> Call:
+    """Bind a step to its buffers; ``instead`` has what to take for some of those that it reads, by their ids."""
     ins = [None if value is None else _buffer_of(value) for value in step.inputs]
+    ins = [instead.get(id(buffer), buffer) for buffer in ins]
     outs: list[Any] = []
     detours: list[tuple[Any, Any]] = []
     for j, value in enumerate(step.outputs):

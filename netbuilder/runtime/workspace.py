@@ -215,12 +215,14 @@ class Workspace:
         self._nets[proto.name] = made
         return str(proto.name)
 
-    def run_net(self, name: Any, iterations: int = 1) -> None:
+    def run_net(self, name: Any, iterations: int = 1, *, wait: bool = True) -> None:
         """Run a created net.
 
         Args:
             name: its name, or the Net, NetDef or model that it was created from.
             iterations: how often.
+            wait: until all GPUs are through with it; if not, what fails on one may be told by a later call. A fetch
+                waits for what it fetches either way.
 
         Raises:
             NetError: there is no such net, an operator failed, or ``iterations`` is no whole number from 0 on.
@@ -232,7 +234,7 @@ class Workspace:
             raise NetError(f"net {net.name!r}: iterations must be a whole number from 0 on, got {iterations!r}")
         for _ in range(iterations):
             net.run()
-        if net.gpus:
+        if net.gpus and wait:
             net.finish()
 
     def _net(self, name: Any) -> RuntimeNet:

@@ -53,6 +53,11 @@ class GPU:
             event = other._stream.record(self.xp.cuda.Event(disable_timing=True))
         self._stream.wait_event(event)
 
+    def mark(self) -> Any:
+        """Return an event that has come when the GPU is through with all it has been given up to now."""
+        with self._device:
+            return self._stream.record(self.xp.cuda.Event(disable_timing=True))
+
     def synchronise(self) -> None:
         """Wait until the GPU is through with all it has been given."""
         self._stream.synchronize()

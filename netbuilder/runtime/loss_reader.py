@@ -1,0 +1,105 @@
+"""LossReader: losses and measures of a training loop, read one run later, so that no run waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.graph.blob import blob_name
+from netbuilder.ops.engines.upload import Downloader
+from netbuilder.proto import BlobError, NetError
+from netbuilder.runtime.workspace import Workspace
+
+__all__ = ["LossReader"]
+
+Ending = Callable[[], dict[str, float]]
+
+
+class LossReader:
+    """Reads small blobs after each run; what was read comes one call later, when it is there anyway.
+
+    On GPUs a call has the values kept aside, in the order of the GPU's work, and returns those of the call before; it
+    waits for the run before alone, while the GPU works at the one just given to it. On the CPU a value is copied when
+    the run is over, which takes some millionths of a second.
+
+    Args:
+        workspace: where the blobs are.
+        blobs: names of blobs with one element each; or a mapping from names to the blobs of the replicas, whose mean
+            is told. The blobs need not be there yet.
+
+    Raises:
+        NetError: there is no name, or no blob for one.
+
+    >>> workspace = Workspace()
+    >>> losses = LossReader(workspace, ["loss"])
+    >>> for k in range(3):
+    ...     workspace.feed("loss", np.float32(k))  # stands for a run
+    ...     print(losses.read())
+    None
+    {'loss': 0.0}
+    {'loss': 1.0}
+    >>> losses.last()
+    {'loss': 2.0}
+    """
+
+    def __init__(self, workspace: Workspace, blobs: Iterable[Any] | Mapping[str, Sequence[Any]]) -> None:
+        if isinstance(blobs, (str, bytes)):
+            raise NetError(f"LossReader: blobs must be a list of names or a mapping, got the string {blobs!r}")
+        pairs = blobs.items() if isinstance(blobs, Mapping) else [(blob_name(blob), [blob]) for blob in blobs]
+        self._names = {str(name): [blob_name(part) for part in parts] for name, parts in pairs}
+        if not self._names or not all(self._names.values()):
+            raise NetError(f"LossReader: blobs must name at least one blob for each name, got {self._names}")
+        self._workspace = workspace
+        self._downloaders: dict[int, Downloader] = {}
+        self._pending: Ending | None = None
+
+    def read(self) -> dict[str, float] | None:
+        """Note the values that the run before this call leaves; return those noted by the last call.
+
+        Returns:
+            A number for each name, the mean over its blobs; None at the first call, and at the first one after
+            ``last``.
+
+        Raises:
+            BlobError: a blob is not there, holds no value, or not one number.
+        """
+        before, self._pending = self._pending, self._begin()
+        return before() if before is not None else None
+
+    def last(self) -> dict[str, float] | None:
+        """Return the values noted by the last call of ``read``, when they are there; None: they have been told."""
+        before, self._pending = self._pending, None
+        return before() if before is not None else None
+
+    def _begin(self) -> Ending:
+        """Note the values of all blobs; return what tells them."""
+        found: dict[str, float] = {}
+        on_gpu: dict[int, list[str]] = {}
+        for blobs in self._names.values():
+            for name in blobs:
+                blob = self._workspace.get(name)
+                if blob.is_empty:
+                    raise BlobError(f"LossReader: blob {name!r} {blob.why_empty()}")
+                if blob.spec is None or blob.spec.size != 1 or blob.spec.dtype.kind not in "biuf":
+                    what = blob.spec.plain if blob.spec is not None else "no tensor"
+                    raise BlobError(f"LossReader: blob {name!r} must hold one number, has {what}")
+                if blob.location[0] == 0 or blob.lazy is not None:
+                    found[name] = float(self._workspace.fetch(name).item())
+                else:
+                    on_gpu.setdefault(blob.location[1], []).append(name)
+        endings = [(names, self._reading(number, names)) for number, names in on_gpu.items()]
+
+        def end() -> dict[str, float]:
+            for names, ending in endings:
+                found.update((name, float(value.item())) for name, value in zip(names, ending()))
+            return {name: float(np.mean([found[blob] for blob in blobs])) for name, blobs in self._names.items()}
+
+        return end
+
+    def _reading(self, number: int, names: Sequence[str]) -> Callable[[], list[Any]]:
+        downloader = self._downloaders.get(number)
+        if downloader is None:
+            downloader = self._downloaders[number] = Downloader(number)
+        return downloader.begin([self._workspace.get(name).buffer for name in names])

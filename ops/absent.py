@@ -43,14 +43,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "SparseAdam SparseFtrl SparseLpRegularizer SparseNormalize SparseStorm SparseWngrad",
     ),
     (
-        "Conv takes images with any number of axes",
-        "Conv1D Conv2D Conv3D",
-    ),
-    (
-        "MaxPool and AveragePool take images with any number of axes",
-        "AveragePool1D AveragePool2D AveragePool3D MaxPool1D MaxPool2D MaxPool3D",
-    ),
-    (
         "If and While hold nets",
         "Conditional ONNXWhile",
     ),
@@ -61,29 +53,26 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "BatchMoments BatchOneHot BatchPermutation BatchSparseToDense BernoulliJSD BisectPercentile "
         "BitwiseAnd BitwiseOr BitwiseXor BooleanMask BooleanMaskLengths BooleanUnmask BoxWithNMSLimit "
         "Bucketize Cbrt Col2Im CollectAndDistributeFpnRpnProposals CollectRpnProposals ColwiseMax "
-        "ConcatTensorVector ConvRelu CopyRowsToTensor Cosh CreateMap "
-        "CreateTensorVector DataCouple DeformConv DenseVectorToIdList DistributeFpnProposals "
-        "ElementwiseLinear EnsureDense Find FindDuplicateElements FlexibleTopK GatherByKey "
-        "GatherPadding GatherRanges GatherRangesToDense GenerateProposals GenerateProposalsCPP "
-        "GetGPUMemoryUsage Glu HeatmapMaxKeypoint Histogram Im2Col IncrementPut IndexFreeze "
-        "IndexGet IndexHash IndexLoad IndexSize IndexStore IntIndexCreate IntegralImage IsMemberOf "
-        "KeySplit KeyValueToMap LC LC1D LC2D LC3D LengthsGather LengthsMax LengthsMean "
-        "LengthsPad LengthsPartition LengthsSplit LengthsSum LengthsTile LengthsToOffsets LengthsToRanges "
+        "ConcatTensorVector ConvRelu CopyRowsToTensor Cosh CreateMap CreateTensorVector DataCouple DeformConv "
+        "DenseVectorToIdList DistributeFpnProposals ElementwiseLinear EnsureDense Find FindDuplicateElements "
+        "FlexibleTopK GatherByKey GatherPadding GatherRanges GatherRangesToDense GenerateProposals "
+        "GenerateProposalsCPP GetGPUMemoryUsage Glu HeatmapMaxKeypoint Histogram Im2Col IncrementPut "
+        "IndexFreeze IndexGet IndexHash IndexLoad IndexSize IndexStore IntIndexCreate IntegralImage "
+        "IsMemberOf KeySplit KeyValueToMap LC LC1D LC2D LC3D LengthsGather LengthsMax LengthsMean LengthsPad "
+        "LengthsPartition LengthsSplit LengthsSum LengthsTile LengthsToOffsets LengthsToRanges "
         "LengthsToSegmentIds LengthsToShape LengthsToWeights LengthsTopK LengthsWeightedSum Log1p Logit "
-        "LongIndexCreate LpPool MapToKeyValue MaxPoolWithIndex "
-        "MergeDenseFeatureTensors MergeDim MergeIdLists MergeMultiListFeatureTensors "
-        "MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors MergeSingleListFeatureTensors "
-        "MergeSingleMapFeatureTensors MergeSingleScalarFeatureTensors Mod Moments "
-        "NormalizePlanarYUV NumpyTile PackSegments PadEmptySamples Partition Percentile "
-        "PiecewiseLinearTransform PrependDim RangeFill ReduceFrontWeightedSum ReduceTailSum "
-        "RemovePadding ReplaceNaN RoIAlign RoIAlignRotated RoIPool RowMul RowWiseCounter RowwiseMax "
-        "ScaleBlobs Scatter SegmentIdsToLengths SegmentIdsToRanges SegmentOneHot SelfBinningHistogram "
-        "SequenceMask Sinh SinusoidPositionEncoding SortedSegmentMean "
-        "SortedSegmentRangeLogMeanExp SortedSegmentRangeLogSumExp SortedSegmentRangeMax "
-        "SortedSegmentRangeMean SortedSegmentRangeSum SortedSegmentSum SortedSegmentWeightedSum "
-        "SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement SparseLengthsMax SparseLengthsMean "
-        "SparseLengthsPositionalWeightedSum SparseLengthsSum SparseLengthsSumSparseLookup "
-        "SparseLengthsWeightedSum SparseSortedSegmentMean SparseSortedSegmentSum "
+        "LongIndexCreate LpPool MapToKeyValue MaxPoolWithIndex MergeDenseFeatureTensors MergeDim MergeIdLists "
+        "MergeMultiListFeatureTensors MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors "
+        "MergeSingleListFeatureTensors MergeSingleMapFeatureTensors MergeSingleScalarFeatureTensors Mod "
+        "Moments NormalizePlanarYUV NumpyTile PackSegments PadEmptySamples Partition Percentile "
+        "PiecewiseLinearTransform PrependDim RangeFill ReduceFrontWeightedSum ReduceTailSum RemovePadding "
+        "ReplaceNaN RoIAlign RoIAlignRotated RoIPool RowMul RowWiseCounter RowwiseMax ScaleBlobs Scatter "
+        "SegmentIdsToLengths SegmentIdsToRanges SegmentOneHot SelfBinningHistogram SequenceMask Sinh "
+        "SinusoidPositionEncoding SortedSegmentMean SortedSegmentRangeLogMeanExp SortedSegmentRangeLogSumExp "
+        "SortedSegmentRangeMax SortedSegmentRangeMean SortedSegmentRangeSum SortedSegmentSum "
+        "SortedSegmentWeightedSum SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement "
+        "SparseLengthsMax SparseLengthsMean SparseLengthsPositionalWeightedSum SparseLengthsSum "
+        "SparseLengthsSumSparseLookup SparseLengthsWeightedSum SparseSortedSegmentMean SparseSortedSegmentSum "
         "SparseSortedSegmentWeightedSum SparseToDenseMask SparseUnsortedSegmentMean SparseUnsortedSegmentSum "
         "SparseUnsortedSegmentWeightedSum SplitByLengths SquareRootDivide StdDevPut StringEndsWith "
         "StringEquals StringIndexCreate StringJoin StringPrefix StringStartsWith StringSuffix SumElementsInt "
@@ -109,8 +98,8 @@ def instead_of(op_type: str, known: Iterable[str]) -> str:
         op_type: the name that was asked for.
         known: names of which the nearest are listed, where Caffe2 has no such operator either.
 
-    >>> instead_of("Conv2D", ["Conv"])
-    "; Caffe2's operator Conv2D is not in this version: Conv takes images with any number of axes"
+    >>> instead_of("Conditional", ["Conv"])
+    "; Caffe2's operator Conditional is not in this version: If and While hold nets"
     >>> instead_of("Convv", ["Conv"])
     '; did you mean Conv?'
     """

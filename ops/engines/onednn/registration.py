@@ -49,7 +49,7 @@ def kernel_table() -> dict[str, Any]:
     from netbuilder.ops.engines.onednn import kernels_softmax as softmax
     from netbuilder.ops.engines.onednn import later
 
-    return {
+    table: dict[str, Any] = {
         "Add": eltwise.add,
         "Alias": join.copy,
         "AveragePool": pool.average_pool,
@@ -98,3 +98,7 @@ def kernel_table() -> dict[str, Any]:
         "Tanh": eltwise.tanh,
         "TanhGradient": eltwise.tanh_gradient,
     }
+    for name in ("AveragePool", "Conv", "MaxPool"):
+        for suffix in ("", "Gradient"):
+            table |= {f"{name}{axes}D{suffix}": table[name + suffix] for axes in (1, 2, 3)}
+    return table

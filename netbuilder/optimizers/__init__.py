@@ -1,43 +1,71 @@
 """Optimizers: update rules, learning rates, weight decay, clipping."""
 
+from netbuilder.optimizers.adadelta import AdadeltaOptimizer
 from netbuilder.optimizers.adagrad import AdagradOptimizer
 from netbuilder.optimizers.adam import AdamOptimizer
-from netbuilder.optimizers.build import (
-    add_weight_decay,
+from netbuilder.optimizers.build import add_weight_decay, build_optimizer
+from netbuilder.optimizers.builders import (
+    build_adadelta,
     build_adagrad,
     build_adam,
-    build_optimizer,
+    build_decay_adagrad,
+    build_fp16_sgd,
+    build_ftrl,
+    build_gftrl,
+    build_multi_precision_sgd,
     build_rms_prop,
     build_sgd,
+    build_storm,
+    build_wngrad,
+    build_yellowfin,
 )
+from netbuilder.optimizers.decay_adagrad import DecayAdagradOptimizer
+from netbuilder.optimizers.ftrl import FtrlOptimizer, GFtrlOptimizer
+from netbuilder.optimizers.half import FP16SgdOptimizer, MultiPrecisionSgdOptimizer
 from netbuilder.optimizers.learning_rate import LR_INJECTION, check_policy
-from netbuilder.optimizers.optimizer import (
-    ITERATION,
-    AuxOptimizerParams,
-    Optimizer,
-    reset_optimizer_instance_count,
-)
+from netbuilder.optimizers.optimizer import ITERATION, AuxOptimizerParams, Optimizer, reset_optimizer_instance_count
 from netbuilder.optimizers.placement import get_param_device
 from netbuilder.optimizers.rms_prop import RmsPropOptimizer
 from netbuilder.optimizers.sgd import SgdOptimizer
+from netbuilder.optimizers.storm import StormOptimizer
 from netbuilder.optimizers.weight_decay import WeightDecayBuilder
+from netbuilder.optimizers.wngrad import WngradOptimizer
+from netbuilder.optimizers.yellowfin import YellowFinOptimizer
 
 __all__ = [
-    "ITERATION",
-    "LR_INJECTION",
+    "AdadeltaOptimizer",
     "AdagradOptimizer",
     "AdamOptimizer",
     "AuxOptimizerParams",
+    "DecayAdagradOptimizer",
+    "FP16SgdOptimizer",
+    "FtrlOptimizer",
+    "GFtrlOptimizer",
+    "ITERATION",
+    "LR_INJECTION",
+    "MultiPrecisionSgdOptimizer",
     "Optimizer",
     "RmsPropOptimizer",
     "SgdOptimizer",
+    "StormOptimizer",
     "WeightDecayBuilder",
+    "WngradOptimizer",
+    "YellowFinOptimizer",
     "add_weight_decay",
+    "build_adadelta",
     "build_adagrad",
     "build_adam",
+    "build_decay_adagrad",
+    "build_fp16_sgd",
+    "build_ftrl",
+    "build_gftrl",
+    "build_multi_precision_sgd",
     "build_optimizer",
     "build_rms_prop",
     "build_sgd",
+    "build_storm",
+    "build_wngrad",
+    "build_yellowfin",
     "check_policy",
     "get_param_device",
     "reset_optimizer_instance_count",

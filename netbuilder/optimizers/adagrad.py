@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from netbuilder.graph.blob import GradientSlice
@@ -13,10 +14,6 @@ from netbuilder.proto import ArgumentError, GradientError
 __all__ = ["AdagradOptimizer"]
 
 _NOT_AVAILABLE = {
-    "weight_decay": 0.0,
-    "lars": None,
-    "output_effective_lr": False,
-    "output_effective_lr_and_update": False,
     "pruning_options": None,
     "swa_options": None,
     "ema_options": None,
@@ -36,12 +33,15 @@ class AdagradOptimizer(Optimizer):
         sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
         rowWise: keep one h a row, ``<parameter>_avg_squared_sum``, the mean over it; sparse gradients only.
         engine: the engine of the update.
-        weight_decay, lars, output_effective_lr, output_effective_lr_and_update, pruning_options,
-            swa_options, ema_options, weight_scale, counter_halflife: not available.
+        weight_decay: share of the weight added to dense gradients of parameters with more than one axis.
+        lars: offset of layer-wise rates of dense parameters, see ``SgdOptimizer``; None: none.
+        output_effective_lr: leave the rates, divided, in ``<parameter>_effective_lr``; dense gradients.
+        output_effective_lr_and_update: that, and the update in ``<parameter>_update``.
+        pruning_options, swa_options, ema_options, weight_scale, counter_halflife: not available.
         kwargs: arguments of the policy.
 
     Raises:
-        ArgumentError: an option is not available.
+        ArgumentError: an option is not available or out of range, or the shape that it needs is not known.
 
     Source: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
     optimization", 2011.
@@ -70,6 +70,12 @@ class AdagradOptimizer(Optimizer):
         super().__init__()
         given = dict(locals())
         refuse("AdagradOptimizer", {name: given[name] for name in _NOT_AVAILABLE}, _NOT_AVAILABLE)
+        if weight_decay < 0:
+            raise ArgumentError(f"AdagradOptimizer: weight_decay must not be negative, got {weight_decay}")
+        self.weight_decay = weight_decay
+        self.lars = self._checked_lars(lars)
+        self.output_effective_lr = output_effective_lr
+        self.output_effective_lr_and_update = output_effective_lr_and_update
         self.alpha = alpha
         self.epsilon = epsilon
         self.decay = decay
@@ -88,17 +94,28 @@ class AdagradOptimizer(Optimizer):
             raise ArgumentError(
                 f"AdagradOptimizer: the gradient of {param_info} is sparse, decay must be 1, got {self.decay}"
             )
+        local = self._local_rate(net, param_init_net, param_info, self.lars)
         lr, _ = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
         options: dict[str, Any] = {"epsilon": float(self.epsilon)}
         if self.engine:
             options["engine"] = self.engine
         if not sparse:
             h = self._state(param_init_net, param, "_squared_sum")
-            net.Adagrad([param, h, grad, lr], [param, h], decay=float(self.decay), **options)
+            if self.weight_decay and len(_shape(param_info, "weight_decay")) > 1:
+                options["weight_decay"] = float(self.weight_decay)
+            outputs = [param, h]
+            if self.output_effective_lr or self.output_effective_lr_and_update:
+                outputs.append(param + "_effective_lr")
+            if self.output_effective_lr_and_update:
+                outputs.append(param + "_update")
+            lr = self._localised(net, lr, local)
+            net.Adagrad([param, h, grad, lr], outputs, decay=float(self.decay), **options)
             return
         grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
         if self.rowWise:
-            h = param_init_net.ConstantFill([], param + "_avg_squared_sum", shape=[_rows(param_info)], value=0.0)
+            h = param_init_net.ConstantFill(
+                [], param + "_avg_squared_sum", shape=[int(_shape(param_info, "rowWise")[0])], value=0.0
+            )
             self._aux_params.local.append(h)
             net.RowWiseSparseAdagrad([param, h, grad.indices, grad.values, lr], [param, h], **options)
         else:
@@ -110,10 +127,10 @@ class AdagradOptimizer(Optimizer):
         self.alpha *= scale
 
 
-def _rows(param_info: ParameterInfo) -> int:
+def _shape(param_info: ParameterInfo, option: str) -> Sequence[int]:
     if param_info.shape is None:
         raise ArgumentError(
-            f"AdagradOptimizer: rowWise needs the shape of {param_info}; make it by create_param, or by a fill with "
+            f"AdagradOptimizer: {option} needs the shape of {param_info}; make it by create_param, or by a fill with "
             "the argument shape"
         )
-    return int(param_info.shape[0])
+    return param_info.shape

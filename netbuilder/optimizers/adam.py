@@ -12,9 +12,6 @@ from netbuilder.optimizers.optimizer import Optimizer, refuse
 __all__ = ["AdamOptimizer"]
 
 _NOT_AVAILABLE = {
-    "use_lr_adaption": False,
-    "lr_alpha": 0.01,
-    "normalized_lr_adaption": True,
     "rowWise": False,
     "enableRAdam": False,
     "use_smart_decay": False,
@@ -33,7 +30,12 @@ class AdamOptimizer(Optimizer):
         policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
         sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
         engine: the engine of the update.
-        use_lr_adaption, lr_alpha, normalized_lr_adaption, rowWise, enableRAdam, use_smart_decay: not available.
+        use_lr_adaption: within an iteration, change the rate after the update of each dense parameter, by the angle
+            between its gradient and the effective one, which ``<parameter>_effective_grad`` keeps (see the operator
+            LearningRateAdaption); the next iteration starts from the rate of the policy.
+        lr_alpha: how fast the rate changes.
+        normalized_lr_adaption: go by the cosine of the angle, not by the product.
+        rowWise, enableRAdam, use_smart_decay: not available.
         kwargs: arguments of the policy.
 
     Raises:
@@ -67,6 +69,9 @@ class AdamOptimizer(Optimizer):
         self.beta2 = beta2
         self.epsilon = epsilon
         self.policy = policy
+        self.use_lr_adaption = use_lr_adaption
+        self.lr_alpha = lr_alpha
+        self.normalized_lr_adaption = normalized_lr_adaption
         self.sparse_dedup_aggregator = sparse_dedup_aggregator
         self.engine = engine
         self.init_kwargs = kwargs
@@ -90,7 +95,15 @@ class AdamOptimizer(Optimizer):
                 [param, m, v, grad.indices, grad.values, lr, iteration], [param, m, v], enableRAdam=0, **options
             )
         else:
-            net.Adam([param, m, v, grad, lr, iteration], [param, m, v], **options)
+            outputs = [param, m, v] + ([param + "_effective_grad"] if self.use_lr_adaption else [])
+            net.Adam([param, m, v, grad, lr, iteration], outputs, **options)
+            if self.use_lr_adaption:
+                net.LearningRateAdaption(
+                    [lr, grad, outputs[-1]],
+                    [lr],
+                    lr_alpha=float(self.lr_alpha),
+                    normalized_lr_adaption=int(self.normalized_lr_adaption),
+                )
 
     def scale_learning_rate(self, scale: float) -> None:
         """Multiply the base rate; before the updates are added."""

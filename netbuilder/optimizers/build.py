@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.scope import DeviceScope
@@ -11,25 +10,14 @@ from netbuilder.graph.source import warn_user
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.model.undo import taken_back_on_error
-from netbuilder.optimizers.adagrad import AdagradOptimizer
-from netbuilder.optimizers.adam import AdamOptimizer
 from netbuilder.optimizers.gradient_clipping import norm_ratio
 from netbuilder.optimizers.learning_rate import LR_INJECTION
 from netbuilder.optimizers.optimizer import Optimizer
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
-from netbuilder.optimizers.rms_prop import RmsPropOptimizer
-from netbuilder.optimizers.sgd import SgdOptimizer
 from netbuilder.optimizers.weight_decay import WeightDecayBuilder
 from netbuilder.proto import NetError
 
-__all__ = [
-    "add_weight_decay",
-    "build_adagrad",
-    "build_adam",
-    "build_optimizer",
-    "build_rms_prop",
-    "build_sgd",
-]
+__all__ = ["add_weight_decay", "build_optimizer"]
 
 
 def build_optimizer(
@@ -147,82 +135,3 @@ def add_weight_decay(model: ModelHelper, weight_decay: float) -> None:
         NetError: a weight has its update already, which the decay would come too late for.
     """
     build_optimizer(model, WeightDecayBuilder(weight_decay), weights_only=True, use_param_info_optim=False)
-
-
-def build_sgd(
-    model: ModelHelper,
-    base_learning_rate: float,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by SGD; returns the optimizer.
-
-    Args:
-        model: the model, after its backward pass.
-        base_learning_rate: the rate before its policy.
-        max_gradient_norm, allow_lr_injection: see ``build_optimizer``.
-        kwargs: of ``SgdOptimizer``.
-
-    Raises:
-        ArgumentError: an argument is unknown or out of range.
-        GradientError: there is no backward pass yet.
-
-    >>> from netbuilder.model import brew
-    >>> model = ModelHelper("example_sgd")
-    >>> scores = brew.fc(model, "data", "scores", 4, 2)
-    >>> softmax, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-    >>> gradients = model.AddGradientOperators([loss])
-    >>> optimizer = build_sgd(model, 0.1, policy="step", stepsize=100, gamma=0.5, momentum=0.9)
-    >>> model.net.Proto().op[-1].type
-    'MomentumSGDUpdate'
-    """
-    optimizer = SgdOptimizer(base_learning_rate, **kwargs)
-    return build_optimizer(model, optimizer, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)
-
-
-def build_adagrad(
-    model: ModelHelper,
-    base_learning_rate: float,
-    parameters: Iterable[BlobReference] | None = None,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by Adagrad; arguments as for ``build_sgd``, and ``kwargs`` of ``AdagradOptimizer``.
-
-    Args:
-        parameters: update only these; None: all.
-    """
-    optimizer = AdagradOptimizer(alpha=base_learning_rate, **kwargs)
-    return build_optimizer(
-        model,
-        optimizer,
-        parameters=parameters,
-        max_gradient_norm=max_gradient_norm,
-        allow_lr_injection=allow_lr_injection,
-    )
-
-
-def build_adam(
-    model: ModelHelper,
-    base_learning_rate: float,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by Adam; arguments as for ``build_sgd``, and ``kwargs`` of ``AdamOptimizer``."""
-    optimizer = AdamOptimizer(alpha=base_learning_rate, **kwargs)
-    return build_optimizer(model, optimizer, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)
-
-
-def build_rms_prop(
-    model: ModelHelper,
-    base_learning_rate: float,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by RMSProp; arguments as for ``build_sgd``, and ``kwargs`` of ``RmsPropOptimizer``."""
-    optimizer = RmsPropOptimizer(alpha=base_learning_rate, **kwargs)
-    return build_optimizer(model, optimizer, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)

@@ -9,7 +9,7 @@ from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.scope import DeviceScope, NameScope
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.optimizers.placement import get_param_device
-from netbuilder.proto import ArgumentError, DeviceOption
+from netbuilder.proto import ArgumentError, DeviceOption, TensorProto
 from netbuilder.proto.arguments import make_device_option
 
 __all__ = ["norm_ratio"]
@@ -45,6 +45,8 @@ def norm_ratio(
         for i, info in enumerate(params):
             grad: Any = info.grad.values if isinstance(info.grad, GradientSlice) else info.grad
             with DeviceScope(get_param_device(info.name, info.grad, param_to_device)):
+                if not isinstance(info.grad, GradientSlice) and TensorProto.FLOAT in (info.blob_copy or {}):
+                    grad = net.HalfToFloat(grad, f"grad_{i}_fp32")  # in float16 the sum of squares would overflow
                 squares.append(net.EnsureCPUOutput(net.SumSqrElements([grad], f"grad_{i}_squared_sum")))
         with DeviceScope(make_device_option()):
             norm = net.Pow(net.Sum(squares, "grad_squared_full_sum"), "global_norm", exponent=0.5)

@@ -10,13 +10,15 @@ from dataclasses import fields
 from numbers import Real
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName
 from netbuilder.graph.net import Net
 from netbuilder.graph.scope import CurrentDeviceScope, DeviceScope
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.ops.learning_rate import LearningRate
 from netbuilder.optimizers.learning_rate import check_policy
-from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceOption, TensorProto
+from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceOption, GradientError, TensorProto
 
 __all__ = [
     "ITERATION",
@@ -27,6 +29,7 @@ __all__ = [
     "iteration_counter",
     "one",
     "refuse",
+    "require_dense",
     "reset_optimizer_instance_count",
 ]
 
@@ -68,6 +71,7 @@ class Optimizer:
         _instances[kind] += 1
         self._aux_params = AuxOptimizerParams([], [])
         self._lr_multiplier: BlobReference | None = None
+        self._scaled_from: dict[str, BlobReference] = {}
 
     def __call__(
         self,
@@ -177,6 +181,8 @@ class Optimizer:
         if self._lr_multiplier is None:
             return rate
         name = self.make_unique_blob_name("scaled_lr")
+        if self._scaled_from.setdefault(ScopedName(name), rate) != rate:  # a second rate on this device
+            name = self.make_unique_blob_name("other_scaled_lr")
         scaled = BlobReference(ScopedName(name), net)
         if net.BlobIsDefined(scaled):
             return scaled
@@ -187,6 +193,46 @@ class Optimizer:
     def add_lr_multiplier(self, lr_multiplier: BlobReference) -> None:
         """Let the rate be multiplied by a blob on the CPU, shape () or (1,), that is made before the updates."""
         self._lr_multiplier = lr_multiplier
+
+    # Layer-wise rates
+
+    def create_lars_inputs(
+        self, param_init_net: Net, weight_decay: float, trust: float, lr_max: float
+    ) -> tuple[BlobReference, BlobReference, BlobReference]:
+        """Add the constants that the operator Lars reads, each of shape (1,), on the current device; return them."""
+        device = CurrentDeviceScope() or DeviceOption()
+        elsewhere = device.device_type != PROTO_CPU or device.device_id
+        suffix = f"_{device.device_type}_{device.device_id}{device.node_name}" if elsewhere else ""
+        wd, share, most = (
+            param_init_net.ConstantFill([], name + suffix, shape=[1], value=value)
+            for name, value in (("weight_decay", weight_decay), ("trust", trust), ("lr_max", lr_max))
+        )
+        return wd, share, most
+
+    def _checked_lars(self, offset: float | None) -> float | None:
+        if offset is not None and offset < 0:
+            raise ArgumentError(f"{type(self).__name__}: lars must not be negative, got {offset}")
+        return offset
+
+    def _local_rate(
+        self, net: Net, param_init_net: Net, param_info: ParameterInfo, offset: float | None
+    ) -> BlobReference | None:
+        """Add the share of the rate that a dense parameter takes; None without ``offset``, or for a sparse gradient."""
+        param, grad = param_info.blob, param_info.grad
+        if offset is None or isinstance(grad, GradientSlice):
+            return None
+        constants = self.create_lars_inputs(param_init_net, 0.0, 1.0, float(np.finfo(np.float32).max))
+        share: BlobReference = net.Lars(
+            [param, grad, *constants], self.make_unique_blob_name(f"{param}_lars"), offset=offset, lr_min=0.0
+        )
+        return share
+
+    def _localised(self, net: Net, rate: BlobReference, local: BlobReference | None) -> BlobReference:
+        """Return the rate, times a share that ``_local_rate`` gave."""
+        if local is None:
+            return rate
+        product: BlobReference = net.Mul([rate, local], self.make_unique_blob_name("local_scaled_lr"), broadcast=1)
+        return product
 
     def scale_learning_rate(self, *args: Any, **kwargs: Any) -> None:
         """Multiply the base rate; before the updates are added.
@@ -223,6 +269,22 @@ class Optimizer:
         if isinstance(grad, GradientSlice) and sparse_dedup_aggregator:
             return net.DeduplicateGradientSlices(grad, aggregator=sparse_dedup_aggregator)
         return grad
+
+
+def require_dense(optimizer: Optimizer, param_info: ParameterInfo) -> BlobReference:
+    """Return the gradient of a parameter.
+
+    Raises:
+        GradientError: it is sparse, and the optimizer has no update for such.
+    """
+    grad = param_info.grad
+    if isinstance(grad, GradientSlice):
+        raise GradientError(
+            f"{type(optimizer).__name__}: the gradient of {param_info} is sparse, and it updates by dense ones only; "
+            "give that parameter an optimizer of its own (ParameterInfo.optimizer), such as SgdOptimizer"
+        )
+    assert grad is not None
+    return grad
 
 
 def one(param_init_net: Net) -> BlobReference:

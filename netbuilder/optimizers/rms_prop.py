@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import Optimizer, one
-from netbuilder.proto import GradientError
+from netbuilder.optimizers.optimizer import Optimizer, one, require_dense
 
 __all__ = ["RmsPropOptimizer"]
 
@@ -51,12 +49,7 @@ class RmsPropOptimizer(Optimizer):
         self.init_kwargs = kwargs
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
-        param, grad = param_info.blob, param_info.grad
-        if isinstance(grad, GradientSlice):
-            raise GradientError(
-                f"RmsPropOptimizer: the gradient of {param_info} is sparse, and it updates by dense ones only; "
-                "give that parameter an optimizer of its own (ParameterInfo.optimizer), such as SgdOptimizer"
-            )
+        param, grad = param_info.blob, require_dense(self, param_info)
         unit = one(param_init_net)
         lr, _ = self._rate(net, param_init_net, 1, self.alpha, self.policy, self.init_kwargs)
         step: Any = param_init_net.ConstantFill([param], param + "_grad_o", value=0.0)

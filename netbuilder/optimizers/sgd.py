@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import Optimizer, one, refuse
+from netbuilder.optimizers.optimizer import Optimizer, one
 from netbuilder.proto import ArgumentError
 
 __all__ = ["SgdOptimizer"]
@@ -26,14 +26,16 @@ class SgdOptimizer(Optimizer):
         nesterov: use Nesterov's form.
         sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first; None
             applies them one after another.
-        lars: not available.
+        lars: None, or the offset of layer-wise rates: the rate of a dense parameter is multiplied by
+            ``1 / (|g| / |w| + lars)`` (see the operator Lars). Sparse gradients keep the plain rate.
         kwargs: arguments of the policy.
 
     Raises:
-        ArgumentError: ``momentum`` is negative, or an option is not available.
+        ArgumentError: ``momentum`` or ``lars`` is negative.
 
     Source: Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and momentum in
-    deep learning", 2013.
+    deep learning", 2013; You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017,
+    arXiv:1708.03888.
     """
 
     def __init__(
@@ -47,21 +49,22 @@ class SgdOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        refuse("SgdOptimizer", {"lars": lars})
         if momentum < 0:
-            raise ArgumentError(f"SgdOptimizer: momentum must not be negative, got {momentum}")
+            raise ArgumentError(f"{type(self).__name__}: momentum must not be negative, got {momentum}")
         self.base_learning_rate = base_learning_rate
         self.policy = policy
         self.momentum = momentum
         self.nesterov = nesterov
         self.sparse_dedup_aggregator = sparse_dedup_aggregator
+        self.lars = self._checked_lars(lars)
         self.init_kwargs = kwargs
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
         param, grad = param_info.blob, param_info.grad
+        local = self._local_rate(net, param_init_net, param_info, self.lars)
         # The momentum step is subtracted, the weighted sum adds.
-        sign = 1 if self.momentum else -1
-        lr, _ = self._rate(net, param_init_net, sign, self.base_learning_rate, self.policy, self.init_kwargs)
+        lr = self._rate_of_sign(net, param_init_net, 1 if self.momentum else -1)
+        lr = self._localised(net, lr, local)
         unit = one(param_init_net)
         self._share(unit)
         grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
@@ -78,6 +81,9 @@ class SgdOptimizer(Optimizer):
             net.ScatterWeightedSum([param, unit, grad.indices, grad.values, lr], param)
         else:
             net.WeightedSum([param, unit, grad, lr], param)
+
+    def _rate_of_sign(self, net: Net, param_init_net: Net, sign: int) -> Any:
+        return self._rate(net, param_init_net, sign, self.base_learning_rate, self.policy, self.init_kwargs)[0]
 
     def scale_learning_rate(self, scale: float) -> None:
         """Multiply the base rate; before the updates are added."""

@@ -26,7 +26,7 @@ def test_modules(statement):
 
 NAMES = {
     "python.core": ("Nett", "has no python.core.Nett; nearest: Net"),
-    "python.optimizer": ("build_yellowfin", "has no python.optimizer.build_yellowfin: this optimizer is not .*SGD"),
+    "python.optimizer": ("build_yelowfin", "has no python.optimizer.build_yelowfin; nearest: build_yellowfin"),
     "python.workspace": ("FetchBolb", "has no python.workspace.FetchBolb; nearest: FetchBlob"),
     "python.brew": ("layer_norm", "has no python.brew.layer_norm: its operators are not in this version"),
     "python.models.resnet": ("qqq", "has no python.models.resnet.qqq; it has .*create_resnet50"),

@@ -217,9 +217,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "make, match",
         [
-            (lambda: SgdOptimizer(lars=0.5), r"SgdOptimizer: these options are not available: \{'lars': 0.5\}"),
+            (lambda: SgdOptimizer(lars=-0.5), "SgdOptimizer: lars must not be negative, got -0.5"),
             (lambda: SgdOptimizer(momentum=-1), "momentum must not be negative, got -1"),
-            (lambda: AdagradOptimizer(lars=1, weight_decay=0.1), r"\{'weight_decay': 0.1, 'lars': 1\}"),
+            (lambda: AdagradOptimizer(swa_options=1, ema_options=2), r"\{'swa_options': 1, 'ema_options': 2\}"),
+            (lambda: AdagradOptimizer(weight_decay=-0.1), "weight_decay must not be negative, got -0.1"),
             (lambda: AdagradOptimizer(counter_halflife=3), "not available: {'counter_halflife': 3}"),
             (lambda: AdamOptimizer(enableRAdam=True), "not available: {'enableRAdam': True}"),
             (lambda: build_adam(model_of(), -0.1), "AdamOptimizer: the base rate must not be negative, got -0.1"),

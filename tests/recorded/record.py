@@ -8,8 +8,15 @@ import json
 import os
 
 import calls
+import calls_half
+import numpy as np
 from caffe2.python import brew, core, model_helper, optimizer
-from caffe2.python.modeling.initializers import ExternalInitializer, Initializer
+from caffe2.python.modeling.initializers import (
+    ExternalInitializer,
+    Initializer,
+    PseudoFP16Initializer,
+    ReversePseudoFP16Initializer,
+)
 from caffe2.python.modeling.parameter_info import ParameterTags
 from caffe2.python.modeling.parameter_sharing import ParameterSharing
 from caffe2.python.models import resnet
@@ -28,6 +35,8 @@ def record(code):
         "ModelHelper": model_helper.ModelHelper,
         "ParameterSharing": ParameterSharing,
         "ParameterTags": ParameterTags,
+        "PseudoFP16Initializer": PseudoFP16Initializer,
+        "ReversePseudoFP16Initializer": ReversePseudoFP16Initializer,
         "brew": brew,
         "core": core,
         "model": model,
@@ -53,7 +62,14 @@ def text(net):
 
 
 def main():
-    groups = {"helpers": calls.HELPERS, "optimizers": calls.OPTIMIZERS, "zoo": calls.ZOO}
+    np.asscalar = lambda number: number.item()  # Caffe2 calls it, and NumPy has it no longer
+    groups = {
+        "helpers": calls.HELPERS,
+        "optimizers": calls.OPTIMIZERS,
+        "zoo": calls.ZOO,
+        "half": calls_half.HALF,
+        "dense": calls_half.DENSE,
+    }
     nets = {group: {name: record(code) for name, code in codes.items()} for group, codes in groups.items()}
     path = os.path.join(HERE, "nets.json.gz")
     with open(path, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:

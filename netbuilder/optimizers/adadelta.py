@@ -1,0 +1,63 @@
+"""Adadelta."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.graph.net import Net
+from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.optimizer import Optimizer, refuse, require_dense
+
+__all__ = ["AdadeltaOptimizer"]
+
+
+class AdadeltaOptimizer(Optimizer):
+    """Steps of the size of the steps before: w = w - alpha * g * sqrt(d + epsilon) / sqrt(m + epsilon).
+
+    m and d follow g^2 and the square of the step before alpha; they are kept in ``<parameter>_squared_moment`` and
+    ``<parameter>_squared_moment_update``.
+
+    Args:
+        alpha: the rate before its policy.
+        epsilon: what the first steps start from, and what keeps the divisor from 0.
+        decay: share of m and d kept each iteration.
+        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        sparse_dedup_aggregator: not available.
+        engine: the engine of the update.
+        kwargs: arguments of the policy.
+
+    Source: Zeiler, "ADADELTA: an adaptive learning rate method", 2012, arXiv:1212.5701.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.01,
+        epsilon: float = 1e-4,
+        decay: float = 0.95,
+        policy: str = "fixed",
+        sparse_dedup_aggregator: str | None = None,
+        engine: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        refuse("AdadeltaOptimizer", {"sparse_dedup_aggregator": sparse_dedup_aggregator})
+        self.alpha = alpha
+        self.epsilon = epsilon
+        self.decay = decay
+        self.policy = policy
+        self.engine = engine
+        self.init_kwargs = kwargs
+
+    def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
+        param, grad = param_info.blob, require_dense(self, param_info)
+        lr, _ = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
+        m = self._state(param_init_net, param, "_squared_moment")
+        d = self._state(param_init_net, param, "_squared_moment_update")
+        options: dict[str, Any] = {"engine": self.engine} if self.engine else {}
+        net.Adadelta(
+            [param, m, d, grad, lr], [param, m, d], epsilon=float(self.epsilon), decay=float(self.decay), **options
+        )
+
+    def scale_learning_rate(self, scale: float) -> None:
+        """Multiply the base rate; before the updates are added."""
+        self.alpha *= scale

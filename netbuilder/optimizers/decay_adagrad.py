@@ -1,0 +1,83 @@
+"""DecayAdagrad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.graph.net import Net
+from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.optimizer import Optimizer, refuse, require_dense
+
+__all__ = ["DecayAdagradOptimizer"]
+
+
+class DecayAdagradOptimizer(Optimizer):
+    """m follows g, v = v + g^2, w = w - alpha * (m / (sqrt(v) + epsilon) + weight_decay * w).
+
+    m and v are kept in ``<parameter>_first_mo1ment``, spelt as Caffe2 does, and ``<parameter>_second_moment``.
+
+    Args:
+        alpha: the rate before its policy.
+        beta1: share of m kept each iteration.
+        beta2: not used; Caffe2's operators carry it.
+        epsilon: keeps the divisor from 0.
+        weight_decay: share of the weight that each step takes off, times alpha.
+        ema_options: not available.
+        bias_correction_first: take m without its start-up bias.
+        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        engine: the engine of the update.
+        kwargs: arguments of the policy.
+
+    Raises:
+        ArgumentError: an option is not available.
+
+    Source: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
+    optimization", 2011.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.01,
+        beta1: float = 0.0,
+        beta2: float = 0.999,
+        epsilon: float = 0.1,
+        weight_decay: float = 0.0,
+        ema_options: Any = None,
+        bias_correction_first: bool = True,
+        policy: str = "fixed",
+        engine: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        refuse("DecayAdagradOptimizer", {"ema_options": ema_options})
+        self.alpha = alpha
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.epsilon = epsilon
+        self.weight_decay = weight_decay
+        self.bias_correction_first = bias_correction_first
+        self.policy = policy
+        self.engine = engine
+        self.init_kwargs = kwargs
+
+    def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
+        param, grad = param_info.blob, require_dense(self, param_info)
+        lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
+        m = self._state(param_init_net, param, "_first_mo1ment")
+        v = self._state(param_init_net, param, "_second_moment")
+        self._share(iteration)
+        options: dict[str, Any] = {"engine": self.engine} if self.engine else {}
+        net.DecayAdagrad(
+            [param, m, v, grad, lr, iteration],
+            [param, m, v],
+            beta1=float(self.beta1),
+            beta2=float(self.beta2),
+            epsilon=float(self.epsilon),
+            weight_decay=float(self.weight_decay),
+            bias_correction_first=int(self.bias_correction_first),
+            **options,
+        )
+
+    def scale_learning_rate(self, scale: float) -> None:
+        """Multiply the base rate; before the updates are added."""
+        self.alpha *= scale

@@ -1,0 +1,144 @@
+"""SGD of nets whose parameters are float16: with float32 masters, or in float16 throughout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.graph.net import Net
+from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.optimizer import refuse, require_dense
+from netbuilder.optimizers.sgd import SgdOptimizer
+from netbuilder.proto import ArgumentError, TensorProto
+
+__all__ = ["FP16SgdOptimizer", "MultiPrecisionSgdOptimizer"]
+
+
+class MultiPrecisionSgdOptimizer(SgdOptimizer):
+    """SGD on the float32 masters of float16 parameters, which are rounded from them again after each step.
+
+    Parameters of ``PseudoFP16Initializer`` have masters: the gradient is turned into float32
+    (``<gradient>_fp32``), updates the master, and the master the parameter. ``<parameter>_momentum`` is float32.
+    Masters count as state: ``get_auxiliary_parameters`` lists them. Other parameters are updated as by
+    ``SgdOptimizer``.
+
+    Args:
+        base_learning_rate, momentum, policy, nesterov, sparse_dedup_aggregator, kwargs: of ``SgdOptimizer``.
+
+    Raises:
+        ArgumentError: ``momentum`` is negative; or, when the updates are added, a parameter has a float16 copy
+            instead of a master (``ReversePseudoFP16Initializer``).
+        GradientError: the gradient of a float16 parameter is sparse.
+
+    Source: Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740, section 3.1.
+    """
+
+    def __init__(
+        self,
+        base_learning_rate: float = 0.1,
+        momentum: float = 0.0,
+        policy: str = "fixed",
+        nesterov: bool = True,
+        sparse_dedup_aggregator: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            base_learning_rate=base_learning_rate,
+            policy=policy,
+            momentum=momentum,
+            nesterov=nesterov,
+            sparse_dedup_aggregator=sparse_dedup_aggregator,
+            **kwargs,
+        )
+        self._sign_of_rate: dict[str, int] = {}
+
+    def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
+        if not param_info.blob_copy:
+            super()._run(net, param_init_net, param_info)
+            return
+        master = param_info.blob_copy.get(TensorProto.FLOAT)
+        if master is None:
+            raise ArgumentError(
+                f"MultiPrecisionSgdOptimizer: parameter {param_info} has no float32 master; make it by "
+                "PseudoFP16Initializer"
+            )
+        param, grad = param_info.blob, require_dense(self, param_info)
+        lr = self._rate_of_sign(net, param_init_net, 1)
+        moment = param_init_net.ConstantFill([master], param + "_momentum", value=0.0)
+        self._aux_params.local.extend([moment, master])
+        wide = net.HalfToFloat(grad, grad + "_fp32")
+        net.MomentumSGDUpdate(
+            [wide, moment, lr, master],
+            [wide, moment, master],
+            momentum=float(self.momentum),
+            nesterov=int(self.nesterov),
+        )
+        net.FloatToHalf(master, param)
+
+    def _rate_of_sign(self, net: Net, param_init_net: Net, sign: int) -> Any:
+        """Return the rate with this sign.
+
+        Without momentum, updates of masters subtract the step and those of others add it; whichever comes second on
+        a device has a rate of its own, where Caffe2 lets it go uphill.
+        """
+        name = self.make_unique_blob_name("lr")
+        if self._sign_of_rate.setdefault(name, sign) == sign:
+            return super()._rate_of_sign(net, param_init_net, sign)
+        other = self.make_unique_blob_name("subtracted_lr" if sign > 0 else "added_lr")
+        arguments = {**self.init_kwargs, "learning_rate_blob": other}
+        return self._rate(net, param_init_net, sign, self.base_learning_rate, self.policy, arguments)[0]
+
+
+class FP16SgdOptimizer(SgdOptimizer):
+    """SGD with weight decay in float16: parameters, gradients and momentum; float32 ones are updated in float32.
+
+    Float16 parameters are those made by ``PseudoFP16Initializer``, or the float16 copies that
+    ``ReversePseudoFP16Initializer`` makes. The momentum of both kinds is made twice, ``<parameter>_momentum_fp32``
+    and, rounded, ``<parameter>_momentum``; each update uses the one of its type, which is the one that
+    ``get_auxiliary_parameters`` lists. All parameters decay, biases too.
+
+    Args:
+        base_learning_rate, momentum, policy, nesterov, kwargs: of ``SgdOptimizer``.
+        weight_decay: share of the weight added to its gradient.
+        sparse_dedup_aggregator: not available.
+
+    Raises:
+        ArgumentError: ``momentum`` or ``weight_decay`` is negative, or an option is not available.
+        GradientError: a gradient is sparse.
+    """
+
+    def __init__(
+        self,
+        base_learning_rate: float = 0.1,
+        momentum: float = 0.0,
+        policy: str = "fixed",
+        nesterov: bool = True,
+        weight_decay: float = 0.0001,
+        sparse_dedup_aggregator: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            base_learning_rate=base_learning_rate, policy=policy, momentum=momentum, nesterov=nesterov, **kwargs
+        )
+        refuse("FP16SgdOptimizer", {"sparse_dedup_aggregator": sparse_dedup_aggregator})
+        if weight_decay < 0:
+            raise ArgumentError(f"FP16SgdOptimizer: weight_decay must not be negative, got {weight_decay}")
+        self.weight_decay = weight_decay
+
+    def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
+        param, grad = param_info.blob, require_dense(self, param_info)
+        copies = param_info.blob_copy or {}
+        single = copies.get(TensorProto.FLOAT, param)
+        half = copies.get(TensorProto.FLOAT16, param if copies else None)
+        named = param if half is None else half
+        lr = self._rate_of_sign(net, param_init_net, 1)
+        wide = param_init_net.ConstantFill([single], named + "_momentum_fp32", value=0.0)
+        narrow = param_init_net.FloatToHalf(wide, named + "_momentum")
+        moment, updated, kind = (wide, param, "FP32") if half is None else (narrow, half, "FP16")
+        self._aux_params.local.append(moment)
+        getattr(net, kind + "MomentumSGDUpdate")(
+            [grad, moment, lr, updated],
+            [grad, moment, updated],
+            momentum=float(self.momentum),
+            nesterov=int(self.nesterov),
+            weight_decay=float(self.weight_decay),
+        )

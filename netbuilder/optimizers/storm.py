@@ -1,0 +1,74 @@
+"""Storm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.graph.net import Net
+from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.optimizer import Optimizer, refuse, require_dense
+from netbuilder.proto import ArgumentError
+
+__all__ = ["StormOptimizer"]
+
+
+class StormOptimizer(Optimizer):
+    """s = s + |g|^2, r = lr / cbrt(beta + s), m = g + (1 - momentum * r^2) * (m - g), w = w - r * m.
+
+    m is kept in ``<parameter>_moment``, s, shape (1,), in ``<parameter>_grad_sq_sum``.
+
+    Args:
+        lr: the rate before its policy.
+        momentum: how fast the momentum goes down with the rate.
+        beta: keeps the first rates small.
+        grad_sq_init: what s starts from.
+        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        sparse_dedup_aggregator: not available.
+        lars: offset of layer-wise rates, see ``SgdOptimizer``; None: none.
+        kwargs: arguments of the policy.
+
+    Raises:
+        ArgumentError: an argument is out of range or not available.
+
+    Source: Cutkosky and Orabona, "Momentum-based variance reduction in non-convex SGD", 2019, arXiv:1905.10018.
+    """
+
+    def __init__(
+        self,
+        lr: float = 0.1,
+        momentum: float = 10.0,
+        beta: float = 0.1,
+        grad_sq_init: float = 0.01,
+        policy: str = "fixed",
+        sparse_dedup_aggregator: str | None = None,
+        lars: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        refuse("StormOptimizer", {"sparse_dedup_aggregator": sparse_dedup_aggregator})
+        if grad_sq_init < 0 or not beta + grad_sq_init > 0:
+            raise ArgumentError(
+                "StormOptimizer: grad_sq_init must not be negative, and with beta above 0, got "
+                f"grad_sq_init={grad_sq_init}, beta={beta}"
+            )
+        self.lr = lr
+        self.momentum = momentum
+        self.beta = beta
+        self.grad_sq_init = grad_sq_init
+        self.policy = policy
+        self.lars = self._checked_lars(lars)
+        self.init_kwargs = kwargs
+
+    def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
+        param, grad = param_info.blob, require_dense(self, param_info)
+        local = self._local_rate(net, param_init_net, param_info, self.lars)
+        lr, _ = self._rate(net, param_init_net, -1, self.lr, self.policy, self.init_kwargs)
+        lr = self._localised(net, lr, local)
+        m = self._state(param_init_net, param, "_moment")
+        total: Any = param_init_net.ConstantFill([], param + "_grad_sq_sum", shape=[1], value=float(self.grad_sq_init))
+        self._aux_params.local.append(total)
+        net.Storm([param, m, total, grad, lr], [param, m, total], momentum=float(self.momentum), beta=float(self.beta))
+
+    def scale_learning_rate(self, scale: float) -> None:
+        """Multiply the base rate; before the updates are added."""
+        self.lr *= scale

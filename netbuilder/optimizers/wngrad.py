@@ -1,0 +1,82 @@
+"""WNGrad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.graph.net import Net
+from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.optimizer import Optimizer, refuse, require_dense
+from netbuilder.proto import ArgumentError
+
+__all__ = ["WngradOptimizer"]
+
+
+class WngradOptimizer(Optimizer):
+    """w = w - alpha * g / (b + epsilon), then b = b + |g|^2 / (b + epsilon), one b for a whole parameter.
+
+    b is kept in ``<parameter>_moment``, shape (1,).
+
+    Args:
+        alpha: the rate before its policy.
+        epsilon: keeps the divisor from 0.
+        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        sparse_dedup_aggregator: not available.
+        engine: the engine of the update.
+        moment_init: what b starts from.
+        lars: offset of layer-wise rates, see ``SgdOptimizer``; None: none.
+        output_effective_lr: leave alpha / (b + epsilon) in ``<parameter>_effective_lr``, shape (1,).
+        output_effective_lr_and_update: that, and the update in ``<parameter>_update``.
+        kwargs: arguments of the policy.
+
+    Raises:
+        ArgumentError: an argument is out of range or not available.
+
+    Source: Wu, Ward and Bottou, "WNGrad: learn the learning rate in gradient descent", 2018, arXiv:1803.02865.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        epsilon: float = 1e-9,
+        policy: str = "fixed",
+        sparse_dedup_aggregator: str | None = None,
+        engine: str = "",
+        moment_init: float = 100.0,
+        lars: float | None = None,
+        output_effective_lr: bool = False,
+        output_effective_lr_and_update: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        refuse("WngradOptimizer", {"sparse_dedup_aggregator": sparse_dedup_aggregator})
+        if not moment_init > 0:
+            raise ArgumentError(f"WngradOptimizer: moment_init must be above 0, got {moment_init}")
+        self.alpha = alpha
+        self.epsilon = epsilon
+        self.policy = policy
+        self.engine = engine
+        self.moment_init = moment_init
+        self.lars = self._checked_lars(lars)
+        self.output_effective_lr = output_effective_lr
+        self.output_effective_lr_and_update = output_effective_lr_and_update
+        self.init_kwargs = kwargs
+
+    def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
+        param, grad = param_info.blob, require_dense(self, param_info)
+        local = self._local_rate(net, param_init_net, param_info, self.lars)
+        lr, _ = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
+        lr = self._localised(net, lr, local)
+        b: Any = param_init_net.ConstantFill([], param + "_moment", shape=[1], value=float(self.moment_init))
+        self._aux_params.local.append(b)
+        outputs = [param, b]
+        if self.output_effective_lr or self.output_effective_lr_and_update:
+            outputs.append(param + "_effective_lr")
+        if self.output_effective_lr_and_update:
+            outputs.append(param + "_update")
+        options: dict[str, Any] = {"engine": self.engine} if self.engine else {}
+        net.Wngrad([param, b, grad, lr], outputs, epsilon=float(self.epsilon), **options)
+
+    def scale_learning_rate(self, scale: float) -> None:
+        """Multiply the base rate; before the updates are added."""
+        self.alpha *= scale

@@ -1,0 +1,99 @@
+"""YellowFin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.graph.net import Net
+from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.optimizer import Optimizer, iteration_counter, refuse, require_dense
+from netbuilder.proto import ArgumentError
+
+__all__ = ["YellowFinOptimizer"]
+
+
+class YellowFinOptimizer(Optimizer):
+    """Momentum descent; each parameter tunes its own rate and momentum (see the operator YellowFin).
+
+    Kept after the parameter: ``_moment``, ``_lr_avg``, ``_mu_avg``, ``_curv_win``, ``_g_avg``, ``_g2_avg`` and
+    ``_scalars_memory``.
+
+    Args:
+        alpha: the first rate, above 0.
+        mu: the first momentum.
+        beta: share of running means kept each iteration.
+        curv_win_width: iterations that least and greatest curvature are looked for in.
+        zero_debias: take running means without their start-up bias.
+        epsilon: keeps divisors from 0.
+        policy: must be "fixed": the rate tunes itself.
+        sparse_dedup_aggregator: not available.
+        kwargs: ``nesterov``.
+
+    Raises:
+        ArgumentError: an argument is unknown, out of range or not available.
+
+    Source: Zhang and Mitliagkas, "YellowFin and the art of momentum tuning", 2017, arXiv:1706.03471.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.1,
+        mu: float = 0.0,
+        beta: float = 0.999,
+        curv_win_width: int = 20,
+        zero_debias: bool = True,
+        epsilon: float = 0.1**6,
+        policy: str = "fixed",
+        sparse_dedup_aggregator: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        refuse("YellowFinOptimizer", {"sparse_dedup_aggregator": sparse_dedup_aggregator})
+        if policy != "fixed":
+            raise ArgumentError(f"YellowFinOptimizer: the rate tunes itself, policy must be 'fixed', got {policy!r}")
+        if unknown := sorted(kwargs.keys() - {"nesterov"}):
+            raise ArgumentError(f"YellowFinOptimizer: unknown arguments {unknown}")
+        if not alpha > 0:
+            raise ArgumentError(f"YellowFinOptimizer: alpha must be above 0, got {alpha}")
+        self.alpha = alpha
+        self.mu = mu
+        self.beta = beta
+        self.curv_win_width = curv_win_width
+        self.zero_debias = zero_debias
+        self.epsilon = epsilon
+        self.policy = policy
+        self.init_kwargs = kwargs
+
+    def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
+        param, grad = param_info.blob, require_dense(self, param_info)
+        if self._lr_multiplier is not None:
+            raise ArgumentError("YellowFinOptimizer: the rate tunes itself, a multiplier cannot scale it")
+
+        def fill(suffix: str, size: int, value: float = 0.0) -> Any:
+            return param_init_net.ConstantFill([], param + suffix, shape=[size], value=value)
+
+        def like(suffix: str) -> Any:
+            return param_init_net.ConstantFill([param], param + suffix, value=0.0)
+
+        moment = like("_moment")
+        window = fill("_curv_win", self.curv_win_width)
+        means = [like("_g_avg"), like("_g2_avg")]
+        lr, mu = fill("_lr_avg", 1, float(self.alpha)), fill("_mu_avg", 1, float(self.mu))
+        kept = [moment, lr, mu, window, *means, fill("_scalars_memory", 5)]
+        self._aux_params.local.extend(kept)
+        iteration = iteration_counter(net, param_init_net)
+        self._share(iteration)
+        options: dict[str, Any] = {"nesterov": 1} if self.init_kwargs.get("nesterov") else {}
+        net.YellowFin(
+            [param, *kept, grad, iteration],
+            [param, *kept],
+            beta=float(self.beta),
+            epsilon=float(self.epsilon),
+            curv_win_width=self.curv_win_width,
+            zero_debias=int(self.zero_debias),
+            **options,
+        )
+
+    def scale_learning_rate(self, scale: float) -> None:
+        """Multiply the first rate; before the updates are added."""
+        self.alpha *= scale

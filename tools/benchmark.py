@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from contextlib import ExitStack
 from netbuilder.ops.precision import PRECISIONS
 from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.runtime.compiler import default_threads
+from netbuilder.runtime.optimisations import VARIABLE
 from netbuilder.tools.bench.build import build_time
 from netbuilder.tools.bench.check import check
 from netbuilder.tools.bench.growth import SWEEPS, Sweeps, growth
@@ -28,6 +30,7 @@ from netbuilder.tools.bench.predict import BATCHES, Predictors, predict
 from netbuilder.tools.bench.report import Line, compared, write_records
 from netbuilder.tools.bench.sides import our_worker, torch_worker
 from netbuilder.tools.bench.work import TASKS, Task, Work
+from netbuilder.tools.switches import add_without
 
 __all__ = ["main"]
 
@@ -51,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, help="steps a turn; for growth, of each point (5)")
     parser.add_argument("--peer-python", help="an interpreter that has the peer; by default one is installed")
     parser.add_argument("--check", action="store_true", help="compare losses and updates, in float32, instead of times")
+    add_without(parser)
     parser.add_argument("--json", metavar="FILE", help="write all figures there, too")
     swept = parser.add_argument_group("growth and build")
     swept.add_argument("--sweep", choices=SWEEPS, nargs="+", default=list(SWEEPS), help="what growth varies (all)")
@@ -70,6 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     machine, busy = describe_machine(), busy_share()
     print(machine, flush=True)
+    if options.without:
+        os.environ[VARIABLE] = ",".join(sorted(options.without))  # which the processes of our sides inherit
+        print(f"without {', '.join(sorted(options.without))}", flush=True)
     if busy > _IDLE and not options.check:
         print(
             f"the machine is not idle: other work takes {busy:.0%} of its cores, figures are doubtful", file=sys.stderr

@@ -26,6 +26,7 @@ from netbuilder.tools.bench.machine import busy_share, describe_machine
 from netbuilder.tools.profiling.load import load_folder, load_net
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
+from netbuilder.tools.switches import add_without
 
 __all__ = ["main"]
 
@@ -71,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--threads", type=_count, help="over all lanes (OMP_NUM_THREADS, or the cores)")
     run.add_argument("--runs", type=_count, default=5, help="with timed calls; as many without stand between (5)")
     run.add_argument("--warmup", type=_count, default=2, help="runs before those (2)")
-    run.add_argument("--no-fuse", action="store_true", help="join no operators")
+    add_without(run)
+    run.add_argument("--no-fuse", action="store_true", help="join no operators, as --without fusion")
     run.add_argument("--numpy", action="store_true", help="use no other library than NumPy")
     stored = parser.add_argument_group("nets in files")
     stored.add_argument("--init", metavar="FILE", help="init net that makes the parameters")
@@ -135,7 +137,10 @@ def _arrays(path: str | None) -> dict[str, Any]:
 
 
 def _load(options: argparse.Namespace) -> Ready:
-    workspace = Workspace(engines=() if options.numpy else None, threads=options.threads, fuse=not options.no_fuse)
+    workspace = Workspace(
+        engines=() if options.numpy else None, threads=options.threads, without=options.without,
+        fuse=not options.no_fuse,
+    )  # fmt: skip
     path, given = Path(options.net), {**_arrays(options.feed), **dict(options.input)}
     if path.is_dir():
         return load_folder(workspace, path, options.batch, given)

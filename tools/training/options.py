@@ -14,6 +14,7 @@ from netbuilder.ops.rate_policies import POLICIES
 from netbuilder.optimizers import check_policy
 from netbuilder.proto import ArgumentError
 from netbuilder.runtime import NET_TYPES
+from netbuilder.tools.switches import add_without
 from netbuilder.tools.training.nets import NETS
 
 __all__ = ["AUTO", "Options", "parse"]
@@ -51,6 +52,7 @@ class Options:
         every_steps, every_epochs: how often one is written; None: not by steps, or not by epochs.
         keep: how many of the last are kept, besides the best.
         resume: a checkpoint, a folder of them, or "auto"; None: begin anew.
+        without: optimisations of plans that are switched off.
     """
 
     model: str
@@ -76,6 +78,7 @@ class Options:
     every_epochs: int | None = None
     keep: int = 3
     resume: str | None = None
+    without: frozenset[str] = frozenset()
 
     @property
     def device_batch(self) -> int:
@@ -100,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
                        help="upper bound of the threads that run the net, for each device (4)")  # fmt: skip
     where.add_argument("--dtype", default="float32", metavar="TYPE",
                        help=f"of activations while training: {' or '.join(PRECISIONS)} (float32)")  # fmt: skip
+    add_without(where)
     step = parser.add_argument_group("optimization")
     step.add_argument("--batch", type=int, default=64, help="samples a step, over all devices (64)")
     step.add_argument("--epochs", type=int, default=10, help="passes over the data (10)")
@@ -152,7 +156,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         weight_decay=found.weight_decay, seed=found.seed, net_type=found.net_type,
         device_workers=found.device_workers, dtype=found.dtype, export=found.export, check_export=found.check_export,
         step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,
-        every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume,
+        every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume, without=found.without,
     )  # fmt: skip
     problem = _problem(options)
     if problem:

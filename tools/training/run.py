@@ -49,7 +49,7 @@ class Run:
     def __init__(self, options: Options, train: Images, test: Images) -> None:
         self.options = options
         self._train_images, self._test_images = train, test
-        self._workspace = Workspace(seed=options.seed)
+        self._workspace = Workspace(seed=options.seed, without=options.without)
         self._classes = int(max(train.labels.max(), test.labels.max())) + 1
         word = "cpu" if options.cpu else "gpu"
         self._scopes = [f"{word}_{device}/" for device in options.devices]

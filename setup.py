@@ -11,6 +11,7 @@ ROOMS_BESIDE = ["ops", "proto", "tools"]
 TEST = [
     "hypothesis>=6.100",
     "mypy>=1.15,<3",
+    "onnxruntime>=1.18",
     "pytest>=8.2",
     "pytest-xdist>=3.6",
     "ruff>=0.17,<0.18",  # its formatting changes from one minor version to the next
@@ -19,6 +20,7 @@ TEST = [
 ]
 TRAIN = ["tqdm>=4.60"]
 DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]
+ONNX = ["onnx>=1.16"]
 GPU = [
     "cupy-cuda12x[ctk]>=14",
     "nvidia-cudnn-cu12>=9",
@@ -66,9 +68,10 @@ setup(
     ],
     extras_require={
         "data": DATA,
-        "dev": TEST + TRAIN + DATA,
+        "dev": TEST + TRAIN + DATA + ONNX,
         "gpu": GPU,
-        "test": TEST + TRAIN,
+        "onnx": ONNX,
+        "test": TEST + TRAIN + ONNX,
         "train": TRAIN,
     },
     entry_points={

@@ -39,6 +39,7 @@ class Predictor:
             them later, give False. A net with a normalisation in training mode is left as it is.
         observable: blobs that can be fetched from the workspace after a run, besides inputs, outputs and parameters:
             a list of names, or "outputs" for no others; None: all blobs, and nothing is folded.
+        parameters: arrays by name, besides those that the init net fills.
 
     Raises:
         NetError: a net is wrong, a parameter is filled by nobody, or there is no output.
@@ -66,6 +67,7 @@ class Predictor:
         workspace: Workspace | None = None,
         fold: bool = True,
         observable: str | Iterable[Any] | None = OUTPUTS,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self.workspace = workspace if workspace is not None else Workspace()
         before = set(self.workspace.blobs())
@@ -74,10 +76,11 @@ class Predictor:
         if device is not None:
             place_operators(self._net, device)
         filled, rest = _split(init_net)
+        filled |= parameters or {}
         self.inputs = tuple(inputs) if inputs is not None else _fed(predict_net, init_net, filled)
         self.outputs = tuple(outputs) if outputs is not None else tuple(predict_net.external_output)
         self.specs = dict(specs or {})
-        made = {blob for op in init_net.op for blob in op.output}
+        made = {blob for op in init_net.op for blob in op.output}.union(parameters or ())
         check_names(self._net, made, self.inputs, self.outputs)
         homes = _homes(self._net)
         for name, value in filled.items():

@@ -1,0 +1,6 @@
+"""ONNX: predictors written as ONNX models, and ONNX models read as nets. Needs the extra ``netbuilder[onnx]``."""
+
+from netbuilder.exchange.onnx.export import export_onnx, onnx_model
+from netbuilder.exchange.onnx.reading import ReadModel, read_onnx
+
+__all__ = ["ReadModel", "export_onnx", "onnx_model", "read_onnx"]

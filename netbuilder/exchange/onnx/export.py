@@ -1,0 +1,207 @@
+"""Predictors written as ONNX models, checked by ONNX's own checker before a file appears."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import netbuilder.exchange.onnx.rules_dense
+import netbuilder.exchange.onnx.rules_elementwise
+import netbuilder.exchange.onnx.rules_images
+import netbuilder.exchange.onnx.rules_shape  # noqa: F401  (they register themselves)
+from netbuilder.exchange.mobile_exporter import fetch_parameters
+from netbuilder.exchange.onnx.graph import Graph, rules
+from netbuilder.exchange.onnx.library import onnx_library
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.message import message_of
+from netbuilder.graph.versions import EXTERNAL, Versions, number_versions
+from netbuilder.ops.operator import TensorSpec, decode, spec_of
+from netbuilder.ops.registry import find
+from netbuilder.passes.fold_batch_norm import fold_batch_norm
+from netbuilder.proto import ArgumentError, BlobError, NetDef, OperatorDef, OperatorError
+from netbuilder.proto.whole_file import whole_file
+from netbuilder.runtime import Workspace, default
+
+__all__ = ["OPSETS", "export_onnx", "onnx_model"]
+
+OPSETS = range(13, 22)
+"""Versions of ONNX's operators that can be written."""
+
+_IR_VERSION = 8
+
+
+def export_onnx(
+    file: str | os.PathLike[str],
+    predict_net: Any,
+    parameters: Iterable[Any] | Mapping[Any, Any] | None = None,
+    *,
+    shapes: Mapping[Any, Any],
+    outputs: Sequence[Any] | None = None,
+    workspace: Workspace | None = None,
+    fold: bool = True,
+    dynamic_batch: bool = True,
+    opset: int = 17,
+) -> None:
+    """Write a predictor as an ONNX model.
+
+    Args:
+        file: the model; an existing one is replaced, whole or not at all.
+        predict_net: a Net or NetDef in test mode, as ``extract_predictor`` and ``ExtractPredictorNet`` return it.
+        parameters: blobs, or a mapping of blobs to arrays; None: what the net reads from outside, but for inputs.
+        shapes: shape of each input, the batch first; or a TensorSpec, where the type is not float32.
+        outputs: blobs wanted; None: the net's external outputs.
+        workspace: has the parameters' values; None: the current default one.
+        fold: put normalisations into the weights in front of them.
+        dynamic_batch: leave the first extent of inputs and outputs open, under the name "N".
+        opset: version of ONNX's operators, 13 to 21.
+
+    Raises:
+        OperatorError: an operator has no meaning in ONNX, or not with these arguments; the message names it.
+        NetError: the net is wrong, or a normalisation that is to be folded is in training mode.
+        BlobError: an output is not in the net, or a parameter not in the workspace.
+        ArgumentError: ``opset`` is out of range.
+        DeviceError: the package onnx is not installed.
+
+    Netron shows the names of blobs and operators as they are in the net.
+    """
+    model = onnx_model(
+        predict_net, parameters, shapes=shapes, outputs=outputs, workspace=workspace, fold=fold,
+        dynamic_batch=dynamic_batch, opset=opset,
+    )  # fmt: skip
+    with whole_file(file) as stream:
+        stream.write(model.SerializeToString())
+
+
+def onnx_model(
+    predict_net: Any,
+    parameters: Iterable[Any] | Mapping[Any, Any] | None = None,
+    *,
+    shapes: Mapping[Any, Any],
+    outputs: Sequence[Any] | None = None,
+    workspace: Workspace | None = None,
+    fold: bool = True,
+    dynamic_batch: bool = True,
+    opset: int = 17,
+) -> Any:
+    """Return a predictor as an ``onnx.ModelProto``, checked; see ``export_onnx``."""
+    onnx = onnx_library()
+    if opset not in OPSETS:
+        raise ArgumentError(f"ONNX export writes opset {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
+    net = NetDef()
+    net.CopyFrom(message_of(predict_net))
+    specs = {blob_name(blob): _spec(shape) for blob, shape in shapes.items()}
+    values = _values(net, parameters, specs, workspace)
+    wanted = [blob_name(blob) for blob in outputs] if outputs is not None else list(net.external_output)
+    _check_outputs(net, wanted)
+    if fold:
+        net.external_output[:] = wanted
+        net, values = fold_batch_norm(net, values)
+    model = _Export(net, values, specs, wanted, opset).model(onnx, dynamic_batch)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def _spec(shape: Any) -> TensorSpec:
+    return shape if isinstance(shape, TensorSpec) else TensorSpec(tuple(map(int, shape)), np.dtype(np.float32))
+
+
+def _values(
+    net: NetDef, parameters: Any, inputs: Mapping[str, TensorSpec], workspace: Workspace | None
+) -> dict[str, np.ndarray[Any, Any]]:
+    if isinstance(parameters, Mapping):
+        return {blob_name(blob): np.asarray(value) for blob, value in parameters.items()}
+    if parameters is None:
+        versions = number_versions(net.op)
+        outside = [name for name, writer in zip(versions.names, versions.writers) if writer == EXTERNAL]
+        parameters = [name for name in outside if name not in inputs]
+    return fetch_parameters(workspace or default.workspace(), net, parameters)
+
+
+def _check_outputs(net: NetDef, wanted: Sequence[str]) -> None:
+    made = {blob for op in net.op for blob in op.output}
+    for name in wanted:
+        if name not in made:
+            raise BlobError(f"net {net.name!r} makes no blob {name!r}, so it cannot be an output of the model")
+
+
+class _Export:
+    """One net being written: a name for each version of each blob, and the shapes on the way."""
+
+    def __init__(
+        self,
+        net: NetDef,
+        values: Mapping[str, np.ndarray[Any, Any]],
+        inputs: Mapping[str, TensorSpec],
+        outputs: Sequence[str],
+        opset: int,
+    ) -> None:
+        self._net, self._inputs = net, inputs
+        self._versions: Versions = number_versions(net.op)
+        self._names = _value_names(self._versions)
+        self._outputs = [self._names[self._versions.last[name]] for name in outputs]
+        self.graph = Graph(opset, values)
+        self.graph.specs.update({name: spec_of(value) for name, value in values.items()} | dict(inputs))
+
+    def model(self, onnx: Any, dynamic_batch: bool) -> Any:
+        """Return the whole model."""
+        for index, op_def in enumerate(self._net.op):
+            try:
+                self._add(index, op_def)
+            except Exception as error:
+                where = f"net {self._net.name!r}, operator {index}: {op_def.type} {list(op_def.input)}"
+                if op_def.debug_info:
+                    where += f", made at {op_def.debug_info}"
+                raise OperatorError(f"ONNX export, {where}: {error}") from error
+        helper = onnx.helper
+        infos = [[self._info(helper, name, dynamic_batch) for name in names] for names in (self._inputs, self._outputs)]
+        graph = helper.make_graph(
+            self.graph.nodes, self._net.name or "predictor", *infos,
+            [onnx.numpy_helper.from_array(value, name) for name, value in self.graph.initializers.items()],
+        )  # fmt: skip
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.graph.opset)])
+        model.ir_version, model.producer_name = _IR_VERSION, "netbuilder"
+        return model
+
+    def _add(self, index: int, op_def: OperatorDef) -> None:
+        write = rules().get(op_def.type)
+        if write is None:
+            raise OperatorError(f"{op_def.type} has no counterpart in ONNX that netbuilder knows of")
+        op = decode(find(op_def.type), op_def)
+        ins = [self._names[value] for value in self._versions.inputs[index]]
+        for name in ins:
+            if name not in self.graph.specs:
+                raise BlobError(f"blob {name!r} is neither an input with a shape nor a parameter")
+        made = op.infer(*(self.graph.spec(name) for name in ins))
+        values = self._versions.outputs[index]
+        for value, spec in zip(values, made):
+            self.graph.specs[self._names[value]] = spec
+        read = [bool(self._versions.readers[value]) or self._names[value] in self._outputs for value in values]
+        if not any(read):
+            return  # nobody wants anything of it
+        before = len(self.graph.nodes)
+        write(self.graph, op, ins, [self._names[value] if used else "" for value, used in zip(values, read)])
+        for number, node in enumerate(self.graph.nodes[before:]):
+            node.name = op_def.name or f"{op_def.type}_{index}" + (f"_{number}" if number else "")
+
+    def _info(self, helper: Any, name: str, dynamic_batch: bool) -> Any:
+        spec = self.graph.spec(name)
+        shape: list[Any] = list(spec.shape)
+        if dynamic_batch and shape and shape[0] == self._batch:
+            shape[0] = "N"
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(spec.dtype), shape)
+
+    @property
+    def _batch(self) -> int:
+        return next((spec.shape[0] for spec in self._inputs.values() if spec.shape), -1)
+
+
+def _value_names(versions: Versions) -> list[str]:
+    """Return a name for each value; the last version of a blob has the blob's, unless it was there from outside."""
+    outside = {name for name, writer in zip(versions.names, versions.writers) if writer == EXTERNAL}
+    return [
+        name if writer == EXTERNAL or (versions.last[name] == value and name not in outside) else f"{name}/{version}"
+        for value, (name, version, writer) in enumerate(zip(versions.names, versions.versions, versions.writers))
+    ]

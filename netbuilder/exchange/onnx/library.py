@@ -1,0 +1,22 @@
+"""The package onnx, loaded when it is needed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from netbuilder.proto import DeviceError
+
+__all__ = ["onnx_library"]
+
+
+def onnx_library() -> Any:
+    """Return the package onnx.
+
+    Raises:
+        DeviceError: it is not installed; the message says what to install.
+    """
+    try:
+        return importlib.import_module("onnx")
+    except ImportError as error:
+        raise DeviceError(f"ONNX needs the package onnx: pip install 'netbuilder[onnx]' ({error})") from error

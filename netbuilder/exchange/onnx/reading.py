@@ -1,0 +1,248 @@
+"""ONNX models read as predict nets with parameters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.exchange.onnx.library import onnx_library
+from netbuilder.exchange.predictor import Predictor
+from netbuilder.exchange.predictor_files import save_predictor
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.proto import NetDef, OperatorError, ParseError
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Reader", "ReadModel", "read_onnx", "reads"]
+
+Array = np.ndarray[Any, Any]
+ReadRule = Callable[["Reader", Any], None]
+
+_rules: dict[str, ReadRule] = {}
+
+
+def reads(*kinds: str) -> Callable[[ReadRule], ReadRule]:
+    """Decorator: register how ONNX operators of these kinds are read."""
+
+    def add(function: ReadRule) -> ReadRule:
+        for kind in kinds:
+            _rules[kind] = function
+        return function
+
+    return add
+
+
+@dataclass(frozen=True)
+class ReadModel:
+    """What a model says.
+
+    Args:
+        net: the predict net; names of blobs are those of the model's values.
+        parameters: the constants that the net reads, by name.
+        inputs, outputs: names of what is fed and what is computed.
+        specs: shapes and types of the inputs, an open extent as 1.
+    """
+
+    net: NetDef
+    parameters: Mapping[str, Array]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    specs: Mapping[str, TensorSpec]
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write init_net.pb and predict_net.pb; see ``save_predictor``."""
+        save_predictor(directory, self.net, dict(self.parameters), inputs=self.inputs, outputs=self.outputs)
+
+    def predictor(self, **options: Any) -> Predictor:
+        """Return a predictor of the net; options are those of ``Predictor``."""
+        return Predictor(
+            NetDef(), self.net, inputs=self.inputs, outputs=self.outputs, parameters=self.parameters, **options
+        )
+
+
+def read_onnx(model: str | os.PathLike[str] | Any) -> ReadModel:
+    """Read a model.
+
+    Args:
+        model: a file, or an ``onnx.ModelProto``.
+
+    Raises:
+        OperatorError: a node has no counterpart here, or not with these attributes; the message names it.
+        ParseError: the file holds no ONNX model.
+        OSError: it cannot be read.
+        DeviceError: the package onnx is not installed.
+
+    Nodes whose inputs are all constant are computed while reading. Dropout, which does nothing in a predictor, is
+    left out.
+    """
+    onnx = onnx_library()
+    if isinstance(model, (str, os.PathLike)):
+        model = _load(onnx, model)
+    import netbuilder.exchange.onnx.reading_rules  # noqa: F401  (they register themselves)
+
+    return Reader(onnx, model).read()
+
+
+def _load(onnx: Any, path: str | os.PathLike[str]) -> Any:
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        model = onnx.load_model_from_string(data)
+        onnx.checker.check_model(model)
+    except Exception as error:
+        raise ParseError(f"{os.fspath(path)!r} holds no ONNX model that its checker accepts: {error}") from error
+    return model
+
+
+class Reader:
+    """One model being read.
+
+    Attributes:
+        net: gets the operators.
+        opset: the version of ONNX's own operators.
+    """
+
+    def __init__(self, onnx: Any, model: Any) -> None:
+        self._onnx, self._graph = onnx, model.graph
+        self._model = model
+        self.opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
+        self.net = NetDef(name=model.graph.name or "onnx")
+        self.constants: dict[str, Array] = {
+            each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer
+        }
+        self.outputs = tuple(output.name for output in model.graph.output)
+        self._same: dict[str, str] = {}
+        self._shapes = self._inferred()
+        self._fresh = 0
+
+    def read(self) -> ReadModel:
+        """Return what the model says."""
+        given = [each for each in self._graph.input if each.name not in self.constants]
+        for node in self._graph.node:
+            try:
+                self._node(node)
+            except Exception as error:
+                where = f"node {node.name!r} {node.op_type} {list(node.input)} -> {list(node.output)}"
+                raise OperatorError(f"ONNX model {self._graph.name!r}, {where}: {error}") from error
+        read = {blob for op in self.net.op for blob in op.input}
+        inputs = tuple(each.name for each in given if each.name in read)
+        parameters = {name: value for name, value in self.constants.items() if name in read}
+        self.net.external_input.extend([*inputs, *parameters])
+        self.net.external_output.extend(self.outputs)
+        return ReadModel(
+            self.net, parameters, inputs, self.outputs, {each.name: _spec(self._onnx, each) for each in given}
+        )
+
+    # What rules use.
+
+    def add(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], **arguments: Any) -> str:
+        """Add an operator; return its first output."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        self.net.op.append(make_op(op_type, list(map(self.name, inputs)), list(outputs), **given))
+        return outputs[0]
+
+    def name(self, value: str) -> str:
+        """Return the blob that a value of the model is."""
+        return self._same.get(value, value)
+
+    def same(self, source: str, target: str) -> None:
+        """Say that a value is another one under a new name."""
+        if target in self.outputs:
+            self.add("Copy", [source], [target])
+        elif source in self.constants:
+            self.constants[target] = self.constants[source]
+        else:
+            self._same[target] = self.name(source)
+
+    def between(self, hint: str) -> str:
+        """Return a name that no value has."""
+        self._fresh += 1
+        return f"{hint}/netbuilder_{self._fresh}"
+
+    def constant(self, hint: str, value: Any) -> str:
+        """Add a parameter; return its name."""
+        name = self.between(hint)
+        self.constants[name] = np.asarray(value)
+        return name
+
+    def elements(self, value: str, what: str) -> Array:
+        """Return the elements of a value that has to be constant.
+
+        Raises:
+            OperatorError: it is computed.
+        """
+        if value not in self.constants:
+            raise OperatorError(f"{what} ({value!r}) is computed while the model runs; only a constant can be read")
+        return self.constants[value]
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        """Return the shape of a value, an open extent as 1.
+
+        Raises:
+            OperatorError: it cannot be inferred.
+        """
+        if value in self.constants:
+            return tuple(self.constants[value].shape)
+        found = self._shapes.get(value)
+        if found is None:
+            raise OperatorError(f"the shape of {value!r} cannot be inferred")
+        return found
+
+    def attributes(self, node: Any) -> dict[str, Any]:
+        """Return the attributes of a node as Python values."""
+        values = {each.name: self._onnx.helper.get_attribute_value(each) for each in node.attribute}
+        return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+
+    # Inside.
+
+    def _node(self, node: Any) -> None:
+        if node.domain not in ("", "ai.onnx"):
+            raise OperatorError(f"operators of the domain {node.domain!r} are not read")
+        if all(name in self.constants for name in node.input if name) and node.op_type != "Dropout":
+            self._compute(node)
+            return
+        rule = _rules.get(node.op_type)
+        if rule is None:
+            raise OperatorError(f"{node.op_type} has no counterpart here")
+        rule(self, node)
+
+    def _compute(self, node: Any) -> None:
+        """Compute a node of constants."""
+        helper = self._onnx.helper
+        inputs = dict.fromkeys(name for name in node.input if name)
+        infos = [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(self.constants[name].dtype), self.constants[name].shape
+            )
+            for name in inputs
+        ]
+        outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+        graph = helper.make_graph([node], "constants", infos, outputs)
+        model = helper.make_model(graph, opset_imports=list(self._model.opset_import))
+        from onnx.reference import ReferenceEvaluator
+
+        made = ReferenceEvaluator(model).run(None, {name: self.constants[name] for name in inputs})
+        for name, value in zip((name for name in node.output if name), made):
+            self.constants[name] = np.asarray(value)
+
+    def _inferred(self) -> dict[str, tuple[int, ...]]:
+        try:
+            graph = self._onnx.shape_inference.infer_shapes(self._model, data_prop=True).graph
+        except Exception:  # a model that ONNX itself cannot follow may need none of it here
+            graph = self._graph
+        found = {}
+        for each in (*graph.input, *graph.value_info, *graph.output):
+            if each.type.tensor_type.HasField("shape"):
+                found[each.name] = _extents(each)
+        return found
+
+
+def _extents(info: Any) -> tuple[int, ...]:
+    return tuple(int(d.dim_value) if d.HasField("dim_value") else 1 for d in info.type.tensor_type.shape.dim)
+
+
+def _spec(onnx: Any, info: Any) -> TensorSpec:
+    return TensorSpec(_extents(info), np.dtype(onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)))

@@ -1,0 +1,383 @@
+"""How each kind of ONNX node becomes operators of a net."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.exchange.onnx.reading import Reader, reads
+from netbuilder.proto import OperatorError
+
+__all__: list[str] = []
+
+_TO_THE_END = 2**31 - 1  # and what is larger, as the end of a slice
+
+_SAME = {
+    "Relu": "Relu", "Sigmoid": "Sigmoid", "Tanh": "Tanh", "Exp": "Exp", "Log": "Log", "Abs": "Abs", "Sqrt": "Sqrt",
+    "Floor": "Floor", "Ceil": "Ceil", "Sin": "Sin", "Cos": "Cos", "Sign": "Sign", "Neg": "Negative", "Not": "Not",
+    "Reciprocal": "Reciprocal", "Softplus": "Softplus", "Softsign": "Softsign", "Erf": "Erf", "Add": "Add",
+    "Sub": "Sub", "Mul": "Mul", "Div": "Div", "Pow": "Pow", "And": "And", "Or": "Or", "Xor": "Xor", "Less": "LT",
+    "Greater": "GT", "LessOrEqual": "LE", "GreaterOrEqual": "GE", "Equal": "EQ", "Where": "Where",
+}  # fmt: skip
+
+
+@reads(*_SAME)
+def _same(r: Reader, node: Any) -> None:
+    r.add(_SAME[node.op_type], node.input, node.output)
+
+
+@reads("Identity", "Dropout")
+def _identity(r: Reader, node: Any) -> None:
+    r.same(node.input[0], node.output[0])
+
+
+@reads("Sum", "Max", "Min", "Mean")
+def _many(r: Reader, node: Any) -> None:
+    shapes = {r.shape(name) for name in node.input}
+    if len(shapes) > 1 and node.op_type == "Sum":
+        total = node.input[0]
+        for index, name in enumerate(node.input[1:], 2):
+            made = node.output[0] if index == len(node.input) else r.between(node.output[0])
+            total = r.add("Add", [total, name], [made])
+        return
+    if len(shapes) > 1:
+        raise OperatorError(f"its operands have several shapes, {sorted(shapes)}; only one is read")
+    r.add(node.op_type, node.input, node.output)
+
+
+@reads("LeakyRelu")
+def _leaky_relu(r: Reader, node: Any) -> None:
+    r.add("LeakyRelu", node.input, node.output, alpha=r.attributes(node).get("alpha", 0.01))
+
+
+@reads("Elu", "ThresholdedRelu")
+def _elu(r: Reader, node: Any) -> None:
+    r.add(node.op_type, node.input, node.output, alpha=r.attributes(node).get("alpha", 1.0))
+
+
+@reads("Selu")
+def _selu(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    alpha, scale = found.get("alpha", 1.6732632423543772), found.get("gamma", 1.0507009873554805)
+    r.add("Selu", node.input, node.output, alpha=alpha, scale=scale)
+
+
+@reads("HardSigmoid")
+def _hard_sigmoid(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    r.add("HardSigmoid", node.input, node.output, alpha=found.get("alpha", 0.2), beta=found.get("beta", 0.5))
+
+
+@reads("PRelu")
+def _prelu(r: Reader, node: Any) -> None:
+    slope = r.elements(node.input[1], "the slope")
+    shape = r.shape(node.input[0])
+    if slope.size not in (1, shape[1]) or (slope.size > 1 and slope.ndim != len(shape) - 1 and slope.ndim != 1):
+        raise OperatorError(
+            f"a slope of shape {slope.shape} for X of shape {shape} is not read: one number, or one each"
+        )
+    r.add("PRelu", [node.input[0], r.constant(node.output[0], slope.ravel())], node.output)
+
+
+@reads("Clip")
+def _clip(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    bounds = {
+        name: float(r.elements(node.input[i], name).item())
+        if len(node.input) > i and node.input[i]
+        else found.get(name)
+        for i, name in ((1, "min"), (2, "max"))
+    }
+    r.add("Clip", node.input[:1], node.output, **bounds)
+
+
+@reads("Conv", "ConvTranspose")
+def _conv(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    kernel = found.get("kernel_shape") or list(r.shape(node.input[1])[2:])
+    dilations = found.get("dilations", [1] * len(kernel))
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel)]
+    more = [n for n in found.get("output_padding", ()) if n]
+    if node.op_type == "ConvTranspose" and (
+        any(d != 1 for d in dilations) or found.get("auto_pad", "NOTSET") != "NOTSET"
+    ):
+        raise OperatorError("dilations and auto_pad of transposed convolutions are not read")
+    arguments = {
+        "kernels": list(kernel), "strides": found.get("strides", [1] * len(kernel)), "group": found.get("group", 1),
+        "pads": _pads(r, node, found, reach), "dilations": list(dilations) if set(dilations) != {1} else None,
+        "adjs": list(found["output_padding"]) if more else None,
+    }  # fmt: skip
+    r.add(node.op_type, [name for name in node.input if name], node.output, **arguments)
+
+
+def _pads(r: Reader, node: Any, found: dict[str, Any], reach: Sequence[int]) -> list[int]:
+    """Return what is added before each axis, then behind each."""
+    auto = found.get("auto_pad", "NOTSET")
+    count = len(reach)
+    if auto in ("NOTSET", ""):
+        return list(found.get("pads", [0] * 2 * count))
+    if auto == "VALID":
+        return [0] * 2 * count
+    strides = found.get("strides", [1] * count)
+    extents = r.shape(node.input[0])[2:]
+    total = [max(0, (math.ceil(n / s) - 1) * s + k - n) for n, s, k in zip(extents, strides, reach)]
+    less, more = [n // 2 for n in total], [n - n // 2 for n in total]
+    return [*less, *more] if auto == "SAME_UPPER" else [*more, *less]
+
+
+@reads("MaxPool", "AveragePool")
+def _pool(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    if len(node.output) > 1 and node.output[1]:
+        raise OperatorError("the second output, indices, is not read")
+    if any(d != 1 for d in found.get("dilations", ())):
+        raise OperatorError("dilations of a pooling are not read")
+    kernel = list(found["kernel_shape"])
+    strides = list(found.get("strides", [1] * len(kernel)))
+    pads = _pads(r, node, found, kernel)
+    count = found.get("count_include_pad", 0) if node.op_type == "AveragePool" else 0
+    if found.get("ceil_mode", 0):
+        longer = _rounded_up(r.shape(node.input[0])[2:], kernel, strides, pads)
+        if count and longer != pads:
+            raise OperatorError(
+                "ceil_mode with count_include_pad is not read where the last window reaches over the edge"
+            )
+        pads = longer
+    r.add(node.op_type, node.input, node.output[:1], kernels=kernel, strides=strides, pads=pads,
+          count_include_pad=1 if count else None)  # fmt: skip
+
+
+def _rounded_up(extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pads: list[int]) -> list[int]:
+    """Return pads with which the number of windows, rounded down, is what it was rounded up."""
+    n = len(kernel)
+    behind = []
+    for extent, k, s, before, after in zip(extents, kernel, strides, pads[:n], pads[n:]):
+        windows = math.ceil((extent + before + after - k) / s) + 1
+        if (windows - 1) * s >= extent + before:
+            windows -= 1  # the last one would begin beyond the image
+        behind.append(max(after, (windows - 1) * s + k - extent - before))
+    return [*pads[:n], *behind]
+
+
+@reads("GlobalAveragePool", "GlobalMaxPool")
+def _global_pool(r: Reader, node: Any) -> None:
+    r.add(node.op_type.removeprefix("Global"), node.input, node.output, global_pooling=1)
+
+
+@reads("BatchNormalization")
+def _batch_norm(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    if found.get("training_mode", 0) or len([name for name in node.output if name]) > 1 and r.opset >= 14:
+        raise OperatorError("normalisation in training mode is not read")
+    r.add("SpatialBN", node.input, node.output[:1], is_test=1, epsilon=found.get("epsilon", 1e-5), order="NCHW")
+
+
+@reads("InstanceNormalization")
+def _instance_norm(r: Reader, node: Any) -> None:
+    r.add("InstanceNorm", node.input, node.output, epsilon=r.attributes(node).get("epsilon", 1e-5), order="NCHW")
+
+
+@reads("LRN")
+def _lrn(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    r.add("LRN", node.input, node.output, size=found["size"], alpha=found.get("alpha", 1e-4),
+          beta=found.get("beta", 0.75), bias=found.get("bias", 1.0), order="NCHW")  # fmt: skip
+
+
+@reads("Gemm")
+def _gemm(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    if found.get("alpha", 1.0) != 1 or found.get("beta", 1.0) != 1:
+        raise OperatorError(
+            f"alpha and beta are read as 1 only, got {found.get('alpha', 1.0)}, {found.get('beta', 1.0)}"
+        )
+    turned_a, turned_b = found.get("transA", 0), found.get("transB", 0)
+    bias = node.input[2] if len(node.input) > 2 and node.input[2] else None
+    if bias is not None and not turned_a and len(r.shape(bias)) == 1 and r.shape(bias) == r.shape(node.output[0])[1:]:
+        r.add("FC" if turned_b else "FCTransposed", node.input, node.output)
+        return
+    product = node.output[0] if bias is None else r.between(node.output[0])
+    r.add("MatMul", node.input[:2], [product], trans_a=turned_a, trans_b=turned_b)
+    if bias is not None:
+        r.add("Add", [product, bias], node.output)
+
+
+@reads("MatMul")
+def _matmul(r: Reader, node: Any) -> None:
+    ranks = [len(r.shape(name)) for name in node.input]
+    if ranks == [2, 2]:
+        r.add("MatMul", node.input, node.output)
+    else:
+        r.add("BatchMatMul", node.input, node.output, broadcast=1)
+
+
+@reads("Softmax")
+def _softmax(r: Reader, node: Any) -> None:
+    ndim = len(r.shape(node.input[0]))
+    axis = r.attributes(node).get("axis", 1 if r.opset < 13 else -1) % ndim
+    if r.opset < 13 or axis == ndim - 1:
+        r.add("Softmax", node.input, node.output, axis=axis)
+        return
+    if all(extent == 1 for extent in r.shape(node.input[0])[axis + 1 :]):
+        r.add("Softmax", node.input, node.output, axis=axis)
+        return
+    order = [*(i for i in range(ndim) if i != axis), axis]
+    turned = r.add("Transpose", node.input, [r.between(node.output[0])], axes=order)
+    made = r.add("Softmax", [turned], [r.between(node.output[0])], axis=ndim - 1)
+    r.add("Transpose", [made], node.output, axes=[order.index(i) for i in range(ndim)])
+
+
+@reads("Concat")
+def _concat(r: Reader, node: Any) -> None:
+    axis = r.attributes(node).get("axis", 1) % len(r.shape(node.input[0]))
+    r.add("Concat", node.input, [node.output[0], r.between(node.output[0])], axis=axis)
+
+
+@reads("Split")
+def _split(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    axis = found.get("axis", 0) % len(r.shape(node.input[0]))
+    extents = found.get("split")
+    if len(node.input) > 1 and node.input[1]:
+        extents = [int(n) for n in r.elements(node.input[1], "extents")]
+    if extents is None:
+        extents = [r.shape(name)[axis] for name in node.output]
+    r.add("Split", node.input[:1], node.output, axis=axis, split=list(extents))
+
+
+@reads("Reshape")
+def _reshape(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    shape = found.get("shape") or [int(n) for n in r.elements(node.input[1], "the shape")]
+    if found.get("allowzero", 0) and 0 in shape:
+        raise OperatorError("allowzero with an extent of 0 is not read")
+    r.add("Reshape", node.input[:1], [node.output[0], r.between(node.output[0])], shape=list(shape))
+
+
+@reads("Flatten")
+def _flatten(r: Reader, node: Any) -> None:
+    axis = r.attributes(node).get("axis", 1)
+    r.add("Flatten", node.input, node.output, axis=axis % len(r.shape(node.input[0])) if axis < 0 else axis)
+
+
+@reads("Squeeze", "Unsqueeze")
+def _dims(r: Reader, node: Any) -> None:
+    axes = r.attributes(node).get("axes")
+    if len(node.input) > 1 and node.input[1]:
+        axes = [int(n) for n in r.elements(node.input[1], "axes")]
+    ndim = len(r.shape(node.input[0]))
+    if node.op_type == "Unsqueeze":
+        r.add("ExpandDims", node.input[:1], node.output, dims=sorted(n % (ndim + len(axes)) for n in axes))
+        return
+    shape = r.shape(node.input[0])
+    dims = [n % ndim for n in axes] if axes is not None else [i for i, extent in enumerate(shape) if extent == 1]
+    r.add("Squeeze", node.input[:1], node.output, dims=sorted(dims))
+
+
+@reads("Transpose")
+def _transpose(r: Reader, node: Any) -> None:
+    r.add("Transpose", node.input, node.output, axes=r.attributes(node).get("perm"))
+
+
+@reads("Pad")
+def _pad(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    pads = found.get("pads") or [int(n) for n in r.elements(node.input[1], "pads")]
+    value = found.get("value", 0.0)
+    if len(node.input) > 2 and node.input[2]:
+        value = float(r.elements(node.input[2], "the value").item())
+    n = len(pads) // 2
+    if n != 4 or any(pads[i] for i in (0, 1, n, n + 1)) or min(pads) < 0 or any(node.input[3:]):
+        raise OperatorError(f"only borders around images (N, C, H, W) are read, got pads {list(pads)}")
+    top, left, bottom, right = pads[2], pads[3], pads[6], pads[7]
+    r.add("PadImage", node.input[:1], node.output, mode=found.get("mode", "constant"), value=value,
+          pad_t=top, pad_l=left, pad_b=bottom, pad_r=right)  # fmt: skip
+
+
+@reads("Slice")
+def _slice(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+
+    def numbers(i: int, name: str) -> list[int] | None:
+        if len(node.input) > i and node.input[i]:
+            return [int(n) for n in r.elements(node.input[i], name)]
+        return list(found[name]) if name in found else None
+
+    ndim = len(r.shape(node.input[0]))
+    starts, ends, axes, steps = (numbers(i + 1, name) for i, name in enumerate(("starts", "ends", "axes", "steps")))
+    if starts is None or ends is None or any(step != 1 for step in steps or ()):
+        raise OperatorError("only slices with constant bounds and steps of 1 are read")
+    # ONNX counts from behind by -1 for the last element, Caffe2 by -1 for what comes behind it.
+    from_, to = [0] * ndim, [-1] * ndim
+    for axis, start, end in zip(axes if axes is not None else range(len(starts)), starts, ends):
+        from_[axis] = start if start >= 0 else start - 1
+        to[axis] = -1 if end >= _TO_THE_END else end if end >= 0 else end - 1
+    r.add("Slice", node.input[:1], node.output, starts=from_, ends=to)
+
+
+@reads("Tile")
+def _tile(r: Reader, node: Any) -> None:
+    repeats = [(axis, int(n)) for axis, n in enumerate(r.elements(node.input[1], "repeats")) if n != 1] or [(0, 1)]
+    value = node.input[0]
+    for index, (axis, n) in enumerate(repeats, 1):
+        made = node.output[0] if index == len(repeats) else r.between(node.output[0])
+        value = r.add("Tile", [value], [made], tiles=n, axis=axis)
+
+
+@reads("Gather")
+def _gather(r: Reader, node: Any) -> None:
+    axis = r.attributes(node).get("axis", 0) % len(r.shape(node.input[0]))
+    r.add("Gather", node.input, node.output, axis=axis)
+
+
+@reads("Upsample", "Resize")
+def _resize(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    at = 1 if node.op_type == "Upsample" or r.opset < 11 else 2
+    scales = found.get("scales") or [float(n) for n in r.elements(node.input[at], "scales")]
+    if len(scales) != 4 or scales[0] != 1 or scales[1] != 1:
+        raise OperatorError(f"only images are resized in their plane, got scales {scales}")
+    places = found.get("coordinate_transformation_mode", "asymmetric" if at == 1 else "half_pixel")
+    nearest = found.get("mode", "nearest") == "nearest"
+    whole = all(float(n).is_integer() for n in scales)
+    if nearest and (places == "asymmetric" or (places == "half_pixel" and whole)):
+        kind = "ResizeNearest"
+    elif found.get("mode") == "linear" and places == "align_corners":
+        kind = "UpsampleBilinear"
+    else:
+        raise OperatorError(f"mode {found.get('mode', 'nearest')!r} with places by {places!r} is not read")
+    r.add(kind, node.input[:1], node.output, height_scale=scales[2], width_scale=scales[3], order="NCHW")
+
+
+@reads("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
+def _reduce(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    ndim = len(r.shape(node.input[0]))
+    axes = found.get("axes")
+    if len(node.input) > 1 and node.input[1]:
+        axes = [int(n) for n in r.elements(node.input[1], "axes")]
+    dims = [n % ndim for n in axes] if axes else list(range(ndim))
+    r.add(node.op_type, node.input[:1], node.output, axes=dims, keepdims=found.get("keepdims", 1))
+
+
+@reads("ArgMax", "ArgMin")
+def _arg(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    if found.get("select_last_index", 0):
+        raise OperatorError("select_last_index is not read")
+    r.add(node.op_type, node.input, node.output, axis=found.get("axis", 0), keepdims=found.get("keepdims", 1))
+
+
+@reads("Cast")
+def _cast(r: Reader, node: Any) -> None:
+    from netbuilder.data.tensor_records import NUMPY_TYPES
+    from netbuilder.exchange.onnx.library import onnx_library
+
+    wanted = np.dtype(onnx_library().helper.tensor_dtype_to_np_dtype(r.attributes(node)["to"]))
+    number = next((number for number, dtype in NUMPY_TYPES.items() if dtype == wanted), None)
+    if number is None:
+        raise OperatorError(f"a cast to {wanted} is not read")
+    r.add("Cast", node.input, node.output, to=number)

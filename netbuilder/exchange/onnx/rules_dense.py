@@ -1,0 +1,90 @@
+"""How products, softmax and fully connected layers are written in ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.exchange.onnx.graph import Graph, rule
+from netbuilder.proto import OperatorError
+
+__all__: list[str] = []
+
+
+def _as_rows(g: Graph, x: str, axis: int, hint: str) -> str:
+    """Return ``x`` as a matrix, cut before ``axis``."""
+    spec = g.spec(x)
+    if spec.ndim == 2 and axis == 1:
+        return x
+    return g.between("Flatten", [x], f"{hint}/rows", axis=axis)
+
+
+@rule("FC", "FCTransposed")
+def _fc(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    w, out = g.spec(x[1]), g.spec(y[0])
+    weights = x[1] if w.ndim == 2 else g.between("Flatten", [x[1]], f"{y[0]}/weights", axis=op.axis_w)
+    rows = _as_rows(g, x[0], op.axis, y[0])
+    transposed = 1 if op.type == "FC" else 0
+    if out.ndim == 2:
+        g.add("Gemm", [rows, weights, x[2]], [y[0]], transB=transposed)
+        return
+    made = g.between("Gemm", [rows, weights, x[2]], f"{y[0]}/matrix", transB=transposed)
+    shape = g.constant(f"{y[0]}/shape", [-1, *out.shape[1:]], np.int64)
+    g.add("Reshape", [made, shape], [y[0]])
+
+
+@rule("MatMul")
+def _matmul(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    a, b = _as_rows(g, x[0], op.axis_a, f"{y[0]}/a"), _as_rows(g, x[1], op.axis_b, f"{y[0]}/b")
+    if not (op.trans_a or op.trans_b):
+        g.add("MatMul", [a, b], [y[0]])
+    else:
+        g.add("Gemm", [a, b], [y[0]], transA=int(op.trans_a), transB=int(op.trans_b))
+
+
+@rule("BatchMatMul")
+def _batch_matmul(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    sides = []
+    for name, turned in ((x[0], op.trans_a), (x[1], op.trans_b)):
+        ndim = g.spec(name).ndim
+        order = [*range(ndim - 2), ndim - 1, ndim - 2]
+        sides.append(g.between("Transpose", [name], f"{name}/transposed", perm=order) if turned else name)
+    g.add("MatMul", sides, [y[0]])
+
+
+@rule("Softmax")
+def _softmax(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    ndim = g.spec(x[0]).ndim
+    axis = op.axis % ndim if ndim else 0
+    if axis == ndim - 1:
+        g.add("Softmax", [x[0]], [y[0]], axis=-1)
+        return
+    # Caffe2's runs over all axes from ``axis`` on together.
+    rows = g.between("Flatten", [x[0]], f"{y[0]}/rows", axis=axis)
+    made = g.between("Softmax", [rows], f"{y[0]}/softmax", axis=-1)
+    _in_shape_of(g, made, x[0], y[0])
+
+
+def _in_shape_of(g: Graph, made: str, like: str, y: str) -> None:
+    shape = g.constant(f"{y}/shape", [-1, *g.spec(like).shape[1:]], np.int64)
+    g.add("Reshape", [made, shape], [y])
+
+
+@rule("LayerNorm")
+def _layer_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if any(y[1:]):
+        raise OperatorError("LayerNorm: mean or deviation is read; ONNX export has the first output alone")
+    if g.opset < 17:
+        raise OperatorError(f"LayerNorm needs opset 17, got {g.opset}")
+    spec = g.spec(x[0])
+    axis = op.axis % spec.ndim
+    scale = x[1] if len(x) > 1 else g.constant(f"{y[0]}/scale", np.ones(spec.shape[axis:]), np.float32)
+    inputs = [x[0], scale, *x[2:3]]
+    g.add("LayerNormalization", inputs, [y[0]], axis=axis, epsilon=op.epsilon)
+
+
+@rule("Gather")
+def _gather(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Gather", x[:2], [y[0]], axis=op.axis)

@@ -1,0 +1,171 @@
+"""How elementwise operators, sums and reductions are written in ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.exchange.onnx.graph import Graph, rule
+from netbuilder.ops.broadcasting import placed_shape, start_axis
+from netbuilder.proto import OperatorError
+
+__all__: list[str] = []
+
+_SAME = {
+    "Relu": "Relu", "Sigmoid": "Sigmoid", "Tanh": "Tanh", "Exp": "Exp", "Log": "Log", "Abs": "Abs", "Sqrt": "Sqrt",
+    "Floor": "Floor", "Ceil": "Ceil", "Sin": "Sin", "Cos": "Cos", "Sign": "Sign", "Negative": "Neg", "Not": "Not",
+    "Reciprocal": "Reciprocal", "Softplus": "Softplus", "Softsign": "Softsign", "Erf": "Erf", "Copy": "Identity",
+    "Alias": "Identity", "StopGradient": "Identity", "CopyCPUToGPU": "Identity", "CopyGPUToCPU": "Identity",
+    "EnsureCPUOutput": "Identity",
+}  # fmt: skip
+_MANY = {"Sum": "Sum", "Max": "Max", "Min": "Min", "Mean": "Mean"}
+_TWO = {
+    "Add": "Add", "Sub": "Sub", "Mul": "Mul", "Div": "Div", "And": "And", "Or": "Or", "Xor": "Xor", "LT": "Less",
+    "GT": "Greater", "LE": "LessOrEqual", "GE": "GreaterOrEqual", "EQ": "Equal",
+}  # fmt: skip
+_FLOAT_LIMIT = 3.4e38  # Clip's defaults, which bound nothing
+
+
+@rule(*_SAME)
+def _same(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add(_SAME[op.type], x[:1], [y[0]])
+
+
+@rule(*_MANY)
+def _many(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add(_MANY[op.type], x, [y[0]])
+
+
+@rule(*_TWO)
+def _two(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add(_TWO[op.type], [x[0], _placed(g, op, x, y[0])], [y[0]])
+
+
+def _placed(g: Graph, op: Any, x: Sequence[str], hint: str) -> str:
+    """Return the second operand in a shape that joins the first one's by ONNX's rule, which is NumPy's."""
+    a, b = g.spec(x[0]).shape, g.spec(x[1]).shape
+    if not op.broadcast or g.spec(x[1]).size == 1:
+        return x[1]
+    shape = placed_shape(op, a, b, start_axis(op.type, op.axis, op.axis_str, op.order, a, b))
+    if shape == b:
+        return x[1]
+    wanted = g.constant(f"{hint}/shape_of_b", shape, np.int64)
+    return g.between("Reshape", [x[1], wanted], f"{hint}/b")
+
+
+@rule("NE")
+def _ne(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Not", [g.between("Equal", [x[0], _placed(g, op, x, y[0])], f"{y[0]}/equal")], [y[0]])
+
+
+@rule("Pow")
+def _pow(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if len(x) > 1:
+        g.add("Pow", [x[0], _placed(g, op, x, y[0])], [y[0]])
+    else:
+        g.add("Pow", [x[0], g.constant(f"{y[0]}/exponent", op.exponent, g.spec(x[0]).dtype)], [y[0]])
+
+
+@rule("Sqr", "Cube")
+def _power(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    square = [x[0], x[0]]
+    if op.type == "Sqr":
+        g.add("Mul", square, [y[0]])
+    else:
+        g.add("Mul", [g.between("Mul", square, f"{y[0]}/square"), x[0]], [y[0]])
+
+
+@rule("Rsqrt")
+def _rsqrt(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Reciprocal", [g.between("Sqrt", x[:1], f"{y[0]}/root")], [y[0]])
+
+
+@rule("LeakyRelu", "Elu", "ThresholdedRelu")
+def _alpha(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add(op.type, x[:1], [y[0]], alpha=op.alpha)
+
+
+@rule("Selu")
+def _selu(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Selu", x[:1], [y[0]], alpha=op.alpha, gamma=op.scale)
+
+
+@rule("HardSigmoid")
+def _hard_sigmoid(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("HardSigmoid", x[:1], [y[0]], alpha=op.alpha, beta=op.beta)
+
+
+@rule("Swish")
+def _swish(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Mul", [x[0], g.between("Sigmoid", x[:1], f"{y[0]}/sigmoid")], [y[0]])
+
+
+@rule("Gelu")
+def _gelu(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    """x * Phi(x), by Erf: as an operator of its own it came with opset 20."""
+    if op.fast_gelu:
+        raise OperatorError("Gelu with fast_gelu has no counterpart in ONNX that netbuilder knows of")
+    dtype = g.spec(x[0]).dtype
+
+    def number(name: str, value: float) -> str:
+        return g.constant(f"{y[0]}/{name}", value, dtype)
+
+    erf = g.between("Erf", [g.between("Mul", [x[0], number("scale", 0.5**0.5)], f"{y[0]}/scaled")], f"{y[0]}/erf")
+    share = g.between("Add", [erf, number("one", 1.0)], f"{y[0]}/share")
+    g.add("Mul", [g.between("Mul", [x[0], share], f"{y[0]}/double"), number("half", 0.5)], [y[0]])
+
+
+@rule("Clip")
+def _clip(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    dtype = g.spec(x[0]).dtype
+    bounds = [
+        g.constant(f"{y[0]}/{name}", value, dtype) if abs(value) < _FLOAT_LIMIT else ""
+        for name, value in (("min", op.min), ("max", op.max))
+    ]
+    while bounds and not bounds[-1]:
+        bounds.pop()
+    g.add("Clip", [x[0], *bounds], [y[0]])
+
+
+@rule("Scale")
+def _scale(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Mul", [x[0], g.constant(f"{y[0]}/scale", op.scale, g.spec(x[0]).dtype)], [y[0]])
+
+
+@rule("Dropout")
+def _dropout(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if not op.is_test:
+        raise OperatorError("Dropout is in training mode; extract a net that was built with is_test=1")
+    if any(y[1:]):
+        raise OperatorError("Dropout: the mask is read, but in test mode there is none")
+    g.add("Identity", x[:1], [y[0]])
+
+
+@rule("WeightedSum")
+def _weighted_sum(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    parts = [g.between("Mul", [x[i], x[i + 1]], f"{y[0]}/part_{i // 2}") for i in range(0, len(x), 2)]
+    g.add("Sum", parts, [y[0]])
+
+
+@rule("Where")
+def _where(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if op.broadcast_on_rows:
+        raise OperatorError("Where with broadcast_on_rows has no counterpart in ONNX that netbuilder knows of")
+    g.add("Where", x[:3], [y[0]])
+
+
+@rule("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
+def _reduce(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    keep = 1 if op.keepdims else 0
+    axes = list(op.axes) or list(range(g.spec(x[0]).ndim))
+    if op.type == "ReduceSum" or g.opset >= 18:
+        g.add(op.type, [x[0], g.constant(f"{y[0]}/axes", axes, np.int64)], [y[0]], keepdims=keep)
+    else:
+        g.add(op.type, x[:1], [y[0]], axes=axes, keepdims=keep)
+
+
+@rule("ArgMax", "ArgMin")
+def _arg(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add(op.type, x[:1], [y[0]], axis=op.axis % g.spec(x[0]).ndim, keepdims=1 if op.keepdims else 0)

@@ -1,0 +1,200 @@
+"""How operators on images are written in ONNX, which knows channels first only: others are transposed around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.exchange.onnx.graph import Graph, rule
+from netbuilder.ops.operator import Operator
+from netbuilder.proto import OperatorError
+
+__all__: list[str] = []
+
+
+def _first_order(ndim: int) -> list[int]:
+    return [0, ndim - 1, *range(1, ndim - 1)]
+
+
+def _last_order(ndim: int) -> list[int]:
+    return [0, *range(2, ndim), 1]
+
+
+def _on_images(g: Graph, op: Any, x: str, y: str, write: Callable[[str, str], None]) -> None:
+    """Let ``write(x, y)`` work with channels first."""
+    if op.order == "NCHW":
+        write(x, y)
+        return
+    ndim = g.spec(x).ndim
+    first = g.between("Transpose", [x], f"{y}/x", perm=_first_order(ndim))
+    made = g.fresh(f"{y}/channels_first")
+    write(first, made)
+    g.add("Transpose", [made], [y], perm=_last_order(len(g.spec(y).shape)))
+
+
+def _windows(geometry: Any) -> dict[str, Any]:
+    """Return the attributes of a window; a border that leaves some of the image out is given as none."""
+    return {
+        "kernel_shape": list(geometry.kernel),
+        "strides": list(geometry.strides),
+        "pads": [*(max(0, pad) for pad in geometry.begin), *(max(0, pad) for pad in geometry.end)],
+    }
+
+
+def _weights(g: Graph, op: Any, w: str, y: str) -> str:
+    """Return the weights with channels in front of the window."""
+    if op.order == "NCHW":
+        return w
+    return g.between("Transpose", [w], f"{y}/w", perm=_first_order(g.spec(w).ndim))
+
+
+@rule("Conv")
+def _conv(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    geometry = op.geometry(g.spec(x[0]), g.spec(x[1]))
+    weights = _weights(g, op, x[1], y[0])
+
+    def write(image: str, made: str) -> None:
+        g.add(
+            "Conv", [image, weights, *x[2:3]], [made],
+            dilations=list(geometry.dilations), group=op.group, **_windows(geometry),
+        )  # fmt: skip
+
+    _on_images(g, op, x[0], y[0], write)
+
+
+@rule("ConvTranspose")
+def _conv_transpose(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    geometry = op.geometry(g.spec(x[0]), g.spec(x[1]))
+    weights = _weights(g, op, x[1], y[0])
+    out = g.spec(y[0]).shape
+    extents = out[2:] if op.order == "NCHW" else out[1:-1]
+    shape = g.spec(x[0]).shape
+    read = shape[2:] if op.order == "NCHW" else shape[1:-1]
+    more = [
+        want - (stride * (n - 1) + reach - before - after)
+        for want, stride, n, reach, before, after in zip(
+            extents, geometry.strides, read, geometry.reach, geometry.begin, geometry.end
+        )
+    ]
+
+    def write(image: str, made: str) -> None:
+        g.add(
+            "ConvTranspose", [image, weights, *x[2:3]], [made],
+            dilations=list(geometry.dilations), group=op.group, output_padding=more, **_windows(geometry),
+        )  # fmt: skip
+
+    _on_images(g, op, x[0], y[0], write)
+
+
+@rule("MaxPool", "AveragePool")
+def _pool(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    geometry = op.geometry(g.spec(x[0]))
+
+    def write(image: str, made: str) -> None:
+        if op.global_pooling:
+            g.add(f"Global{op.type}", [image], [made])
+            return
+        attributes = _windows(geometry)
+        if op.type == "AveragePool":
+            attributes["count_include_pad"] = 1 if op.count_include_pad else 0
+        g.add(op.type, [image], [made], **attributes)
+
+    _on_images(g, op, x[0], y[0], write)
+
+
+@rule("SpatialBN")
+def _spatial_bn(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if not op.is_test:
+        raise OperatorError("SpatialBN is in training mode; extract a net that was built with is_test=1")
+
+    def write(image: str, made: str) -> None:
+        g.add("BatchNormalization", [image, *x[1:5]], [made], epsilon=op.epsilon)
+
+    _on_images(g, op, x[0], y[0], write)
+
+
+@rule("LRN")
+def _lrn(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if len(y) > 1 and y[1]:
+        raise OperatorError("LRN's second output, the scale, is read; ONNX has the first alone")
+
+    def write(image: str, made: str) -> None:
+        g.add("LRN", [image], [made], size=op.size, alpha=op.alpha, beta=op.beta, bias=op.bias)
+
+    _on_images(g, op, x[0], y[0], write)
+
+
+@rule("InstanceNorm")
+def _instance_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    _only_first(op, y)
+
+    def write(image: str, made: str) -> None:
+        g.add("InstanceNormalization", [image, *x[1:3]], [made], epsilon=op.epsilon)
+
+    _on_images(g, op, x[0], y[0], write)
+
+
+@rule("PRelu")
+def _prelu(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    slope = g.spec(x[1])
+    ones = g.spec(x[0]).ndim - 2 if op.order == "NCHW" and slope.size > 1 else 0
+    column = x[1]
+    if ones > 0:
+        shape = g.constant(f"{y[0]}/slope_shape", [slope.size, *[1] * ones], np.int64)
+        column = g.between("Reshape", [x[1], shape], f"{y[0]}/slope")
+    g.add("PRelu", [x[0], column], [y[0]])
+
+
+@rule("ResizeNearest", "UpsampleBilinear")
+def _resize(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if len(x) > 1:
+        raise OperatorError(f"{op.type}: scales as an input are computed; give width_scale and height_scale")
+    scales = g.constant(f"{y[0]}/scales", [1, 1, op.height_scale, op.width_scale], np.float32)
+    mode = (
+        {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        if op.type == "ResizeNearest"
+        else {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    )
+
+    def write(image: str, made: str) -> None:
+        g.add("Resize", [image, "", scales], [made], **mode)
+
+    _on_images(g, op, x[0], y[0], write)
+
+
+@rule("PadImage")
+def _pad(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    (top, bottom), (left, right) = op.borders
+    pads = g.constant(f"{y[0]}/pads", [0, 0, top, left, 0, 0, bottom, right], np.int64)
+    value = g.constant(f"{y[0]}/value", op.value, np.float32)
+
+    def write(image: str, made: str) -> None:
+        inputs = [image, pads, value] if op.mode == "constant" else [image, pads]
+        g.add("Pad", inputs, [made], mode=op.mode)
+
+    _on_images(g, op, x[0], y[0], write)
+
+
+@rule("ChannelShuffle")
+def _shuffle(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    shape = g.spec(x[0]).shape
+    channels = shape[1] if op.order == "NCHW" else shape[-1]
+    extents = list(shape[2:] if op.order == "NCHW" else shape[1:-1])
+    per_group = channels // op.group
+
+    def write(image: str, made: str) -> None:
+        cut = g.constant(f"{made}/groups", [0, op.group, per_group, *extents], np.int64)
+        parts = g.between("Reshape", [image, cut], f"{made}/cut")
+        order = [0, 2, 1, *range(3, 3 + len(extents))]
+        dealt = g.between("Transpose", [parts], f"{made}/dealt", perm=order)
+        whole = g.constant(f"{made}/channels", [0, channels, *extents], np.int64)
+        g.add("Reshape", [dealt, whole], [made])
+
+    _on_images(g, op, x[0], y[0], write)
+
+
+def _only_first(op: Operator, y: Sequence[str]) -> None:
+    if any(y[1:]):
+        raise OperatorError(f"{op.type}: outputs beyond the first are read; ONNX has the first alone")

@@ -1,0 +1,388 @@
+"""ONNX: every operator that is written, against onnxruntime and read back; nets of the zoo; refusals."""
+
+import importlib.util
+import os
+
+import numpy as np
+import pytest
+
+from netbuilder.graph import Net
+from netbuilder.model import ModelHelper, brew
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.passes import extract_predictor
+from netbuilder.proto import ArgumentError, BlobError, NetDef, OperatorError, ParseError
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
+from netbuilder.zoo import (
+    create_alexnet,
+    create_inception_v1,
+    create_inception_v3,
+    create_lenet,
+    create_mlp,
+    create_resnet,
+    create_resnet_cifar,
+    create_resnext,
+    create_shufflenet,
+    create_squeezenet,
+    create_vgg,
+)
+
+if not all(importlib.util.find_spec(package) for package in ("onnx", "onnxruntime")):
+    pytest.skip("needs the packages onnx and onnxruntime", allow_module_level=True)
+
+import onnx
+import onnxruntime
+
+from netbuilder.exchange.onnx import export_onnx, onnx_model, read_onnx
+from netbuilder.exchange.onnx.graph import rules
+
+RNG = np.random.default_rng(3)
+
+
+def f(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def positive(*shape):
+    return RNG.uniform(0.5, 1.5, shape).astype(np.float32)
+
+
+def run_onnx(model, feeds):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+def compare(net, values, inputs, outputs, *, rtol=1e-4, again=True, **options):
+    """Compare our run, onnxruntime's of the exported model, and ours of that model read back."""
+    workspace = Workspace()
+    for name, value in values.items():
+        workspace.feed(name, value)
+    workspace.run_net_once(net)
+    want = [workspace.fetch(name) for name in outputs]
+    parameters = {name: value for name, value in values.items() if name not in inputs}
+    shapes = {name: TensorSpec(values[name].shape, values[name].dtype) for name in inputs}
+    model = onnx_model(net, parameters, shapes=shapes, outputs=outputs, **options)
+    feeds = {name: values[name] for name in inputs}
+    read = read_onnx(model).predictor().run(feeds) if again else None
+    for number, (ours, theirs) in enumerate(zip(want, run_onnx(model, feeds))):
+        scale = max(1.0, float(np.abs(ours).max(initial=0)))
+        np.testing.assert_allclose(theirs, ours, rtol=rtol, atol=rtol * scale * 0.1)
+        if again:
+            back = list(read.values())[number]
+            np.testing.assert_allclose(back, ours, rtol=rtol, atol=rtol * scale * 0.1)
+    return model
+
+
+IMAGE = (2, 6, 9, 8)
+LAST = (2, 9, 8, 6)
+ONE = {
+    name: (name, [f(3, 4)], {})
+    for name in "Relu Sigmoid Tanh Exp Abs Floor Ceil Sin Cos Sign Negative Softplus Softsign Erf Copy Alias".split()
+} | {
+    name: (name, [positive(3, 4)], {}) for name in "Log Sqrt Reciprocal Rsqrt".split()
+} | {
+    "StopGradient": ("StopGradient", [f(3)], {}),
+    "Not": ("Not", [f(3, 4) > 0], {}),
+    "Sum": ("Sum", [f(3, 4), f(3, 4), f(3, 4)], {}),
+    "Max": ("Max", [f(3, 4), f(3, 4)], {}),
+    "Min": ("Min", [f(3, 4), f(3, 4)], {}),
+    "Mean": ("Mean", [f(3, 4), f(3, 4)], {}),
+    **{name: (name, [f(2, 3, 4), f(3, 4)], {"broadcast": 1}) for name in ("Add", "Sub", "Mul")},
+    "Div": ("Div", [f(2, 3, 4), positive(2, 3, 4)], {}),
+    "Add at an axis": ("Add", [f(2, 3, 4), f(3)], {"broadcast": 1, "axis": 1}),
+    "Mul as NumPy does": ("Mul", [f(2, 3, 4), f(3, 1)], {}),
+    **{name: (name, [f(3, 4) > 0, f(3, 4) > 0], {}) for name in ("And", "Or", "Xor")},
+    **{name: (name, [f(3, 4).round(), f(3, 4).round()], {}) for name in ("LT", "GT", "LE", "GE")},
+    **{name: (name, [np.int32([1, 2, 3]), np.int32([1, 4, 3])], {}) for name in ("EQ", "NE")},
+    "Pow": ("Pow", [positive(3, 4)], {"exponent": 2.5}),
+    "Pow of two": ("Pow", [positive(3, 4), f(4)], {"broadcast": 1}),
+    "Sqr": ("Sqr", [f(3, 4)], {}),
+    "Cube": ("Cube", [f(3, 4)], {}),
+    "LeakyRelu": ("LeakyRelu", [f(3, 4)], {"alpha": 0.2}),
+    "Elu": ("Elu", [f(3, 4)], {"alpha": 0.7}),
+    "ThresholdedRelu": ("ThresholdedRelu", [f(3, 4)], {"alpha": 0.3}),
+    "Selu": ("Selu", [f(3, 4)], {"alpha": 1.5, "scale": 0.9}),
+    "HardSigmoid": ("HardSigmoid", [f(3, 4)], {"alpha": 0.3, "beta": 0.4}),
+    "Swish": ("Swish", [f(3, 4)], {}),
+    "Gelu": ("Gelu", [f(3, 4)], {}),
+    "Clip": ("Clip", [f(3, 4)], {"min": -0.5, "max": 0.5}),
+    "Clip from above": ("Clip", [f(3, 4)], {"max": 0.5}),
+    "Scale": ("Scale", [f(3, 4)], {"scale": 0.3}),
+    "Dropout": ("Dropout", [f(3, 4)], {"is_test": 1}),
+    "WeightedSum": ("WeightedSum", [f(3, 4), f(1), f(3, 4), f(1)], {}),
+    "Where": ("Where", [f(3, 4) > 0, f(3, 4), f(3, 4)], {}),
+    "Conv": ("Conv", [f(*IMAGE), f(4, 3, 3, 2), f(4)], {"kernel_h": 3, "kernel_w": 2, "pad_t": 1, "group": 2}),
+    "Conv with strides": ("Conv", [f(*IMAGE), f(4, 6, 3, 3)], {"kernel": 3, "stride": 2, "dilation": 2, "pad": 2}),
+    "Conv SAME": ("Conv", [f(*IMAGE), f(4, 6, 3, 3)], {"kernel": 3, "stride": 2, "legacy_pad": 2}),
+    "Conv NHWC": ("Conv", [f(*LAST), f(4, 3, 3, 6), f(4)], {"kernel": 3, "order": "NHWC"}),
+    "Conv of rows": ("Conv", [f(2, 3, 7), f(4, 3, 3), f(4)], {"kernels": [3], "pads": [1, 0]}),
+    "ConvTranspose": ("ConvTranspose", [f(*IMAGE), f(6, 4, 3, 3), f(4)], {"kernel": 3, "stride": 2, "adj": 1}),
+    "MaxPool": ("MaxPool", [f(*IMAGE)], {"kernel": 3, "stride": 2, "pad": 1}),
+    "MaxPool NHWC": ("MaxPool", [f(*LAST)], {"kernel": 2, "stride": 2, "order": "NHWC"}),
+    "MaxPool of Caffe": ("MaxPool", [f(*IMAGE)], {"kernel": 2, "stride": 2, "legacy_pad": 3}),
+    "AveragePool": ("AveragePool", [f(*IMAGE)], {"kernel": 3, "stride": 2, "pad": 1}),
+    "AveragePool with pads": ("AveragePool", [f(*IMAGE)], {"kernel": 3, "pad": 1, "count_include_pad": 1}),
+    "AveragePool of all": ("AveragePool", [f(*IMAGE)], {"global_pooling": 1, "kernel": 9}),
+    "MaxPool of all": ("MaxPool", [f(*IMAGE)], {"global_pooling": 1, "kernel": 9}),
+    "SpatialBN": ("SpatialBN", [f(*IMAGE), f(6), f(6), f(6), positive(6)], {"is_test": 1, "epsilon": 1e-3}),
+    "SpatialBN NHWC": ("SpatialBN", [f(*LAST), f(6), f(6), f(6), positive(6)], {"is_test": 1, "order": "NHWC"}),
+    "LRN": ("LRN", [f(*IMAGE)], {"size": 3, "alpha": 0.3, "beta": 0.7, "bias": 1.5}),
+    "InstanceNorm": ("InstanceNorm", [f(*IMAGE), f(6), f(6)], {"epsilon": 1e-3}),
+    "PRelu": ("PRelu", [f(*IMAGE), f(6)], {}),
+    "PRelu of one": ("PRelu", [f(*IMAGE), f(1)], {}),
+    "ResizeNearest": ("ResizeNearest", [f(*IMAGE)], {"height_scale": 2.0, "width_scale": 3.0}),
+    "UpsampleBilinear": ("UpsampleBilinear", [f(*IMAGE)], {"height_scale": 2.0, "width_scale": 2.0}),
+    "PadImage": ("PadImage", [f(*IMAGE)], {"pad_t": 1, "pad_l": 2, "pad_b": 3, "pad_r": 0, "value": 0.5}),
+    "PadImage by reflection": ("PadImage", [f(*IMAGE)], {"pad": 2, "mode": "reflect"}),
+    "ChannelShuffle": ("ChannelShuffle", [f(*IMAGE)], {"group": 3, "kernel": 1}),
+    "FC": ("FC", [f(3, 2, 5), f(4, 10), f(4)], {}),
+    "FC at an axis": ("FC", [f(3, 2, 5), f(4, 5), f(4)], {"axis": 2}),
+    "FCTransposed": ("FCTransposed", [f(3, 5), f(5, 4), f(4)], {}),
+    "MatMul": ("MatMul", [f(3, 5), f(5, 4)], {}),
+    "MatMul transposed": ("MatMul", [f(5, 3), f(4, 5)], {"trans_a": 1, "trans_b": 1}),
+    "BatchMatMul": ("BatchMatMul", [f(2, 3, 5), f(2, 4, 5)], {"trans_b": 1}),
+    "Softmax": ("Softmax", [f(3, 5)], {}),
+    "Softmax over axes": ("Softmax", [f(3, 2, 5)], {"axis": 1}),
+    "LayerNorm": ("LayerNorm", [f(3, 4, 5)], {"axis": 1, "epsilon": 1e-3}),
+    "Gather": ("Gather", [f(6, 3), np.int64([[4, 0], [1, 1]])], {}),
+    "Reshape": ("Reshape", [f(3, 4, 2)], {"shape": [0, -1]}),
+    "Flatten": ("Flatten", [f(3, 4, 2)], {"axis": 2}),
+    "FlattenToVec": ("FlattenToVec", [f(3, 4)], {}),
+    "ExpandDims": ("ExpandDims", [f(3, 4)], {"dims": [0, 2]}),
+    "Squeeze": ("Squeeze", [f(3, 1, 4, 1)], {"dims": [1, 3]}),
+    "Transpose": ("Transpose", [f(3, 4, 2)], {"axes": [2, 0, 1]}),
+    "Transpose of all": ("Transpose", [f(3, 4, 2)], {}),
+    "NCHW2NHWC": ("NCHW2NHWC", [f(*IMAGE)], {}),
+    "NHWC2NCHW": ("NHWC2NCHW", [f(*LAST)], {}),
+    "Slice": ("Slice", [f(5, 6)], {"starts": [1, 0], "ends": [-2, -1]}),
+    "Tile": ("Tile", [f(3, 4)], {"tiles": 3, "axis": 1}),
+    "Cast": ("Cast", [f(3, 4) * 9], {"to": 2}),
+    "Shape": ("Shape", [f(3, 4)], {}),
+    "Shape of axes": ("Shape", [f(3, 4, 5)], {"axes": [2, 0]}),
+    **{
+        name: (name, [f(3, 4, 5)], {"axes": [0, 2], "keepdims": 0})
+        for name in "ReduceSum ReduceMean ReduceMax ReduceMin ReduceL1 ReduceL2".split()
+    },
+    "ArgMax": ("ArgMax", [f(3, 4)], {"axis": 1}),
+    "ArgMin": ("ArgMin", [f(3, 4)], {"axis": 0, "keepdims": 0}),
+}  # fmt: skip
+MANY = {
+    "Concat": (make_op("Concat", ["a", "b"], ["y", "extents"], axis=1), {"a": f(2, 3, 4), "b": f(2, 1, 4)}, ["y"]),
+    "Concat, extents read": (
+        make_op("DepthConcat", ["a", "b"], ["y", "extents"]), {"a": f(2, 3, 4), "b": f(2, 1, 4)}, ["y", "extents"],
+    ),
+    "Concat on a new axis": (
+        make_op("Concat", ["a", "b"], ["y", "extents"], axis=1, add_axis=1), {"a": f(2, 3), "b": f(2, 3)}, ["y"],
+    ),
+    "Split": (make_op("Split", ["a"], ["y", "z"], axis=1, split=[1, 3]), {"a": f(2, 4)}, ["y", "z"]),
+    "Split, one part read": (make_op("Split", ["a"], ["y", "z"], axis=1), {"a": f(2, 4)}, ["z"]),
+}  # fmt: skip
+NOT_READ_BACK = {"LayerNorm", "Concat, extents read", "Shape", "Shape of axes"}
+
+
+def one(op, values, outputs, name):
+    net = NetDef(name="one", op=[op])
+    net.external_input.extend(values)
+    net.external_output.extend(outputs)
+    inputs = [key for key in values if key in ("a", "b", "x0") or op.type in _TWO_FED]
+    return compare(net, values, inputs, outputs, again=name not in NOT_READ_BACK)
+
+
+_TWO_FED = {"Sum", "Max", "Min", "Mean", "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "LT", "GT", "LE", "GE", "EQ",
+            "NE", "MatMul", "BatchMatMul", "Where", "Gather"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_operator(name):
+    kind, arrays, given = ONE[name]
+    values = {f"x{i}": array for i, array in enumerate(arrays)}
+    op = make_op(kind, list(values), ["y"], **given)
+    if kind == "LayerNorm":
+        op.output.extend(["mean", "deviation"])
+    if kind == "Reshape":
+        op.output.append("old")
+    one(op, values, ["y"], name)
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_operator_with_several_outputs(name):
+    op, values, outputs = MANY[name]
+    one(op, values, outputs, name)
+
+
+def test_every_rule_is_tested():
+    device = {"CopyCPUToGPU", "CopyGPUToCPU", "EnsureCPUOutput"}
+    assert {kind for kind, _, _ in ONE.values()} | {op.type for op, _, _ in MANY.values()} == set(rules()) - device
+
+
+@pytest.mark.parametrize("opset", [13, 15, 18, 21])
+def test_opsets(opset):
+    net = NetDef(name="sum", op=[make_op("ReduceMean", ["x"], ["m"], axes=[1]), make_op("Relu", ["m"], ["y"])])
+    net.external_output.append("y")
+    model = compare(net, {"x": f(3, 4)}, ["x"], ["y"], opset=opset)
+    assert model.opset_import[0].version == opset
+
+
+NETS = {
+    "mlp": ((3, 6), lambda m: create_mlp(m, "data", [6, 5, 4])),
+    "lenet": ((2, 1, 28, 28), lambda m: create_lenet(m, "data")),
+    "alexnet": ((2, 3, 63, 63), lambda m: create_alexnet(m, "data", 3, 10, is_test=True, hidden=16, image_size=63)),
+    "vgg11-bn": (
+        (2, 3, 32, 32),
+        lambda m: create_vgg(m, "data", 3, 10, 11, is_test=True, hidden=16, image_size=32, batch_norm=True),
+    ),
+    "resnet18": ((2, 3, 32, 32), lambda m: create_resnet(m, "data", 3, 10, 18, is_test=True)),
+    "resnet8-cifar": ((2, 3, 16, 16), lambda m: create_resnet_cifar(m, "data", 3, 10, 8, is_test=True)),
+    "resnext50": ((2, 3, 32, 32), lambda m: create_resnext(m, "data", 3, 10, 50, 4, 8, is_test=True)),
+    "inception_v1": ((2, 3, 32, 32), lambda m: create_inception_v1(m, "data", 3, 10, is_test=True)),
+    "inception_v3": ((2, 3, 75, 75), lambda m: create_inception_v3(m, "data", 3, 10, is_test=True, image_size=75)),
+    "squeezenet": ((2, 3, 32, 32), lambda m: create_squeezenet(m, "data", 3, 10, is_test=True, image_size=32)),
+    "shufflenet": ((2, 3, 32, 32), lambda m: create_shufflenet(m, "data", 3, 10, 3, is_test=True)),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_nets_of_the_zoo(name):
+    shape, build = NETS[name]
+    model = ModelHelper(name)
+    softmax = build(model)
+    net, parameters = extract_predictor(model.net, ["data"], [softmax])
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    values = {}
+    for parameter in parameters:  # statistics that are no zeros and ones
+        value = workspace.fetch(parameter)
+        values[parameter] = value if value.ndim > 1 else positive(*value.shape) if "riv" in parameter else value + 0.1
+    values["data"] = f(*shape)
+    for fold in (True,) if name == "inception_v3" else (True, False):
+        model = compare(net, values, ["data"], [str(softmax)], fold=fold, rtol=1e-3)
+        kinds = {node.op_type for node in model.graph.node}
+        assert ("BatchNormalization" in kinds) <= (not fold)
+        assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "N"
+    data = np.concatenate([values["data"]] * 2)
+    assert run_onnx(model, {"data": data})[0].shape[0] == 2 * shape[0]
+
+
+def light_models():
+    folder = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data", "light")
+    names = ["densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet"]
+    return [os.path.join(folder, f"light_{name}.onnx") for name in names]  # the others have hundreds of megabytes
+
+
+@pytest.mark.parametrize("file", light_models(), ids=os.path.basename)
+def test_models_that_come_with_onnx(file):
+    read = read_onnx(file)
+    feeds = {}
+    for name in read.inputs:  # what ONNX's own tests feed
+        shape = read.specs[name].shape
+        count = int(np.prod(shape))
+        feeds[name] = (np.arange(count).reshape(shape) / count).astype(np.float32)
+    got = read.predictor().run(feeds)[read.outputs[0]]
+    want = onnx.numpy_helper.to_array(onnx.load_tensor(file[: -len(".onnx")] + "_output_0.pb"))
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-7)
+
+
+def test_files(tmp_path):
+    model = ModelHelper("files")
+    brew.fc(model, "data", "scores", 3, 2)
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    net, _ = extract_predictor(model.net, ["data"], ["scores"])
+    file = tmp_path / "net.onnx"
+    export_onnx(file, net, shapes={"data": (4, 3)}, workspace=workspace)
+    onnx.checker.check_model(onnx.load(file), full_check=True)
+    read = read_onnx(file)
+    data = f(4, 3)
+    want = data @ workspace.fetch("scores_w").T + workspace.fetch("scores_b")
+    np.testing.assert_allclose(read.predictor().run(data=data)["scores"], want, rtol=1e-5, atol=1e-6)
+    read.save(tmp_path / "predictor")
+    from netbuilder import load_predictor
+
+    np.testing.assert_allclose(
+        load_predictor(tmp_path / "predictor").run(data=data)["scores"], want, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_blob_that_is_overwritten_keeps_its_name_at_last():
+    net = NetDef(name="twice", op=[make_op("Relu", ["x"], ["x"]), make_op("Scale", ["x"], ["y"], scale=2.0),
+                                   make_op("Relu", ["y"], ["y"])])  # fmt: skip
+    net.external_output.append("y")
+    model = compare(net, {"x": f(3, 4)}, ["x"], ["y"])
+    assert [node.output[0] for node in model.graph.node] == ["x/1", "y/0", "y"]
+
+
+@pytest.mark.parametrize(
+    ("ops", "error", "match"),
+    [
+        ([make_op("Adagrad", ["x", "x", "x", "x"], ["y", "z"])], OperatorError, "Adagrad has no counterpart in ONNX"),
+        ([make_op("Dropout", ["x"], ["y", "mask"])], OperatorError, "operator 0: Dropout.*training mode"),
+        (
+            [make_op("Relu", ["other"], ["y"])],
+            OperatorError,
+            "'other' is neither an input with a shape nor a parameter",
+        ),
+        ([make_op("Relu", ["x"], ["z"])], BlobError, "makes no blob 'y'"),
+    ],
+)
+def test_refusals_of_export(tmp_path, ops, error, match):
+    net = NetDef(name="refused", op=ops)
+    file = tmp_path / "net.onnx"
+    with pytest.raises(error, match=match):
+        export_onnx(file, net, {}, shapes={"x": (3, 4)}, outputs=["y"])
+    assert not file.exists()
+
+
+def test_the_opset_has_to_be_known():
+    with pytest.raises(ArgumentError, match="opset 13 to 21, got 9"):
+        onnx_model(Net("n"), {}, shapes={"x": (1,)}, opset=9)
+
+
+def small_model(kind, **attributes):
+    helper = onnx.helper
+    info = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, 4, 4])
+    nodes = [helper.make_node(kind, ["x"], ["y"], name="only", **attributes)]
+    graph = helper.make_graph(nodes, "g", [info], [helper.make_empty_tensor_value_info("y")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def test_refusals_of_reading(tmp_path):
+    with pytest.raises(OperatorError, match="node 'only' Det .* has no counterpart here"):
+        read_onnx(small_model("Det"))
+    with pytest.raises(OperatorError, match="dilations of a pooling are not read"):
+        read_onnx(small_model("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]))
+    file = tmp_path / "no.onnx"
+    file.write_bytes(b"no model")
+    with pytest.raises(ParseError, match="holds no ONNX model"):
+        read_onnx(file)
+    with pytest.raises(FileNotFoundError):
+        read_onnx(tmp_path / "missing.onnx")
+
+
+@pytest.mark.parametrize("extent", [7, 8, 9])
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+def test_pooling_with_extents_rounded_up(kind, extent):
+    helper = onnx.helper
+    info = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, extent, extent])
+    nodes = [helper.make_node(kind, ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)]
+    graph = helper.make_graph(nodes, "g", [info], [helper.make_empty_tensor_value_info("y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = f(1, 2, extent, extent)
+    np.testing.assert_allclose(
+        read_onnx(model).predictor().run(x=x)["y"], run_onnx(model, {"x": x})[0], rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+def test_convolutions_that_pad_by_themselves(auto_pad):
+    helper = onnx.helper
+    info = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, 8, 7])
+    weights = onnx.numpy_helper.from_array(f(3, 2, 4, 3), "w")
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], strides=[2, 2], auto_pad=auto_pad)]
+    graph = helper.make_graph(nodes, "g", [info], [helper.make_empty_tensor_value_info("y")], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = f(1, 2, 8, 7)
+    got = read_onnx(model).predictor().run(x=x)["y"]
+    np.testing.assert_allclose(got, run_onnx(model, {"x": x})[0], rtol=1e-4, atol=1e-5)

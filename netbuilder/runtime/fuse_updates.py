@@ -66,7 +66,7 @@ def _update(node: Node, awaited: Collection[str]) -> Piecewise | None:
     instruction = node.first
     if len(node.parts) > 1 or node.fused is not None or instruction.location != HOST:
         return None
-    if instruction.control or not awaited.isdisjoint(instruction.outputs):
+    if instruction.control or any(name in awaited for name in instruction.outputs):
         return None
     if instruction.op_def.type == "WeightedSum" and instruction.outputs[0] != instruction.inputs[0]:
         return None

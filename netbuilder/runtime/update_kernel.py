@@ -188,8 +188,8 @@ def _registers(chain: Chain, made: Sequence[Piecewise]) -> tuple[list[_Operator]
             if id(value) not in register:
                 over = [s for i, s in enumerate(sources) if (i, j) in inplace and s in dying and sources.count(s) == 1]
                 if over:
-                    register[id(value)] = over[0]  # type: ignore[assignment]
-                    dying.discard(over[0])  # type: ignore[arg-type]
+                    register[id(value)] = over[0]
+                    dying.discard(over[0])
                 elif free:
                     register[id(value)] = free.pop()
                 else:
@@ -297,8 +297,8 @@ class _Joined:
         team.run()
         for job in jobs:
             if job.failure is not None:
-                (part, error), job.failure = job.failure, None
-                raise PartFailed(part) from error
+                (part, cause), job.failure = job.failure, None
+                raise PartFailed(part) from cause
 
     def _jobs(self, ones: set[int]) -> list[_Job]:
         """Return the calls dealt out over threads: each gets pieces that follow one another, about as many elements."""

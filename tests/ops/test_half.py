@@ -15,13 +15,14 @@ from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.losses import AveragedLoss, LabelCrossEntropy
 from netbuilder.ops.lrn import LRN
 from netbuilder.ops.matmul import BatchMatMul, MatMul
-from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.operator import TensorSpec, encode
 from netbuilder.ops.pool import AveragePool, AveragePoolGradient, MaxPool, MaxPoolGradient
 from netbuilder.ops.prelu import PRelu
 from netbuilder.ops.softmax import Softmax
 from netbuilder.ops.softmax_with_loss import SoftmaxWithLoss
 from netbuilder.ops.spatial_bn import SpatialBN
 from netbuilder.proto import ShapeError
+from netbuilder.runtime import Workspace
 
 CASES = [
     (Conv(pad=1), [(2, 3, 5, 5), (4, 3, 3, 3), (4,)], 1),
@@ -53,6 +54,22 @@ def test_half_precision(op, shapes, n_out):
     for y, want in zip(run_plain(op, halves), exact):
         assert y.dtype == np.float16
         np.testing.assert_allclose(y.astype(np.float64), want, 2e-3, 2e-3)
+
+
+@pytest.mark.parametrize("op, shapes, n_out", CASES, ids=lambda v: getattr(v, "type", None))
+def test_half_precision_in_a_plan(op, shapes, n_out):
+    """With engines, which have no float16 kernels, a plan gives what the plain kernels give."""
+    rng = np.random.default_rng(1)
+    halves = [rng.uniform(-1, 1, shape).astype(np.float16) for shape in shapes]
+    op.with_arity(len(shapes), n_out)
+    inputs, outputs = [f"x{i}" for i in range(len(shapes))], [f"y{i}" for i in range(n_out)]
+    workspace = Workspace()
+    for name, value in zip(inputs, halves):
+        workspace.feed(name, value)
+    workspace.run_operator_once(encode(op, inputs, outputs))
+    for name, want in zip(outputs, run_plain(op, halves)):
+        np.testing.assert_array_equal(workspace.fetch(name), want)
+        assert workspace.fetch(name).dtype == np.float16
 
 
 def test_sums_do_not_saturate():

@@ -92,6 +92,7 @@ DISTRIBUTIONS = {
     "google": "protobuf",
     "lmdb": "lmdb",
     "numpy": "numpy",
+    "onnx": "onnx",
     "simplejpeg": "simplejpeg",
     "tqdm": "tqdm",
 }

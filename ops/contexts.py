@@ -108,7 +108,10 @@ class Kept(Protocol):
     """A copy of an input that a call makes, for an output that is computed later."""
 
     spec: TensorSpec
-    buffer: Any
+
+    @property
+    def buffer(self) -> Any:
+        """The memory of the copy."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -88,7 +88,7 @@ def _prepare_dropout(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared |
         factors = np.empty(min(size, draw.piece), x.dtype)
         scale = _scale(op, x.dtype)
         flat = [array.reshape(-1) for array in (inputs[0], mask, outputs[0])]
-        rows = [
+        rows: list[tuple[Any, ...]] = [
             (start, *(array[start : start + draw.piece] for array in flat), factors[: size - start])
             for start in range(0, size, draw.piece)
         ]

@@ -61,8 +61,8 @@ def late_value(later: Later, inputs: Sequence[Value], threads: int) -> Callable[
     """
 
     def compute() -> Any:
-        prepared = later.prepare()
-        context, buffers = EdgeContext(threads), []
+        prepared, context = later.prepare(), EdgeContext(threads)
+        buffers: list[Any] = []
         for i, wanted in enumerate(prepared.inputs):
             if wanted is None:
                 buffers.append(None)

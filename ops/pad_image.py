@@ -1,4 +1,4 @@
-"""PadImage: a border around images, of a constant, mirrored, or of the edge repeated; and what it is to put one there."""
+"""PadImage: a border around images, of a constant, mirrored, or of the edge repeated, and its gradient."""
 
 from __future__ import annotations
 

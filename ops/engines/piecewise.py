@@ -70,7 +70,8 @@ def maker_of(op_type: str) -> Maker | None:
 
 
 def _alone(op: Operator, made: Piecewise, specs: Sequence[TensorSpec]) -> Prepared:
-    spec, count = made.spec, op.n_out
+    spec, count, pairs = made.spec, op.n_out, type(op).inplace
+    assert not isinstance(pairs, str)
     tensors = [i for i in range(len(specs)) if i not in made.numbers]
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
@@ -89,6 +90,6 @@ def _alone(op: Operator, made: Piecewise, specs: Sequence[TensorSpec]) -> Prepar
         [spec] * count,
         bind,
         scratch=flat.scratch_bytes(spec, made.temporaries),
-        inplace=type(op).inplace,
+        inplace=pairs,
         name="numpy",
     )

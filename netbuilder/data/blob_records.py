@@ -132,14 +132,14 @@ class BlobParts:
         return [*self._chunks, *self._strings]
 
     def value(self, name: str, where: str) -> Array:
-        """Return a blob: an array of its own; a string as an array of one without dimensions.
+        """Return a blob, once, and let go of its records: an array; a string as an array of one without dimensions.
 
         Raises:
             ParseError: chunks of it are missing, or are there twice.
         """
         if name in self._strings:
-            return self._strings[name]
-        parts, shape = sorted(self._chunks[name], key=lambda part: part[0]), self._shapes[name]
+            return self._strings.pop(name)
+        parts, shape = sorted(self._chunks.pop(name), key=lambda part: part[0]), self._shapes[name]
         end = 0
         for begin, values in parts:
             if begin > end:

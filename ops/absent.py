@@ -48,7 +48,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "",
-        "APMeter Accumulate AccumulateHistogram AddPadding AliasWithName AveragePut BBoxTransform BatchBoxCox "
+        "APMeter AccumulateHistogram AddPadding AliasWithName AveragePut BBoxTransform BatchBoxCox "
         "BatchBucketOneHot BatchBucketize BatchDenseToSparse BatchOneHot BatchPermutation BatchSparseToDense "
         "BernoulliJSD BisectPercentile BooleanMask BooleanMaskLengths BooleanUnmask BoxWithNMSLimit Bucketize "
         "Col2Im CollectAndDistributeFpnRpnProposals CollectRpnProposals ConcatTensorVector ConvRelu "
@@ -59,7 +59,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "IndexStore IntIndexCreate IntegralImage IsMemberOf KeySplit KeyValueToMap LC LC1D LC2D LC3D "
         "LengthsGather LengthsMax LengthsMean LengthsPad LengthsPartition LengthsSplit LengthsSum LengthsTile "
         "LengthsToOffsets LengthsToRanges LengthsToSegmentIds LengthsToShape LengthsToWeights LengthsTopK "
-        "LengthsWeightedSum LongIndexCreate LpPool MapToKeyValue MaxPoolWithIndex MergeDenseFeatureTensors "
+        "LengthsWeightedSum LongIndexCreate MapToKeyValue MaxPoolWithIndex MergeDenseFeatureTensors "
         "MergeIdLists MergeMultiListFeatureTensors MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors "
         "MergeSingleListFeatureTensors MergeSingleMapFeatureTensors MergeSingleScalarFeatureTensors "
         "NormalizePlanarYUV NumpyTile PackSegments PadEmptySamples Partition Percentile "

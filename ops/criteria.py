@@ -21,7 +21,7 @@ __all__ = [
 
 
 def _check_sizes(op: Operator, label: TensorSpec, **specs: TensorSpec) -> None:
-    require_one_float_type(op, **specs)
+    require_one_float_type(op, single_beside_half=False, **specs)
     require(label.dtype.kind == "i", op, f"Y must hold 1 or -1 as whole numbers (int32), got {label.dtype}")
     first, *others = {**specs, "Y": label}.items()
     for name, spec in others:

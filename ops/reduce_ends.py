@@ -112,7 +112,7 @@ class _Reduce(_End):
 
 @dataclass(frozen=True)
 class _ReduceGradient(_End):
-    inputs = ("dY", "X", "lengths?")
+    inputs: ClassVar[tuple[str, ...]] = ("dY", "X", "lengths?")
     outputs = ("dX",)
 
     def infer(self, dy: TensorSpec, x: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
@@ -205,7 +205,7 @@ class _MaxGradient(_ReduceGradient):
     inputs = ("dY", "X", "Y", "lengths?")
     kinds, least = "f", 1
 
-    def infer(  # type: ignore[override]
+    def infer(  # reads Y, too
         self, dy: TensorSpec, x: TensorSpec, y: TensorSpec, lengths: TensorSpec | None = None
     ) -> tuple[TensorSpec, ...]:
         stay = self.check_input(x, lengths)
@@ -271,11 +271,12 @@ def _max_gradient(op: Any, ctx: RunContext, dy: Any, x: Any, y: Any, lengths: An
     return ((dy.reshape(line) * hits).reshape(x.shape),)
 
 
-for _cls in (ReduceFrontSum, ReduceBackSum, ReduceFrontMean, ReduceBackMean):
-    kernel(_cls)(_sum)
-for _cls in (ReduceFrontSumGradient, ReduceBackSumGradient, ReduceFrontMeanGradient, ReduceBackMeanGradient):
-    kernel(_cls)(_sum_gradient)
-for _cls in (ReduceFrontMax, ReduceBackMax):
-    kernel(_cls)(_max)
-for _cls in (ReduceFrontMaxGradient, ReduceBackMaxGradient):
-    kernel(_cls)(_max_gradient)
+_KERNELS: dict[Any, tuple[type[Operator], ...]] = {
+    _sum: (ReduceFrontSum, ReduceBackSum, ReduceFrontMean, ReduceBackMean),
+    _sum_gradient: (ReduceFrontSumGradient, ReduceBackSumGradient, ReduceFrontMeanGradient, ReduceBackMeanGradient),
+    _max: (ReduceFrontMax, ReduceBackMax),
+    _max_gradient: (ReduceFrontMaxGradient, ReduceBackMaxGradient),
+}
+for _function, _classes in _KERNELS.items():
+    for _class in _classes:
+        kernel(_class)(_function)

@@ -36,7 +36,7 @@ def sigmoid(xp: Any, x: Any) -> Any:
 
 
 def _check_alike(op: Operator, x: TensorSpec, **others: TensorSpec) -> None:
-    require_one_float_type(op, X=x, **others)
+    require_one_float_type(op, single_beside_half=False, X=x, **others)
     require(x.ndim >= 1, op, "X must have a last axis to average over, got a scalar")
     for name, spec in others.items():
         require(spec.shape == x.shape, op, f"{name} must have the shape of X, {x.shape}, got {spec.shape}")

@@ -124,9 +124,11 @@ class DotProductWithPadding(_Padding):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("Y"), g.d_output("Z")]
-        arguments = {"pad_value": self.pad_value, "replicate": self.replicate}
         outputs = [g.d_input("X"), g.d_input("Y")]
-        return [make_op("DotProductWithPaddingGradient", inputs, outputs, **arguments)]
+        made = make_op(
+            "DotProductWithPaddingGradient", inputs, outputs, pad_value=self.pad_value, replicate=self.replicate
+        )
+        return [made]
 
     def flops(self, x: TensorSpec, y: TensorSpec) -> int:
         return 2 * max(x.size, y.size)

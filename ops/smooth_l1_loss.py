@@ -30,7 +30,7 @@ class _Arguments(Operator):
 
     def check_weighted(self, y_hat: TensorSpec, **others: TensorSpec) -> None:
         """Raise ShapeError unless all have the shape of Y_hat."""
-        require_one_float_type(self, Y_hat=y_hat, **others)
+        require_one_float_type(self, single_beside_half=False, Y_hat=y_hat, **others)
         require(y_hat.ndim >= 1, self, "Y_hat must have a first axis of samples, got a scalar")
         for name, spec in others.items():
             require(spec.shape == y_hat.shape, self, f"{name} must have the shape of Y_hat, got {spec.shape}")

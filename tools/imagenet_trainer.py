@@ -108,7 +108,7 @@ def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> fl
         accuracy = run.evaluate()
         print(
             f"epoch {number}/{options.epochs}: loss {epoch.loss:.4f}, training accuracy {epoch.accuracy:.2%}, "
-            f"held-out accuracy {accuracy:.2%}, {epoch.rate:.0f} images/s",
+            f"held-out accuracy {accuracy:.2%}, {epoch.rate:.0f} images/s, {epoch.wait:.1f} s waited for input",
             flush=True,
         )
         saving.after_epoch(number, accuracy)

@@ -75,8 +75,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "readers, tasks and sessions are not in this version; feed arrays by FeedBlob, or read a database by "
         "brew.db_input",
-        "python.cached_reader python.data_workers python.dataio python.dataset python.db_file_reader "
-        "python.parallel_workers python.pipeline python.queue_util python.record_queue python.session python.task "
+        "python.cached_reader python.dataio python.dataset python.db_file_reader "
+        "python.pipeline python.queue_util python.record_queue python.session python.task "
         "python.text_file_reader",
     ),
     (

@@ -75,7 +75,7 @@ class LossReader:
 
     def _begin(self) -> Ending:
         """Note the values of all blobs; return what tells them."""
-        found: dict[str, float] = {}
+        found: dict[str, Any] = {}  # NumPy's numbers: the mean is taken in their own type
         on_gpu: dict[int, list[str]] = {}
         for blobs in self._names.values():
             for name in blobs:
@@ -86,14 +86,14 @@ class LossReader:
                     what = blob.spec.plain if blob.spec is not None else "no tensor"
                     raise BlobError(f"LossReader: blob {name!r} must hold one number, has {what}")
                 if blob.location[0] == 0 or blob.lazy is not None:
-                    found[name] = float(self._workspace.fetch(name).item())
+                    found[name] = self._workspace.fetch(name).reshape(())[()]
                 else:
                     on_gpu.setdefault(blob.location[1], []).append(name)
         endings = [(names, self._reading(number, names)) for number, names in on_gpu.items()]
 
         def end() -> dict[str, float]:
             for names, ending in endings:
-                found.update((name, float(value.item())) for name, value in zip(names, ending()))
+                found.update((name, value.reshape(())[()]) for name, value in zip(names, ending()))
             return {name: float(np.mean([found[blob] for blob in blobs])) for name, blobs in self._names.items()}
 
         return end

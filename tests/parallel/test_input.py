@@ -63,7 +63,7 @@ def test_training_is_the_same_to_the_bit(devices, net_type):
                     workspace.feed(f"cpu_{device}/label", batch["label"][part].astype(np.int32))
                 RunNet(model, workspace=workspace)
                 means = {
-                    name: float(np.mean([workspace.fetch(f"cpu_{device}/{name}") for device in devices], dtype=float))
+                    name: float(np.mean([workspace.fetch(f"cpu_{device}/{name}") for device in devices]))
                     for name in ("loss", "accuracy")
                 }
                 losses.append(means)

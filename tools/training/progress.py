@@ -45,15 +45,14 @@ class Progress:
         """Images per second so far."""
         return self._images / max(time.perf_counter() - self._began, 1e-9)
 
-    def step(self, images: int, loss: float) -> None:
-        """Count a step over so many images."""
+    def step(self, images: int, loss: float | None) -> None:
+        """Count a step over so many images; ``loss`` is the last one known, None before the first."""
+        shown = "-" if loss is None else f"{loss:.3f}"
         self._done += 1
         self._images += images
         if self._bar is not None:
             self._bar.update()
-            self._bar.set_postfix_str(f"loss {loss:.3f}, {self.rate:.0f} images/s", refresh=False)
+            self._bar.set_postfix_str(f"loss {shown}, {self.rate:.0f} images/s", refresh=False)
         elif time.perf_counter() - self._shown > _EVERY:
             self._shown = time.perf_counter()
-            print(
-                f"{self._title}: step {self._done}/{self._steps}, loss {loss:.3f}, {self.rate:.0f} images/s", flush=True
-            )
+            print(f"{self._title}: step {self._done}/{self._steps}, loss {shown}, {self.rate:.0f} images/s", flush=True)

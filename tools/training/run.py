@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,9 +14,17 @@ from netbuilder.exchange import Checkpoint, load_checkpoint, save_predictor, tak
 from netbuilder.graph import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import add_weight_decay, build_sgd
-from netbuilder.parallel import CreateNet, ExtractPredictorNet, Parallelize, RunInitNet, RunNet
+from netbuilder.parallel import (
+    CreateNet,
+    ExtractPredictorNet,
+    Parallelize,
+    RunInitNet,
+    RunNet,
+    loss_reader,
+    prefetch,
+)
 from netbuilder.proto import NetError
-from netbuilder.runtime import Workspace
+from netbuilder.runtime import Prefetch, Workspace
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.nets import add_net
 from netbuilder.tools.training.options import Options
@@ -27,11 +35,19 @@ __all__ = ["Epoch", "Run"]
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch gave: mean loss, share of training samples right, images per second."""
+    """What an epoch gave.
+
+    Args:
+        loss: mean over its steps.
+        accuracy: share of training samples right.
+        rate: images per second.
+        wait: seconds in which training waited for its input.
+    """
 
     loss: float
     accuracy: float
     rate: float
+    wait: float
 
 
 class Run:
@@ -57,7 +73,9 @@ class Run:
         self.epochs_done = 0
         self.step = 0  # of the epoch that runs
         self._losses, self._right = 0.0, 0.0  # sums over its steps
+        self._loss: float | None = None  # of the last step that was read
         self._model = self._training_model()
+        self._reader = loss_reader(self._model, ["loss", "accuracy"], workspace=self._workspace)
         self._test_model = self._evaluation_model()
         self._feed(*next(train.batches(options.batch)))
         RunInitNet(self._model, workspace=self._workspace)
@@ -131,9 +149,6 @@ class Run:
             self._workspace.feed(f"{scope}data", images[part])
             self._workspace.feed(f"{scope}label", labels[part])
 
-    def _mean_of(self, name: str) -> float:
-        return float(np.mean([self._workspace.fetch(scope + name) for scope in self._scopes]))
-
     def train_epoch(self, number: int, stop: Callable[[], object] = lambda: False) -> Epoch | None:
         """Train on all samples once, in an order that follows from the seed and the epoch alone.
 
@@ -144,24 +159,41 @@ class Run:
         Returns:
             None: broken off.
         """
-        with Progress(f"epoch {number}/{self.options.epochs}", self.steps - self.step) as progress:
-            for images, labels in islice(self._batches(number), self.step, None):
-                self._feed(images, labels)
-                RunNet(self._model, 1, workspace=self._workspace)
-                loss = self._mean_of("loss")
+        batches = islice(self._batches(number), self.step, None)
+        with (
+            Progress(f"epoch {number}/{self.options.epochs}", self.steps - self.step) as progress,
+            self._prefetch(self._model, batches, ["data", "label"]) as input,
+        ):
+            for batch in input:
+                RunNet(self._model, 1, wait=False, workspace=self._workspace)
+                self._add(self._reader.read())
                 self.step += 1
-                self._losses += loss
-                self._right += self._mean_of("accuracy")
-                progress.step(len(labels), loss)
-                if not np.isfinite(loss):
-                    raise FloatingPointError(
-                        f"epoch {number}, step {self.step}: the loss is {loss}; try a smaller --learning-rate"
-                    )
+                progress.step(len(batch["label"]), self._loss)
                 if stop():
                     return None
-        epoch = Epoch(self._losses / self.steps, self._right / self.steps, progress.rate)
+            self._add(self._reader.last())
+        epoch = Epoch(self._losses / self.steps, self._right / self.steps, progress.rate, input.state().wait)
         self.epochs_done, self.step, self._losses, self._right = number, 0, 0.0, 0.0
         return epoch
+
+    def _prefetch(
+        self, model: ModelHelper, batches: Iterable[tuple[np.ndarray, np.ndarray]], blobs: Sequence[str]
+    ) -> Prefetch:
+        source = ({"data": images, "label": labels} for images, labels in batches)
+        return prefetch(model, source, blobs=blobs, workspace=self._workspace)
+
+    def _add(self, measures: dict[str, float] | None) -> None:
+        """Add what a step gave to the sums of the epoch; ``step`` counts the steps before the one just begun."""
+        if measures is None:
+            return
+        self._loss = measures["loss"]
+        self._losses += self._loss
+        self._right += measures["accuracy"]
+        if not np.isfinite(self._loss):
+            raise FloatingPointError(
+                f"epoch {self.epochs_done + 1}, step {self.step}: the loss is {self._loss}; "
+                "try a smaller --learning-rate"
+            )
 
     def _batches(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         rng = np.random.default_rng([self.options.seed, epoch])
@@ -178,6 +210,7 @@ class Run:
         Args:
             metric: the accuracy on held-out samples, if it is known.
         """
+        self._add(self._reader.last())
         state = {
             "epochs_done": self.epochs_done, "step": self.step, "losses": self._losses, "right": self._right,
             "must_be": self._identity(), "options": self._rates(),
@@ -197,6 +230,7 @@ class Run:
         if problems:
             raise NetError(f"{source!r}: was written by a run with " + "; ".join(problems))
         load_checkpoint(checkpoint, self._model, workspace=self._workspace)
+        self._reader.last()  # of a step before, which does not count
         self.epochs_done, self.step = state["epochs_done"], state["step"]
         self._losses, self._right = state["losses"], state["right"]
         return _differences(state["options"], self._rates())
@@ -217,11 +251,12 @@ class Run:
     def evaluate(self) -> float:
         """Return the share of held-out samples that the net gets right, in test mode, each counted once."""
         right = 0
-        for images, labels in self._test_images.batches(self.options.batch):
-            self._workspace.feed(f"{self._scopes[0]}data", images)
-            RunNet(self._test_model, 1, workspace=self._workspace)
-            scores = self._workspace.fetch(f"{self._scopes[0]}softmax")
-            right += int((scores.argmax(axis=1) == labels).sum())
+        batches = self._test_images.batches(self.options.batch)
+        with self._prefetch(self._test_model, batches, ["data"]) as input:
+            for batch in input:
+                RunNet(self._test_model, 1, workspace=self._workspace)
+                scores = self._workspace.fetch(f"{self._scopes[0]}softmax")
+                right += int((scores.argmax(axis=1) == batch["label"]).sum())
         return right / len(self._test_images)
 
     def export(self, folder: str | Path) -> None:

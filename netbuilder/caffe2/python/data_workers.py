@@ -1,0 +1,352 @@
+"""Loader threads that call a fetch function and fill the input blobs of a net, under Caffe2's names.
+
+Fetchers put what the function returns into one bounded queue for each source; an enqueuer for each device cuts it into
+batches, in the order in which it came, and puts these into queues of blobs, from which the net takes them.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue as queues
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.python.parallel_workers import (
+    LOG_INT_SECS,
+    GlobalWorkerCoordinator,
+    Metrics,
+    State,
+    Worker,
+    WorkerCoordinator,
+    _check_threads,
+    run_worker,
+)
+from netbuilder.data import BlobsQueue, QueueClosedError
+from netbuilder.graph import BlobReference, DeviceScope
+from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
+from netbuilder.proto import DeviceOption, NetError
+from netbuilder.runtime import default
+
+__all__ = [
+    "BatchFeeder",
+    "DataWorker",
+    "GlobalCoordinator",
+    "enqueuer",
+    "get_worker_ids",
+    "global_coordinator",
+    "init_data_input_workers",
+]
+
+__getattr__ = names_of(__name__)
+
+log = logging.getLogger("netbuilder.input")
+
+_CAPACITY = 4  # batches that wait in the queue of a blob
+_LOOK_AGAIN = 0.1  # seconds after which a thread that waits looks whether it is to stop
+
+
+def init_data_input_workers(
+    net: Any,
+    input_blob_names: Sequence[Any],
+    fetch_fun: Callable[[int, int], Any],
+    batch_size: int,
+    num_worker_threads: int = 2,
+    input_source_name: str = "train",
+    max_buffered_batches: int = 800,
+    init_fun: Callable[[Any, Any], object] | None = None,
+    external_loggers: Iterable[Any] | None = None,
+    dont_rebatch: bool = False,
+    batch_columns: Sequence[int] | None = None,
+    timeout: float = 600,
+) -> GlobalCoordinator:
+    """Add operators to a net that take its input from loader threads; these begin at ``start`` of what is returned.
+
+    Inside device and name scopes, the blobs are those of the scope; calls with one ``input_source_name`` share what
+    their fetchers bring.
+
+    Args:
+        net: a net or model.
+        input_blob_names: the blobs, in the order in which the arrays come.
+        fetch_fun: ``fetch_fun(worker id, batch_size)`` returns an array for each blob, all with as many samples, any
+            number of them; None is said and passed over. What it raises ends the loaders, and the net at the run that
+            misses a batch.
+        batch_size: samples a batch.
+        num_worker_threads: threads that call ``fetch_fun``.
+        input_source_name: name of the source.
+        max_buffered_batches: chunks, as they were fetched, that wait at most.
+        init_fun: called once before the threads begin, with their coordinator and the global one.
+        external_loggers: their ``log`` is called with a dict of counts and times, once a minute and at the end.
+        dont_rebatch: every chunk is a batch as it comes.
+        batch_columns: for each blob the axis of the samples; None: the first of all.
+        timeout: seconds that the net waits for a batch.
+
+    Raises:
+        NetError: a number is out of range, or ``batch_columns`` has not one for each blob.
+    """
+    _check_threads(num_worker_threads)
+    metrics = Metrics(external_loggers)
+    feeder = BatchFeeder(
+        net,
+        input_blob_names,
+        batch_size,
+        CurrentDeviceScope() or DeviceOption(),
+        CurrentNameScope(),
+        input_source_name,
+        global_coordinator.get_queue(input_source_name, max_buffered_batches),
+        metrics,
+        dont_rebatch,
+        batch_columns,
+        timeout,
+    )
+    ids = [global_coordinator.get_new_worker_id() for _ in range(num_worker_threads)]
+    coordinator = WorkerCoordinator(input_source_name, ids, init_fun, feeder)
+    feeder.coordinator = coordinator
+    for number in ids:
+        worker = DataWorker(coordinator, number, fetch_fun, metrics, batch_size, feeder)
+        coordinator.add_thread(run_worker, f"data_workers fetcher id {number}", worker)
+    coordinator.add_thread(enqueuer, f"Enqueuer {input_source_name} {CurrentNameScope()}", feeder)
+    global_coordinator.add(coordinator)
+    return global_coordinator
+
+
+class BatchFeeder(State):
+    """Cuts what fetchers bring into batches, and puts them into the queues of a net's blobs."""
+
+    def __init__(
+        self,
+        net: Any,
+        input_blob_names: Sequence[Any],
+        batch_size: int,
+        device_option: DeviceOption,
+        namescope: str,
+        input_source_name: str,
+        queue: queues.Queue[Any],
+        metrics: Metrics,
+        dont_rebatch: bool,
+        batch_columns: Sequence[int] | None,
+        timeout: float = 600,
+    ) -> None:
+        names = [str(name) for name in input_blob_names]
+        columns = [0] * len(names) if batch_columns is None else list(batch_columns)
+        if not names or len(columns) != len(names):
+            raise NetError(f"data_workers: {len(columns)} batch_columns for blobs {names}; give one for each")
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise NetError(f"data_workers: batch_size must be a whole number from 1 on, got {batch_size!r}")
+        self._names, self._columns, self._batch_size = names, columns, batch_size
+        self._device, self._namescope, self._source = device_option, namescope, input_source_name
+        self._chunks, self._metrics = queue, metrics
+        self._dont_rebatch, self._timeout = dont_rebatch, timeout
+        self._rest: list[np.ndarray[Any, Any]] = []  # of a chunk that did not fill a batch
+        self.coordinator: WorkerCoordinator | None = None
+        self._queues: list[BlobsQueue] = []
+        for name in names:
+            full = f"{namescope}{name}_c2queue_{input_source_name}"
+            self._queues.append(BlobsQueue(1, _CAPACITY, full))
+            default.workspace().feed(full, self._queues[-1])
+        self._since, self._inputs = time.perf_counter(), 0
+        self._add_operators(net)
+
+    def _add_operators(self, net: Any) -> None:
+        net = getattr(net, "net", net)
+        with DeviceScope(self._device):
+            for name, source in zip(self._names, self._queues):
+                net.DequeueBlobs([BlobReference(source.name)], [name], timeout_secs=float(self._timeout))
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._since = time.perf_counter()
+
+    def stop(self) -> None:
+        """Close the queues of the net's blobs: a run that would have to wait ends, with the loaders' error if any."""
+        for queue in self._queues:
+            queue.close(self.coordinator.error if self.coordinator is not None else None)
+
+    def cleanup(self) -> None:
+        """Say what was counted."""
+        self._log_inputs(0, force=True)
+
+    def put(self, chunk: Any, data_input_coordinator: WorkerCoordinator) -> None:
+        """Take over what a fetcher brought, when there is room for it.
+
+        Raises:
+            NetError: it is not an array for each blob, all with as many samples.
+        """
+        arrays = self._checked(chunk)
+        while arrays is not None and data_input_coordinator.is_active():
+            try:
+                return self._chunks.put(arrays, timeout=_LOOK_AGAIN)
+            except queues.Full:
+                continue
+
+    def _checked(self, chunk: Any) -> list[np.ndarray[Any, Any]] | None:
+        if chunk is None:
+            log.warning("data_workers: the fetch function of source %r returned None", self._source)
+            time.sleep(0.001)  # lest it be asked without a pause
+            return None
+        arrays = [chunk] if isinstance(chunk, np.ndarray) and len(self._names) == 1 else list(chunk)
+        if len(arrays) != len(self._names) or not all(isinstance(array, np.ndarray) for array in arrays):
+            raise NetError(
+                f"data_workers: the fetch function must return an array for each of {self._names}, got "
+                f"{[type(array).__name__ for array in arrays]}"
+            )
+        if any(array.ndim <= column for array, column in zip(arrays, self._columns)):
+            raise NetError(
+                f"data_workers: arrays of shapes {[a.shape for a in arrays]} lack the axes {self._columns} of samples"
+            )
+        counts = [array.shape[column] for array, column in zip(arrays, self._columns)]
+        if len(set(counts)) > 1:
+            raise NetError(f"data_workers: {self._names} must have as many samples as one another, got {counts}")
+        return arrays
+
+    def _get(self, data_input_coordinator: WorkerCoordinator) -> list[np.ndarray[Any, Any]] | None:
+        """Return the next chunk; None: it is time to stop."""
+        while data_input_coordinator.is_active():
+            try:
+                chunk: list[np.ndarray[Any, Any]] = self._chunks.get(timeout=_LOOK_AGAIN)
+                return chunk
+            except queues.Empty:
+                continue
+        return None
+
+    def _next_batch(self, coordinator: WorkerCoordinator) -> list[np.ndarray[Any, Any]] | None:
+        if self._dont_rebatch:
+            return self._get(coordinator)
+        parts, count = ([self._rest], self._samples(self._rest)) if self._rest else ([], 0)
+        while count < self._batch_size:
+            chunk = self._get(coordinator)
+            if chunk is None:
+                return None
+            parts.append(chunk)
+            count += self._samples(chunk)
+        batch, self._rest = [], []
+        for arrays, column in zip(zip(*parts), self._columns):
+            whole = np.concatenate(arrays, column) if len(arrays) > 1 else arrays[0]
+            first, rest = np.split(whole, [self._batch_size], column)
+            batch.append(first)
+            if count > self._batch_size:
+                self._rest.append(rest)
+        return batch
+
+    def _samples(self, arrays: Sequence[np.ndarray[Any, Any]]) -> int:
+        return int(arrays[0].shape[self._columns[0]])
+
+    def _enqueue_batch(self, data_input_coordinator: WorkerCoordinator) -> None:
+        batch = self._next_batch(data_input_coordinator)
+        if batch is None:
+            return
+        began = time.perf_counter()
+        for queue, array in zip(self._queues, batch):
+            queue.write([np.array(array)])
+        self._metrics.put_metric("enqueue_time", time.perf_counter() - began)
+        self._log_inputs(self._samples(batch))
+
+    def _log_inputs(self, inputs: int, force: bool = False) -> None:
+        """Count samples; tell the loggers once a minute."""
+        self._inputs += inputs
+        passed = time.perf_counter() - self._since
+        if not force and passed < LOG_INT_SECS:
+            return
+        rate = int(self._inputs / max(passed, 1e-9))
+        waited = sum(queue.state().read_wait for queue in self._queues)
+        log.info(
+            "%s/%s: %d inputs/s; %d chunks wait to be cut into batches, %s batches for the net, which has waited %.1f s",
+            self._source, self._namescope, rate, self._chunks.qsize(), [len(q) for q in self._queues], waited,
+        )  # fmt: skip
+        for key, value in {"inputs_per_sec": rate, "queue_size": self._chunks.qsize(), "time_elapsed": passed}.items():
+            self._metrics.put_metric(key, value, count=False)
+        self._metrics.log_metrics()
+        self._since, self._inputs = time.perf_counter(), 0
+
+
+class DataWorker(Worker):
+    """A fetcher."""
+
+    def __init__(
+        self,
+        coordinator: WorkerCoordinator,
+        worker_id: int,
+        worker_fun: Callable[[int, int], Any],
+        metrics: Metrics,
+        batch_size: int,
+        batch_feeder: BatchFeeder,
+    ) -> None:
+        super().__init__(coordinator, worker_id, worker_fun, metrics)
+        self._feeder = batch_feeder
+
+    def run(self) -> None:
+        """Fetch once, and hand over what came."""
+        assert self._worker_fun is not None
+        given = self._worker_fun(self._worker_id, self._feeder._batch_size)
+        self._feeder._metrics.put_metric("fetcher_time", time.perf_counter() - self._began)
+        self._feeder.put(given, self._coordinator)
+
+    def finish(self) -> None:
+        """Nothing: what a call took is counted when it has returned."""
+
+
+class GlobalCoordinator(GlobalWorkerCoordinator):
+    """All loaders of the process that have not been stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queues: dict[str, queues.Queue[Any]] = {}
+
+    def get_queue(self, queue_name: str, max_buffered_batches: int) -> queues.Queue[Any]:
+        """Return the queue of chunks of a source, made at the first call with so many places.
+
+        Raises:
+            NetError: the number is out of range.
+        """
+        if isinstance(max_buffered_batches, bool) or not isinstance(max_buffered_batches, int):
+            raise NetError(f"max_buffered_batches must be a whole number, got {max_buffered_batches!r}")
+        if max_buffered_batches < 1:
+            raise NetError(f"max_buffered_batches must be at least 1, got {max_buffered_batches}")
+        with self._lock:
+            if queue_name not in self._queues:
+                self._queues[queue_name] = queues.Queue(maxsize=max_buffered_batches)
+            return self._queues[queue_name]
+
+    def reset_data_input(self, namescope: str, name: str, net: Any, batch_size: int) -> None:
+        """Let a net take its input from loaders that are there, in batches of another size.
+
+        Args:
+            namescope: of the loaders.
+            name: of their source.
+            net: gets the operators.
+            batch_size: samples a batch from now on.
+        """
+        log.info("data_workers: source %r, batch size %d", name, batch_size)
+        for coordinator in self._coordinators:
+            feeder = coordinator._state
+            if isinstance(feeder, BatchFeeder) and (feeder._namescope, feeder._source) == (namescope, name):
+                feeder._batch_size = batch_size
+                feeder._add_operators(net)
+
+    def stop(self) -> bool:
+        """End all loaders; what they had fetched is dropped. Return whether they have ended within some seconds."""
+        ended = super().stop()
+        self._queues.clear()
+        return ended
+
+
+def get_worker_ids(num_workers: int) -> list[int]:
+    """Return the numbers from 0 to ``num_workers`` - 1."""
+    return list(range(num_workers))
+
+
+def enqueuer(coordinator: WorkerCoordinator, batch_feeder: BatchFeeder) -> None:
+    """Put batches into the queues of the net's blobs until the coordinator is stopped."""
+    try:
+        while coordinator.is_active():
+            batch_feeder._enqueue_batch(coordinator)
+    except QueueClosedError:
+        pass  # stopped while the net had enough
+    except Exception as error:
+        coordinator._fail(error)
+
+
+global_coordinator = GlobalCoordinator()

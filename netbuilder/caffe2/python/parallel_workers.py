@@ -1,0 +1,306 @@
+"""Worker threads that call a function over and over until they are told to stop, under Caffe2's names."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.proto import NetError
+
+__all__ = [
+    "GlobalWorkerCoordinator",
+    "Metrics",
+    "State",
+    "Worker",
+    "WorkerCoordinator",
+    "global_coordinator",
+    "init_workers",
+    "run_worker",
+]
+
+__getattr__ = names_of(__name__)
+
+log = logging.getLogger("netbuilder.input")
+LOG_INT_SECS = 60
+
+_JOIN_SECONDS = 5.0  # for each thread that is to end
+
+
+def init_workers(
+    worker_fun: Callable[[int], object],
+    num_worker_threads: int = 2,
+    worker_name: str = "train",
+    init_fun: Callable[[Any, Any], object] | None = None,
+    external_loggers: Iterable[Any] | None = None,
+    shutdown_fun: Callable[[], object] | None = None,
+) -> GlobalWorkerCoordinator:
+    """Make workers that call ``worker_fun(worker id)`` again and again; they begin at ``start`` of what is returned.
+
+    Args:
+        worker_fun: what it raises ends all workers of this name.
+        num_worker_threads: how many.
+        worker_name: for ``stop_coordinator``.
+        init_fun: called once before they begin, with their coordinator and the global one.
+        external_loggers: their ``log`` is called with a dict of counts and times.
+        shutdown_fun: called when they are told to stop.
+    """
+    _check_threads(num_worker_threads)
+    metrics = Metrics(external_loggers)
+    ids = [global_coordinator.get_new_worker_id() for _ in range(num_worker_threads)]
+    coordinator = WorkerCoordinator(worker_name, ids, init_fun, shutdown_fun=shutdown_fun)
+    for number in ids:
+        worker = Worker(coordinator, number, worker_fun, metrics)
+        coordinator.add_thread(run_worker, f"parallel_workers worker id {number}", worker)
+    global_coordinator.add(coordinator)
+    return global_coordinator
+
+
+def _check_threads(count: Any) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise NetError(f"num_worker_threads must be a whole number from 1 on, got {count!r}")
+
+
+class Metrics:
+    """Sums of what threads measure, handed to loggers.
+
+    Args:
+        external_loggers: objects whose ``log`` takes a dict.
+    """
+
+    def __init__(self, external_loggers: Iterable[Any] | None) -> None:
+        self._loggers = list(external_loggers or ())
+        self._lock = threading.Lock()
+        self.reset_metrics()
+
+    def reset_metrics(self) -> None:
+        """Begin again at zero."""
+        self._metrics: dict[str, float] = defaultdict(lambda: 0)
+
+    def log_metrics(self) -> None:
+        """Hand the sums to the loggers and begin again."""
+        with self._lock:
+            metrics = self._metrics
+            self.reset_metrics()
+        for logger in self._loggers:
+            try:
+                logger.log(metrics)
+            except Exception as error:
+                log.warning("a logger failed: %s: %s", type(error).__name__, error)
+
+    def put_metric(self, key: str, value: float, count: bool = True) -> None:
+        """Add a value to a sum, and, with ``count``, one to ``<key>_count``."""
+        with self._lock:
+            self._metrics[key] += value
+            if count:
+                self._metrics[f"{key}_count"] += 1
+
+
+class State:
+    """What workers share; ``start``, ``stop`` and ``cleanup`` are called when they begin, are stopped, have ended."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """Wake all who wait."""
+
+    def cleanup(self) -> None:
+        """Give up what is left."""
+
+
+class WorkerCoordinator:
+    """The workers of one call of ``init_workers``; the first error ends them.
+
+    Attributes:
+        error: what ended them, or None.
+    """
+
+    def __init__(
+        self,
+        worker_name: str,
+        worker_ids: list[int],
+        init_fun: Callable[[Any, Any], object] | None,
+        state: State | None = None,
+        shutdown_fun: Callable[[], object] | None = None,
+    ) -> None:
+        self._worker_name = worker_name
+        self._worker_ids = worker_ids
+        self._init_fun = init_fun
+        self._state = state
+        self._shutdown_fun = shutdown_fun
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._active = self._started = False
+        self.error: BaseException | None = None
+
+    def add_thread(self, target: Callable[..., object], name: str, *args: Any) -> None:
+        """Add a thread that is to run ``target(coordinator, *args)``."""
+        self._threads.append(threading.Thread(target=target, args=(self, *args), name=name, daemon=True))
+
+    def is_active(self) -> bool:
+        """Whether the workers are to go on."""
+        return self._active
+
+    def init(self, global_coordinator: GlobalWorkerCoordinator) -> None:
+        """Call ``init_fun``."""
+        if self._init_fun is not None and not self._started:
+            self._init_fun(self, global_coordinator)
+
+    def get_worker_ids(self) -> list[int]:
+        """Return the ids of the workers."""
+        return list(self._worker_ids)
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        self._started = self._active = True
+        if self._state is not None:
+            self._state.start()
+        for thread in self._threads:
+            thread.start()
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop because a worker failed; the first error is kept."""
+        with self._lock:
+            self.error = self.error or error
+        self._stop(f"{type(error).__name__}: {error}")
+
+    def _stop(self, reason: Any = None) -> None:
+        if reason is not None:
+            log.error("workers %r end: %s", self._worker_name, reason)
+        with self._lock:
+            ending, self._active = self._active, False
+        if ending and self._shutdown_fun is not None:
+            self._shutdown_fun()
+        if self._state is not None:
+            self._state.stop()
+
+    def _wait_finish(self, cleanup: Callable[[], object] | None = None) -> bool:
+        """Wait for the threads to end; return whether all have."""
+        alive = [thread for thread in self._threads if thread.is_alive()]
+        for thread in alive:
+            if thread is not threading.current_thread():
+                thread.join(_JOIN_SECONDS)
+        late = [thread.name for thread in alive if thread.is_alive()]
+        if late:
+            log.error("workers %r: still at work after %g seconds: %s", self._worker_name, _JOIN_SECONDS, late)
+        if self._state is not None:
+            self._state.cleanup()
+        if cleanup is not None:
+            cleanup()
+        return not late
+
+
+class GlobalWorkerCoordinator:
+    """All coordinators of the process that have not been stopped."""
+
+    def __init__(self) -> None:
+        self._coordinators: list[WorkerCoordinator] = []
+        self._next_id = 0
+        self._worker_ids: list[int] = []
+        self._lock = threading.RLock()
+        self._registered = False
+        self.register_shutdown_handler()
+
+    def add(self, coordinator: WorkerCoordinator) -> None:
+        """Add a coordinator, for ``start``."""
+        with self._lock:
+            self._coordinators.append(coordinator)
+
+    def get_new_worker_id(self) -> int:
+        """Return an id that no other worker has."""
+        with self._lock:
+            self._next_id += 1
+            self._worker_ids.append(self._next_id - 1)
+            return self._next_id - 1
+
+    def get_worker_ids(self) -> list[int]:
+        """Return the ids that were given out since the last ``stop``."""
+        return list(self._worker_ids)
+
+    def start(self) -> None:
+        """Let all workers begin that have not."""
+        for coordinator in list(self._coordinators):
+            coordinator.init(self)
+            coordinator._start()
+
+    def stop(self) -> bool:
+        """End all workers; return whether they have ended within some seconds."""
+        with self._lock:
+            ending, self._coordinators, self._worker_ids = self._coordinators, [], []
+        for coordinator in ending:
+            coordinator._stop()
+        return all([coordinator._wait_finish() for coordinator in ending])
+
+    def stop_coordinator(self, worker_name: str) -> None:
+        """End the workers of a name."""
+        with self._lock:
+            ending = [c for c in self._coordinators if c._worker_name == worker_name]
+            self._coordinators = [c for c in self._coordinators if c._worker_name != worker_name]
+        for coordinator in ending:
+            coordinator._stop()
+        for coordinator in ending:
+            coordinator._wait_finish()
+
+    def register_shutdown_handler(self) -> None:
+        """Have all workers ended when the process ends."""
+        if not self._registered:
+            self._registered = True
+            atexit.register(self.stop)
+
+
+class Worker:
+    """What one worker thread does: ``run`` once, over and over."""
+
+    def __init__(
+        self,
+        coordinator: WorkerCoordinator,
+        worker_id: int,
+        worker_fun: Callable[..., Any] | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._worker_id = worker_id
+        self._worker_fun = worker_fun
+        self._metrics = metrics
+
+    def start(self) -> None:
+        """Note when a call begins."""
+        self._began = time.perf_counter()
+
+    def run(self) -> None:
+        """Call the function once."""
+        if self._worker_fun is not None:
+            self._worker_fun(self._worker_id)
+
+    def handle_exception(self, e: BaseException) -> None:
+        """End all workers of the coordinator, because this one failed."""
+        if hasattr(e, "add_note"):
+            e.add_note(f"(in worker {self._worker_id}, thread {threading.current_thread().name!r})")
+        self._coordinator._fail(e)
+
+    def finish(self) -> None:
+        """Count what a call took."""
+        if self._metrics is not None:
+            self._metrics.put_metric("worker_time", time.perf_counter() - self._began)
+            self._metrics.log_metrics()
+
+
+def run_worker(coordinator: WorkerCoordinator, worker: Worker) -> None:
+    """Let a worker run until its coordinator is stopped, or it fails."""
+    while coordinator.is_active():
+        worker.start()
+        try:
+            worker.run()
+            worker.finish()
+        except Exception as error:
+            worker.handle_exception(error)
+
+
+global_coordinator = GlobalWorkerCoordinator()

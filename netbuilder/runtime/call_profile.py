@@ -54,6 +54,7 @@ class CallProfile:
         count: calls a step; less than 1 if not all steps make it.
         seconds: a step, in all its calls.
         spans: each call, see ``timing.Span``.
+        bfloat16: whether it reads values that lie rounded to bfloat16.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class CallProfile:
     count: float
     seconds: float
     spans: tuple[Span, ...]
+    bfloat16: bool = False
 
     @property
     def name(self) -> str:
@@ -161,6 +163,7 @@ def describe_step(step: Step, categories: Categories, *, count: float, seconds: 
         count=count,
         seconds=seconds,
         spans=spans,
+        bfloat16=step.reads_rounded,
     )
 
 

@@ -34,26 +34,41 @@ class Limits:
         matrix_by: what reached that rate.
         copy_bandwidth: of memory in a long copy, bytes a second, those read and those written counted together.
         threads: that computed and copied; 0 on a GPU.
+        bfloat16_rate: of matrix products of values in bfloat16; 0: not measured.
+        bfloat16_by: what reached that rate.
     """
 
     matrix_rate: float
     matrix_by: str
     copy_bandwidth: float
     threads: int
+    bfloat16_rate: float = 0.0
+    bfloat16_by: str = ""
 
-    def seconds(self, flops: float, nbytes: float) -> float:
-        """Return the least time for so many operations and so many bytes read and written, side by side."""
-        return max(flops / self.matrix_rate, nbytes / self.copy_bandwidth)
+    def seconds(self, flops: float, nbytes: float, *, bfloat16: bool = False) -> float:
+        """Return the least time for so many operations and so many bytes read and written, side by side.
+
+        Args:
+            bfloat16: what is read may be rounded to bfloat16: the higher one of the two rates counts.
+        """
+        rate = max(self.matrix_rate, self.bfloat16_rate) if bfloat16 else self.matrix_rate
+        return max(flops / rate, nbytes / self.copy_bandwidth)
 
 
-def measure_limits(threads: int) -> Limits:
+def measure_limits(threads: int, *, bfloat16: bool = False) -> Limits:
     """Measure what so many threads of this machine's CPU do at best; it takes about a second.
 
     The matrix rate is that of the quickest of oneDNN's inner product and convolutions, all in the layouts that they
     like best; without oneDNN it is that of ``numpy.dot``, which has a number of threads of its own.
+
+    Args:
+        bfloat16: measure the rate in bfloat16, too; without oneDNN there is none.
     """
-    rate, by = _onednn_rate(threads) if onednn.available() else _dot_rate()
-    return Limits(rate, by, _copy_bandwidth(threads), threads)
+    if not onednn.available():
+        return Limits(*_dot_rate(), _copy_bandwidth(threads), threads)
+    rate, by = _onednn_rate(threads)
+    rounded_rate, rounded_by = _onednn_rate(threads, "bfloat16") if bfloat16 else (0.0, "")
+    return Limits(rate, by, _copy_bandwidth(threads), threads, rounded_rate, rounded_by)
 
 
 def measure_gpu_limits(number: int) -> Limits:
@@ -84,7 +99,8 @@ def _best(call: Callable[[], object], device: GPU | None = None, at_least: int =
     return best
 
 
-def _onednn_rate(threads: int) -> tuple[float, str]:
+def _onednn_rate(threads: int, dtype: str = "float32") -> tuple[float, str]:
+    """Return the best rate, and what reached it; 0 and "" if nothing computes on values of this type."""
     workspace, scale = Workspace(threads=threads), max(1, threads // 8)
     rng = np.random.default_rng(0)
     for name, shape in (
@@ -98,7 +114,7 @@ def _onednn_rate(threads: int) -> tuple[float, str]:
         make_op("Conv", ["images", "window"], ["convolution 3x3"], kernel=3, pad=1),
         make_op("Conv", ["images", "point"], ["convolution 1x1"], kernel=1),
     ])  # fmt: skip
-    workspace.create_net(net)
+    workspace.create_net(net, dtype=dtype)
     recorder = Recorder(workspace.net(net.name))
     recorder.run(keep=False)
     end = time.perf_counter() + _SECONDS
@@ -108,11 +124,11 @@ def _onednn_rate(threads: int) -> tuple[float, str]:
     for timed in recorder.plans[0].calls:
         step = timed.step
         assert step is not None
-        if not step.moves:
+        if not step.moves and step.reads_rounded == (dtype == "bfloat16"):
             flops = timed.instruction.op.flops(*(value.spec.plain for value in step.node.inputs if value.spec))
             seconds = min(ended - began for _, began, ended in timed.spans) / 1e9
             rates.append((flops / seconds, f"{timed.instruction.outputs[0]}, {step.prepared.name}"))
-    return max(rates)
+    return max(rates, default=(0.0, ""))
 
 
 def _dot_rate() -> tuple[float, str]:

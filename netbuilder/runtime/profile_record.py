@@ -126,7 +126,7 @@ class Profile:
             return 0.0
         kind = call.device.partition(" ")[0]
         lanes = len(self.lanes) if kind == "CPU" else 1
-        return call.count * lanes * self.limits[kind].seconds(call.flops, call.nbytes)
+        return call.count * lanes * self.limits[kind].seconds(call.flops, call.nbytes, bfloat16=call.bfloat16)
 
     def share_of(self, seconds: float) -> float:
         """Return which share of the lanes' time that is."""

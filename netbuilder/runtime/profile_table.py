@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from netbuilder.runtime.call_profile import CallProfile
+from netbuilder.runtime.limits import Limits
 from netbuilder.runtime.profile_record import Kind, Profile
 
 __all__ = ["profile_table"]
@@ -39,7 +40,7 @@ def _summary(profile: Profile) -> str:
     for kind, limits in profile.limits.items():
         on = f" on {_plural(limits.threads, 'thread')}" if limits.threads else ""
         lines.append(
-            f"{kind}{on}: {limits.matrix_rate / 1e9:.1f} GFLOP/s ({limits.matrix_by}), "
+            f"{kind}{on}: {limits.matrix_rate / 1e9:.1f} GFLOP/s ({limits.matrix_by}), {_rounded(limits)}"
             f"copy {limits.copy_bandwidth / 1e9:.1f} GB/s"
         )
     if len(profile.lanes) > 1:
@@ -55,6 +56,11 @@ def _summary(profile: Profile) -> str:
         f"the process at most {_bytes(memory.peak_resident)}"
     )
     return "\n".join(lines)
+
+
+def _rounded(limits: Limits) -> str:
+    rate = limits.bfloat16_rate
+    return f"in bfloat16 {rate / 1e9:.1f} GFLOP/s ({limits.bfloat16_by}), " if rate else ""
 
 
 def _kinds(profile: Profile) -> str:

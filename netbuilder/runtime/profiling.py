@@ -84,7 +84,7 @@ def profile(
 
 
 def _measured(net: RuntimeNet) -> dict[str, Limits]:
-    limits = {"CPU": measure_limits(net.setting.threads)}
+    limits = {"CPU": measure_limits(net.setting.threads, bfloat16=net.setting.precision == "bfloat16")}
     if net.gpus:
         limits["GPU"] = measure_gpu_limits(net.gpus[0])
     return limits

@@ -98,3 +98,8 @@ class Step:
     def moves(self) -> bool:
         """Whether the step is a copy that the plan put in: into another layout or place, or back."""
         return self.what in _MOVES
+
+    @property
+    def reads_rounded(self) -> bool:
+        """Whether some of what its kernel reads lies rounded, to bfloat16, in memory."""
+        return any(value is not None and value.spec is not None and value.spec.rounds for value in self.inputs)

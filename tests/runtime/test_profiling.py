@@ -8,6 +8,7 @@ import pytest
 from netbuilder import ModelHelper, Workspace, brew
 from netbuilder.graph import Net
 from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.onednn.precision import why_bfloat16_is_slow
 from netbuilder.optimizers import build_sgd, reset_optimizer_instance_count
 from netbuilder.proto import NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
@@ -305,10 +306,45 @@ def test_the_machine_is_measured_in_the_same_run():
     assert f"{limits.matrix_rate / 1e9:.1f} GFLOP/s" in profile_table(found)
 
 
+@with_onednn
+@pytest.mark.filterwarnings("ignore:bfloat16 activations were asked for:RuntimeWarning")
+def test_calls_that_read_bfloat16_have_a_limit_of_their_own():
+    limits = Limits(1e9, "a slow machine", 1e30, 1, 4e9, "its quick part")
+    assert limits.seconds(8e9, 0) == 8 and limits.seconds(8e9, 0, bfloat16=True) == 2
+    emulated = Limits(1e9, "a machine", 1e30, 1, 5e8, "code that stands for instructions")
+    assert emulated.seconds(8e9, 0, bfloat16=True) == 8
+    net = NetDef(name="net")
+    net.op.extend([make_op("Conv", ["x", "w"], ["y"], kernel=3), make_op("Exp", ["y"], ["z"])])
+    workspace = Workspace(threads=1)
+    workspace.feed("x", floats(2, 16, 12, 12))
+    workspace.feed("w", floats(16, 16, 3, 3))
+    for dtype in ("float32", "bfloat16"):
+        workspace.create_net(net, overwrite=True, dtype=dtype)
+        found = profile(workspace, "net", runs=1, limits={"CPU": limits})
+        conv, exp = (call for call in found.calls if call.category == "operator")
+        rounded = conv.bfloat16
+        assert not exp.bfloat16 and found.to_dict()["calls"][-1]["bfloat16"] is False
+        assert found.limit_of(conv) == pytest.approx(conv.flops / (4e9 if rounded else 1e9))
+        assert "in bfloat16 4.0 GFLOP/s (its quick part), copy" in profile_table(found)
+    assert rounded or why_bfloat16_is_slow()
+
+
+@with_onednn
+@pytest.mark.filterwarnings("ignore:bfloat16 activations were asked for:RuntimeWarning")
+def test_the_rate_in_bfloat16_is_measured_where_a_net_asks_for_it():
+    operators = [make_op("Relu", ["x"], ["y"])]
+    found = profile(created(*operators, feeds={"x": floats(64)}, threads=1), "net", runs=1).limits["CPU"]
+    assert found.bfloat16_rate == 0 and not found.bfloat16_by
+    found = measure_limits(1, bfloat16=True)
+    assert found.matrix_rate > 1e8
+    if not why_bfloat16_is_slow():
+        assert found.bfloat16_rate > found.matrix_rate and "onednn" in found.bfloat16_by
+
+
 def test_limits_without_onednn(monkeypatch):
     monkeypatch.setenv("NETBUILDER_ONEDNN", "0")
-    found = measure_limits(1)
-    assert found.matrix_by == "numpy.dot" and found.matrix_rate > 1e8
+    found = measure_limits(1, bfloat16=True)
+    assert found.matrix_by == "numpy.dot" and found.matrix_rate > 1e8 and found.bfloat16_rate == 0
 
 
 def test_memory():

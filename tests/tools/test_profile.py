@@ -19,7 +19,9 @@ from netbuilder.tools.training.nets import NETS
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """What the machine can do is measured by tests of its own, and whether it is idle too."""
-    monkeypatch.setattr(profiling, "measure_limits", lambda threads: Limits(1e12, "a guess", 1e11, threads))
+    monkeypatch.setattr(
+        profiling, "measure_limits", lambda threads, bfloat16=False: Limits(1e12, "a guess", 1e11, threads)
+    )
     monkeypatch.setattr(tool, "busy_share", lambda: 0.0)
 
 
@@ -39,7 +41,8 @@ def test_a_training_step_of_the_zoo(name, tmp_path, capsys):
     assert "parameters 0.0 kB" not in said.out
     found = json.loads(figures.read_text())
     kinds = {kind["kind"]: kind for kind in found["kinds"]}
-    assert {"Conv", "ConvGradient", "FC", "MomentumSGDUpdate", "WeightedSum"} <= kinds.keys()
+    assert {"Conv", "ConvGradient", "FC"} <= kinds.keys()
+    assert any("MomentumSGDUpdate" in kind for kind in kinds) and any("WeightedSum" in kind for kind in kinds)
     assert 0 < found["fraction_of_limit"] < 1.5
     events = json.loads(trace.read_text())["traceEvents"]
     assert sum(event.get("cat") == "step" for event in events) == 2

@@ -1,0 +1,359 @@
+"""Predictors in one database file, as Caffe2's predictor_exporter writes them: nets in a MetaNetDef, parameters beside.
+
+A file has the record ``!!META_NET_DEF`` and the parameters as Save writes them. The MetaNetDef names parameters, inputs
+and outputs, and holds three nets: one that loads the parameters, one that makes blobs of the right shapes, and the
+predict net.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.blob_records import BlobParts, write_blobs
+from netbuilder.data.db_reader import read_records
+from netbuilder.exchange.mobile_exporter import fetch_parameters
+from netbuilder.exchange.predictor import Predictor
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.message import message_of
+from netbuilder.graph.rename import place_operators
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.proto import (
+    ArgumentError,
+    BlobProto,
+    BlobsMap,
+    DeviceOption,
+    MetaNetDef,
+    NetDef,
+    NetError,
+    NetsMap,
+    ParseError,
+    PredictorConsts,
+    files,
+)
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace, default
+
+__all__ = [
+    "PredictorExportMeta",
+    "get_meta_net_def",
+    "load_from_db",
+    "load_predictor_from_db",
+    "net_of",
+    "prepare_prediction_net",
+    "save_to_db",
+]
+
+_NAMES = PredictorConsts()
+
+
+@dataclass(frozen=True)
+class PredictorExportMeta:
+    """What goes into a predictor's file.
+
+    Args:
+        predict_net: a Net or NetDef in test mode.
+        parameters: the blobs that it reads and that are saved.
+        inputs, outputs: the blobs that are fed and wanted.
+        shapes: shapes by blob; ``prepare_prediction_net`` makes these blobs beforehand.
+        name: of the predictor, where a file is to hold several; it stands behind the keys of the nets.
+        extra_init_net: more to be run before the predict net.
+        global_init_net: more to be run when the parameters have been loaded.
+        net_type, num_workers: of the predict net; None: as it says.
+        trainer_prefix: stands in front of the parameters' names in the trainer's workspace, and not in the file.
+
+    Raises:
+        NetError: inputs, outputs or parameters are named twice or overlap, or the net reads something else.
+        ArgumentError: a shape is given for a blob that is neither input nor output nor parameter.
+    """
+
+    predict_net: Any
+    parameters: Iterable[Any]
+    inputs: Iterable[Any]
+    outputs: Iterable[Any]
+    shapes: Mapping[Any, Sequence[int]] | None = None
+    name: str = ""
+    extra_init_net: Any = None
+    global_init_net: Any = None
+    net_type: str | None = None
+    num_workers: int | None = None
+    trainer_prefix: str | None = None
+
+    def __post_init__(self) -> None:
+        net = NetDef()
+        net.CopyFrom(message_of(self.predict_net))
+        given = {"predict_net": net, "shapes": {blob_name(b): tuple(s) for b, s in (self.shapes or {}).items()}}
+        for what in ("parameters", "inputs", "outputs"):
+            given[what] = tuple(map(blob_name, getattr(self, what)))
+        for key, value in given.items():
+            object.__setattr__(self, key, value)
+        self._check()
+
+    def _check(self) -> None:
+        where = f"predictor {self.predict_net.name!r}"
+        for what in ("parameters", "inputs", "outputs"):
+            names = getattr(self, what)
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise NetError(f"{where}: {what} are named twice: {twice}")
+        parameters = set(self.parameters)  # type: ignore[arg-type]
+        for what in ("inputs", "outputs"):
+            if both := sorted(parameters.intersection(getattr(self, what))):
+                raise NetError(f"{where}: {both} are among both parameters and {what}; leave them out of one")
+        known = parameters.union(self.inputs, self.outputs)  # type: ignore[arg-type]
+        if strange := sorted(set(self.shapes or {}) - known):
+            raise ArgumentError(
+                f"{where}: shapes are given for {strange}, which are neither inputs nor outputs nor parameters"
+            )
+
+    def inputs_name(self) -> str:
+        """The key under which the file names the inputs."""
+        return _key(_NAMES.INPUTS_BLOB_TYPE, self.name)
+
+    def outputs_name(self) -> str:
+        """The key under which the file names the outputs."""
+        return _key(_NAMES.OUTPUTS_BLOB_TYPE, self.name)
+
+    def parameters_name(self) -> str:
+        """The key under which the file names the parameters."""
+        return _key(_NAMES.PARAMETERS_BLOB_TYPE, self.name)
+
+    def global_init_name(self) -> str:
+        """The key of the net that loads the parameters."""
+        return _key(_NAMES.GLOBAL_INIT_NET_TYPE, self.name)
+
+    def predict_init_name(self) -> str:
+        """The key of the net that makes blobs of the right shapes."""
+        return _key(_NAMES.PREDICT_INIT_NET_TYPE, self.name)
+
+    def predict_net_name(self) -> str:
+        """The key of the predict net."""
+        return _key(_NAMES.PREDICT_NET_TYPE, self.name)
+
+
+def _key(key: str, name: str) -> str:
+    return f"{key}_{name}" if name else key
+
+
+def get_meta_net_def(
+    predictor_export_meta: PredictorExportMeta, ws: Any = None, db_type: str | None = None
+) -> MetaNetDef:
+    """Return what the record ``!!META_NET_DEF`` holds.
+
+    Args:
+        predictor_export_meta: what to write.
+        ws: not read; Caffe2 takes it.
+        db_type: of the file; written into the net that loads the parameters, if given.
+    """
+    meta = predictor_export_meta
+    result = MetaNetDef()
+    for key, names in (
+        (meta.parameters_name(), meta.parameters), (meta.inputs_name(), meta.inputs),
+        (meta.outputs_name(), meta.outputs),
+    ):  # fmt: skip
+        result.blobs.append(BlobsMap(key=key, value=names))
+    for key, net in (
+        (meta.predict_init_name(), _predict_init_net(meta)),
+        (meta.global_init_name(), _global_init_net(meta, db_type)),
+        (meta.predict_net_name(), _predict_net(meta)),
+    ):
+        result.nets.append(NetsMap(key=key, value=net))
+    return result
+
+
+def _predict_init_net(meta: PredictorExportMeta) -> NetDef:
+    net = NetDef(name="predict-init")
+    for name, shape in (meta.shapes or {}).items():
+        net.op.append(make_op("ConstantFill", [], [name], shape=list(shape), value=0.0))
+        net.external_input.append(name)
+    _append(net, meta.extra_init_net)
+    return net
+
+
+def _global_init_net(meta: PredictorExportMeta, db_type: str | None) -> NetDef:
+    net = NetDef(name="global-init")
+    args = {"db_type": db_type} if db_type else {}
+    net.op.append(make_op("Load", [_NAMES.PREDICTOR_DBREADER], list(meta.parameters), **args))
+    net.external_input.append(_NAMES.PREDICTOR_DBREADER)
+    net.external_output.extend(meta.parameters)
+    _append(net, meta.global_init_net)
+    return net
+
+
+def _append(net: NetDef, more: Any) -> None:
+    if more is not None:
+        message = message_of(more)
+        net.op.extend(message.op)
+        net.external_input.extend(name for name in message.external_input if name not in net.external_input)
+        net.external_output.extend(message.external_output)
+
+
+def _predict_net(meta: PredictorExportMeta) -> NetDef:
+    net = NetDef()
+    net.CopyFrom(meta.predict_net)
+    net.external_input[:] = [*meta.inputs, *meta.parameters]
+    net.external_output[:] = list(meta.outputs)
+    if meta.net_type is not None:
+        net.type = meta.net_type
+    if meta.num_workers is not None:
+        net.num_workers = meta.num_workers
+    return net
+
+
+def save_to_db(
+    db_type: str, db_destination: str | os.PathLike[str], predictor_export_meta: PredictorExportMeta,
+    use_ideep: bool = False, *, workspace: Workspace | None = None, **kwargs: Any,
+) -> None:  # fmt: skip
+    """Write a predictor to one file, whole or not at all.
+
+    Args:
+        db_type: "minidb".
+        db_destination: the file.
+        predictor_export_meta: what to write.
+        use_ideep: not read: which library computes is chosen when the net runs.
+        workspace: has the parameters; None: the current default one.
+
+    Raises:
+        BlobError: a parameter is not in the workspace.
+        ArgumentError: there is no such kind of database, or an argument is unknown.
+        OSError: the file cannot be written; one that was there is as before.
+    """
+    if kwargs:
+        raise ArgumentError(f"save_to_db: unknown arguments {sorted(kwargs)}")
+    if db_type != "minidb":
+        raise ArgumentError(f"save_to_db writes databases of type 'minidb', got {db_type!r}")
+    meta = predictor_export_meta
+    prefix = meta.trainer_prefix or ""
+    source = workspace or default.workspace()
+    found = fetch_parameters(source, meta.predict_net, [prefix + name for name in meta.parameters])
+    values = {name: found[prefix + name] for name in meta.parameters}
+    record = get_meta_net_def(meta).SerializeToString()
+    write_blobs(db_destination, {_NAMES.META_NET_DEF: record, **values})
+
+
+def net_of(meta_net_def: MetaNetDef, key: str) -> NetDef:
+    """Return a net of a MetaNetDef, by its key or by the beginning of it where a name stands behind.
+
+    Raises:
+        NetError: there is none, or several predictors have one.
+    """
+    found = [each for each in meta_net_def.nets if each.key == key]
+    found = found or [each for each in meta_net_def.nets if each.key.startswith(f"{key}_")]
+    if len(found) != 1:
+        names = [each.key for each in meta_net_def.nets]
+        raise NetError(f"the file holds {len(found)} nets under {key!r}; its nets are {names}")
+    net: NetDef = found[0].value
+    return net
+
+
+def load_from_db(
+    filename: str | os.PathLike[str], db_type: str, device_option: DeviceOption | None = None, *args: Any,
+    workspace: Workspace | None = None, **kwargs: Any,
+) -> MetaNetDef:  # fmt: skip
+    """Load the parameters of a predictor into a workspace; return its MetaNetDef.
+
+    Args:
+        filename: the file.
+        db_type: "minidb".
+        device_option: where the parameters go; None: to the host.
+        workspace: gets them; None: the current default one.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ParseError: it is no such file, or a parameter is missing in it.
+        ArgumentError: there is no such kind of database.
+
+    Nothing is set before the whole file has been read.
+    """
+    meta, values = _read(filename, db_type)
+    _feed(workspace or default.workspace(), meta, values, device_option)
+    return meta
+
+
+def _feed(workspace: Workspace, meta: MetaNetDef, values: Mapping[str, Any], device: DeviceOption | None) -> None:
+    for name, value in values.items():
+        workspace.feed(name, value, device)
+    rest = NetDef()
+    rest.CopyFrom(net_of(meta, _NAMES.GLOBAL_INIT_NET_TYPE))
+    more = [op for op in rest.op if op.type != "Load"]
+    if more:
+        del rest.op[:]
+        rest.op.extend(more)
+        if device is not None:
+            place_operators(rest, device)
+        workspace.run_net_once(rest)
+
+
+def _read(filename: str | os.PathLike[str], db_type: str) -> tuple[MetaNetDef, dict[str, Any]]:
+    parts, meta = BlobParts(), None
+    for key, value in read_records(filename, db_type):
+        where = f"{os.fspath(filename)}, record {key.decode(errors='replace')!r}"
+        blob = files.parse(value, BlobProto, source=where)
+        if blob.name == _NAMES.META_NET_DEF:
+            meta = files.parse(blob.content, MetaNetDef, source=where)
+        else:
+            parts.add(blob.name, blob, where)
+    if meta is None:
+        raise ParseError(f"{os.fspath(filename)} holds no record {_NAMES.META_NET_DEF!r}, so it is no predictor")
+    wanted = [name for each in meta.blobs if each.key.startswith(_NAMES.PARAMETERS_BLOB_TYPE) for name in each.value]
+    if missing := [name for name in wanted if name not in parts.names]:
+        raise ParseError(f"{os.fspath(filename)}: parameters are missing: {missing}")
+    return meta, {name: parts.value(name, os.fspath(filename)) for name in wanted}
+
+
+def prepare_prediction_net(
+    filename: str | os.PathLike[str], db_type: str, device_option: DeviceOption | None = None, *args: Any,
+    workspace: Workspace | None = None, **kwargs: Any,
+) -> str:  # fmt: skip
+    """Load a predictor into a workspace and create its net; return the net's name, for ``run_net``.
+
+    Args:
+        filename, db_type, device_option, workspace: see ``load_from_db``.
+
+    Raises:
+        NetError: the file holds several predictors, or a net is wrong.
+        FileNotFoundError, ParseError, ArgumentError: see ``load_from_db``.
+    """
+    space = workspace or default.workspace()
+    meta = load_from_db(filename, db_type, device_option, workspace=space)
+    nets = []
+    for key in (_NAMES.PREDICT_INIT_NET_TYPE, _NAMES.PREDICT_NET_TYPE):
+        net = NetDef()
+        net.CopyFrom(net_of(meta, key))
+        if device_option is not None:
+            place_operators(net, device_option)
+        nets.append(net)
+    space.run_net_once(nets[0])
+    name: str = space.create_net(nets[1], overwrite=True)
+    return name
+
+
+def load_predictor_from_db(
+    filename: str | os.PathLike[str], db_type: str = "minidb", *, device: DeviceOption | None = None, **options: Any
+) -> Predictor:
+    """Return the predictor in a file, in a workspace of its own; options are those of ``Predictor``."""
+    meta, values = _read(filename, db_type)
+    names = {
+        kind: tuple(name for each in meta.blobs if each.key.startswith(kind) for name in each.value)
+        for kind in (_NAMES.INPUTS_BLOB_TYPE, _NAMES.OUTPUTS_BLOB_TYPE)
+    }
+    inputs, outputs = names.values()
+    shapes = _shapes(net_of(meta, _NAMES.PREDICT_INIT_NET_TYPE))
+    specs = {name: TensorSpec(shapes[name], np.dtype(np.float32)) for name in inputs if name in shapes}
+    net = net_of(meta, _NAMES.PREDICT_NET_TYPE)
+    return Predictor(
+        NetDef(), net, inputs=inputs, outputs=outputs, specs=specs, parameters=values, device=device, **options
+    )
+
+
+def _shapes(init: NetDef) -> dict[str, tuple[int, ...]]:
+    return {
+        op.output[0]: tuple(arg.ints)
+        for op in init.op
+        if op.type == "ConstantFill"
+        for arg in op.arg
+        if arg.name == "shape"
+    }

@@ -42,7 +42,7 @@ _EXPORTS = {
         "ParseError",
         "ShapeError",
     ],
-    "netbuilder.runtime": ["Workspace"],
+    "netbuilder.runtime": ["LossReader", "Prefetch", "Workspace"],
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 
@@ -82,6 +82,8 @@ if TYPE_CHECKING:
     from netbuilder.proto import OperatorError as OperatorError
     from netbuilder.proto import ParseError as ParseError
     from netbuilder.proto import ShapeError as ShapeError
+    from netbuilder.runtime import LossReader as LossReader
+    from netbuilder.runtime import Prefetch as Prefetch
     from netbuilder.runtime import Workspace as Workspace
 
 

@@ -253,7 +253,7 @@ class BatchFeeder(State):
         rate = int(self._inputs / max(passed, 1e-9))
         waited = sum(queue.state().read_wait for queue in self._queues)
         log.info(
-            "%s/%s: %d inputs/s; %d chunks wait to be cut into batches, %s batches for the net, which has waited %.1f s",
+            "%s/%s: %d inputs/s; %d chunks wait to be cut into batches, %s batches for the net, which waited %.1f s",
             self._source, self._namescope, rate, self._chunks.qsize(), [len(q) for q in self._queues], waited,
         )  # fmt: skip
         for key, value in {"inputs_per_sec": rate, "queue_size": self._chunks.qsize(), "time_elapsed": passed}.items():

@@ -236,7 +236,8 @@ class GlobalWorkerCoordinator:
             ending, self._coordinators, self._worker_ids = self._coordinators, [], []
         for coordinator in ending:
             coordinator._stop()
-        return all([coordinator._wait_finish() for coordinator in ending])
+        ended = [coordinator._wait_finish() for coordinator in ending]
+        return all(ended)
 
     def stop_coordinator(self, worker_name: str) -> None:
         """End the workers of a name."""

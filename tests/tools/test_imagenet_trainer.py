@@ -118,6 +118,14 @@ def test_a_folder_of_idx_files(tmp_path):
     np.testing.assert_allclose(train.images.std(), 1, atol=1e-4)
 
 
+def test_dummy_images_need_no_data_set():
+    train, test = load_images("dummy")
+    assert train.shape == (3, 32, 32)
+    assert set(test.labels) == set(train.labels) == set(range(10)) and len(train) == 4 * len(test)
+    epoch = Run(parse([*QUICK, "--data=dummy", "--epochs=1"]), train, test).train_epoch(1)
+    assert np.isfinite(epoch.loss) and epoch.wait >= 0
+
+
 def test_a_folder_that_lacks_a_file(tmp_path, capsys):
     assert main([*QUICK, "--data", str(tmp_path)]) == 1
     message = capsys.readouterr().err

@@ -34,7 +34,7 @@ class Options:
 
     Args:
         model: name of the net.
-        data: "digits", or a folder of IDX files.
+        data: "digits", "dummy", or a folder of IDX files.
         cpu: replicas on the CPU instead of on GPUs.
         devices: their ids.
         batch: samples a step over all devices.
@@ -94,7 +94,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--demo", action="store_true", help=f"the same as {' '.join(_DEMO)}; later options change it")
     net = parser.add_argument_group("net and data")
     net.add_argument("--model", default="resnet20-cifar", metavar="NAME", help=f"one of {', '.join(NETS)}")
-    net.add_argument("--data", default="digits", help="digits (bundled), or a folder of IDX files such as MNIST's")
+    net.add_argument(
+        "--data",
+        default="digits",
+        help="digits (bundled), dummy (random images, to time nets), or a folder of IDX files such as MNIST's",
+    )
     where = parser.add_argument_group("devices")
     where.add_argument("--cpu", action="store_true", help="replicas on the CPU; without it on GPUs")
     where.add_argument("--devices", default="0", metavar="IDS", help="ids, with commas between them (0)")

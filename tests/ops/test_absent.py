@@ -22,9 +22,9 @@ def test_every_operator_that_caffe2_computed_is_registered_or_absent():
 @pytest.mark.parametrize(
     ("op_type", "text"),
     [
-        ("RoIAlign", "unknown operator 'RoIAlign'; Caffe2's operator RoIAlign is not in this version (netbuilder"),
+        ("RoIPool", "unknown operator 'RoIPool'; Caffe2's operator RoIPool is not in this version (netbuilder"),
         ("Print", "Caffe2's operator Print is not in this version: a Python operator can print"),
-        ("RoIAlignGradient", "Caffe2's operator RoIAlignGradient is not in this version"),
+        ("RoIPoolGradient", "Caffe2's operator RoIPoolGradient is not in this version"),
         ("Int8Conv", "Caffe2's operator Int8Conv is not in this version: quantised nets are not served"),
         ("Softmacks", "unknown operator 'Softmacks'; did you mean Softmax?"),
         ("Qwerty", "unknown operator 'Qwerty' (netbuilder"),

@@ -118,6 +118,18 @@ EXEMPT: dict[str, dict[str, str]] = {
     "MergeDim": {"golden": "no stored case; run beside Caffe2 by hand"},
     "PrependDim": {"golden": "no stored case; run beside Caffe2 by hand"},
     "Glu": {"golden": "no stored case; run beside Caffe2 by hand"},
+    "RoIAlign": {"golden": "no stored case; run beside Caffe2 by hand"},
+    "RoIAlignGradient": {"golden": "no stored case; run beside Caffe2 by hand"},
+    "Im2Col": {"golden": "no stored case; run beside Caffe2 by hand"},
+    "Col2Im": {"golden": "no stored case; run beside Caffe2 by hand"},
+    "BooleanMask": {"golden": "no stored case; run beside Caffe2 by hand"},
+    "BooleanMaskGradient": {"golden": "no stored case; run beside Caffe2 by hand"},
+    "BooleanUnmask": {"golden": "no stored case; run beside Caffe2 by hand"},
+    "BooleanMaskLengths": {"golden": "no stored case; run beside Caffe2 by hand"},
+    "Find": {"golden": "no stored case; run beside Caffe2 by hand"},
+    "Bucketize": {"golden": "no stored case; run beside Caffe2 by hand"},
+    "Histogram": {"golden": "no stored case; run beside Caffe2 by hand"},
+    "BatchOneHot": {"golden": "no stored case; run beside Caffe2 by hand"},
 }
 
 

@@ -1,0 +1,174 @@
+"""RoIAlign: parts of images, given by boxes, each sampled down to one size; and its gradient.
+
+What a box samples along one axis is a matrix of weights, so that the mean of the samples is a product from the left
+and one from the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.conv_geometry import check_order, image_shape
+from netbuilder.ops.conv_windows import channels_first, from_channels_first
+from netbuilder.ops.half import narrow, require_one_float_type, widen
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.rows import add_rows
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["RoIAlign", "RoIAlignGradient"]
+
+Array = Any
+_PART = 1 << 26  # bytes of images that are gathered at a time
+
+
+@dataclass(frozen=True)
+class _Boxes(Operator):
+    inputs: ClassVar[tuple[str, ...]] = ("X", "RoIs")
+    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+    spatial_scale: float = 1.0
+    pooled_h: int = 1
+    pooled_w: int = 1
+    sampling_ratio: int = -1
+    aligned: bool = False
+    order: str = "NCHW"
+
+    def check(self) -> None:
+        check_order(self, self.order)
+        if min(self.pooled_h, self.pooled_w) < 1 or not self.spatial_scale > 0:
+            raise ArgumentError(
+                f"{self.type}: pooled_h and pooled_w must be 1 or more and spatial_scale above 0, got "
+                f"{self.pooled_h}, {self.pooled_w} and {self.spatial_scale}"
+            )
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def pooled(self, x: TensorSpec, rois: TensorSpec) -> tuple[int, ...]:
+        """Return the shape of Y."""
+        require_one_float_type(self, single_beside_half=True, X=x, RoIs=rois)
+        require(x.ndim == 4, self, f"X must have 4 axes, got shape {x.shape}")
+        right = rois.ndim == 2 and rois.shape[1] in (4, 5)
+        require(right, self, f"RoIs must have 4 or 5 columns, got shape {rois.shape}")
+        channels = x.shape[1] if self.order == "NCHW" else x.shape[3]
+        return image_shape(self.order, rois.shape[0], channels, (self.pooled_h, self.pooled_w))
+
+
+@register
+@dataclass(frozen=True)
+class RoIAlign(_Boxes):
+    """Y = for each box the means of a grid of samples, (boxes, C, pooled_h, pooled_w).
+
+    A row of RoIs is a box: number of the image (left out: 0), left, top, right, bottom, which ``spatial_scale`` turns
+    into places of X. A bin of the result is the mean of ``sampling_ratio`` times as many samples, bilinear between
+    places; 0 or less: as many as the bin has places, rounded up. With ``aligned`` boxes lie half a place further up
+    and left, and may be narrower than 1.
+
+    Source: He et al., "Mask R-CNN", 2017, arXiv:1703.06870, section 3.
+    """
+
+    def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (x.with_shape(self.pooled(x, rois)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("RoIs"), g.d_output("Y")]
+        return [make_op("RoIAlignGradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, rois: TensorSpec) -> int:
+        return 8 * max(1, self.sampling_ratio) ** 2 * self.infer(x, rois)[0].size
+
+
+@register
+@dataclass(frozen=True)
+class RoIAlignGradient(_Boxes):
+    """dX = each element of dY, shared out to the places of X that it was made from."""
+
+    inputs = ("X", "RoIs", "dY")
+    outputs = ("dX",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return ("any", "host", "here")[index]  # type: ignore[return-value]
+
+    def infer(self, x: TensorSpec, rois: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        shape = self.pooled(x, rois)
+        require(dy.shape == shape, self, f"dY must have shape {shape}, got {dy.shape}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, rois: TensorSpec, dy: TensorSpec) -> int:
+        return 8 * max(1, self.sampling_ratio) ** 2 * dy.size
+
+
+def _images_of(op: _Boxes, rois: np.ndarray[Any, Any], count: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the number of each box's image, and the boxes: left, top, right, bottom."""
+    images = rois[:, 0].astype(np.int64) if rois.shape[1] == 5 else np.zeros(len(rois), np.int64)
+    if images.size and not 0 <= int(images.min()) <= int(images.max()) < count:
+        raise IndexError(f"{op.type}: images of RoIs must lie in [0, {count}), got {images.min()} to {images.max()}")
+    return images, rois[:, -4:].astype(np.float64 if rois.dtype == np.float64 else np.float32)
+
+
+def _weights(op: _Boxes, first: Any, last: Any, bins: int, extent: int) -> np.ndarray[Any, Any]:
+    """Return what each place has in each bin along one axis, (boxes, bins, extent).
+
+    Args:
+        first, last: where the boxes begin and end.
+    """
+    scale, offset = first.dtype.type(op.spatial_scale), first.dtype.type(0.5 if op.aligned else 0)
+    start = first * scale - offset
+    length = last * scale - offset - start
+    if not op.aligned:
+        length = np.maximum(length, 1)
+    require(
+        not length.size or float(length.min()) >= 0, op, "with aligned, boxes of RoIs must not end before they begin"
+    )
+    size = length / bins
+    samples = np.full(len(first), op.sampling_ratio) if op.sampling_ratio > 0 else np.ceil(size).astype(np.int64)
+    weights = np.zeros((len(first), bins, extent), first.dtype)
+    places, bin_starts = np.arange(extent), start[:, None] + np.arange(bins, dtype=first.dtype) * size[:, None]
+    counts = np.maximum(samples, 1).astype(first.dtype)
+    for k in range(int(samples.max(initial=0))):
+        at = bin_starts + (first.dtype.type(k + 0.5) * size / counts)[:, None]
+        seen = (at >= -1) & (at <= extent) & (k < samples)[:, None]
+        tent = 1 - np.abs(np.clip(at, 0, extent - 1)[:, :, None] - places)
+        weights += np.where(seen[:, :, None], np.maximum(tent, 0), 0)
+    return weights / counts[:, None, None]
+
+
+def _parts(op: _Boxes, xp: Any, rois: Any, shape: tuple[int, ...], dtype: Any) -> Iterator[tuple[slice, Any, Any, Any]]:
+    """Yield for some boxes at a time: which, their images' numbers, and weights for rows and columns.
+
+    Args:
+        shape: of the images, channels first.
+    """
+    images, boxes = _images_of(op, rois, shape[0])
+    step = max(1, _PART // max(1, int(np.prod(shape[1:])) * dtype.itemsize))
+    for begin in range(0, len(boxes), step):
+        part = slice(begin, begin + step)
+        left, top, right, bottom = boxes[part].T
+        down = _weights(op, top, bottom, op.pooled_h, shape[2])
+        across = _weights(op, left, right, op.pooled_w, shape[3])
+        yield part, xp.asarray(images[part]), *(xp.asarray(w.astype(dtype)[:, None]) for w in (down, across))
+
+
+@kernel(RoIAlign)
+def roi_align(op: RoIAlign, ctx: RunContext, x: Array, rois: Array) -> tuple[Array, ...]:
+    xp, images = ctx.xp, channels_first(ctx.xp, widen(x), op.order)
+    y = xp.empty((rois.shape[0], images.shape[1], op.pooled_h, op.pooled_w), images.dtype)
+    for part, numbers, down, across in _parts(op, xp, ctx.host(rois), images.shape, images.dtype):
+        y[part] = xp.matmul(xp.matmul(down, images[numbers]), across.swapaxes(2, 3))
+    return (from_channels_first(xp, narrow(y, x), op.order),)
+
+
+@kernel(RoIAlignGradient)
+def roi_align_gradient(op: RoIAlignGradient, ctx: RunContext, x: Array, rois: Array, dy: Array) -> tuple[Array, ...]:
+    xp, slopes = ctx.xp, channels_first(ctx.xp, widen(dy), op.order)
+    height, width = x.shape[2:] if op.order == "NCHW" else x.shape[1:3]
+    dx = xp.zeros((x.shape[0], slopes.shape[1], height, width), slopes.dtype)
+    for part, numbers, down, across in _parts(op, xp, ctx.host(rois), dx.shape, dx.dtype):
+        add_rows(xp, dx, numbers, xp.matmul(xp.matmul(down.swapaxes(2, 3), slopes[part]), across))
+    return (from_channels_first(xp, narrow(dx, dy), op.order),)

@@ -10,8 +10,8 @@ __all__ = ["ABSENT", "GROUPS", "instead_of"]
 
 GROUPS: tuple[tuple[str, str], ...] = (
     (
-        "a Python operator can print a blob within a run, workspace.fetch gives it after one",
-        "LogFatal Print Summarize",
+        "Print writes a blob within a run, workspace.fetch gives it after one",
+        "LogFatal Summarize",
     ),
     (
         "workspace.feed sets a blob",
@@ -49,14 +49,14 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "",
         "APMeter AccumulateHistogram AddPadding AliasWithName AveragePut BBoxTransform BatchBoxCox "
-        "BatchBucketOneHot BatchBucketize BatchDenseToSparse BatchPermutation BatchSparseToDense BernoulliJSD "
-        "BisectPercentile BoxWithNMSLimit CollectAndDistributeFpnRpnProposals CollectRpnProposals "
-        "ConcatTensorVector ConvRelu CopyRowsToTensor CreateMap CreateTensorVector DataCouple DeformConv "
-        "DenseVectorToIdList DistributeFpnProposals EnsureDense FindDuplicateElements FlexibleTopK "
-        "GatherByKey GatherPadding GatherRanges GatherRangesToDense GenerateProposals GenerateProposalsCPP "
-        "GetGPUMemoryUsage HeatmapMaxKeypoint IncrementPut IndexFreeze IndexGet IndexHash IndexLoad IndexSize "
-        "IndexStore IntIndexCreate IntegralImage IsMemberOf KeySplit KeyValueToMap LC LC1D LC2D LC3D "
-        "LengthsGather LengthsMax LengthsMean LengthsPad LengthsPartition LengthsSplit LengthsSum LengthsTile "
+        "BatchBucketOneHot BatchBucketize BatchDenseToSparse BatchSparseToDense BernoulliJSD BisectPercentile "
+        "BoxWithNMSLimit CollectAndDistributeFpnRpnProposals CollectRpnProposals ConcatTensorVector "
+        "CopyRowsToTensor CreateMap CreateTensorVector DataCouple DeformConv DenseVectorToIdList "
+        "DistributeFpnProposals EnsureDense FindDuplicateElements FlexibleTopK GatherByKey GatherPadding "
+        "GatherRanges GatherRangesToDense GenerateProposals GenerateProposalsCPP GetGPUMemoryUsage "
+        "HeatmapMaxKeypoint IncrementPut IndexFreeze IndexGet IndexHash IndexLoad IndexSize IndexStore "
+        "IntIndexCreate IntegralImage IsMemberOf KeySplit KeyValueToMap LC LC1D LC2D LC3D LengthsGather "
+        "LengthsMax LengthsMean LengthsPad LengthsPartition LengthsSplit LengthsSum LengthsTile "
         "LengthsToOffsets LengthsToRanges LengthsToSegmentIds LengthsToShape LengthsToWeights LengthsTopK "
         "LengthsWeightedSum LongIndexCreate MapToKeyValue MaxPoolWithIndex MergeDenseFeatureTensors "
         "MergeIdLists MergeMultiListFeatureTensors MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors "
@@ -72,9 +72,9 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "SparseLengthsWeightedSum SparseSortedSegmentMean SparseSortedSegmentSum "
         "SparseSortedSegmentWeightedSum SparseToDenseMask SparseUnsortedSegmentMean SparseUnsortedSegmentSum "
         "SparseUnsortedSegmentWeightedSum SplitByLengths StdDevPut StringEndsWith StringEquals "
-        "StringIndexCreate StringJoin StringPrefix StringStartsWith StringSuffix SumRelu TT "
-        "TTSparseLengthsSum TensorVectorSize UniqueUniformFill UnpackSegments UnsafeCoalesce "
-        "UnsortedSegmentWeightedSum VariableLengthSequencePadding WeightedMultiSampling WeightedSample",
+        "StringIndexCreate StringJoin StringPrefix StringStartsWith StringSuffix TT TTSparseLengthsSum "
+        "TensorVectorSize UniqueUniformFill UnpackSegments UnsafeCoalesce UnsortedSegmentWeightedSum "
+        "VariableLengthSequencePadding WeightedMultiSampling WeightedSample",
     ),
 )
 """(what there is instead, "" where nothing comes near; operators with spaces between them)."""

@@ -23,7 +23,7 @@ def test_every_operator_that_caffe2_computed_is_registered_or_absent():
     ("op_type", "text"),
     [
         ("RoIPool", "unknown operator 'RoIPool'; Caffe2's operator RoIPool is not in this version (netbuilder"),
-        ("Print", "Caffe2's operator Print is not in this version: a Python operator can print"),
+        ("Summarize", "Caffe2's operator Summarize is not in this version: Print writes a blob within a run"),
         ("RoIPoolGradient", "Caffe2's operator RoIPoolGradient is not in this version"),
         ("Int8Conv", "Caffe2's operator Int8Conv is not in this version: quantised nets are not served"),
         ("Softmacks", "unknown operator 'Softmacks'; did you mean Softmax?"),

@@ -1,0 +1,46 @@
+"""ConvRelu and SumRelu: an operator and the Relu behind it, under one name; for prediction, without gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.conv import Conv, conv
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.sum import Sum, sum_
+from netbuilder.proto import OperatorDef
+
+__all__ = ["ConvRelu", "SumRelu"]
+
+
+@register
+@dataclass(frozen=True)
+class ConvRelu(Conv):
+    """Y = max(convolution of X, 0); arguments are those of Conv."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        raise NotImplementedError
+
+
+@register
+@dataclass(frozen=True)
+class SumRelu(Sum):
+    """Y = max(X0 + X1 + ..., 0)."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        raise NotImplementedError
+
+    def flops(self, *x: TensorSpec) -> int:
+        return len(x) * x[0].size
+
+
+@kernel(ConvRelu)
+def conv_relu(op: ConvRelu, ctx: RunContext, x: Any, w: Any, b: Any = None) -> tuple[Any, ...]:
+    return (ctx.xp.maximum(conv(op, ctx, x, w, b)[0], 0),)
+
+
+@kernel(SumRelu)
+def sum_relu(op: SumRelu, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    return (ctx.xp.maximum(sum_(op, ctx, *xs)[0], 0),)

@@ -96,6 +96,8 @@ def _constant(op_type: str, value: Any, dtype: Any) -> tuple[np.dtype[Any], Any]
     if kind == STRING:
         if isinstance(value, (bytes, str)):
             return kind, value.encode() if isinstance(value, str) else value
+        if value == 0.0:  # the default, which other types have
+            return kind, b""
     elif isinstance(value, (int, float)) and (kind.kind not in "iu" or value == int(value)):
         try:
             return kind, kind.type(int(value) if kind.kind in "iu" else value)

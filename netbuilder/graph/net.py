@@ -11,8 +11,10 @@ from netbuilder.graph import gradients
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedBlobReference, ScopedName, as_names, blob_name
 from netbuilder.graph.blob_table import BlobTable
 from netbuilder.graph.constant import constant_operator
+from netbuilder.graph.managed import under_builder
 from netbuilder.graph.net_copy import RemapFunction, copy_net, copy_part, prefixed
 from netbuilder.graph.net_names import net_names
+from netbuilder.graph.net_records import NetRecords
 from netbuilder.graph.operators import arguments_by_position, build_operator
 from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import SEPARATOR
@@ -34,7 +36,7 @@ operator_watchers: list[Callable[[OperatorDef], Any]] = []
 """Functions called with each operator that is added to a net by its method; the immediate mode runs it."""
 
 
-class Net:
+class Net(NetRecords):
     """A net of operators. Every operator is a method: ``net.Relu("x", "y")`` appends one.
 
     The method takes the input blobs (reference, string or list), the outputs (names; a number of
@@ -61,9 +63,9 @@ class Net:
             if not inplace:
                 net = NetDef()
                 net.CopyFrom(name_or_proto)
-            net.name = net_names.take(net.name)
+            net.name = net_names.take(under_builder(net.name))
         elif isinstance(name_or_proto, str):
-            net = NetDef(name=net_names.take(name_or_proto))
+            net = NetDef(name=net_names.take(under_builder(name_or_proto)))
         else:
             raise TypeError(f"Net: needs a name or a NetDef, got {name_or_proto!r}")
         self._net = net
@@ -118,6 +120,11 @@ class Net:
     def AddArgument(self, arg_name: str, arg_value: Any) -> None:
         """Give the net itself an argument, in the place of one of this name."""
         set_argument(self._net, arg_name, arg_value)
+
+    @staticmethod
+    def current_prefix() -> str:
+        """Return the name of the builder around, which the names of nets made in it begin with; "" outside."""
+        return under_builder("")
 
     def add_attribute(self, name: str, obj: Any) -> None:
         """Keep an object with the net, behind those that have this name already; copies do not have it."""
@@ -338,21 +345,22 @@ class Net:
             op_id_mask: indices of the operators to copy; None: all.
             remap_funcs: operator type -> function of (operator, prefix, blob_remap) that changes each
                 copied operator of this type.
-            keep_schema: accepted for Caffe2's scripts.
+            keep_schema: the copy has this net's records, with the new blobs.
             update_external_list: make the external lists fit the operators that were copied.
         """
         names = {blob_name(old): blob_name(new) for old, new in (blob_remap or {}).items()}
-        return self._copied(
-            copy_net(
-                self._net,
-                names=names,
-                op_ids=op_id_mask,
-                remap_funcs=remap_funcs,
-                prefix=name + SEPARATOR if name else "",
-                update_external=update_external_list,
-            ),
-            name,
+        proto = copy_net(
+            self._net,
+            names=names,
+            op_ids=op_id_mask,
+            remap_funcs=remap_funcs,
+            prefix=name + SEPARATOR if name else "",
+            update_external=update_external_list,
         )
+        copy = self._copied(proto, name)
+        if keep_schema:
+            copy._copy_records(self, names)
+        return copy
 
     def ClonePartial(
         self,

@@ -241,14 +241,17 @@ def scoped_execution_step(name: str, *args: Any, **kwargs: Any) -> ExecutionStep
 def to_execution_step(step_or_nets: StepOrNets, default_name: str | None = None) -> ExecutionStep:
     """Return a step as it is, and a step around anything else.
 
-    Without ``default_name`` it is called "step", "step_1", ..., each name once in a process.
+    Without ``default_name`` it is called as a builder is, or "step", "step_1", ..., each name once in a process.
 
     >>> to_execution_step([Net("one"), Net("two")], "both").Proto().network
     ['one', 'two']
     """
     if isinstance(step_or_nets, ExecutionStep):
         return step_or_nets
-    return execution_step(default_name or plan_step_names.take("step"), step_or_nets)
+    name = default_name or getattr(step_or_nets, "name", None) or plan_step_names.take("step")
+    if hasattr(step_or_nets, "steps_or_nets"):  # a builder
+        return execution_step(name, step_or_nets.steps_or_nets(), should_stop_blob=step_or_nets.stops_by)
+    return execution_step(name, step_or_nets)
 
 
 def add_nets_in_order(step: ExecutionStep, net_list: list[Net]) -> None:

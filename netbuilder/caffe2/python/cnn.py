@@ -108,6 +108,14 @@ class CNNModelHelper(ModelHelper):
         """Add ``brew.spatial_bn``."""
         return brew.spatial_bn(self, *args, **kwargs)
 
+    def SpatialGN(self, *args: Any, **kwargs: Any) -> BlobReference:
+        """Add ``brew.spatial_gn``."""
+        return brew.spatial_gn(self, *args, **kwargs)
+
+    def InstanceNorm(self, *args: Any, **kwargs: Any) -> BlobReference:
+        """Add ``brew.instance_norm``."""
+        return brew.instance_norm(self, *args, **kwargs)
+
     def Relu(self, *args: Any, **kwargs: Any) -> BlobReference:
         """Add ``brew.relu``."""
         return brew.relu(self, *args, **kwargs)

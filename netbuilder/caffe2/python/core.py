@@ -33,6 +33,7 @@ from netbuilder.graph import (
     to_execution_step,
 )
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.net_records import clone_and_bind_net
 from netbuilder.graph.unknown import name_reasons
 from netbuilder.ops.python_op import python_arguments
 from netbuilder.ops.registry import CPU, GPU, prepared_kernels
@@ -68,6 +69,7 @@ __all__ = [
     "ScopedBlobReference",
     "ScopedName",
     "add_nets_in_order",
+    "clone_and_bind_net",
     "device_equal",
     "device_option_equal",
     "execution_step",

@@ -1,0 +1,101 @@
+"""Objects that are current within a block: a stack per class and thread."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.proto import NetError
+
+__all__ = ["DefaultManaged", "Managed"]
+
+__getattr__ = names_of(__name__)
+
+M = TypeVar("M", bound="Managed")
+
+
+class Managed:
+    """Base of classes whose objects are entered by ``with``; ``current()`` gives the innermost one of the class.
+
+    Each class that derives from this one directly has a stack of its own, shared with the classes below it; each
+    thread sees its own.
+
+    >>> class Colour(Managed):
+    ...     pass
+    >>> with Colour() as red:
+    ...     Colour.current() is red
+    True
+    >>> Colour.current(required=False) is None
+    True
+    """
+
+    _stacks: threading.local
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not hasattr(cls, "_stacks") and cls.__name__ != "DefaultManaged":
+            cls._stacks = threading.local()
+
+    @classmethod
+    def _stack(cls) -> list[Any]:
+        if not hasattr(cls._stacks, "entered"):
+            cls._stacks.entered = []
+        entered: list[Any] = cls._stacks.entered
+        return entered
+
+    @classmethod
+    def _first(cls) -> Any:
+        """Return what is current where nothing has been entered: nothing."""
+        return None
+
+    @classmethod
+    def current(cls: type[M], value: Any = None, required: bool = True) -> Any:
+        """Return ``value`` if it is given, else the innermost object.
+
+        Args:
+            value: what the caller was given, of this class.
+            required: raise if nothing is current, instead of returning None.
+
+        Raises:
+            TypeError: ``value`` is of another class.
+            NetError: nothing is current.
+        """
+        if value is not None:
+            if not isinstance(value, cls):
+                raise TypeError(f"{cls.__name__}.current: value must be a {cls.__name__}, got {value!r}")
+            return value
+        stack = cls._stack()
+        found = stack[-1] if stack else cls._first()
+        if found is None and required:
+            raise NetError(f"no {cls.__name__} is current; enter one by `with {cls.__name__}(...):`")
+        return found
+
+    def __enter__(self: M) -> M:
+        self._stack().append(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack().pop()
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Let a function run inside this object, as a decorator."""
+
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return inside
+
+
+class DefaultManaged(Managed):
+    """The same, with an object that is current where none has been entered: one per class and thread."""
+
+    @classmethod
+    def _first(cls) -> Any:
+        if not hasattr(cls._stacks, "default"):
+            cls._stacks.default = cls()
+        return cls._stacks.default

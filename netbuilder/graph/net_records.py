@@ -1,0 +1,163 @@
+"""The records of a net: what its inputs and outputs are, by the names of their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.records import Field, Struct, from_blob_list, from_column_list
+from netbuilder.proto import NetError
+
+if TYPE_CHECKING:
+    from netbuilder.graph.net import Net
+
+__all__ = ["NetRecords", "clone_and_bind_net"]
+
+
+class NetRecords:
+    """What ``Net`` has for records.
+
+    Attributes:
+        _input_record, _output_record: the records, None where there is none.
+    """
+
+    _input_record: Any = None
+    _output_record: Any = None
+
+    def input_record(self) -> Any:
+        """Return the record of the net's inputs, None if it has none."""
+        return self._input_record
+
+    def output_record(self) -> Any:
+        """Return the record of the net's outputs, None if it has none."""
+        return self._output_record
+
+    def set_input_record(self, input_record: Field) -> Any:
+        """Say which record the net reads; blobs that it does not define become external inputs. Return the record.
+
+        Fields without blobs get some that are new to the net.
+
+        Raises:
+            NetError: the net has a record with other blobs, or some of the fields have blobs.
+        """
+        net: Any = self
+        _check_record(net, "input", input_record, self._input_record)
+        if not input_record.has_blobs():
+            if any(scalar.has_blobs() for scalar in input_record.all_scalars()):
+                raise NetError(f"net {net}: some fields of the input record have blobs, others have none")
+            names = [name or "unnamed_scalar" for name in input_record.field_names()]
+            input_record = from_blob_list(input_record, [BlobReference(net.NextName(name), net) for name in names])
+        for blob in input_record.field_blobs():
+            if not net.BlobIsDefined(blob):
+                net.AddExternalInput(blob)
+        self._input_record = input_record
+        return input_record
+
+    def set_output_record(self, record: Field) -> None:
+        """Say which record the net makes; its blobs become external outputs.
+
+        Raises:
+            NetError: the net has a record with other blobs, or the fields have no blobs.
+            BlobError: the net does not define a blob.
+        """
+        net: Any = self
+        _check_record(net, "output", record, self._output_record)
+        declared = set(net.Proto().external_output)
+        for blob in record.field_blobs():
+            if str(blob) not in declared:
+                net.AddExternalOutput(blob)
+                declared.add(str(blob))
+        self._output_record = record
+
+    def AppendOutputRecordField(self, field_name: str, record: Any) -> None:
+        """Add a field to the record of the net's outputs.
+
+        Raises:
+            NetError: the net has no such record.
+        """
+        net: Any = self
+        if self._output_record is None:
+            raise NetError(f"net {net}: has no output record to add {field_name!r} to; use set_output_record")
+        added = Struct((field_name, record))
+        declared = set(net.Proto().external_output)
+        net.AddExternalOutput(*[blob for blob in added.field_blobs() if str(blob) not in declared])
+        self._output_record = self._output_record + added
+
+    def recover_input_record_by_prefix(self, prefix: str) -> None:
+        """Make the record of the inputs from the external inputs whose names begin with ``prefix``."""
+        net: Any = self
+        record = _by_prefix(net.external_inputs, prefix)
+        if record is not None:
+            self.set_input_record(record)
+
+    def recover_output_record_by_prefix(self, prefix: str) -> None:
+        """Make the record of the outputs from the external outputs whose names begin with ``prefix``."""
+        net: Any = self
+        record = _by_prefix(net.external_outputs, prefix)
+        if record is not None:
+            self.set_output_record(record)
+
+    def _copy_records(self, other: NetRecords, names: Mapping[str, str]) -> None:
+        """Take the records of a net that this one is a copy of, with renamed blobs."""
+        for which in ("_input_record", "_output_record"):
+            record = getattr(other, which)
+            if record is not None:
+                blobs = [BlobReference(names.get(str(blob), str(blob)), self) for blob in record.field_blobs()]
+                setattr(self, which, from_blob_list(record, blobs))
+
+
+def _check_record(net: Any, which: str, record: Any, before: Any) -> None:
+    if not isinstance(record, Field):
+        raise TypeError(f"net {net}: the {which} record must be a record such as a schema.Struct, got {record!r}")
+    if before is not None and not (
+        record.has_blobs()
+        and before == record
+        and list(map(str, before.field_blobs())) == list(map(str, record.field_blobs()))
+    ):
+        raise NetError(f"net {net}: has another {which} record already")
+
+
+def _by_prefix(blobs: list[BlobReference], prefix: str) -> Any:
+    found = [blob for blob in blobs if str(blob).startswith(prefix)]
+    names = [str(blob)[len(prefix) :] for blob in found]
+    return from_column_list(names, col_blobs=found) if found else None
+
+
+def clone_and_bind_net(
+    net: Net,
+    name: str,
+    prefix: str,
+    blob_remap: Mapping[Any, Any] | None = None,
+    inputs: Field | None = None,
+    keep_schema: bool = True,
+) -> tuple[Net, dict[BlobReference, BlobReference]]:
+    """Return a copy of a net that reads ``inputs`` and whose own blobs are under a prefix, and old blob -> new blob.
+
+    Args:
+        name: of the copy.
+        prefix: put before the names of blobs that are neither renamed by ``blob_remap`` nor external inputs outside
+            of the input record.
+        blob_remap: old blob -> new blob.
+        inputs: what stands for the net's input record; None: this record itself.
+        keep_schema: the copy has the records.
+
+    Raises:
+        NetError: ``inputs`` lacks a field of the net's input record, or the net has no such record.
+    """
+    names = {str(old): str(new) for old, new in (blob_remap or {}).items()}
+    record = net.input_record()
+    if inputs is not None:
+        if record is None:
+            raise NetError(f"clone_and_bind_net: net {net} has no input record to bind {inputs.field_names()} to")
+        given = dict(zip(inputs.field_names(), inputs.field_blobs()))
+        wanted = dict(zip(record.field_names(), record.field_blobs()))
+        if missing := [field for field in wanted if field not in given]:
+            raise NetError(f"clone_and_bind_net: net {net} reads the fields {missing}, which the inputs do not have")
+        names.update((str(blob), str(given[field])) for field, blob in wanted.items())
+    outside = set(net.Proto().external_input)
+    for blob in net.UsedBlobNames():
+        if blob not in names and blob not in outside:
+            names[blob] = prefix + blob
+    copy = net.Clone(name, blob_remap=names, keep_schema=keep_schema)
+    return copy, {BlobReference(old): BlobReference(new) for old, new in names.items()}

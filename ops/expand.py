@@ -30,7 +30,7 @@ class Expand(Operator):
     def input_place(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
-    def static_for(self, x: TensorSpec, shape: TensorSpec) -> bool:  # type: ignore[override]
+    def static_for(self, x: TensorSpec, shape: TensorSpec) -> bool:
         return shape.known is not None
 
     def target(self, x: Sequence[int], asked: Sequence[int]) -> tuple[int, ...]:

@@ -135,7 +135,7 @@ class BatchOneHot(Operator):
 @kernel(BatchOneHot)
 def batch_one_hot(op: BatchOneHot, ctx: RunContext, data: Any, lengths: Any, values: Any) -> tuple[Any, ...]:
     counts = ctx.host(lengths)
-    right = int(counts.sum()) == values.shape[0] and (counts >= 0).all()
+    right = int(counts.sum()) == values.shape[0] and bool((counts >= 0).all())
     require(right, op, f"lengths must add up to the number of values, {values.shape[0]}; got {counts.tolist()}")
     columns = ctx.xp.asarray(np.repeat(np.arange(data.shape[1]), counts))
     return ((data[:, columns] == values[None, :]).astype(data.dtype),)

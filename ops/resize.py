@@ -161,7 +161,7 @@ class _Backward(_Resizing):
     outputs = ("dX",)
 
     def input_place(self, index: int) -> Literal["here", "host", "any"]:
-        return ("here", "any", "host")[index]  # type: ignore[return-value]
+        return ("here", "any", "host")[index]
 
     def infer(self, dy: TensorSpec, x: TensorSpec, scales: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, dY=dy, X=x)

@@ -93,7 +93,7 @@ class RoIAlignGradient(_Boxes):
     outputs = ("dX",)
 
     def input_place(self, index: int) -> Literal["here", "host", "any"]:
-        return ("any", "host", "here")[index]  # type: ignore[return-value]
+        return ("any", "host", "here")[index]
 
     def infer(self, x: TensorSpec, rois: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         shape = self.pooled(x, rois)

@@ -37,5 +37,5 @@ def test_messages(op_type, text):
 
 
 def test_no_unrelated_names():
-    assert instead_of("Prunt", operator_types()) == ""  # PRelu is nearest, and has nothing to do with it
+    assert instead_of("Prulu", operator_types()) == ""  # PRelu is nearest, and not near enough
     assert "did you mean" not in "".join(instead_of(name, operator_types()) for name in ABSENT)

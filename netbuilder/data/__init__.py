@@ -2,11 +2,16 @@
 
 from netbuilder.data.blob_records import BlobParts, blob_records, read_blobs, record_name, write_blobs
 from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError, QueueState
-from netbuilder.data.db_reader import DATABASES, DBReader, read_records
+from netbuilder.data.db_reader import DATABASES, DBReader, read_records, write_records
 from netbuilder.data.digits import digits
 from netbuilder.data.dummy import dummy_batches
 from netbuilder.data.idx import read_idx
+from netbuilder.data.image_codec import decode_image, encode_jpeg, image_libraries, resize_image
+from netbuilder.data.image_records import ImageRecord, describe_record, image_record, read_image_record
+from netbuilder.data.image_transform import ImageTransform
+from netbuilder.data.lmdb_folder import read_lmdb, write_lmdb
 from netbuilder.data.minidb import read_minidb, write_minidb
+from netbuilder.data.record_list import RecordList, database_type, open_records
 from netbuilder.data.tensor_records import proto_to_tensor, proto_values, tensor_to_proto
 
 __all__ = [
@@ -14,19 +19,34 @@ __all__ = [
     "BlobParts",
     "BlobsQueue",
     "DBReader",
+    "ImageRecord",
+    "ImageTransform",
     "QueueClosedError",
     "QueueState",
+    "RecordList",
     "blob_records",
+    "database_type",
+    "decode_image",
+    "describe_record",
     "digits",
     "dummy_batches",
+    "encode_jpeg",
+    "image_libraries",
+    "image_record",
+    "open_records",
     "proto_to_tensor",
     "proto_values",
     "read_blobs",
     "read_idx",
+    "read_image_record",
+    "read_lmdb",
     "read_minidb",
     "read_records",
     "record_name",
+    "resize_image",
     "tensor_to_proto",
     "write_blobs",
+    "write_lmdb",
     "write_minidb",
+    "write_records",
 ]

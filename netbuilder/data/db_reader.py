@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from netbuilder.data.minidb import read_minidb
+from netbuilder.data.lmdb_folder import read_lmdb, write_lmdb
+from netbuilder.data.minidb import read_minidb, write_minidb
 from netbuilder.proto import NetError
 
-__all__ = ["DATABASES", "DBReader", "read_records"]
+__all__ = ["DATABASES", "DBReader", "read_records", "write_records"]
 
 PathLike = str | os.PathLike[str]
 Records = Iterator[tuple[bytes, bytes]]
 
-DATABASES: dict[str, Callable[[PathLike], Records]] = {"minidb": read_minidb}
+DATABASES: dict[str, Callable[[PathLike], Records]] = {"lmdb": read_lmdb, "minidb": read_minidb}
 """For each type of database, the function that yields its records (key, value) once, in order."""
+
+_WRITERS: dict[str, Callable[[PathLike, Iterable[tuple[str | bytes, bytes]]], int]] = {
+    "lmdb": write_lmdb,
+    "minidb": write_minidb,
+}
 
 
 def read_records(path: PathLike, db_type: str) -> Records:
@@ -23,10 +29,28 @@ def read_records(path: PathLike, db_type: str) -> Records:
 
     Raises:
         NetError: the type of database is unknown.
+        DeviceError: the package that reads it is missing.
     """
+    return DATABASES[_known(path, db_type)](path)
+
+
+def write_records(path: PathLike, db_type: str, records: Iterable[tuple[str | bytes, bytes]]) -> int:
+    """Write records (key, value) to a new database, whole or not at all; return how many.
+
+    A minidb keeps the order in which they come, lmdb sorts them by key.
+
+    Raises:
+        NetError: the type of database is unknown, or a record does not fit it.
+        DeviceError: the package that writes it is missing.
+        OSError: it cannot be written; what was there is as before.
+    """
+    return _WRITERS[_known(path, db_type)](path, records)
+
+
+def _known(path: PathLike, db_type: str) -> str:
     if db_type not in DATABASES:
         raise NetError(f"{os.fspath(path)!r}: unknown type of database {db_type!r}; known: {sorted(DATABASES)}")
-    return DATABASES[db_type](path)
+    return db_type
 
 
 class DBReader:
@@ -41,6 +65,7 @@ class DBReader:
     Raises:
         NetError: the type or the shard is wrong.
         FileNotFoundError: there is no such database.
+        DeviceError: the package that reads this type is missing.
     """
 
     def __init__(self, path: PathLike, db_type: str = "minidb", *, num_shards: int = 1, shard_id: int = 0) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.whole_file import whole_file
 
-__all__ = ["read_minidb", "write_minidb"]
+__all__ = ["minidb_offsets", "read_minidb", "read_minidb_at", "write_minidb"]
 
 _LENGTHS = struct.Struct("<ii")
 _LONGEST = 2**31 - 1
@@ -28,23 +29,50 @@ def read_minidb(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
         ParseError: the file is cut short or no minidb file; the message names file, record and offset.
     """
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
         offset = number = 0
-        while offset < size:
-            head = file.read(_LENGTHS.size)
-            if len(head) < _LENGTHS.size:
-                raise _broken(
-                    path, number, offset, f"needs {_LENGTHS.size} bytes for its lengths, {len(head)} are left"
-                )
-            key_length, value_length = _LENGTHS.unpack(head)
-            left = size - offset - _LENGTHS.size
-            if key_length < 0 or value_length < 0 or key_length + value_length > left:
-                raise _broken(
-                    path, number, offset, f"says {key_length} bytes of key and {value_length} of value, {left} are left"
-                )
-            yield file.read(key_length), file.read(value_length)
-            offset += _LENGTHS.size + key_length + value_length
+        while (lengths := _lengths(file, path, number, offset)) is not None:
+            yield file.read(lengths[0]), file.read(lengths[1])
+            offset += _LENGTHS.size + sum(lengths)
             number += 1
+
+
+def minidb_offsets(path: PathLike) -> list[int]:
+    """Return where the records of a minidb file begin, in bytes.
+
+    Raises:
+        As ``read_minidb``.
+    """
+    offsets: list[int] = []
+    with open(path, "rb") as file:
+        offset = 0
+        while (lengths := _lengths(file, path, len(offsets), offset)) is not None:
+            offsets.append(offset)
+            offset = file.seek(sum(lengths), os.SEEK_CUR)
+    return offsets
+
+
+def read_minidb_at(file: BinaryIO, offset: int) -> tuple[bytes, bytes]:
+    """Return the record, key and value, that begins at ``offset`` of an open minidb file."""
+    file.seek(offset)
+    key_length, value_length = _LENGTHS.unpack(file.read(_LENGTHS.size))
+    return file.read(key_length), file.read(value_length)
+
+
+def _lengths(file: BinaryIO, path: PathLike, number: int, offset: int) -> tuple[int, int] | None:
+    """Return how long key and value of the record are that begins here, None at the end of the file."""
+    size = os.fstat(file.fileno()).st_size
+    if offset >= size:
+        return None
+    head = file.read(_LENGTHS.size)
+    if len(head) < _LENGTHS.size:
+        raise _broken(path, number, offset, f"needs {_LENGTHS.size} bytes for its lengths, {len(head)} are left")
+    key_length, value_length = _LENGTHS.unpack(head)
+    left = size - offset - _LENGTHS.size
+    if key_length < 0 or value_length < 0 or key_length + value_length > left:
+        raise _broken(
+            path, number, offset, f"says {key_length} bytes of key and {value_length} of value, {left} are left"
+        )
+    return key_length, value_length
 
 
 def _broken(path: PathLike, number: int, offset: int, reason: str) -> ParseError:

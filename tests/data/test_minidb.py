@@ -99,7 +99,7 @@ def test_threads_that_share_a_reader_get_different_records(tmp_path):
 
 
 def test_a_reader_refuses(five, tmp_path):
-    with pytest.raises(NetError, match=r"unknown type of database 'mindb'; known: \['minidb'\]"):
+    with pytest.raises(NetError, match=r"unknown type of database 'mindb'; known: \['lmdb', 'minidb'\]"):
         DBReader(five, "mindb")
     with pytest.raises(NetError, match="unknown type"):
         read_records(five, "")

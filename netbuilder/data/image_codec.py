@@ -1,0 +1,190 @@
+"""Images decoded and resized by the fastest library that is installed: simplejpeg and OpenCV, else Pillow.
+
+Pixels are uint8 of shape (height, width, channels), colours in the order blue, green, red, as Caffe2 has them.
+Orientation notes of cameras (EXIF) are not followed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from netbuilder.proto import DeviceError, NetError, ParseError
+
+__all__ = ["LIBRARIES", "as_channels", "decode_image", "encode_jpeg", "image_libraries", "resize_image"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LIBRARIES = {"simplejpeg": "simplejpeg", "opencv": "cv2", "pillow": "PIL.Image"}
+"""Name of a library -> its module; the first that is installed and able decodes."""
+
+_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG"
+_TAIL = 4096  # bytes at the end of a file, among which its end mark must be
+_GRAY = np.array([0.114, 0.587, 0.299], np.float32)  # shares of blue, green and red in the brightness
+
+
+@functools.cache
+def _load(name: str) -> ModuleType | None:
+    first = LIBRARIES[name] not in sys.modules
+    try:
+        module = importlib.import_module(LIBRARIES[name])
+    except ImportError:
+        return None
+    if name == "opencv" and first:  # the threads are ours; a program that uses OpenCV itself keeps its setting
+        module.setNumThreads(1)
+    return module
+
+
+def image_libraries() -> list[str]:
+    """Return the names of the libraries that are installed, the preferred one first."""
+    return [name for name in LIBRARIES if _load(name) is not None]
+
+
+def _library(names: tuple[str, ...], wanted: str | None, what: str) -> tuple[str, Any]:
+    if wanted is not None and wanted not in LIBRARIES:
+        raise NetError(f"unknown library {wanted!r} for images; known: {list(LIBRARIES)}")
+    for name in names if wanted is None or wanted not in names else (wanted,):
+        if (module := _load(name)) is not None:
+            return name, module
+    raise DeviceError(
+        f"{what} needs a library for images: pip install pillow, or, faster, simplejpeg and opencv-python-headless "
+        "('netbuilder[data]' has all)"
+    )
+
+
+def decode_image(data: bytes, *, color: bool = True, where: str = "image", library: str | None = None) -> Array:
+    """Return the pixels of an encoded image, in any format that the library reads.
+
+    Args:
+        data: the bytes of the file.
+        color: three channels (blue, green, red); else one, the brightness.
+        where: what to call the image in errors.
+        library: which one decodes; None: the fastest that is installed. simplejpeg decodes JPEG only, and leaves the
+            rest to the others.
+
+    Raises:
+        ParseError: the bytes are no image, or a damaged one; a file that is cut short is refused, not filled up.
+        DeviceError: no library is installed.
+    """
+    if not data:
+        raise ParseError(f"{where}: is empty, no image")
+    names = tuple(LIBRARIES) if data[:3] == _JPEG else ("opencv", "pillow")
+    name, module = _library(names, library, "decoding")
+    if name == "simplejpeg":
+        pixels = _by_simplejpeg(module, data, color, where)
+        if pixels is not None:
+            return pixels
+        name, module = _library(("opencv", "pillow"), None, "decoding a JPEG in CMYK")
+    return (_by_opencv if name == "opencv" else _by_pillow)(module, data, color, where)
+
+
+def _by_simplejpeg(module: Any, data: bytes, color: bool, where: str) -> Array | None:
+    """Return the pixels; None: of a kind that the library does not convert."""
+    try:
+        return module.decode_jpeg(data, colorspace="BGR" if color else "GRAY", fastdct=True, fastupsample=True)  # type: ignore[no-any-return]
+    except ValueError as error:
+        try:
+            if module.decode_jpeg_header(data)[2] in ("CMYK", "YCCK"):
+                return None
+        except ValueError:
+            pass
+        raise _damaged(where, data, error) from None
+
+
+def _by_opencv(module: Any, data: bytes, color: bool, where: str) -> Array:
+    tail = data[-_TAIL:]
+    if data[:3] == _JPEG and b"\xff\xd9" not in tail or data[:4] == _PNG and b"IEND" not in tail:
+        raise _damaged(where, data, "its end is missing")  # OpenCV would fill it up
+    flags = (module.IMREAD_COLOR if color else module.IMREAD_GRAYSCALE) | module.IMREAD_IGNORE_ORIENTATION
+    try:
+        pixels = module.imdecode(np.frombuffer(data, np.uint8), flags)
+    except module.error as error:
+        raise _damaged(where, data, error) from None
+    if pixels is None:
+        raise _damaged(where, data, "OpenCV cannot decode it")
+    return pixels if color else pixels[:, :, None]  # type: ignore[no-any-return]
+
+
+def _by_pillow(module: Any, data: bytes, color: bool, where: str) -> Array:
+    try:
+        with module.open(io.BytesIO(data)) as image:
+            if image.mode.startswith("I"):  # 16 bits, which convert() would clip
+                pixels = as_channels((np.asarray(image) >> 8).astype(np.uint8)[:, :, None], color)
+            else:
+                pixels = np.asarray(image.convert("RGB" if color else "L"))
+    except module.UnidentifiedImageError:
+        raise _damaged(where, data, "its format is not known") from None
+    except (OSError, ValueError, SyntaxError, module.DecompressionBombError) as error:
+        raise _damaged(where, data, error) from None
+    if pixels.ndim == 2:
+        return pixels[:, :, None]
+    return np.ascontiguousarray(pixels[:, :, ::-1])
+
+
+def _damaged(where: str, data: bytes, reason: object) -> ParseError:
+    return ParseError(
+        f"{where}: {len(data)} bytes that begin with {data[:4].hex(' ')} cannot be decoded as an image: {reason}"
+    )
+
+
+def as_channels(pixels: Array, color: bool) -> Array:
+    """Return pixels (H, W, C) with three channels, or with one."""
+    have = pixels.shape[2]
+    if have == (3 if color else 1):
+        return pixels
+    if color:
+        return np.repeat(pixels[:, :, :1], 3, axis=2)
+    return np.rint(pixels[:, :, :3] @ _GRAY).astype(np.uint8)[:, :, None]
+
+
+def resize_image(
+    pixels: Array, height: int, width: int, *, interpolation: str = "linear", library: str | None = None
+) -> Array:
+    """Return pixels of another size.
+
+    Args:
+        pixels: uint8, (H, W, C).
+        height, width: in pixels.
+        interpolation: "linear", or "area", which means over all pixels that shrink into one.
+        library: "opencv" or "pillow" (whose "linear" is over them all, too); None: the former if it is installed.
+
+    Raises:
+        DeviceError: no library is installed.
+    """
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    if interpolation not in ("area", "linear"):
+        raise NetError(f"interpolation must be 'area' or 'linear', got {interpolation!r}")
+    name, module = _library(("opencv", "pillow"), library, "resizing")
+    if name == "opencv":
+        kind = module.INTER_AREA if interpolation == "area" else module.INTER_LINEAR
+        found = module.resize(pixels, (width, height), interpolation=kind)
+    else:
+        kind = module.Resampling.BOX if interpolation == "area" else module.Resampling.BILINEAR
+        image = module.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+        found = np.asarray(image.resize((width, height), kind))
+    return found if found.ndim == 3 else found[:, :, None]  # type: ignore[no-any-return]
+
+
+def encode_jpeg(pixels: Array, quality: int = 95) -> bytes:
+    """Return pixels (H, W, C) as a JPEG file.
+
+    Raises:
+        DeviceError: no library is installed.
+    """
+    name, module = _library(tuple(LIBRARIES), None, "encoding")
+    if name == "simplejpeg":
+        space = "BGR" if pixels.shape[2] == 3 else "GRAY"
+        return bytes(module.encode_jpeg(np.ascontiguousarray(pixels), quality=quality, colorspace=space))
+    if name == "opencv":
+        return bytes(module.imencode(".jpg", pixels, [module.IMWRITE_JPEG_QUALITY, quality])[1])
+    image = module.fromarray(np.ascontiguousarray(pixels[:, :, ::-1]) if pixels.shape[2] == 3 else pixels[:, :, 0])
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=quality)
+    return out.getvalue()

@@ -1,0 +1,200 @@
+"""Records of images in databases: TensorProtos with an image and its label, or Caffe's Datum.
+
+The first tensor of a TensorProtos is the image: of type STRING, one element, the bytes of an image file; or of type
+BYTE, pixels of shape (height, width, channels), colours in the order blue, green, red. The second is the label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.datum import Datum, read_datum
+from netbuilder.data.image_codec import as_channels, decode_image
+from netbuilder.data.tensor_records import proto_to_tensor, proto_values, tensor_to_proto
+from netbuilder.proto import NetError, ParseError, TensorProto, TensorProtos
+
+__all__ = ["ImageRecord", "describe_record", "image_record", "read_image_record"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class ImageRecord:
+    """An image and what belongs to it.
+
+    Args:
+        where: what to call it in errors: the database and the key.
+        image: the bytes of an image file, or pixels (H, W, C), uint8.
+        tensors: the label, and what the record holds besides.
+    """
+
+    where: str
+    image: bytes | Array
+    tensors: tuple[Array, ...]
+
+    def pixels(self, color: bool = True, library: str | None = None) -> Array:
+        """Return the pixels (H, W, C), uint8, C being 3 or 1.
+
+        Raises:
+            ParseError: the image is damaged.
+            DeviceError: no library that decodes it is installed.
+        """
+        if isinstance(self.image, bytes):
+            return decode_image(self.image, color=color, where=self.where, library=library)
+        return as_channels(self.image, color)
+
+    @property
+    def label(self) -> int:
+        """The label as one whole number.
+
+        Raises:
+            ParseError: it is none.
+        """
+        if not self.tensors or self.tensors[0].size != 1 or self.tensors[0].dtype.kind not in "iuf":
+            shown = f"{self.tensors[0].dtype} of shape {self.tensors[0].shape}" if self.tensors else "missing"
+            raise ParseError(f"{self.where}: the label must be one whole number, and is {shown}")
+        value = self.tensors[0].reshape(-1)[0]
+        if value != int(value):
+            raise ParseError(f"{self.where}: the label must be a whole number, got {value}")
+        return int(value)
+
+
+def image_record(image: bytes | Array, label: int | float | Array) -> bytes:
+    """Return a record, as ImageInput reads it.
+
+    Args:
+        image: the bytes of an image file, or pixels (H, W) or (H, W, C), uint8.
+        label: a whole number, a float, or an array of them.
+
+    Raises:
+        NetError: the pixels are of another type or shape.
+    """
+    if isinstance(image, bytes):
+        first = TensorProto(dims=[1], data_type=TensorProto.STRING, string_data=[image])
+    else:
+        if image.dtype != np.uint8 or image.ndim not in (2, 3):
+            raise NetError(f"pixels must be uint8 of shape (H, W) or (H, W, C), got {image.dtype} of {image.shape}")
+        first = TensorProto(dims=image.shape, data_type=TensorProto.BYTE, byte_data=image.tobytes())  # type: ignore[arg-type]
+    values = np.atleast_1d(np.asarray(label))
+    values = values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+    return TensorProtos(protos=[first, tensor_to_proto(values)]).SerializeToString()
+
+
+def read_image_record(value: bytes, where: str, *, datum: bool = False) -> ImageRecord:
+    """Return the image and the tensors of a record.
+
+    Args:
+        value: of the record.
+        where: what to call it in errors.
+        datum: whether it must be a Datum; else it must be a TensorProtos.
+
+    Raises:
+        ParseError: it is of another type, which the message names, or holds no image.
+    """
+    return _of_datum(value, where) if datum else _of_protos(value, where)
+
+
+def _protos(value: bytes) -> TensorProtos | None:
+    """Return the TensorProtos that bytes hold, None if they look otherwise."""
+    protos = TensorProtos()
+    try:
+        protos.ParseFromString(value)
+    except Exception:  # the protobuf library's DecodeError is no public name in all of its versions
+        return None
+    plausible = len(protos.protos) > 0 and protos.ByteSize() == len(value) and value[:1] == b"\n"
+    return protos if plausible and all(p.dims or p.ByteSize() > 2 for p in protos.protos) else None
+
+
+def _datum(value: bytes) -> Datum | None:
+    try:
+        found = read_datum(value)
+    except ParseError:
+        return None
+    return found if found.data or found.floats else None
+
+
+def describe_record(value: bytes) -> str:
+    """Return what a record is, in words.
+
+    >>> describe_record(image_record(np.zeros((2, 3, 3), np.uint8), 7))
+    'TensorProtos: BYTE 2 x 3 x 3, INT32 1'
+    """
+    protos = _protos(value)
+    if protos is not None:
+        return "TensorProtos: " + ", ".join(map(_describe, protos.protos))
+    found = _datum(value)
+    if found is not None:
+        kind = "an encoded image" if found.encoded else "floats" if found.floats else "bytes"
+        return f"Datum: {kind}, {found.channels} x {found.height} x {found.width}"
+    return f"{len(value)} bytes of an unknown kind that begin with {value[:8].hex(' ') or 'nothing'}"
+
+
+def _describe(proto: TensorProto) -> str:
+    name = TensorProto.DataType.Name(proto.data_type)
+    if proto.data_type == TensorProto.STRING and len(proto.string_data) == 1:
+        return f"{name} with {_kind(proto.string_data[0])}"
+    return f"{name} {' x '.join(map(str, proto.dims)) or 'without dims'}"
+
+
+def _kind(data: bytes) -> str:
+    for begin, name in ((b"\xff\xd8\xff", "a JPEG"), (b"\x89PNG", "a PNG"), (b"GIF8", "a GIF"), (b"BM", "a BMP")):
+        if data.startswith(begin):
+            return name
+    return f"{len(data)} bytes"
+
+
+def _of_protos(value: bytes, where: str) -> ImageRecord:
+    protos = _protos(value)
+    if protos is None:
+        hint = "; set use_caffe_datum=1" if _datum(value) is not None else ""
+        raise ParseError(
+            f"{where}: the record is {describe_record(value)}; wanted TensorProtos with an image and a label{hint}"
+        )
+    first = protos.protos[0]
+    if first.data_type == TensorProto.STRING and len(first.string_data) == 1:
+        image: bytes | Array = first.string_data[0]
+    elif first.data_type in (TensorProto.BYTE, TensorProto.UINT8):
+        image = _pixels(proto_values(first), tuple(first.dims), where)
+    else:
+        raise ParseError(
+            f"{where}: the record is {describe_record(value)}; its first tensor must be an image: STRING with the "
+            "bytes of an image file, or BYTE with pixels (H, W, C); TensorProtosDBInput reads tensors of any kind"
+        )
+    return ImageRecord(where, image, tuple(_tensor(p, where) for p in protos.protos[1:]))
+
+
+def _tensor(proto: TensorProto, where: str) -> Array:
+    try:
+        return proto_values(proto) if not proto.dims else proto_to_tensor(proto)
+    except ParseError as error:
+        raise ParseError(f"{where}: {error}") from error
+
+
+def _pixels(values: Array, shape: tuple[int, ...], where: str) -> Array:
+    full = (*shape, 1) if len(shape) == 2 else shape
+    if len(full) != 3 or full[2] not in (1, 3) or min(full) < 1 or values.size != full[0] * full[1] * full[2]:
+        raise ParseError(
+            f"{where}: {values.size} pixels of dims {list(shape)}; wanted (H, W), (H, W, 1) or (H, W, 3), and as many"
+        )
+    return values.reshape(full)
+
+
+def _of_datum(value: bytes, where: str) -> ImageRecord:
+    found = _datum(value) if _protos(value) is None else None
+    if found is None:
+        hint = "; set use_caffe_datum=0" if _protos(value) is not None else ""
+        raise ParseError(f"{where}: the record is {describe_record(value)}; wanted a Datum{hint}")
+    label = np.array([found.label], np.int32)
+    if found.encoded:
+        return ImageRecord(where, found.data, (label,))
+    shape = (found.channels, found.height, found.width)
+    if found.floats or found.channels not in (1, 3) or len(found.data) != shape[0] * shape[1] * shape[2]:
+        raise ParseError(
+            f"{where}: the record is {describe_record(value)} with {len(found.data)} bytes; wanted an encoded image, "
+            "or 1 or 3 channels of bytes, as many as the extents say"
+        )
+    planes = np.frombuffer(found.data, np.uint8).reshape(shape)
+    return ImageRecord(where, np.ascontiguousarray(planes.transpose(1, 2, 0)), (label,))

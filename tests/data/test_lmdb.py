@@ -1,0 +1,161 @@
+"""LMDB databases: written, read by several readers at a time, cut short, foreign; and records by number."""
+
+import os
+import sys
+import threading
+
+import pytest
+
+import golden_data
+from netbuilder.data import (
+    DBReader,
+    database_type,
+    open_records,
+    read_lmdb,
+    read_minidb,
+    write_lmdb,
+    write_minidb,
+    write_records,
+)
+from netbuilder.proto import DeviceError, NetError, ParseError
+
+KINDS = ["lmdb", "minidb"]
+IMAGES = golden_data.GOLDEN / "exports" / "image_db"
+
+
+def needs(kind):
+    if kind == "lmdb":
+        pytest.importorskip("lmdb")
+
+
+@pytest.fixture(params=KINDS)
+def database(request, tmp_path):
+    """Seven records, of either type: path and type."""
+    needs(request.param)
+    path = tmp_path / "seven"
+    assert write_records(path, request.param, ((f"{k}", bytes([k]) * k) for k in range(7))) == 7
+    return path, request.param
+
+
+def test_records_of_caffe2_go_through_lmdb(tmp_path):
+    needs("lmdb")
+    records = list(read_minidb(IMAGES / "byte_images.minidb"))
+    write_lmdb(tmp_path / "images", records)
+    assert list(read_lmdb(tmp_path / "images")) == sorted(records)
+    assert sorted(os.listdir(tmp_path / "images")) == ["data.mdb", "lock.mdb"]
+
+
+def test_lmdb_grows_as_records_come_and_sorts_them(tmp_path):
+    needs("lmdb")
+    count = write_lmdb(tmp_path / "large", ((f"{k:04}", os.urandom(1) * 400_000) for k in reversed(range(60))))
+    assert count == 60
+    found = [key for key, _ in read_lmdb(tmp_path / "large")]
+    assert found == [b"%04d" % k for k in range(60)]
+
+
+def test_shards_are_disjoint_and_complete(database):
+    path, kind = database
+    for count in (1, 2, 3, 7, 9):
+        readers = [DBReader(path, kind, num_shards=count, shard_id=k) for k in range(count)]
+        found = [[key for key, _ in reader.rest()] for reader in readers]
+        assert sorted(key for keys in found for key in keys) == [b"%d" % k for k in range(7)]
+
+
+def test_readers_of_one_database_do_not_disturb_one_another(database):
+    path, kind = database
+    readers = [DBReader(path, kind) for _ in range(3)]
+    assert [reader.read()[0] for _ in range(2) for reader in readers] == [b"0"] * 3 + [b"1"] * 3
+    readers[1].seek(5)
+    assert readers[1].read() == (b"5", bytes([5]) * 5)
+    assert readers[0].read()[0] == b"2"
+
+
+def test_threads_share_a_reader(database):
+    path, kind = database
+    reader, found = DBReader(path, kind), []
+    threads = [threading.Thread(target=lambda: found.extend(reader.read()[0] for _ in range(14))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted(b"%d" % k for k in list(range(7)) * 8)
+
+
+def test_records_by_number(database):
+    path, kind = database
+    assert database_type(path) == kind
+    records = open_records(path)
+    assert (len(records), records.db_type, records[6], records[0]) == (7, kind, (b"6", bytes([6]) * 6), (b"0", b""))
+    with pytest.raises(IndexError):
+        records[7]
+
+
+def test_a_database_is_replaced_whole_or_not_at_all(database):
+    path, kind = database
+
+    def broken():
+        yield "a", b"1"
+        raise ArithmeticError("in the middle")
+
+    with pytest.raises(ArithmeticError):
+        write_records(path, kind, broken())
+    assert len(open_records(path)) == 7
+    assert write_records(path, kind, [("z", b"2")]) == 1
+    assert [open_records(path)[0], len(os.listdir(path.parent))] == [(b"z", b"2"), 1]
+
+
+@pytest.mark.parametrize("cut", [0, 100, 5000, 12000])
+def test_a_file_cut_short_or_foreign_is_refused(tmp_path, cut):
+    needs("lmdb")
+    write_lmdb(tmp_path / "whole", ((f"{k}", b"x" * 3000) for k in range(20)))
+    whole = (tmp_path / "whole" / "data.mdb").read_bytes()
+    for name, data in (("short", whole[:cut]), ("foreign", b"no database at all, but some text " * 500)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data.mdb").write_bytes(data)
+        with pytest.raises(ParseError, match=f"{name}': cannot be read as lmdb"):
+            list(read_lmdb(tmp_path / name))
+        with pytest.raises(ParseError, match=f"{name}': cannot be read as lmdb"):
+            open_records(tmp_path / name)
+
+
+def test_what_lmdb_cannot_hold_is_refused(tmp_path):
+    needs("lmdb")
+    for key, message in (("", "key of 0 bytes"), ("k" * 512, "key of 512 bytes; lmdb takes keys of 1 to 511")):
+        with pytest.raises(NetError, match=message):
+            write_lmdb(tmp_path / "x", [(key, b"")])
+    with pytest.raises(NetError, match="key b'a' comes twice"):
+        write_lmdb(tmp_path / "x", [("a", b"1"), ("a", b"2")])
+    assert not os.listdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.txt").write_text("years of work")
+    with pytest.raises(FileExistsError, match="no lmdb database"):
+        write_lmdb(tmp_path / "folder", [])
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        write_lmdb(tmp_path / "no" / "x", [])
+
+
+def test_missing_and_unknown_databases(tmp_path):
+    needs("lmdb")
+    with pytest.raises(FileNotFoundError, match="no such lmdb database"):
+        DBReader(tmp_path / "nowhere", "lmdb")
+    with pytest.raises(FileNotFoundError, match="no such database"):
+        open_records(tmp_path / "nowhere")
+    with pytest.raises(NetError, match="unknown type of database 'rocks'"):
+        open_records(tmp_path, "rocks")
+    with pytest.raises(NetError, match="unknown type of database 'rocks'"):
+        write_records(tmp_path / "x", "rocks", [])
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    for call in (lambda: DBReader(tmp_path, "lmdb"), lambda: write_lmdb(tmp_path / "x", [])):
+        with pytest.raises(DeviceError, match=r"need the package lmdb; pip install lmdb"):
+            call()
+
+
+def test_a_minidb_that_is_cut_short(tmp_path):
+    path = tmp_path / "x.minidb"
+    write_minidb(path, [("a", b"1" * 50), ("b", b"2" * 50)])
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ParseError, match="record 1 at byte 59 says 1 bytes of key and 50 of value, 50 are left"):
+        open_records(path)

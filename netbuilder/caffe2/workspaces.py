@@ -47,7 +47,7 @@ class Workspace(metaclass=_Current):
     What it does not have by Caffe2's names it has by those of ``netbuilder.runtime.Workspace``, which lies under it.
 
     Args:
-        parent: not served: blobs are not shared between workspaces.
+        parent: a workspace whose blobs are seen and written here, too.
 
     >>> ws = Workspace()
     >>> ws.create_blob("x").feed(np.float32([1, -1]))
@@ -58,11 +58,7 @@ class Workspace(metaclass=_Current):
     """
 
     def __init__(self, parent: Any = None) -> None:
-        if parent is not None:
-            raise NotImplementedError(
-                "C.Workspace: workspaces inside others are not served; feed the blobs to both, or use one workspace"
-            )
-        self._native = NativeWorkspace()
+        self._native = NativeWorkspace(parent=getattr(parent, "_native", parent))
 
     @classmethod
     def of(cls, native: NativeWorkspace) -> Workspace:

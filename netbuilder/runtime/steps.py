@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from netbuilder.data import BlobsQueue
-from netbuilder.proto import ExecutionStep, NetError, PlanDef
+from netbuilder.proto import ExecutionStep, NetDef, NetError, PlanDef
+from netbuilder.runtime.beside import Reporter, run_beside
 
 __all__ = ["run_plan"]
 
@@ -21,25 +23,48 @@ Path = tuple[int, ...]
 def run_plan(workspace: Any, plan: PlanDef) -> None:
     """Create the nets of ``plan`` in ``workspace``, then run its steps in order.
 
+    Nets of steps that have workspaces of their own are created there.
+
     Raises:
         NetError: a step names a net that does not exist, or an operator failed.
     """
+    nets = {net.name: net for net in plan.network}
+    inside = set().union(*(_nets_in(step, only_inside=True) for step in plan.execution_step))
+    outside = set().union(*(_nets_in(step) for step in plan.execution_step))
     for net in plan.network:
-        workspace.create_net(net, overwrite=True)
-    run = _Run()
+        if net.name in outside or net.name not in inside:
+            workspace.create_net(net, overwrite=True)
+    run = _Run(nets)
     for index, step in enumerate(plan.execution_step):
         _run_step(workspace, step, (index,), run)
 
 
+def _nets_in(step: ExecutionStep, *, only_inside: bool = False) -> set[str]:
+    """Return the nets that a step runs in the workspace around it, or only those that it runs in one of its own."""
+    if step.create_workspace:
+        return _all_nets(step) if only_inside else set()
+    own = set() if only_inside else {*step.network, step.criteria_network, step.report_net}
+    return own.union(*(_nets_in(substep, only_inside=only_inside) for substep in step.substep))
+
+
+def _all_nets(step: ExecutionStep) -> set[str]:
+    own = {*step.network, step.criteria_network, step.report_net}
+    return own.union(*map(_all_nets, step.substep))
+
+
 class _Run:
     """One run of a plan.
+
+    Args:
+        nets: the nets of the plan by their names.
 
     Attributes:
         done: the steps that run only once, and have.
         failed: a step failed beside others, which end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, nets: Mapping[str, NetDef]) -> None:
+        self.nets = nets
         self.done: set[Path] = set()
         self.failed = threading.Event()
 
@@ -48,43 +73,96 @@ def _run_step(workspace: Any, step: ExecutionStep, path: Path, run: _Run) -> Non
     """Run a step, which lies at ``path`` in its plan."""
     if step.substep and step.network:
         raise NetError(f"execution step {step.name!r} has both substeps and nets; give it one of the two")
-    if step.only_once:
+    if step.only_once and not step.should_stop_blob:
         if path in run.done:
             return
         run.done.add(path)
-    if not (step.report_net and step.report_interval > 0):
-        _iterate(workspace, step, path, run)
-        return
-    reporter = _Reporter(workspace, step)
+    copies = step.num_concurrent_instances
+    if copies > 1:
+        run_beside([partial(_run_instance, workspace, step, path, run)] * copies, partial(_stop, workspace, step, run))
+    else:
+        _run_instance(workspace, step, path, run)
+
+
+def _run_instance(workspace: Any, step: ExecutionStep, path: Path, run: _Run) -> None:
+    """Run a step, or one of the copies of it that run beside each other."""
+    if step.create_workspace:
+        workspace = type(workspace)(parent=workspace)
+        inside = {*step.network, step.criteria_network, step.report_net}.union(*map(_nets_in, step.substep))
+        for name, net in run.nets.items():
+            if name in inside:
+                workspace.create_net(net)
+    reporters = []
+    if step.report_net and step.report_interval > 0:
+        reporters.append(Reporter(partial(workspace.run_net, step.report_net), step.report_interval))
     try:
         _iterate(workspace, step, path, run)
     finally:
-        reporter.stop()
-    if reporter.failure is not None:
-        raise reporter.failure
+        for reporter in reporters:
+            reporter.stop()
+    for reporter in reporters:
+        reporter.check()
 
 
 def _iterate(workspace: Any, step: ExecutionStep, path: Path, run: _Run) -> None:
     limit = step.num_iter if step.HasField("num_iter") else (None if step.should_stop_blob else 1)
-    iteration = 0
+    if step.only_once:
+        limit = 1
+    iteration, began = 0, 0.0
     while (limit is None or iteration < limit) and not run.failed.is_set():
+        if iteration and step.run_every_ms:
+            time.sleep(max(0.0, step.run_every_ms / 1000 - (time.monotonic() - began)))
         began = time.monotonic()
         if step.criteria_network:
             workspace.run_net(step.criteria_network)
-        if step.concurrent_substeps and len(step.substep) > 1:
-            _run_together(workspace, step, path, run)
-        else:
-            for index, substep in enumerate(step.substep):
-                _run_step(workspace, substep, (*path, index), run)
-                if _says_stop(workspace, step):
-                    return
+        if step.substep:
+            if _run_substeps(workspace, step, path, run):
+                return
         for net in step.network:
             workspace.run_net(net)
             if _says_stop(workspace, step):
                 return
         iteration += 1
-        if step.run_every_ms:
-            time.sleep(max(0.0, step.run_every_ms / 1000 - (time.monotonic() - began)))
+
+
+def _run_substeps(workspace: Any, step: ExecutionStep, path: Path, run: _Run) -> bool:
+    """Run the substeps once, those that repeat by the clock beside the others; return whether the step is to end."""
+    indexed = list(enumerate(step.substep))
+    timed = [(index, substep) for index, substep in indexed if substep.run_every_ms]
+    others = [(index, substep) for index, substep in indexed if not substep.run_every_ms]
+    if not others:  # nothing to run beside
+        timed, others = [], timed
+    reporters = [
+        Reporter(partial(_run_step, workspace, substep, (*path, index), run), substep.run_every_ms / 1000, at_end=True)
+        for index, substep in timed
+    ]
+    try:
+        ended = _run_others(workspace, step, others, path, run)
+    finally:
+        for reporter in reporters:
+            reporter.stop()
+    for reporter in reporters:
+        reporter.check()
+    return ended
+
+
+def _run_others(workspace: Any, step: ExecutionStep, substeps: list[Any], path: Path, run: _Run) -> bool:
+    if step.concurrent_substeps and len(substeps) > 1:
+        calls = [partial(_run_step, workspace, substep, (*path, index), run) for index, substep in substeps]
+        run_beside(calls, partial(_stop, workspace, step, run))
+        return _says_stop(workspace, step)
+    for index, substep in substeps:
+        _run_step(workspace, substep, (*path, index), run)
+        if _says_stop(workspace, step):
+            return True
+    return False
+
+
+def _stop(workspace: Any, step: ExecutionStep, run: _Run, error: BaseException) -> None:
+    """Let all that runs beside a failed step end: it waits for no queue any more."""
+    run.failed.set()
+    for queue in _queues(workspace, step):
+        queue.close(error)
 
 
 def _says_stop(workspace: Any, step: ExecutionStep) -> bool:
@@ -101,31 +179,6 @@ def _says_stop(workspace: Any, step: ExecutionStep) -> bool:
     return bool(value.reshape(-1)[0])
 
 
-def _run_together(workspace: Any, step: ExecutionStep, path: Path, run: _Run) -> None:
-    """Run the substeps, each in a thread of its own; the first error ends all of them."""
-    failures: list[BaseException] = []
-
-    def work(index: int, substep: ExecutionStep) -> None:
-        try:
-            _run_step(workspace, substep, (*path, index), run)
-        except BaseException as error:
-            failures.append(error)
-            run.failed.set()
-            for queue in _queues(workspace, step):
-                queue.close(error)
-
-    threads = [
-        threading.Thread(target=work, args=each, name=f"netbuilder-step-{each[1].name}", daemon=True)
-        for each in enumerate(step.substep)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-
-
 def _queues(workspace: Any, step: ExecutionStep) -> Iterator[BlobsQueue]:
     """Yield the queues that the nets of a step and of its substeps read or fill."""
     for name in (*step.network, *([step.criteria_network] if step.criteria_network else ())):
@@ -136,25 +189,3 @@ def _queues(workspace: Any, step: ExecutionStep) -> Iterator[BlobsQueue]:
                     yield found.buffer
     for substep in step.substep:
         yield from _queues(workspace, substep)
-
-
-class _Reporter:
-    """Runs a net every so many seconds beside a step; ``failure`` is what ended it before its time."""
-
-    def __init__(self, workspace: Any, step: ExecutionStep) -> None:
-        self._stopped = threading.Event()
-        self.failure: Exception | None = None
-
-        def report() -> None:
-            try:
-                while not self._stopped.wait(step.report_interval):
-                    workspace.run_net(step.report_net)
-            except Exception as error:
-                self.failure = error
-
-        self._thread = threading.Thread(target=report, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()

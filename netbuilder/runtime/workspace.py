@@ -37,6 +37,9 @@ class Workspace:
         without: optimisations that plans may not do, by name (see ``runtime.optimisations``), unless a net is created
             with others; a list, or one string with commas between them.
         fuse: False is short for ``without="fusion"``: neighbouring operators are not joined.
+        parent: a workspace whose blobs are seen and written here by their names, as long as they are there when a name
+            is first used; blobs with other names, and nets, are this workspace's own. Engines, threads, seed and
+            ``without`` are the parent's where they are not given.
 
     Raises:
         NetError: an argument is out of range.
@@ -56,22 +59,30 @@ class Workspace:
         *,
         engines: tuple[str, ...] | None = None,
         threads: int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         without: str | Iterable[str] = (),
         fuse: bool = True,
+        parent: Workspace | None = None,
     ) -> None:
         if engines is not None and (isinstance(engines, str) or not set(engines) <= set(ENGINES)):
             raise NetError(f"Workspace: engines must be a tuple of names among {', '.join(ENGINES)}, got {engines!r}")
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise NetError(f"Workspace: threads must be a whole number from 1 on, got {threads!r}")
+        if parent is not None:
+            engines, threads = parent.engines if engines is None else engines, threads or parent.threads
+            without = without or parent.without
+        if seed is None:
+            seed = 0 if parent is None else parent.seed
         if not hasattr(seed, "__index__"):
             raise NetError(f"Workspace: seed must be a whole number, got {seed!r}")
         self.engines = engines
         self.threads = threads or default_threads()
         self.seed = seed
         self.without = check_without(without, "Workspace") | (frozenset() if fuse else FUSIONS)
-        self.root_folder = "."  # where relative paths of operators begin that read and write files
-        self.generation = Generation()
+        self.parent = parent
+        # Where relative paths of operators begin that read and write files.
+        self.root_folder: str = "." if parent is None else parent.root_folder
+        self.generation = Generation() if parent is None else parent.generation
         self._blobs: dict[str, Blob] = {}
         self._nets: dict[str, RuntimeNet] = {}
 
@@ -134,31 +145,36 @@ class Workspace:
 
     def has(self, name: str) -> bool:
         """Whether a blob of that name exists."""
-        return str(name) in self._blobs
+        return self.find(str(name)) is not None
 
     def blobs(self) -> list[str]:
-        """Return the names of all blobs, sorted."""
-        return sorted(self._blobs)
+        """Return the names of all blobs, the parent's too, sorted."""
+        own = list(self._blobs)
+        return sorted(own) if self.parent is None else sorted({*own, *self.parent.blobs()})
 
     def remove(self, name: str) -> None:
         """Remove a blob.
 
         Raises:
-            BlobError: there is no such blob.
+            BlobError: there is no such blob, or it is the parent's.
         """
         self.get(str(name))
+        if str(name) not in self._blobs:
+            raise BlobError(f"blob {str(name)!r} is the parent workspace's; remove it there")
         del self._blobs[str(name)]
         self._forget_plans()
 
     def make(self, name: str) -> Blob:
         """Return the blob of that name, made empty if it is not there."""
-        blob = self._blobs.get(name)
+        blob = self.find(name)
         if blob is None:
-            blob = self._blobs[name] = Blob(name, self.generation)
+            blob = self._blobs.setdefault(name, Blob(name, self.generation))
         return blob
 
     def find(self, name: str) -> Blob | None:
-        return self._blobs.get(name)
+        """Return the blob of that name, None if there is none."""
+        blob = self._blobs.get(name)
+        return blob if blob is not None or self.parent is None else self.parent.find(name)
 
     def get(self, name: str) -> Blob:
         """Return the blob of that name.
@@ -166,12 +182,13 @@ class Workspace:
         Raises:
             BlobError: there is none; the message names those of replicas, or the nearest ones.
         """
-        blob = self._blobs.get(name)
+        blob = self.find(name)
         if blob is None:
-            of_replicas = [known for known in self._blobs if strip_prefix(known) == name]
-            near = of_replicas[:3] or difflib.get_close_matches(name, self._blobs, n=3)
+            known_names = [*self._blobs, *(self.parent.blobs() if self.parent is not None else ())]
+            of_replicas = [known for known in known_names if strip_prefix(known) == name]
+            near = of_replicas[:3] or difflib.get_close_matches(name, known_names, n=3)
             hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-            raise BlobError(f"no blob {name!r} in the workspace, which has {len(self._blobs)}{hint}")
+            raise BlobError(f"no blob {name!r} in the workspace, which has {len(known_names)}{hint}")
         return blob
 
     def reset(self) -> None:
@@ -289,7 +306,7 @@ class Workspace:
         return iter(self.blobs())
 
     def __contains__(self, name: object) -> bool:
-        return str(name) in self._blobs
+        return self.has(str(name))
 
 
 def _as_array(name: str, value: Any) -> Any:

@@ -28,12 +28,16 @@ def read_minidb(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
         FileNotFoundError: there is no such file.
         ParseError: the file is cut short or no minidb file; the message names file, record and offset.
     """
-    with open(path, "rb") as file:
-        offset = number = 0
-        while (lengths := _lengths(file, path, number, offset)) is not None:
-            yield file.read(lengths[0]), file.read(lengths[1])
-            offset += _LENGTHS.size + sum(lengths)
-            number += 1
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:  # Python warns of a file object that the collector of cycles finds open, of a number it does not
+        with os.fdopen(number, "rb", closefd=False) as file:
+            offset = count = 0
+            while (lengths := _lengths(file, path, count, offset)) is not None:
+                yield file.read(lengths[0]), file.read(lengths[1])
+                offset += _LENGTHS.size + sum(lengths)
+                count += 1
+    finally:
+        os.close(number)
 
 
 def minidb_offsets(path: PathLike) -> list[int]:
@@ -51,11 +55,11 @@ def minidb_offsets(path: PathLike) -> list[int]:
     return offsets
 
 
-def read_minidb_at(file: BinaryIO, offset: int) -> tuple[bytes, bytes]:
-    """Return the record, key and value, that begins at ``offset`` of an open minidb file."""
-    file.seek(offset)
-    key_length, value_length = _LENGTHS.unpack(file.read(_LENGTHS.size))
-    return file.read(key_length), file.read(value_length)
+def read_minidb_at(number: int, offset: int) -> tuple[bytes, bytes]:
+    """Return the record, key and value, that begins at ``offset`` of the open file of this number; for any thread."""
+    key_length, value_length = _LENGTHS.unpack(os.pread(number, _LENGTHS.size, offset))
+    found = os.pread(number, key_length + value_length, offset + _LENGTHS.size)
+    return found[:key_length], found[key_length:]
 
 
 def _lengths(file: BinaryIO, path: PathLike, number: int, offset: int) -> tuple[int, int] | None:

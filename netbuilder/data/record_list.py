@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import Protocol
 
 from netbuilder.data.lmdb_folder import open_lmdb
@@ -32,19 +31,17 @@ class _Minidb:
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         self._offsets = minidb_offsets(path)
-        self._file = open(path, "rb")
-        self._lock = threading.Lock()
+        self._file = os.open(path, os.O_RDONLY)
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def __getitem__(self, number: int) -> tuple[bytes, bytes]:
-        with self._lock:
-            return read_minidb_at(self._file, self._offsets[number])
+        return read_minidb_at(self._file, self._offsets[number])
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
-            self._file.close()
+            os.close(self._file)
 
 
 class _Lmdb:

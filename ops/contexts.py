@@ -11,7 +11,19 @@ import numpy as np
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.proto import NetDef, OperatorDef
 
-__all__ = ["Demand", "GradientContext", "Kept", "Later", "Layout", "PlanContext", "Prepared", "RunContext", "Sparse"]
+__all__ = [
+    "ANY_ORDER",
+    "CHANNELS_LAST",
+    "Demand",
+    "GradientContext",
+    "Kept",
+    "Later",
+    "Layout",
+    "PlanContext",
+    "Prepared",
+    "RunContext",
+    "Sparse",
+]
 
 Array = Any
 """A NumPy or CuPy array."""
@@ -100,6 +112,9 @@ class Layout(Protocol):
     engine: str
 
 
+ANY_ORDER, CHANNELS_LAST = "any order", "channels last"
+"""In which order the images of a plan should lie."""
+
 Demand = Literal["run", "fetch", "never"]
 """When an output is needed: in each run, when somebody fetches it, or not at all."""
 
@@ -164,6 +179,7 @@ class PlanContext(Protocol):
 
     threads: int  #: threads its lane computes with
     precision: str  #: how the plan may keep activations in memory (see ops.precision)
+    image_order: str  #: in which order images should lie: ANY_ORDER or CHANNELS_LAST
     device_id: int
     op_def: OperatorDef
     run: RunContext  #: for kernels that call plain ones

@@ -56,6 +56,7 @@ class FakePlan:
 
     threads: int = 1
     precision: str = "float32"
+    image_order: str = "any order"
     device_id: int = 0
     op_def: OperatorDef = field(default_factory=OperatorDef)
     run: Any = None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.contexts import ANY_ORDER
 from netbuilder.ops.engines.gpu import copy_into, to_host
 from netbuilder.ops.engines.layouts import HOST, Location, convert, new_buffer
 from netbuilder.ops.operator import STRING, TensorSpec
@@ -32,6 +33,7 @@ class EdgeContext:
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
         self.precision = "float32"
+        self.image_order = ANY_ORDER
         self.device_id = 0
         self.op_def: Any = None
         self.run: Any = None

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from netbuilder.graph.blob import strip_prefix
-from netbuilder.ops.contexts import Later, Prepared
+from netbuilder.ops.contexts import ANY_ORDER, Later, Prepared
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.layouts import HOST, Location, prepare_reorder
+from netbuilder.ops.engines.onednn.image_order import best_image_order
 from netbuilder.ops.operator import STRING, TensorSpec
 from netbuilder.ops.registry import plain_kernel, prepared_kernels
 from netbuilder.proto import BlobError, NetError
@@ -236,6 +237,7 @@ def _places(instruction: Instruction, inputs: Sequence[Value]) -> list[Location]
 def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Value]) -> _Steps:
     steps = _Steps(values, setting)
     lane_of = _Lanes(setting.lanes)
+    image_order = _image_order(nodes, setting)
     waiting = deque(nodes)
     while waiting:
         node = waiting.popleft()
@@ -244,8 +246,9 @@ def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Valu
         try:
             run = net.kernel_context(instruction)
             ctx = NodeContext(
-                instruction, run, setting.lane_threads, setting.precision, node.inputs, node.outputs, setting.does
-            )
+                instruction, run, setting.lane_threads, setting.precision, node.inputs, node.outputs, setting.does,
+                image_order,
+            )  # fmt: skip
             prepared = _prepare(node, ctx, setting)
             if prepared is None:
                 waiting.extendleft(reversed(node.originals))
@@ -254,6 +257,17 @@ def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Valu
         except Exception as error:
             raise located(describe(net.name, instruction), error) from error
     return steps
+
+
+def _image_order(nodes: Sequence[Node], setting: Setting) -> str:
+    """Return in which order images should lie: measured where all convolutions have constant weights."""
+    usable = setting.allows("ONEDNN") and onednn.available() and setting.does("measured_choices")
+    convs = [node for node in nodes if node.first.op_def.type == "Conv" and node.first.location == HOST]
+    if not usable or not convs or not all(node.inputs[1].constant for node in convs):
+        return ANY_ORDER
+    specs = [[value.spec for value in node.inputs[: node.first.op.n_in]] for node in convs]
+    found = [(node.first.op, plain) for node, plain in zip(convs, specs) if all(plain)]
+    return best_image_order(found, setting.lane_threads, setting.precision)  # type: ignore[arg-type]
 
 
 def _wanted_at(node: Node, index: int) -> Location:

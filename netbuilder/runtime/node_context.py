@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from netbuilder.ops.contexts import Demand
+from netbuilder.ops.contexts import ANY_ORDER, Demand
 from netbuilder.runtime.program import Instruction
 from netbuilder.runtime.run_context import KernelContext
 from netbuilder.runtime.values import Value
@@ -23,6 +23,7 @@ class NodeContext:
         precision: how activations may be kept in memory.
         inputs, outputs: the values around the node.
         does: whether an optimisation is on, by its name in ``runtime.optimisations``.
+        image_order: in which order images should lie.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class NodeContext:
         inputs: list[Value],
         outputs: list[Value],
         does: Callable[[str], bool],
+        image_order: str = ANY_ORDER,
     ) -> None:
         self.op_def = instruction.op_def
         self.run = run
@@ -43,6 +45,7 @@ class NodeContext:
         self._inputs = inputs
         self._outputs = outputs
         self._does = does
+        self.image_order = image_order
 
     def publish(self, output: int, key: str, value: Any) -> None:
         self._outputs[output].published[key] = value

@@ -41,7 +41,7 @@ def test_golden_file_gives_the_numbers():
     close(load_predictor_from_db(FILE).run(data=data)["softmax"], EXPORT.arrays["expected"]["softmax"])
 
 
-def golden_meta(batch=3, **options):
+def golden_meta(shapes=None, **options):
     """The calls that made the golden files."""
     net = NetDef()
     net.CopyFrom(
@@ -51,7 +51,7 @@ def golden_meta(batch=3, **options):
         )
     )
     del net.external_input[:], net.external_output[:]
-    shapes = {"data": (batch, 3, 8, 8), "softmax": (batch, 5)}
+    shapes = shapes or {"data": (3, 3, 8, 8), "softmax": (3, 5)}
     return PredictorExportMeta(net, META["params"], ["data"], ["softmax"], shapes=shapes, **options)
 
 
@@ -66,7 +66,15 @@ def workspace_of_parameters():
     ("file", "options"),
     [
         ("meta_net_def.pb", {}),
-        ("meta_net_def_named.pb", {"batch": 6, "name": "convnet", "net_type": "dag", "num_workers": 2}),
+        (
+            "meta_net_def_named.pb",
+            {
+                "shapes": {"data": (3, 3, 8, 8), "softmax": (6, 5)},
+                "name": "convnet",
+                "net_type": "dag",
+                "num_workers": 2,
+            },
+        ),
     ],
 )
 def test_nets_are_those_that_caffe2_writes(file, options):

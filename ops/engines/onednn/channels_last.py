@@ -27,7 +27,7 @@ from netbuilder.ops.engines.onednn.primitive import Part, Place, PostOp, Primiti
 from netbuilder.ops.engines.onednn.reorders import reorder_primitive
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = ["ThroughChannelsLast", "backward_data_through", "forward_through"]
+__all__ = ["ThroughChannelsLast", "backward_data_through", "forward_through", "last_in", "may_turn"]
 
 _ROOM = 4 << 20  # bytes of images, read and written, that are worked on at a time
 _ALIGNMENT = 64
@@ -106,7 +106,7 @@ def forward_through(
     chunk = _Chunk.of(v, x, y, threads)
     if chunk is None:
         return None
-    src, dst = (plain_in(_last(view, chunk.images), code) for view in (v.x, v.y))
+    src, dst = (last_in(_few(view, chunk.images), code) for view in (v.x, v.y))
     conv = forward(
         v.kind, src, free(v.weights, code), bias, dst, v.window, inference, tuple(post), threads=threads
     )  # fmt: skip
@@ -121,7 +121,7 @@ def backward_data_through(
     chunk = _Chunk.of(v, dy, dx, threads)
     if chunk is None:
         return None
-    src, dst = (plain_in(_last(view, chunk.images), code) for view in (v.x, v.y))
+    src, dst = (last_in(_few(view, chunk.images), code) for view in (v.x, v.y))
     weights = free(v.weights, code)
     hint = forward(v.kind, src, weights, None, dst, v.window, False, (), threads=threads)
     if hint is None:
@@ -141,7 +141,7 @@ class _Chunk:
     @staticmethod
     def of(v: Views, source: TensorSpec, target: TensorSpec, threads: int) -> _Chunk | None:
         """Return how a batch is to be divided; None if its images cannot be copied part by part."""
-        if v.kind != "convolution" or any(view.strides[1] == 1 and view.dims[1] > 1 for view in (v.x, v.y)):
+        if not may_turn(v):
             return None
         n = v.x.dims[0]
         fitting = max(threads, _ROOM * n // max(source.nbytes + target.nbytes, 1))
@@ -196,7 +196,12 @@ def _few(view: View, images: int) -> View:
     return dataclasses.replace(view, dims=(images, *view.dims[1:]))
 
 
-def _last(view: View, images: int) -> View:
-    """Return the view of images with channels last."""
-    _, channels, *spatial = view.dims
-    return image_view((images, *spatial, channels), True)
+def may_turn(v: Views) -> bool:
+    """Whether the images of a convolution are not in the order of channels last already."""
+    return v.kind == "convolution" and all(view.strides[1] != 1 or view.dims[1] == 1 for view in (v.x, v.y))
+
+
+def last_in(view: View, code: int) -> Desc:
+    """Describe images with elements of the type ``code`` in the order of channels last."""
+    images, channels, *spatial = view.dims
+    return plain_in(image_view((images, *spatial, channels), True), code)

@@ -25,7 +25,7 @@ from netbuilder.ops.engines.arrays import aligned_empty, as_flat
 from netbuilder.ops.engines.onednn.library import dnnl, threads
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "cache_file", "fastest", "turned_off"]
+__all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "cache_file", "fastest", "seconds", "turned_off"]
 
 CACHE_VARIABLE = "NETBUILDER_CACHE"
 SWITCH_VARIABLE = "NETBUILDER_MEASURE"
@@ -57,10 +57,40 @@ def fastest(key: str, candidates: Candidates, n: int) -> str:
     known = _Known.of_machine()
     full = f"{key}, threads {n}"
     name = known.get(full)
-    if name not in candidates:
+    if not isinstance(name, str) or name not in candidates:
         name = _measured(candidates, n)
         known.put(full, name)
     return name
+
+
+def seconds(key: str, make: Callable[[], Prepared | None], n: int) -> float:
+    """Return what a kernel takes, in seconds; infinity if there is none.
+
+    Args:
+        key, n: see ``fastest``; keys of the two functions are apart.
+        make: makes the kernel.
+    """
+    known = _Known.of_machine()
+    full = f"seconds of {key}, threads {n}"
+    found = known.get(full)
+    if isinstance(found, float):
+        return found
+    with threads(n):
+        kernel = make()
+        times = [float("inf")]
+        if kernel is not None:
+            call = _bound(kernel)
+            call()
+            times = [_seconds_of_one(call) for _ in range(_ROUNDS)]
+    result = statistics.median(times)
+    known.put(full, result)
+    return result
+
+
+def _seconds_of_one(call: Call) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def _measured(candidates: Candidates, n: int) -> str:
@@ -71,10 +101,7 @@ def _measured(candidates: Candidates, n: int) -> str:
             return next(iter(calls))
         times: dict[str, list[float]] = {name: [] for name in calls}
         for name in (*calls, *list(calls) * _ROUNDS):  # in turn: what else the machine does meets all of them
-            start = time.perf_counter()
-            for call in calls[name]:
-                call()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(sum(map(_seconds_of_one, calls[name])))
     medians = {name: statistics.median(times[name][1:]) for name in calls}
     default, best = next(iter(calls)), min(medians, key=medians.__getitem__)
     return best if medians[best] < _CLEARLY * medians[default] else default
@@ -112,16 +139,16 @@ class _Known:
         """Return what is known on this machine, for the folder that the environment names now."""
         return _known(cache_file())
 
-    def get(self, key: str) -> str | None:
+    def get(self, key: str) -> str | float | None:
         return self._choices.get(key)
 
-    def put(self, key: str, name: str) -> None:
-        """Remember a choice; those that other processes have written in the meantime are kept."""
+    def put(self, key: str, found: str | float) -> None:
+        """Remember a choice or a time; those that other processes have written in the meantime are kept."""
         with self._lock:
-            self._choices = {**self._choices, **self._read(), key: name}
+            self._choices = {**self._choices, **self._read(), key: found}
             self._write()
 
-    def _read(self) -> dict[str, str]:
+    def _read(self) -> dict[str, str | float]:
         """Return what the file says; nothing if it is not there, not readable or about another machine."""
         if self._path is None:
             return {}
@@ -129,7 +156,7 @@ class _Known:
             found = json.loads(self._path.read_text(encoding="utf-8"))
             if found["machine"] != self._machine:
                 return {}
-            return {str(key): str(name) for key, name in found["choices"].items()}
+            return {key: value for key, value in found["choices"].items() if isinstance(value, (str, float))}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 

@@ -16,6 +16,7 @@ from netbuilder.ops.engines.onednn.primitive import PostOp, Primitive, cached, c
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = [
+    "WORTH",
     "Views",
     "backward_data",
     "backward_weights",
@@ -28,7 +29,7 @@ __all__ = [
     "worth_measuring",
 ]
 
-_WORTH = 10_000_000  # floating-point operations from which on it pays to measure which kernel is the fastest
+WORTH = 10_000_000  # floating-point operations from which on it pays to measure which kernel is the fastest
 
 
 @cached
@@ -120,7 +121,7 @@ def wish(spec: TensorSpec, view: View, code: int) -> Desc:
 
 def worth_measuring(op: Any, ctx: PlanContext, v: Views, x: TensorSpec, w: TensorSpec) -> bool:
     """Whether the library has kernels of several families that may differ much, and the convolution is no tiny one."""
-    return not v.is_pointwise and 2 * op.products(x, w) >= _WORTH and may_measure(ctx)
+    return not v.is_pointwise and 2 * op.products(x, w) >= WORTH and may_measure(ctx)
 
 
 def may_measure(ctx: PlanContext) -> bool:

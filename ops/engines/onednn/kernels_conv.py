@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.contexts import CHANNELS_LAST, Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.channels_last import ThroughChannelsLast, forward_through
+from netbuilder.ops.engines.onednn.channels_last import ThroughChannelsLast, forward_through, last_in, may_turn
 from netbuilder.ops.engines.onednn.choices import fastest
 from netbuilder.ops.engines.onednn.convolutions import Views, described, forward, free, serves, wish, worth_measuring
 from netbuilder.ops.engines.onednn.layout import Desc, element_code, plain_in
@@ -82,20 +82,27 @@ def _prepare_forward(
     v = Views(op, x, w, transposed=transposed)
     bias = plain_in(v.bias, c.F32) if b is not None else None
 
-    def make(src: Desc) -> Primitive | None:
-        weights = free(v.weights, src.code)
-        dst = free(v.y, src.code) if add is None else wish(add, v.y, src.code)
-        return forward(v.kind, src, weights, bias, dst, v.window, inference, post, threads=ctx.threads)
+    def make(src: Desc, y: Desc) -> Primitive | None:
+        dst = y if add is None else wish(add, v.y, src.code)
+        return forward(
+            v.kind, src, free(v.weights, src.code), bias, dst, v.window, inference, post, threads=ctx.threads
+        )
 
-    sources = [(wish(x, v.x, code), free(v.x, code)) for code in types_for_products(ctx)]
-    made = first_fast(make, [(src,) for of_type in sources for src in of_type])
+    codes = types_for_products(ctx)
+    made = None
+    if ctx.image_order == CHANNELS_LAST and may_turn(v):
+        made = first_fast(make, [(last_in(v.x, code), last_in(v.y, code)) for code in codes])
+    turned = made is not None and not made.slow
+    if not turned:
+        sources = [(src, free(v.y, code)) for code in codes for src in (wish(x, v.x, code), free(v.x, code))]
+        made = first_fast(make, sources)
     if made is None:
         return None
     if post and post[-1].kind == "relu":
         ctx.publish(0, NOT_NEGATIVE, True)
     ends = _Ends(made.spec(c.SRC, x, v.x), b, made.spec(c.DST, TensorSpec(v.y_shape, x.dtype), v.y), add is not None)
     direct = ends.direct(made, made.spec(c.WEIGHTS, w, v.weights))
-    if not worth_measuring(op, ctx, v, x, w):
+    if turned or not worth_measuring(op, ctx, v, x, w):
         return direct
     code = element_code(made.argument(c.SRC))
 

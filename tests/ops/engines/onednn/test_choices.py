@@ -111,3 +111,16 @@ def test_nothing_is_measured_or_read_where_that_is_turned_off(folder, monkeypatc
     monkeypatch.setenv("NETBUILDER_MEASURE", "0")
     assert choices.fastest("a", {"one": None, "two": None}, 1) == "one"
     assert not folder.exists()
+
+
+def test_times_are_kept_beside_the_choices(folder):
+    calls = []
+    first = choices.seconds("a", lambda: kernel(0.001, calls), 1)
+    assert 0.001 <= first < 1
+    count = len(calls)
+    choices._known.cache_clear()
+    assert choices.seconds("a", lambda: kernel(0.001, calls), 1) == first
+    assert len(calls) == count
+    assert choices.seconds("none", lambda: None, 1) == float("inf")
+    choices._known.cache_clear()
+    assert choices.seconds("none", lambda: kernel(0.0), 1) == float("inf")

@@ -224,6 +224,7 @@ class _Fusion:
                 between.lazy = _relu_gradient_of(relu, y, before)
                 between.lazy_from = before
                 between.lazy_reads = (y, before)
+                between.guarded = True
             return prepared
 
         x, scale, _, mean, deviation = (self._instead.get(id(value), value) for value in target.inputs[:5])

@@ -58,7 +58,11 @@ class Plan:
             self._inputs.append((blob, spec, blob.location, _holder(blob)))  # type: ignore[arg-type]
         self._outputs = [(o.blob, (o.value.lazy_from or o.value), o.value.lazy) for o in outputs]
         self._guards = [
-            (make_blob(read.name), o.blob) for o in outputs if o.value.guarded for read in o.value.lazy_reads
+            (make_blob(read.name), o.blob)
+            for o in outputs
+            if o.value.guarded
+            for read in o.value.lazy_reads
+            if read.name != o.blob.name
         ]
         self._own = {id(blob) for _, blob in self._guards}
         self._hidden = [make_blob(name) for name in compilation.hidden]

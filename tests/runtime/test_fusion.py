@@ -154,3 +154,24 @@ def test_in_training_mode_dropout_stays():
     net = net_of([make_op("Dropout", ["x"], ["d", "m"]), relu("d", "r")], ["r"])
     steps, _ = run(net, observable="outputs")
     assert steps == ["Dropout", "Relu"]
+
+
+def test_a_gradient_left_to_a_fetch_is_computed_before_what_it_reads_is_fed():
+    """The gradient of a Relu in place that is joined to the gradient of the normalisation before it."""
+    model = ModelHelper("guarded")
+    brew.conv(model, "data", "c", 3, 8, kernel=3, pad=1)
+    brew.relu(model, brew.spatial_bn(model, "c", "bn", 8), "bn")
+    brew.fc(model, "bn", "scores", 8 * 6 * 6, 4)
+    _, loss = model.net.SoftmaxWithLoss(["scores", "label"], ["softmax", "loss"])
+    model.AddGradientOperators([loss])
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    workspace.feed("data", np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32))
+    workspace.feed("label", np.array([1, 2], np.int32))
+    workspace.create_net(model.net)
+    workspace.run_net("guarded")
+    want = workspace.fetch("bn_grad").copy()
+    assert np.abs(want).max() > 0
+    workspace.run_net("guarded")
+    workspace.feed("bn", np.zeros_like(workspace.fetch("bn")))
+    assert np.array_equal(workspace.fetch("bn_grad"), want)

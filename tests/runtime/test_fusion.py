@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.engines import onednn
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_device_option, make_op

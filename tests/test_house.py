@@ -24,6 +24,7 @@ DIRECT = {
     "runtime": {"ops", "graph"},
     "parallel": {"passes", "model", "optimizers", "runtime"},
     "exchange": {"runtime", "passes", "parallel"},
+    "jobs": {"exchange"},
     "zoo": {"model"},
 }
 FACES = {"caffe2", "tools", ""}  # "" is the root package, which imports every room when asked for a name

@@ -7,7 +7,7 @@ __all__ = ["GROUPS", "REASONS", "reason_of"]
 GROUPS: tuple[tuple[str, str], ...] = (
     (
         "memory planning is not in this version",
-        "python.memonger python.data_parallel_model.OptimizeGradientMemory",
+        "python.memonger",
     ),
     (
         "several hosts are not in this version",
@@ -20,19 +20,14 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "an optimizer is built by its builder, as build_sgd; the tests of optimizers are Caffe2's own",
-        "python.optimizer_context python.optimizer_test_util",
+        "python.optimizer_test_util",
     ),
     (
         "its operators are not in this version",
-        "python.brew.elementwise_linear python.brew.image_input python.brew.instance_norm python.brew.layer_norm "
-        "python.brew.max_pool_with_index python.brew.moments_with_running_stats python.brew.spatial_gn "
-        "python.brew.video_input python.cnn.CNNModelHelper.ImageInput python.cnn.CNNModelHelper.InstanceNorm "
-        "python.cnn.CNNModelHelper.MaxPoolWithIndex python.cnn.CNNModelHelper.PadImage "
-        "python.cnn.CNNModelHelper.SpatialGN python.cnn.CNNModelHelper.VideoInput python.core.Net.LogInfo "
-        "python.helpers.elementwise_linear python.helpers.normalization.instance_norm "
-        "python.helpers.normalization.layer_norm python.helpers.normalization.moments_with_running_stats "
-        "python.helpers.normalization.spatial_gn python.helpers.pooling.max_pool_with_index python.helpers.tools "
-        "python.models.shufflenet",
+        "python.brew.image_input python.brew.max_pool_with_index python.brew.video_input "
+        "python.cnn.CNNModelHelper.ImageInput python.cnn.CNNModelHelper.MaxPoolWithIndex "
+        "python.cnn.CNNModelHelper.PadImage python.cnn.CNNModelHelper.VideoInput python.core.Net.LogInfo "
+        "python.helpers.pooling.max_pool_with_index python.helpers.tools ",
     ),
     (
         "Caffe2 itself has no such operator in its usual builds",
@@ -54,12 +49,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.crf python.crf_predict python.models.seq2seq python.core.recurrent_network_op_remap",
     ),
     (
-        "predictors in one file are not in this version; netbuilder.exchange.save_predictor writes init net and "
-        "predict net, load_predictor reads them, and mobile_exporter.Export makes them",
-        "python.predictor.predictor_exporter python.predictor.predictor_py_utils python.predictor.serde "
-        "python.predictor_constants",
-    ),
-    (
         "databases are written by netbuilder.data.write_minidb(path, records)",
         "python._import_c_extension.create_db python._import_c_extension.Mode python._import_c_extension.Transaction",
     ),
@@ -68,8 +57,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.onnx",
     ),
     (
-        "checkpoint jobs are not in this version; netbuilder.exchange.save_checkpoint and load_checkpoint save training "
-        "and resume it",
+        "checkpoint jobs are not in this version; netbuilder.exchange.save_checkpoint and load_checkpoint save "
+        "training and resume it",
         "python.checkpoint",
     ),
     (
@@ -101,17 +90,16 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.modeling.net_modifier python.modeling.compute_histogram_for_blobs "
         "python.modeling.compute_norm_for_blobs python.modeling.compute_statistics_for_blobs "
         "python.modeling.get_entry_from_blobs python.modeling.gradient_clipping python.functional python.hsm_util "
-        "proto.hsm_pb2 python.normalizer python.normalizer_context python.regularizer python.regularizer_context "
-        "python.modifier_context python.tt_core",
+        "proto.hsm_pb2 "
+        "python.tt_core",
     ),
     (
         "tools for testing operators are not in this version; test_util has TestCase and rand_array",
-        "python.device_checker python.gradient_checker python.hypothesis_test_util python.operator_test "
-        "python.serialized_test",
+        "python.hypothesis_test_util python.operator_test python.serialized_test",
     ),
     (
         "helpers of the trainer examples are not in this version; netbuilder-train is a trainer",
-        "python.examples python.experiment_util python.timeout_guard python.models.imagenet_trainer_test_utils "
+        "python.examples python.models.imagenet_trainer_test_utils "
         "python.convnet_benchmarks python.embedding_generation_benchmark python.benchmark_generator "
         "python.models.download python.muji",
     ),
@@ -124,7 +112,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.binarysize python.build python.convert python.docs python.extension_loader python.hip_test_util "
         "python.ideep python.ideep_test_util python.lazy python.lazy_dyndep python.mint python.mkl "
         "python.mkl_test_util python.nomnigraph python.nomnigraph_transformations python.numa_benchmark "
-        "python.transformations python.trt python.context proto.prof_dag_pb2 proto.torch_pb2 "
+        "python.transformations python.trt proto.prof_dag_pb2 proto.torch_pb2 "
         "python.workspace.ApplyTransform python.workspace.ApplyTransformIfFaster python.workspace.StartMint "
         "python.workspace.FetchTorch python.workspace.GetNumNUMANodes python.workspace.GetBlobNUMANode "
         "python.workspace.IsNUMAEnabled python.workspace.GetStats python.workspace.CreateOfflineTensor "

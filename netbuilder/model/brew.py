@@ -16,6 +16,7 @@ from netbuilder.model.arg_scope import arg_scope, scope_arguments
 from netbuilder.model.helpers import algebra, control, inputs, nonlinearity, normalization, outputs, pooling, train
 from netbuilder.model.helpers import conv as _conv
 from netbuilder.model.helpers import dropout as _dropout
+from netbuilder.model.helpers import elementwise_linear as _elementwise_linear
 from netbuilder.model.helpers import fc as _fc
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.undo import taken_back_on_error
@@ -38,16 +39,20 @@ __all__ = [
     "db_input",
     "depth_concat",
     "dropout",
+    "elementwise_linear",
     "elu",
     "fc",
     "group_conv",
     "group_conv_deprecated",
     "has_helper",
+    "instance_norm",
     "iter",
+    "layer_norm",
     "loop",
     "lrn",
     "mat_mul",
     "max_pool",
+    "moments_with_running_stats",
     "prelu",
     "reduce_sum",
     "register",
@@ -55,6 +60,7 @@ __all__ = [
     "sigmoid",
     "softmax",
     "spatial_bn",
+    "spatial_gn",
     "sub",
     "sum",
     "tanh",
@@ -176,21 +182,26 @@ conv_transpose = register(_conv.conv_transpose)
 db_input = register(inputs.db_input)
 depth_concat = register(outputs.depth_concat)
 dropout = register(_dropout.dropout)
+elementwise_linear = register(_elementwise_linear.elementwise_linear)
 elu = register(nonlinearity.elu)
 fc = register(_fc.fc)
 group_conv = register(_conv.group_conv)
 group_conv_deprecated = register(_conv.group_conv_deprecated)
+instance_norm = register(normalization.instance_norm)
 iter = register(train.iter)
+layer_norm = register(normalization.layer_norm)
 loop = register(control.loop)
 lrn = register(normalization.lrn)
 mat_mul = register(algebra.mat_mul)
 max_pool = register(pooling.max_pool)
+moments_with_running_stats = register(normalization.moments_with_running_stats)
 prelu = register(nonlinearity.prelu)
 reduce_sum = register(algebra.reduce_sum)
 relu = register(nonlinearity.relu)
 sigmoid = register(nonlinearity.sigmoid)
 softmax = register(outputs.softmax)
 spatial_bn = register(normalization.spatial_bn)
+spatial_gn = register(normalization.spatial_gn)
 sub = register(algebra.sub)
 sum = register(algebra.sum)
 tanh = register(nonlinearity.tanh)

@@ -1,4 +1,4 @@
-"""Normalisation of activations: over the batch, and across channels."""
+"""Normalisation of activations: over the batch, within an image or a sample, and across channels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from netbuilder.model.parameter_info import ParameterTags
 if TYPE_CHECKING:
     from netbuilder.model.model_helper import ModelHelper
 
-__all__ = ["lrn", "spatial_bn"]
+__all__ = ["instance_norm", "layer_norm", "lrn", "moments_with_running_stats", "spatial_bn", "spatial_gn"]
 
 _COMPUTED = ParameterTags.COMPUTED_PARAM
 
@@ -85,4 +85,157 @@ def lrn(
     """
     scale = "_" + blob_out + "_scale"
     result: BlobReference = model.net.LRN(blob_in, [blob_out, scale], order=order, **kwargs)[0]
+    return result
+
+
+def instance_norm(
+    model: ModelHelper,
+    blob_in: str | BlobReference,
+    blob_out: str | BlobReference,
+    dim_in: int,
+    order: str = "NCHW",
+    **kwargs: Any,
+) -> BlobReference:
+    """Normalise each channel of each image by itself, then scale and shift it.
+
+    Scale and shift are ``<blob_out>_s`` and ``<blob_out>_b``. In training, the statistics are left in
+    ``<blob_out>_sm`` (mean) and ``<blob_out>_siv`` (inverse deviation).
+
+    Args:
+        blob_in: activations, (N, C, H, W), or (N, H, W, C) with ``order="NHWC"``.
+        blob_out: name of the result.
+        dim_in: number of channels C.
+        kwargs: ``is_test``, ``epsilon`` of InstanceNorm.
+
+    Source: Ulyanov, Vedaldi and Lempitsky, "Instance Normalization", 2016, arXiv:1607.08022.
+    """
+    scale, bias = _scale_and_bias(model, blob_out, dim_in, ("_s", "_b"), (1.0, 0.0))
+    outputs = [blob_out] if kwargs.get("is_test") else [blob_out, blob_out + "_sm", blob_out + "_siv"]
+    return _first(model.net.InstanceNorm([blob_in, scale, bias], outputs, order=order, **kwargs))
+
+
+def spatial_gn(
+    model: ModelHelper,
+    blob_in: str | BlobReference,
+    blob_out: str | BlobReference,
+    dim_in: int,
+    init_scale: float = 1.0,
+    init_bias: float = 0.0,
+    ScaleInitializer: Any = None,
+    BiasInitializer: Any = None,
+    RunningMeanInitializer: Any = None,
+    RunningVarianceInitializer: Any = None,
+    order: str = "NCHW",
+    **kwargs: Any,
+) -> BlobReference:
+    """Normalise each image over groups of its channels, then scale and shift each channel.
+
+    Scale and shift are ``<blob_out>_s`` and ``<blob_out>_b``; the statistics of groups are left in
+    ``<blob_out>_mean`` and ``<blob_out>_std`` (the inverse deviation).
+
+    Args:
+        blob_in: activations, (N, C, H, W), or (N, H, W, C) with ``order="NHWC"``.
+        blob_out: name of the result.
+        dim_in: number of channels C.
+        init_scale, init_bias: what all scales and shifts start from.
+        ScaleInitializer, BiasInitializer: initialiser classes, see ``netbuilder.model.initializers``.
+        RunningMeanInitializer, RunningVarianceInitializer: not used: groups have no running statistics.
+        kwargs: ``group`` (32) and ``epsilon`` of GroupNorm.
+
+    Source: Wu and He, "Group Normalization", 2018, arXiv:1803.08494.
+    """
+    fills = (ScaleInitializer, BiasInitializer)
+    scale, bias = _scale_and_bias(model, blob_out, dim_in, ("_s", "_b"), (init_scale, init_bias), fills)
+    if order != "NCHW":
+        kwargs["order"] = order
+    outputs = [blob_out, blob_out + "_mean", blob_out + "_std"]
+    return _first(model.net.GroupNorm([blob_in, scale, bias], outputs, **kwargs))
+
+
+def layer_norm(
+    model: ModelHelper,
+    blob_in: str | BlobReference,
+    blob_out: str | BlobReference,
+    dim_in: int,
+    axis: int = 1,
+    epsilon: float = 1e-4,
+    initial_scale: float = 1.0,
+    initial_bias: float = 0.0,
+) -> tuple[BlobReference, BlobReference, BlobReference]:
+    """Normalise each sample over the axes from ``axis`` on, then scale and shift each feature.
+
+    Scale and shift are ``<blob_out>_scale`` and ``<blob_out>_bias``.
+
+    Args:
+        blob_in: activations.
+        blob_out: name of the result.
+        dim_in: number of features: the product of the extents from ``axis`` on.
+        axis: the first axis of a sample's features.
+        epsilon: added to the variance.
+        initial_scale, initial_bias: what all scales and shifts start from.
+
+    Returns:
+        The result, the means ``<blob_out>_mean``, the deviations ``<blob_out>_std``.
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
+    """
+    scale, bias = _scale_and_bias(model, blob_out, dim_in, ("_scale", "_bias"), (initial_scale, initial_bias))
+    outputs = [blob_out, blob_out + "_mean", blob_out + "_std"]
+    made: tuple[BlobReference, BlobReference, BlobReference] = model.net.LayerNorm(
+        [blob_in, scale, bias], outputs, axis=axis, epsilon=epsilon, elementwise_affine=True
+    )
+    return made
+
+
+def moments_with_running_stats(
+    model: ModelHelper,
+    blob_in: str | BlobReference,
+    blob_out: str | BlobReference,
+    dim_in: int,
+    RunningMeanInitializer: Any = None,
+    RunningVarianceInitializer: Any = None,
+    order: str = "NCHW",
+    **kwargs: Any,
+) -> tuple[BlobReference, BlobReference]:
+    """Take mean ``<blob_out>_sm`` and variance ``<blob_out>_sv`` of each channel over a batch of images.
+
+    Computed parameters for running ones, ``<blob_out>_rm`` and ``<blob_out>_riv``, are made; as in Caffe2, the model
+    has to update them itself.
+
+    Args:
+        blob_in: activations, (N, C, H, W), or (N, H, W, C) with ``order="NHWC"``.
+        blob_out: what the names of the results begin with.
+        dim_in: number of channels C.
+        RunningMeanInitializer, RunningVarianceInitializer: initialiser classes; zeros and ones if None.
+        kwargs: arguments that Caffe2's helpers hand to any operator.
+    """
+    for suffix, initializer, value in (("_rm", RunningMeanInitializer, 0.0), ("_riv", RunningVarianceInitializer, 1.0)):
+        fill = update_initializer(initializer, None, ("ConstantFill", {"value": value}))
+        model.create_param(blob_out + suffix, [dim_in], fill, _COMPUTED)
+    axes = [0, 2, 3] if order == "NCHW" else [0, 1, 2]
+    made: tuple[BlobReference, BlobReference] = model.net.Moments(
+        [blob_in], [blob_out + "_sm", blob_out + "_sv"], axes=axes, order=order, keepdims=False, **kwargs
+    )
+    return made
+
+
+def _scale_and_bias(
+    model: ModelHelper,
+    blob_out: str | BlobReference,
+    dim_in: int,
+    suffixes: tuple[str, str],
+    values: tuple[float, float],
+    initializers: tuple[Any, Any] = (None, None),
+) -> list[BlobReference]:
+    made = []
+    for suffix, value, initializer, tag in zip(
+        suffixes, values, initializers, (ParameterTags.WEIGHT, ParameterTags.BIAS)
+    ):
+        fill = update_initializer(initializer, None, ("ConstantFill", {"value": value}))
+        made.append(model.create_param(blob_out + suffix, [dim_in], fill, tag))
+    return made
+
+
+def _first(made: Any) -> BlobReference:
+    result: BlobReference = made[0] if isinstance(made, tuple) else made
     return result

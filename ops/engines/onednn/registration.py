@@ -44,6 +44,7 @@ def kernel_table() -> dict[str, Any]:
     from netbuilder.ops.engines.onednn import kernels_eltwise as eltwise
     from netbuilder.ops.engines.onednn import kernels_flat as flat
     from netbuilder.ops.engines.onednn import kernels_join as join
+    from netbuilder.ops.engines.onednn import kernels_layer_norm as layer_norm
     from netbuilder.ops.engines.onednn import kernels_norm as norm
     from netbuilder.ops.engines.onednn import kernels_pool as pool
     from netbuilder.ops.engines.onednn import kernels_softmax as softmax
@@ -72,8 +73,14 @@ def kernel_table() -> dict[str, Any]:
         "FCGradient": dense.fc_gradient,
         "FCTransposed": dense.fc,
         "FCTransposedGradient": dense.fc_gradient,
+        "GroupNorm": layer_norm.group_norm,
+        "GroupNormGradient": layer_norm.group_norm_gradient,
+        "InstanceNorm": layer_norm.group_norm,
+        "InstanceNormGradient": layer_norm.instance_norm_gradient,
         "LRN": norm.lrn,
         "LRNGradient": norm.lrn_gradient,
+        "LayerNorm": layer_norm.layer_norm,
+        "LayerNormGradient": layer_norm.layer_norm_gradient,
         "LeakyRelu": eltwise.leaky_relu,
         "LeakyReluGradient": eltwise.leaky_relu_gradient,
         "MatMul": dense.matmul,

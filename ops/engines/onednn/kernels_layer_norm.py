@@ -1,0 +1,290 @@
+"""LayerNorm, GroupNorm and InstanceNorm, forward and backward, on oneDNN's normalisation of rows.
+
+A group of channels of an image lies in one piece where channels come first, so that it is a row; what the library has
+no primitive for, a factor and a summand per channel, is done in NumPy image by image, while it lies in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.layout import Desc, plain_desc, row_major
+from netbuilder.ops.engines.onednn.primitive import (
+    Held,
+    In,
+    Out,
+    Primitive,
+    Scratch,
+    Step,
+    alone,
+    cached,
+    compile_primitive,
+    prepared,
+    team,
+)
+from netbuilder.ops.operator import TensorSpec
+
+__all__ = [
+    "group_norm",
+    "group_norm_gradient",
+    "instance_norm_gradient",
+    "layer_norm",
+    "layer_norm_gradient",
+]
+
+_AFFINE = c.USE_SCALE | c.USE_SHIFT
+
+
+@cached
+def _forward(data: Desc, stats: Desc, epsilon: float, flags: int) -> Primitive:
+    return compile_primitive(
+        "layer_normalization_forward",
+        c.FORWARD_TRAINING, data.handle, data.handle, stats.handle, epsilon, flags,
+    )  # fmt: skip
+
+
+@cached
+def _backward(data: Desc, stats: Desc, epsilon: float, flags: int, hint: Primitive) -> Primitive:
+    return compile_primitive(
+        "layer_normalization_backward",
+        c.BACKWARD, data.handle, data.handle, data.handle, stats.handle, epsilon, flags,
+        hint=hint,
+    )  # fmt: skip
+
+
+def _primitives(ctx: PlanContext, rows: int, columns: int, epsilon: float, flags: int, *, back: bool) -> Any:
+    """Return the primitive that normalises rows, or its gradient; None if the library has none that is fast."""
+    data, stats = (plain_desc(row_major(shape), np.float32) for shape in ((rows, columns), (rows,)))
+    n = team(ctx, rows * columns)
+    made = _forward(data, stats, epsilon, flags, threads=n)
+    if made is not None and back:
+        made = _backward(data, stats, epsilon, flags, made, threads=n)
+    return None if made is None or made.slow else made
+
+
+def _serves(*specs: TensorSpec) -> bool:
+    return all(s.dtype == np.float32 and s.size > 0 for s in specs)
+
+
+def layer_norm(op: Any, ctx: PlanContext, x: TensorSpec, *affine: TensorSpec) -> Prepared | None:
+    """Prepare LayerNorm: X, [gamma, beta] -> Y, mean, deviation."""
+    scaled = affine[:2] if op.elementwise_affine else ()
+    if not _serves(x, *scaled):
+        return None
+    rows, columns = op.extents(x)
+    made = _primitives(ctx, rows, columns, float(op.epsilon), _AFFINE if scaled else 0, back=False)
+    if made is None:
+        return None
+    places: dict[int, Any] = {c.SRC: In(0), c.DST: Out(0), c.MEAN: Out(1), c.VARIANCE: Out(2)}
+    if scaled:
+        places |= {c.SCALE: In(1), c.SHIFT: In(2)}
+    inputs = [x.plain, *([s.plain for s in affine] if scaled else [None] * len(affine))]
+    outputs = op.infer(x.plain, *(s.plain for s in affine))
+    return prepared(inputs, outputs, [Step(made, places, alone(ctx, x.size)), _root(op.epsilon)])
+
+
+def _root(epsilon: float) -> Any:
+    """A step that makes output 2, a variance, the deviation."""
+    small = np.float32(epsilon)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        std, add, sqrt = outputs[2], np.add, np.sqrt
+
+        def call() -> None:
+            add(std, small, std)
+            sqrt(std, std)
+
+        return call
+
+    return bind
+
+
+def layer_norm_gradient(
+    op: Any, ctx: PlanContext, dy: TensorSpec, y: TensorSpec, mean: TensorSpec, std: TensorSpec, x: TensorSpec,
+    *gamma: TensorSpec,
+) -> Prepared | None:  # fmt: skip
+    """Prepare LayerNormGradient: dY, Y (not read), mean, deviation, X, [gamma] -> dX, [dgamma, dbeta]."""
+    if not _serves(dy, mean, std, x, *gamma):
+        return None
+    rows, columns = op.extents(x)
+    made = _primitives(ctx, rows, columns, float(op.epsilon), _AFFINE if gamma else 0, back=True)
+    if made is None:
+        return None
+    variance = Held(4 * rows)
+    places: dict[int, Any] = {
+        c.SRC: In(4), c.DIFF_DST: In(0), c.MEAN: In(2), c.VARIANCE: variance, c.DIFF_SRC: Out(0),
+    }  # fmt: skip
+    if gamma:
+        # Version 3.2 wants the shift as well, which it does not read.
+        places |= {c.SCALE: In(5), c.SHIFT: In(5), c.DIFF_SCALE: Out(1), c.DIFF_SHIFT: Out(2)}
+    steps = [_variance(3, 2.0, op.epsilon, variance), Step(made, places, alone(ctx, x.size))]
+    outputs = [x.plain, *([gamma[0].plain] * 2 if gamma else [])]
+    return prepared([dy.plain, None, mean.plain, std.plain, x.plain, *(g.plain for g in gamma)], outputs, steps)
+
+
+def _variance(index: int, power: float, epsilon: float, variance: Held) -> Any:
+    """A step that computes variances: input ``index`` to a power (2 of deviations, -2 of inverse ones) - epsilon."""
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        saved, found = inputs[index].reshape(-1), variance.buffer.view(np.float32)
+        multiply, subtract, maximum, reciprocal = np.multiply, np.subtract, np.maximum, np.reciprocal
+        small, zero = np.float32(epsilon), np.float32(0)
+
+        def call() -> None:
+            multiply(saved, saved, found)
+            if power < 0:
+                reciprocal(found, found)
+            subtract(found, small, found)
+            maximum(found, zero, out=found)
+
+        return call
+
+    return bind
+
+
+def _image_parts(op: Any, x: TensorSpec) -> tuple[int, int, int, int] | None:
+    """Return images, groups, channels and places; None where groups are not in one piece."""
+    if str(op.order) != "NCHW":
+        return None
+    n, groups, width, places = op.parts(x.shape)
+    return n, groups, groups * width, places
+
+
+def group_norm(op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, bias: TensorSpec) -> Prepared | None:
+    """Prepare GroupNorm and InstanceNorm: X, scale, bias -> Y, [mean, inverse deviation]."""
+    parts = _image_parts(op, x) if _serves(x, scale, bias) else None
+    if parts is None:
+        return None
+    n, groups, channels, places = parts
+    rows = n * groups
+    made = _primitives(ctx, rows, channels // groups * places, float(op.epsilon), 0, back=False)
+    if made is None:
+        return None
+    stats: list[Any] = [Out(1) if op.n_out > 1 else Held(4 * rows), Out(2) if op.n_out > 2 else Held(4 * rows)]
+    step = Step(made, {c.SRC: In(0), c.DST: Out(0), c.MEAN: stats[0], c.VARIANCE: stats[1]}, alone(ctx, x.size))
+    steps: list[Any] = [step, _per_channel((n, channels, places))]
+    if op.n_out > 2:
+        steps.append(_inverse_root(op.epsilon))
+    outputs = op.infer(x.plain, scale.plain, bias.plain)
+    return prepared([x.plain, scale.plain, bias.plain], outputs, steps)
+
+
+def _per_channel(shape: tuple[int, int, int]) -> Any:
+    """A step that multiplies output 0 by input 1 and adds input 2, channel by channel."""
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        images = list(outputs[0].reshape(shape))
+        scale, bias = (inputs[i].reshape(-1, 1) for i in (1, 2))
+        multiply, add = np.multiply, np.add
+
+        def call() -> None:
+            for image in images:
+                multiply(image, scale, image)
+                add(image, bias, image)
+
+        return call
+
+    return bind
+
+
+def _inverse_root(epsilon: float) -> Any:
+    """A step that makes output 2, a variance, the inverse deviation."""
+    small, one = np.float32(epsilon), np.float32(1)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        inverse, add, sqrt, divide = outputs[2], np.add, np.sqrt, np.divide
+
+        def call() -> None:
+            add(inverse, small, inverse)
+            sqrt(inverse, inverse)
+            divide(one, inverse, inverse)
+
+        return call
+
+    return bind
+
+
+def group_norm_gradient(
+    op: Any, ctx: PlanContext, dy: TensorSpec, x: TensorSpec, scale: TensorSpec, bias: TensorSpec,
+    mean: TensorSpec, inverse: TensorSpec,
+) -> Prepared | None:  # fmt: skip
+    """Prepare GroupNormGradient: dY, X, gamma, beta (not read), mean, inverse deviation -> dX, dgamma, dbeta."""
+    return _image_gradient(op, ctx, (dy, x, scale, bias, mean, inverse), (0, 1, 2, 4, 5))
+
+
+def instance_norm_gradient(
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, bias: TensorSpec, dy: TensorSpec, *saved: TensorSpec
+) -> Prepared | None:
+    """Prepare InstanceNormGradient: X, scale, bias (not read), dY, mean, inverse deviation -> dX, dscale, dbias."""
+    if len(saved) != 2:
+        return None
+    return _image_gradient(op, ctx, (x, scale, bias, dy, *saved), (3, 0, 1, 4, 5))
+
+
+def _image_gradient(
+    op: Any, ctx: PlanContext, specs: Sequence[TensorSpec], order: tuple[int, int, int, int, int]
+) -> Prepared | None:
+    """Prepare a gradient; ``order`` says where dY, X, scale, mean and inverse deviation are among the inputs."""
+    i_dy, i_x, i_scale, i_mean, i_inverse = order
+    x, scale = specs[i_x], specs[i_scale]
+    parts = _image_parts(op, x) if _serves(*(specs[i] for i in order)) else None
+    if parts is None:
+        return None
+    n, groups, channels, places = parts
+    rows = n * groups
+    made = _primitives(ctx, rows, channels // groups * places, float(op.epsilon), 0, back=True)
+    if made is None:
+        return None
+    inner, variance = Scratch(0, x.plain.nbytes), Held(4 * rows)
+    arguments = {
+        c.SRC: In(i_x), c.DIFF_DST: inner, c.MEAN: In(i_mean), c.VARIANCE: variance, c.DIFF_SRC: Out(0),
+    }  # fmt: skip
+    steps = [
+        _variance(i_inverse, -2.0, op.epsilon, variance),
+        _sums_and_inner(parts, order, inner),
+        Step(made, arguments, alone(ctx, x.size)),
+    ]
+    wanted = [spec.plain if i in order else None for i, spec in enumerate(specs)]
+    return prepared(wanted, [x.plain, scale.plain, scale.plain], steps, scratch=inner.nbytes)
+
+
+def _sums_and_inner(parts: tuple[int, int, int, int], order: tuple[int, int, int, int, int], inner: Scratch) -> Any:
+    """A step that gives the gradients of scale and bias, outputs 1 and 2, and leaves dY * scale in scratch memory.
+
+    With the sums over places of dY, and of dY * X, that of dY times X normalised is (second - mean * first) * inverse.
+    """
+    n, groups, channels, places = parts
+    i_dy, i_x, i_scale, i_mean, i_inverse = order
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        shape = (n, channels, places)
+        slopes, values = inputs[i_dy].reshape(shape), inputs[i_x].reshape(shape)
+        weighted = scratch[inner.offset : inner.offset + inner.nbytes].view(np.float32).reshape(shape)
+        scale = inputs[i_scale].reshape(-1, 1)
+        mean, inverse = (inputs[i].reshape(n, groups, 1) for i in (i_mean, i_inverse))
+        first, second = np.empty((n, channels), np.float32), np.empty((n, channels), np.float32)
+        grouped = [a.reshape(n, groups, channels // groups) for a in (first, second)]
+        term = np.empty_like(grouped[0])
+        images = list(zip(slopes, values, weighted, first, second))
+        dscale, dbias = outputs[1], outputs[2]
+        add_up, einsum, multiply, subtract = np.add.reduce, np.einsum, np.multiply, np.subtract
+
+        def call() -> None:
+            for slope, value, product, total, along in images:
+                add_up(slope, 1, None, total)
+                einsum("cs,cs->c", slope, value, out=along)
+                multiply(slope, scale, product)
+            add_up(first, 0, None, dbias)
+            multiply(grouped[0], mean, term)
+            subtract(grouped[1], term, term)
+            multiply(term, inverse, term)
+            add_up(term.reshape(n, channels), 0, None, dscale)
+
+        return call
+
+    return bind

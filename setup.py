@@ -79,6 +79,7 @@ setup(
             "netbuilder-train = netbuilder.tools.imagenet_trainer:main",
             "netbuilder-extract = netbuilder.tools.extract_predictor_net:main",
             "netbuilder-benchmark = netbuilder.tools.benchmark:main",
+            "netbuilder-predict = netbuilder.tools.predict:main",
             "netbuilder-profile = netbuilder.tools.profile:main",
         ]
     },

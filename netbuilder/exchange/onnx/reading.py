@@ -44,6 +44,7 @@ class ReadModel:
         parameters: the constants that the net reads, by name.
         inputs, outputs: names of what is fed and what is computed.
         specs: shapes and types of the inputs, an open extent as 1.
+        fixed: the inputs of which only the first extent may be open.
     """
 
     net: NetDef
@@ -51,6 +52,7 @@ class ReadModel:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     specs: Mapping[str, TensorSpec]
+    fixed: frozenset[str]
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write init_net.pb and predict_net.pb; see ``save_predictor``."""
@@ -58,6 +60,7 @@ class ReadModel:
 
     def predictor(self, **options: Any) -> Predictor:
         """Return a predictor of the net; options are those of ``Predictor``."""
+        options.setdefault("specs", {name: self.specs[name] for name in self.inputs if name in self.fixed})
         return Predictor(
             NetDef(), self.net, inputs=self.inputs, outputs=self.outputs, parameters=self.parameters, **options
         )
@@ -242,6 +245,12 @@ class Reader:
 
 def _extents(info: Any) -> tuple[int, ...]:
     return tuple(int(d.dim_value) if d.HasField("dim_value") else 1 for d in info.type.tensor_type.shape.dim)
+
+
+def _is_fixed(info: Any) -> bool:
+    """Whether the extents of an input are known, but for the first."""
+    kind = info.type.tensor_type
+    return bool(kind.HasField("shape")) and all(d.HasField("dim_value") for d in list(kind.shape.dim)[1:])
 
 
 def _spec(onnx: Any, info: Any) -> TensorSpec:

@@ -1,0 +1,135 @@
+"""netbuilder-predict: images prepared, the likeliest classes printed, refusals."""
+
+import json
+
+import numpy as np
+import pytest
+
+from netbuilder import ModelHelper, Workspace, brew, save_predictor
+from netbuilder.data.image_codec import image_libraries
+from netbuilder.exchange.predictor_exporter import PredictorExportMeta, save_to_db
+from netbuilder.proto import ArgumentError, ParseError
+from netbuilder.tools import predict
+
+if not image_libraries():
+    pytest.skip("needs a library for images", allow_module_level=True)
+
+PIL = pytest.importorskip("PIL.Image")
+COLOURS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Files of one colour each, twice as wide as high."""
+    files = []
+    for name, colour in COLOURS.items():
+        PIL.new("RGB", (16, 8), colour).save(tmp_path / f"{name}.png")
+        files.append(str(tmp_path / f"{name}.png"))
+    return files
+
+
+@pytest.fixture
+def net(tmp_path):
+    """A predictor whose classes are the channels' brightness: blue, green, red."""
+    model = ModelHelper("colours")
+    brew.average_pool(model, "data", "mean", kernel=4, global_pooling=True)
+    model.net.Flatten("mean", "flat")
+    brew.softmax(model, "flat", "softmax")
+    return model.net
+
+
+@pytest.fixture
+def folder(net, tmp_path):
+    save_predictor(
+        tmp_path / "net", net, [], inputs=["data"], outputs=["softmax"], shapes={"data": (1, 3, 4, 4)},
+        workspace=Workspace(),
+    )  # fmt: skip
+    return str(tmp_path / "net")
+
+
+def test_the_likeliest_classes(folder, images, tmp_path, capsys):
+    (tmp_path / "names.txt").write_text("blue\ngreen\nred\n")
+    assert predict.main([folder, *images, "--classes", str(tmp_path / "names.txt"), "--top", "1", "--batch", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[::2] == images
+    assert [line.split() for line in lines[1::2]] == [["100.00%", name] for name in COLOURS]
+
+
+def test_json_and_numbers(folder, images, capsys):
+    assert predict.main([folder, images[0], "--json", "--scale", "0.00392156862745098", "--rgb"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["image"] == images[0]
+    assert [row["class"] for row in found["classes"]] == [2, 0, 1]
+    e = np.exp([1.0, 0, 0])
+    np.testing.assert_allclose([row["score"] for row in found["classes"]], e / e.sum(), rtol=1e-5)
+    assert predict.main([folder, images[0], "--scores", "--top", "1"]) == 0
+    assert capsys.readouterr().out.split()[-3:] == ["1", "class", "0"]
+
+
+def test_other_forms_of_predictors(net, images, tmp_path, capsys):
+    file = str(tmp_path / "net.minidb")
+    save_to_db("minidb", file, PredictorExportMeta(net, [], ["data"], ["softmax"]), workspace=Workspace())
+    assert predict.main([file, images[2], "--size", "4", "--top", "1"]) == 0
+    assert "class 2" in capsys.readouterr().out
+    pytest.importorskip("onnx")
+    from netbuilder.exchange.onnx import export_onnx
+
+    export_onnx(tmp_path / "net.onnx", net, [], shapes={"data": (1, 3, 4, 4)}, outputs=["softmax"])
+    assert predict.main([str(tmp_path / "net.onnx"), images[1], "--top", "1"]) == 0
+    assert "class 1" in capsys.readouterr().out
+
+
+def png(tmp_path, pixels):
+    PIL.fromarray(pixels).save(tmp_path / "image.png")
+    return (tmp_path / "image.png").read_bytes()
+
+
+def test_the_middle_is_cut_out(tmp_path):
+    pixels = np.zeros((4, 8, 3), np.uint8)
+    pixels[:, 2:6] = (10, 20, 30)  # red, green, blue
+    data = png(tmp_path, pixels)
+    got = predict.prepared_image(data, 4, 4)
+    assert got.dtype == np.float32
+    assert np.array_equal(got, np.broadcast_to(np.float32([30, 20, 10]), (4, 4, 3)))
+    got = predict.prepared_image(data, 4, 4, rgb=True, scale=0.5, mean=[1, 2, 3], std=[2])
+    np.testing.assert_allclose(got[0, 0], [2, 4, 6])
+
+
+def test_brightness(tmp_path):
+    got = predict.prepared_image(png(tmp_path, np.full((4, 4), 77, np.uint8)), 4, 4, 1)
+    assert np.array_equal(got, np.full((4, 4, 1), 77, np.float32))
+
+
+def test_the_shorter_side(tmp_path):
+    data = png(tmp_path, np.full((6, 20, 3), 9, np.uint8))
+    assert predict.prepared_image(data, 4, 4, resize=5).shape == (4, 4, 3)
+    with pytest.raises(ArgumentError, match="--resize 3"):
+        predict.prepared_image(data, 4, 4, resize=3)
+    with pytest.raises(ArgumentError, match="1 or 3 channels"):
+        predict.prepared_image(data, 4, 4, 2)
+    with pytest.raises(ParseError, match="here"):
+        predict.prepared_image(b"no image", 4, 4, where="here")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["{folder}", "missing.png"], "missing.png"),
+        (["missing", "{image}"], "missing"),
+        (["{folder}", "{image}", "--top", "0"], "--top"),
+        (["{folder}", "{folder}/predict_net.pb"], "predict_net.pb"),
+    ],
+)
+def test_refusals(folder, images, arguments, match, capsys):
+    given = [text.format(folder=folder, image=images[0]) for text in arguments]
+    assert predict.main(given) == 1
+    said = capsys.readouterr()
+    assert match in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("bad", [["--size", "ax3"], ["--size", "0"], ["--mean", "1,2"], ["--std", "x"]])
+def test_options_that_make_no_sense(bad, capsys):
+    with pytest.raises(SystemExit):
+        predict.main(["net", "image", *bad])
+    assert "must be" in capsys.readouterr().err

@@ -1,0 +1,214 @@
+"""Run a predictor on image files and print the likeliest classes: ``netbuilder-predict``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.image_codec import decode_image, resize_image
+from netbuilder.exchange import Predictor, load_predictor
+from netbuilder.exchange.onnx import read_onnx
+from netbuilder.exchange.predictor_exporter import load_predictor_from_db
+from netbuilder.proto import ArgumentError, NetError, ShapeError
+
+__all__ = ["load", "main", "prepared_image"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each image and class; returns the exit status: 1 if something could not be read or run."""
+    options = _parser().parse_args(arguments)
+    try:
+        predictor = load(options.predictor)
+        classes = _class_names(options.classes)
+        results = list(_predict(predictor, options, classes))
+    except (NetError, OSError) as error:
+        print(f"netbuilder-predict: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(results, indent=1))
+        return 0
+    for result in results:
+        print(result["image"])
+        for row in result["classes"]:
+            print(
+                f"  {row['score']:8.2%}  {row['name']}" if options.percent else f"  {row['score']:10.5g}  {row['name']}"
+            )
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="netbuilder-predict",
+        description="Run a predictor on image files, and print the likeliest classes of each.",
+    )
+    parser.add_argument(
+        "predictor",
+        help="a folder with init_net.pb and predict_net.pb, a file of predictor_exporter in .minidb, or .onnx",
+    )
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="files that Pillow, OpenCV or simplejpeg read")
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="classes an image (5)")
+    parser.add_argument("--classes", metavar="FILE", help="their names, one a line, or a JSON list")
+    parser.add_argument("--batch", type=int, default=32, metavar="N", help="images at a time (32)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--scores", dest="percent", action="store_false", help="print outputs as numbers, not in percent"
+    )
+    image = parser.add_argument_group("how an image becomes an input: (pixel * scale - mean) / std")
+    image.add_argument("--size", type=_size, metavar="HxW", help="height and width, where the predictor does not say")
+    image.add_argument("--resize", type=int, metavar="PIXELS", help="length of the shorter side before the middle is "
+                       "cut out (as the input is: nothing but the longer side is cut)")  # fmt: skip
+    image.add_argument("--scale", type=float, default=1.0, help="of pixels, which are 0 to 255 (1)")
+    image.add_argument("--mean", type=_numbers, default=[0.0], metavar="B,G,R", help="after scaling (0)")
+    image.add_argument("--std", type=_numbers, default=[1.0], metavar="B,G,R", help="after scaling (1)")
+    image.add_argument("--rgb", action="store_true", help="channels, and those numbers, are red, green, blue")
+    image.add_argument("--channels-last", action="store_true", help="the input is (N, H, W, C)")
+    return parser
+
+
+def _size(text: str) -> tuple[int, int]:
+    parts = text.lower().split("x")
+    if len(parts) == 1:
+        parts *= 2
+    if len(parts) != 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(f"must be HEIGHTxWIDTH in pixels, got {text!r}")
+    return int(parts[0]), int(parts[1])
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 3):
+        raise argparse.ArgumentTypeError(f"must be one number or three with commas between them, got {text!r}")
+    return numbers
+
+
+def load(path: str) -> Predictor:
+    """Return the predictor in a folder, a minidb or an ONNX file.
+
+    Raises:
+        ParseError: the file is damaged, or of another kind.
+        FileNotFoundError: there is nothing of that name.
+    """
+    if path.endswith(".onnx"):
+        return read_onnx(path).predictor()
+    return load_predictor_from_db(path) if Path(path).is_file() else load_predictor(path)
+
+
+def _class_names(path: str | None) -> list[str] | None:
+    if path is None:
+        return None
+    text = Path(path).read_text(encoding="utf-8")
+    if not text.lstrip().startswith("["):
+        return text.splitlines()
+    names = json.loads(text)
+    return [str(name) for name in names]
+
+
+def _predict(predictor: Predictor, options: argparse.Namespace, classes: list[str] | None) -> Iterator[dict[str, Any]]:
+    if len(predictor.inputs) != 1:
+        raise ArgumentError(f"an image goes into one input, but the predictor has {list(predictor.inputs)}")
+    if options.top < 1 or options.batch < 1:
+        raise ArgumentError(f"--top and --batch must be 1 or more, got {options.top} and {options.batch}")
+    name, output = predictor.inputs[0], predictor.outputs[0]
+    height, width, channels = _input_size(predictor, options)
+    for start in range(0, len(options.images), options.batch):
+        files = options.images[start : start + options.batch]
+        batch = np.stack([
+            prepared_image(
+                Path(file).read_bytes(), height, width, channels, where=file, resize=options.resize,
+                scale=options.scale, mean=options.mean, std=options.std, rgb=options.rgb,
+            ) for file in files
+        ])  # fmt: skip
+        if not options.channels_last:
+            batch = np.ascontiguousarray(batch.transpose(0, 3, 1, 2))
+        scores = predictor.run({name: batch})[output].reshape(len(files), -1)
+        for file, row in zip(files, scores):
+            yield {"image": file, "classes": _best(row, options.top, classes)}
+
+
+def _input_size(predictor: Predictor, options: argparse.Namespace) -> tuple[int, int, int]:
+    """Return height, width and channels of the input."""
+    spec = predictor.specs.get(predictor.inputs[0])
+    if spec is None:
+        if options.size is None:
+            raise ArgumentError("the predictor does not say how large its images are; give --size HxW")
+        return (*options.size, 3)
+    if spec.ndim != 4:
+        raise ShapeError(f"the predictor's input {predictor.inputs[0]!r} is no batch of images: shape {spec.shape}")
+    axes = spec.shape[1:] if options.channels_last else (*spec.shape[2:], spec.shape[1])
+    height, width, channels = axes
+    return (*(options.size or (height, width)), channels)
+
+
+def prepared_image(
+    data: bytes,
+    height: int,
+    width: int,
+    channels: int = 3,
+    *,
+    where: str = "image",
+    resize: int | None = None,
+    scale: float = 1.0,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+    rgb: bool = False,
+) -> Array:
+    """Return an image as a predictor takes it: float32, (height, width, channels).
+
+    Args:
+        data: the bytes of a file.
+        height, width: of the part that is cut out of the middle.
+        channels: 3, or 1 for the brightness.
+        where: what to call the image in errors.
+        resize: length of the shorter side before that, in pixels; None: as short as can be.
+        scale, mean, std: ``(pixel * scale - mean) / std``; the latter two are numbers for all channels, or for each.
+        rgb: channels are red, green, blue; else blue, green, red.
+
+    Raises:
+        ParseError: the bytes are no image.
+        ArgumentError: the image is to be smaller than what is cut out of it, or has neither 1 nor 3 channels.
+        DeviceError: no library for images is installed.
+    """
+    if channels not in (1, 3):
+        raise ArgumentError(f"images have 1 or 3 channels, the predictor's input has {channels}")
+    pixels = decode_image(data, color=channels == 3, where=where)
+    high, wide = pixels.shape[:2]
+    factor = max(height / high, width / wide) if resize is None else resize / min(high, wide)
+    size = max(round(high * factor), 1), max(round(wide * factor), 1)
+    if resize is None:
+        size = max(size[0], height), max(size[1], width)
+    if size[0] < height or size[1] < width:
+        raise ArgumentError(f"{where}: with --resize {resize} it has {size} pixels, fewer than ({height}, {width})")
+    pixels = resize_image(pixels, *size, interpolation="area" if factor < 1 else "linear")
+    top, left = (size[0] - height) // 2, (size[1] - width) // 2
+    part = pixels[top : top + height, left : left + width].astype(np.float32)
+    if rgb and channels == 3:
+        part = part[:, :, ::-1]
+    found: Array = (part * np.float32(scale) - np.float32(mean)) / np.float32(std)
+    return found
+
+
+def _best(scores: Array, count: int, classes: list[str] | None) -> list[dict[str, Any]]:
+    order = np.argsort(-scores, kind="stable")[:count]
+    return [
+        {
+            "class": int(number),
+            "name": classes[number] if classes is not None and number < len(classes) else f"class {number}",
+            "score": float(scores[number]),
+        }
+        for number in order
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

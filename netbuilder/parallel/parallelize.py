@@ -78,7 +78,7 @@ def Parallelize(
         ideep: refused: plans choose oneDNN for operators on the CPU by themselves.
         num_threads_per_device: upper bound of the threads that run the net, for each device.
         shared_model: CPU: one copy of each parameter for all replicas instead of one each.
-        combine_spatial_bn: not in this version (batch normalisation over all devices).
+        combine_spatial_bn: batch normalisation over all devices; not in this version for more than one.
         barrier_net_timeout_sec: of use with ``rendezvous`` alone, in seconds.
         peer_access: GPUs: ``peer_access(a, b)`` says whether GPU a can read the memory of GPU b; None: ask the
             driver, or expect it where there is no GPU.
@@ -121,12 +121,16 @@ def Parallelize(
         ),
         dynamic_memory_management=(dynamic_memory_management, bool(dynamic_memory_management), "blobs freed early"),
         blobs_to_keep=(blobs_to_keep, blobs_to_keep is not None, "blobs not freed early"),
-        combine_spatial_bn=(combine_spatial_bn, bool(combine_spatial_bn), "batch normalisation over all devices"),
     )
     _check_kind(cpu_device, ideep, shared_model)
     _check_numbers(num_threads_per_device, net_type)
+    chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
+    asks = bool(combine_spatial_bn) and len(chosen) > 1
+    settings.refuse_later_arguments(
+        combine_spatial_bn=(combine_spatial_bn, asks, "batch normalisation over all of several devices")
+    )
     request = Request(
-        devices=settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA),
+        devices=chosen,
         build_input=input_builder_fun,
         build_forward=forward_pass_builder_fun,
         update=param_update_builder_fun,

@@ -11,11 +11,13 @@ from netbuilder.zoo.resnet import create_resnet, create_resnet50, create_resnet_
 from netbuilder.zoo.resnet_cifar import create_resnet_cifar
 from netbuilder.zoo.resnext import create_resnext
 from netbuilder.zoo.shufflenet import create_shufflenet
+from netbuilder.zoo.shufflenet_v2 import ShuffleNetV2Builder, create_shufflenet_v2
 from netbuilder.zoo.squeezenet import create_squeezenet
 from netbuilder.zoo.vgg import create_vgg
 
 __all__ = [
     "ResNetBuilder",
+    "ShuffleNetV2Builder",
     "create_alexnet",
     "create_inception_v1",
     "create_inception_v3",
@@ -28,6 +30,7 @@ __all__ = [
     "create_resnet_cifar",
     "create_resnext",
     "create_shufflenet",
+    "create_shufflenet_v2",
     "create_squeezenet",
     "create_vgg",
 ]

@@ -28,7 +28,10 @@ NAMES = {
     "python.core": ("Nett", "has no python.core.Nett; nearest: Net"),
     "python.optimizer": ("build_yelowfin", "has no python.optimizer.build_yelowfin; nearest: build_yellowfin"),
     "python.workspace": ("FetchBolb", "has no python.workspace.FetchBolb; nearest: FetchBlob"),
-    "python.brew": ("max_pool_with_index", "has no python.brew.max_pool_with_index: its operators are not in this version"),
+    "python.brew": (
+        "max_pool_with_index",
+        "has no python.brew.max_pool_with_index: its operators are not in this version",
+    ),
     "python.models.resnet": ("qqq", "has no python.models.resnet.qqq; it has .*create_resnet50"),
     "python._import_c_extension": ("create_db", "databases are written by netbuilder.data.write_minidb"),
     "proto.caffe2_pb2": ("NetDeff", "has no proto.caffe2_pb2.NetDeff; nearest: NetDef"),

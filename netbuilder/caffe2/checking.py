@@ -1,0 +1,88 @@
+"""What the checkers of operators share: operators run in a workspace of their own, on given values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.caffe2.blobs import feed
+from netbuilder.graph import infer_shapes
+from netbuilder.graph.blob import blob_name
+from netbuilder.ops.operator import STRING
+from netbuilder.proto import DeviceOption, NetDef, OperatorDef, ShapeError
+from netbuilder.runtime import Workspace
+
+__all__ = ["check_inferred", "dense_gradient", "input_devices", "numeric_gradient", "run_with", "with_inputs"]
+
+
+def input_devices(
+    op: OperatorDef, device: DeviceOption | None, given: Mapping[str, DeviceOption] | None
+) -> dict[str, DeviceOption | None]:
+    """Return where each input of an operator lies: as given, else on the operator's device."""
+    others = {blob_name(name): option for name, option in (given or {}).items()}
+    return {name: others.get(name, device) for name in op.input}
+
+
+def with_inputs(values: Mapping[str, Any], devices: Mapping[str, DeviceOption | None]) -> Workspace:
+    """Return a new workspace that holds these blobs."""
+    workspace = Workspace()
+    for name, value in values.items():
+        feed(workspace, name, value, devices.get(name))
+    return workspace
+
+
+def run_with(
+    values: Mapping[str, Any],
+    devices: Mapping[str, DeviceOption | None],
+    ops: Iterable[OperatorDef],
+    wanted: Sequence[str],
+) -> list[Any]:
+    """Run operators one by one on given blobs, and return some of what they leave."""
+    workspace = with_inputs(values, devices)
+    for op in ops:
+        workspace.run_operator_once(op)
+    return [workspace.fetch(name) for name in wanted]
+
+
+def dense_gradient(workspace: Workspace, gradient: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Return a gradient as an array of the parameter's shape; a sparse one has its rows added up."""
+    if not isinstance(gradient, tuple):
+        return np.asarray(workspace.fetch(gradient))
+    indices, values = (np.asarray(workspace.fetch(part)) for part in gradient)
+    result = np.zeros(shape, values.dtype)
+    np.add.at(result, indices.reshape(-1), values.reshape(-1, *shape[1:]))
+    return result
+
+
+def numeric_gradient(loss: Any, x: np.ndarray[Any, Any], step: float) -> np.ndarray[Any, Any]:
+    """Return the gradient of ``loss(x)`` by differences over ``2 * step``; ``x`` is as before when it returns."""
+    result = np.zeros_like(x)
+    flat, slope = x.reshape(-1), result.reshape(-1)
+    if not np.shares_memory(flat, x):
+        raise ValueError("numeric_gradient: x must be contiguous")
+    for i, before in enumerate(flat.copy()):
+        flat[i] = before + step
+        above = loss(x)
+        flat[i] = before - step
+        below = loss(x)
+        flat[i] = before
+        slope[i] = (above - below) / (2 * step)
+    return result
+
+
+def check_inferred(op: OperatorDef, values: Mapping[str, Any], workspace: Workspace) -> None:
+    """Check that shapes and types inferred for an operator's outputs are those that it has made.
+
+    Raises:
+        ShapeError: nothing is inferred for an output, or something else.
+    """
+    known = {name: np.asarray(value) for name, value in values.items()}
+    found = infer_shapes([NetDef(op=[op])], known)
+    for name in op.output:
+        spec, made = found.spec(name), workspace.spec(name)
+        if made is None or spec is not None and spec.dtype == STRING:
+            continue
+        if spec is None or spec.shape != made.shape or spec.dtype != made.dtype:
+            raise ShapeError(f"{op.type}: output {name!r} is {made}, and is inferred to be {spec}")

@@ -1,0 +1,65 @@
+"""Predictors in one database file."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.exchange import predictor_exporter as native
+from netbuilder.exchange.predictor_exporter import (
+    PredictorExportMeta,
+    get_meta_net_def,
+    prepare_prediction_net,
+    save_to_db,
+)
+from netbuilder.graph.scope import CurrentDeviceScope
+from netbuilder.proto import DeviceOption, MetaNetDef, NetDef, PredictorConsts
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import default
+
+__all__ = [
+    "PredictorExportMeta",
+    "get_meta_net_def",
+    "get_predictor_exporter_helper",
+    "load_from_db",
+    "prepare_prediction_net",
+    "save_to_db",
+    "set_model_info",
+]
+
+__getattr__ = names_of(__name__)
+
+
+def load_from_db(
+    filename: str | os.PathLike[str], db_type: str, device_option: DeviceOption | None = None, *args: Any, **kwargs: Any
+) -> MetaNetDef:
+    """Load a predictor's parameters into the current workspace; return its MetaNetDef.
+
+    The reader of the file is there, too, so that the net under GLOBAL_INIT_NET_TYPE may be run, which loads them again.
+
+    Args:
+        filename: the file.
+        db_type: "minidb".
+        device_option: where the parameters go; None: on the device of the current device scope.
+
+    Raises:
+        FileNotFoundError, ParseError, ArgumentError: see ``netbuilder.exchange.predictor_exporter.load_from_db``.
+    """
+    device = CurrentDeviceScope() if device_option is None else device_option
+    meta = native.load_from_db(filename, db_type, device)
+    reader = make_op("CreateDB", [], [PredictorConsts().PREDICTOR_DBREADER], db=os.fspath(filename), db_type=db_type)
+    default.workspace().run_operator_once(reader)
+    return meta
+
+
+def get_predictor_exporter_helper(submodelNetName: str) -> PredictorExportMeta:
+    """Return what has a predictor's keys under a name, without a net."""
+    return PredictorExportMeta(NetDef(name=submodelNetName), [], [], [], {}, submodelNetName)
+
+
+def set_model_info(meta_net_def: MetaNetDef, project_str: str, model_class_str: str, version: str) -> None:
+    """Write which project and class a model belongs to, and its version."""
+    meta_net_def.modelInfo.project = project_str
+    meta_net_def.modelInfo.modelClass = model_class_str
+    meta_net_def.modelInfo.version = version

@@ -1,0 +1,40 @@
+"""Regularizers by name, current within a block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.python.context import DefaultManaged
+from netbuilder.caffe2.python.modifier_context import ModifierContext, UseModifierBase
+from netbuilder.caffe2.python.regularizer import Regularizer
+
+__all__ = ["RegularizerContext", "UseRegularizer"]
+
+__getattr__ = names_of(__name__)
+
+
+class RegularizerContext(ModifierContext, DefaultManaged):
+    """Regularizers by name, for what builds nets and asks for them."""
+
+    def has_regularizer(self, name: str) -> bool:
+        """Whether there is one of this name."""
+        return self._has_modifier(name)
+
+    def get_regularizer(self, name: str) -> Any:
+        """Return the one of this name.
+
+        Raises:
+            ArgumentError: there is none.
+        """
+        return self._get_modifier(name)
+
+
+class UseRegularizer(UseModifierBase):
+    """A block in which regularizers are known: ``with UseRegularizer(...):``, one alone or a dict by name."""
+
+    def _context_class(self) -> type[RegularizerContext]:
+        return RegularizerContext
+
+    def _modifier_class(self) -> type[Regularizer]:
+        return Regularizer

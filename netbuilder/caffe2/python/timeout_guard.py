@@ -1,0 +1,96 @@
+"""Ends a process that does not get on: blocks with a time limit, and exits that take too long."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.proto import ArgumentError
+
+__all__ = ["CompleteInTimeOrDie", "EuthanizeIfNecessary", "WatcherThread"]
+
+_log = logging.getLogger("timeout_guard")
+
+_GRACE = 5.0  # seconds that an interrupted process has to end by itself
+
+__getattr__ = names_of(__name__)
+
+
+class WatcherThread(threading.Thread):
+    """Ends the process if ``completed`` is not set in time.
+
+    It writes what every thread is doing to standard error and interrupts the main thread (KeyboardInterrupt); a
+    process that is still there five seconds later is aborted.
+
+    Args:
+        timeout_secs: seconds, above 0.
+
+    Raises:
+        ArgumentError: the time is not above 0.
+    """
+
+    def __init__(self, timeout_secs: float) -> None:
+        super().__init__(name="timeout_guard", daemon=True)
+        if not timeout_secs > 0:
+            raise ArgumentError(f"timeout_secs must be above 0 seconds, got {timeout_secs!r}")
+        self.timeout_secs = timeout_secs
+        self.completed = False
+        self._done = threading.Event()
+
+    def finish(self) -> None:
+        """Say that what was watched is done."""
+        self.completed = True
+        self._done.set()
+
+    def run(self) -> None:
+        """Wait; end the process if the time is over."""
+        if self._done.wait(self.timeout_secs) or self.completed:
+            return
+        _log.error(
+            "not done in %s seconds, so process %d is interrupted; what its threads do:",
+            self.timeout_secs,
+            os.getpid(),
+        )
+        _show_threads()
+        os.kill(os.getpid(), signal.SIGINT)
+        if not self._done.wait(_GRACE):
+            _log.error("the process does not end after the interrupt: aborting")
+            os.abort()
+
+
+def _show_threads() -> None:
+    try:
+        faulthandler.dump_traceback(sys.stderr)
+    except (AttributeError, OSError, ValueError):  # standard error is no file: closed, or captured
+        faulthandler.dump_traceback(sys.__stderr__ or 2)
+
+
+@contextmanager
+def CompleteInTimeOrDie(timeout_secs: float) -> Iterator[None]:
+    """End the process, as ``WatcherThread`` does, if the block takes longer.
+
+    Args:
+        timeout_secs: seconds, above 0.
+    """
+    watcher = WatcherThread(timeout_secs)
+    watcher.start()
+    try:
+        yield
+    finally:
+        watcher.finish()
+
+
+def EuthanizeIfNecessary(timeout_secs: float = 120) -> None:
+    """End the process at last, as ``WatcherThread`` does: for programs whose exit hangs, called at their end.
+
+    Args:
+        timeout_secs: seconds from now on, above 0.
+    """
+    WatcherThread(timeout_secs).start()

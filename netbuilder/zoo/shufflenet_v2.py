@@ -1,0 +1,167 @@
+"""ShuffleNet v2: units that compute on half of the channels and shuffle the halves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.model import ModelHelper, brew
+from netbuilder.proto import ArgumentError
+from netbuilder.zoo.head import add_head
+
+__all__ = ["ShuffleNetV2Builder", "create_shufflenet_v2"]
+
+Blob = str | BlobReference
+
+_MSRA: tuple[str, dict[str, Any]] = ("MSRAFill", {})
+_STEM = 24
+_CHANNELS = {
+    "0.5x": (48, 96, 192, 1024),
+    "1.0x": (116, 232, 464, 1024),
+    "1.5x": (176, 352, 704, 1024),
+    "2.0x": (244, 488, 976, 2048),
+}
+"""Width -> channels of stages 2 to 4 and of the last convolution."""
+
+_REPEATS = (3, 7, 3)  # units of stages 2 to 4 behind the one that halves the extents
+
+
+class ShuffleNetV2Builder:
+    """Adds the net up to the scores; its blobs have the names that Caffe2's have.
+
+    Args:
+        model: gets the layers.
+        data: images, (N, num_input_channels, H, W); 224 x 224 pixels, as the last pooling has a window of 7.
+        num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
+        num_groups: of the shuffle; the halves are two.
+        width: "0.5x", "1.0x", "1.5x" or "2.0x".
+        is_test: normalise by running averages.
+        detection: a convolution by channel in front of each branch, which widens what a unit sees.
+        bn_epsilon: of the normalisation, see ``brew.spatial_bn``.
+
+    Attributes:
+        prev_blob: what the next unit reads.
+        last_conv, avg_pool, last_out: the blobs behind the units, after ``create``.
+
+    Raises:
+        ArgumentError: there is no net of this width.
+
+    Source: Ma, Zhang, Zheng and Sun, "ShuffleNet V2: practical guidelines for efficient CNN architecture design",
+    2018, arXiv:1807.11164, figure 3 and table 5.
+    """
+
+    def __init__(
+        self, model: ModelHelper, data: Blob, num_input_channels: int, num_labels: int, num_groups: int = 2,
+        width: str = "1.0x", is_test: bool = False, detection: bool = False, bn_epsilon: float = 1e-5,
+    ) -> None:  # fmt: skip
+        if width not in _CHANNELS:
+            raise ArgumentError(f"ShuffleNetV2Builder: width must be one of {sorted(_CHANNELS)}, got {width!r}")
+        self.model = model
+        self.prev_blob = data
+        self.num_input_channels = num_input_channels
+        self.num_labels = num_labels
+        self.num_groups = num_groups
+        self.output_channels = [_STEM, *_CHANNELS[width]]
+        self.stage_repeats = list(_REPEATS)
+        self.is_test = is_test
+        self.detection = detection
+        self.bn_epsilon = bn_epsilon
+
+    def create(self) -> None:
+        """Add the whole net."""
+        blob = brew.conv(
+            self.model, self.prev_blob, "stage1_conv", self.num_input_channels, _STEM, 3, stride=2, weight_init=_MSRA
+        )
+        self.prev_blob = brew.max_pool(self.model, blob, "stage1_pool", kernel=3, stride=2)
+        for stage, repeats in enumerate(self.stage_repeats, 2):
+            dim_in, dim_out = self.output_channels[stage - 2 : stage]
+            self.add_spatial_ds_unit(f"stage{stage}_stride2", dim_in, dim_out)
+            for number in range(1, repeats + 1):
+                self.add_basic_unit(f"stage{stage}_stride1_repeat{number}", dim_out)
+        dim_in, dim_out = self.output_channels[-2:]
+        self.last_conv = brew.conv(self.model, self.prev_blob, "conv5", dim_in, dim_out, 1, weight_init=_MSRA)
+        self.avg_pool = brew.average_pool(self.model, self.last_conv, "avg_pool", kernel=7)
+        self.last_out = brew.fc(self.model, self.avg_pool, f"last_out_L{self.num_labels}", dim_out, self.num_labels)
+
+    def add_spatial_ds_unit(self, prefix: str, in_channels: int, out_channels: int, stride: int = 2) -> None:
+        """Add a unit that makes the extents smaller: both branches read all channels."""
+        inner = out_channels // 2
+        left = right = self.prev_blob
+        if self.detection:
+            left = self.add_detection_unit(left, f"{prefix}_left", in_channels, in_channels)
+        left = self.add_dwconv3x3_bn(left, f"{prefix}left_dwconv", in_channels, stride)
+        left = self.add_conv1x1_bn(left, f"{prefix}_left_conv1", in_channels, inner)
+        if self.detection:
+            right = self.add_detection_unit(right, f"{prefix}_right", in_channels, in_channels)
+        right = self._right(right, f"{prefix}_right", in_channels, inner, stride)
+        self._join(right, left, prefix)
+
+    def add_basic_unit(self, prefix: str, in_channels: int, stride: int = 1) -> None:
+        """Add a unit that keeps the shape: one half of the channels goes through it as it is."""
+        inner = in_channels // 2
+        left, right = self.model.net.Split(self.prev_blob, [f"{prefix}_left", f"{prefix}_right"], axis=1)
+        branch = right
+        if self.detection:
+            branch = self.add_detection_unit(branch, f"{prefix}_right", inner, inner)
+        self._join(self._right(branch, f"{prefix}_right", inner, inner, stride), left, prefix)
+
+    def _right(self, blob: Blob, name: str, dim_in: int, dim: int, stride: int) -> BlobReference:
+        blob = self.add_conv1x1_bn(blob, f"{name}_conv1", dim_in, dim)
+        blob = self.add_dwconv3x3_bn(blob, f"{name}_dwconv", dim, stride)
+        return self.add_conv1x1_bn(blob, f"{name}_conv2", dim, dim)
+
+    def _join(self, right: Blob, left: Blob, prefix: str) -> None:
+        joined = brew.concat(self.model, [right, left], f"{prefix}_concat")
+        self.prev_blob = self.model.net.ChannelShuffle(
+            joined, f"{prefix}_ch_shuffle", group=self.num_groups, kernel=1
+        )  # fmt: skip
+
+    def add_detection_unit(
+        self, prev_blob: Blob, prefix: str, in_channels: int, out_channels: int, kernel: int = 3, pad: int = 1
+    ) -> BlobReference:
+        """Add a convolution by channel with normalisation."""
+        blob = brew.conv(
+            self.model, prev_blob, f"{prefix}_detection_conv", in_channels, out_channels, kernel, weight_init=_MSRA,
+            group=in_channels, pad=pad,
+        )  # fmt: skip
+        return self._bn(blob, f"{prefix}_detection_bn", out_channels)
+
+    def add_conv1x1_bn(self, prev_blob: Blob, blob: str, in_channels: int, out_channels: int) -> BlobReference:
+        """Add a convolution of single pixels with normalisation and Relu."""
+        conv = brew.conv(self.model, prev_blob, blob, in_channels, out_channels, 1, weight_init=_MSRA)
+        normalised = self._bn(conv, f"{blob}_bn", out_channels)
+        return brew.relu(self.model, normalised, normalised)
+
+    def add_dwconv3x3_bn(self, prev_blob: Blob, blob: str, channels: int, stride: int) -> BlobReference:
+        """Add a convolution 3 x 3 by channel with normalisation."""
+        conv = brew.conv(
+            self.model, prev_blob, blob, channels, channels, 3, weight_init=_MSRA, stride=stride, pad=1, group=channels
+        )
+        return self._bn(conv, f"{blob}_bn", channels)
+
+    def _bn(self, blob: Blob, name: str, channels: int) -> BlobReference:
+        return brew.spatial_bn(
+            self.model, blob, name, channels, epsilon=self.bn_epsilon, is_test=1 if self.is_test else 0
+        )
+
+
+def create_shufflenet_v2(
+    model: ModelHelper, data: Blob, num_input_channels: int, num_labels: int, label: Blob | None = None,
+    is_test: bool = False, no_loss: bool = False, *, width: str = "1.0x",
+) -> Any:  # fmt: skip
+    """Add ShuffleNet v2.
+
+    Args:
+        data: images, (N, num_input_channels, 224, 224).
+        num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
+        label: classes, (N,), int32.
+        is_test: normalise by running averages.
+        no_loss: stop at the scores.
+        width: see ``ShuffleNetV2Builder``.
+
+    Returns:
+        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
+    """
+    builder = ShuffleNetV2Builder(model, data, num_input_channels, num_labels, is_test=is_test, width=width)
+    builder.create()
+    return add_head(model, builder.last_out, label, no_loss)

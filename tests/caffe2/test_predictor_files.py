@@ -1,0 +1,75 @@
+"""Predictors in one file, as old scripts write and read them."""
+
+import numpy as np
+import pytest
+from caffe2.proto import metanet_pb2
+from caffe2.python import brew, core, model_helper, workspace
+from caffe2.python.predictor import predictor_exporter, predictor_py_utils, serde
+from caffe2.python.predictor_constants import predictor_constants
+
+from netbuilder.proto import NetError
+
+
+def save(path):
+    model = model_helper.ModelHelper(name="saved")
+    brew.fc(model, "x", "y", 2, 3)
+    workspace.RunNetOnce(model.param_init_net)
+    workspace.FeedBlob("x", np.float32([[1, 2]]))
+    workspace.RunNetOnce(model.net)
+    meta = predictor_exporter.PredictorExportMeta(
+        predict_net=model.net, parameters=["y_w", "y_b"], inputs=["x"], outputs=["y"], shapes={"x": (1, 2)}
+    )
+    predictor_exporter.save_to_db("minidb", path, meta)
+    return workspace.FetchBlob("y")
+
+
+def test_load_and_run_as_the_trainers_do(tmp_path):
+    path = str(tmp_path / "predictor.minidb")
+    wanted = save(path)
+    workspace.ResetWorkspace()
+    meta = predictor_exporter.load_from_db(path, "minidb")
+    for key in (predictor_constants.PREDICT_INIT_NET_TYPE, predictor_constants.GLOBAL_INIT_NET_TYPE):
+        assert workspace.RunNetOnce(core.Net(predictor_py_utils.GetNet(meta, key)))
+    workspace.FeedBlob("x", np.float32([[1, 2]]))
+    workspace.RunNetOnce(predictor_py_utils.GetNet(meta, predictor_constants.PREDICT_NET_TYPE))
+    np.testing.assert_array_equal(workspace.FetchBlob("y"), wanted)
+    assert predictor_py_utils.GetBlobs(meta, predictor_constants.PARAMETERS_BLOB_TYPE) == ["y_w", "y_b"]
+
+
+def test_prepare_prediction_net(tmp_path):
+    path = str(tmp_path / "predictor.minidb")
+    wanted = save(path)
+    workspace.ResetWorkspace()
+    name = predictor_exporter.prepare_prediction_net(path, "minidb")
+    workspace.FeedBlob("x", np.float32([[1, 2]]))
+    workspace.RunNet(name)
+    np.testing.assert_array_equal(workspace.FetchBlob("y"), wanted)
+
+
+def test_parts_of_a_meta_net():
+    meta = metanet_pb2.MetaNetDef()
+    predictor_py_utils.AddBlobs(meta, "b", ["x", "y"])
+    predictor_py_utils.AddBlobs(meta, "b", ["z"])
+    predictor_py_utils.AddBlobs(meta, "b2", ["x", "q"])
+    predictor_py_utils.ReplaceBlobs(meta, "b2", ["x", "r"])
+    assert predictor_py_utils.GetBlobs(meta, "b") == ["x", "y", "z"]
+    assert predictor_py_utils.GetBlobsByTypePrefix(meta, "b") == ["x", "y", "z", "r"]
+    assert predictor_py_utils.GetBlobs(meta, "none") == []
+    with pytest.raises(NetError, match=r"no blobs 'none'; it has \['b', 'b2'\]"):
+        predictor_py_utils.ReplaceBlobs(meta, "none", ["a"])
+    predictor_py_utils.AddNet(meta, "net", core.Net("first").Proto())
+    predictor_py_utils.AddNet(meta, "net", core.Net("second").Proto())
+    predictor_py_utils.AddPlan(meta, "plan", core.Plan("plan").Proto())
+    assert predictor_py_utils.GetNet(meta, "net").name.startswith("first")
+    assert predictor_py_utils.GetNet(meta, "ne") is None
+    assert predictor_py_utils.GetPlan(meta, "plan").name.startswith("plan")
+    predictor_exporter.set_model_info(meta, "project", "class", "1")
+    meta.modelInfo.modelId = "33"
+    argument = predictor_py_utils.GetArgumentByName(predictor_py_utils.GetNet(meta, "net"), "model_id")
+    assert argument.i == 33
+    again = serde.deserialize_protobuf_struct(serde.serialize_protobuf_struct(meta), metanet_pb2.MetaNetDef)
+    assert again == meta
+    assert predictor_py_utils.get_comp_name("a", "b") == "a_b"
+    assert predictor_py_utils.get_comp_name("a", None) == "a"
+    helper = predictor_exporter.get_predictor_exporter_helper("sub")
+    assert helper.predict_net_name() == f"{predictor_constants.PREDICT_NET_TYPE}_sub"

@@ -135,9 +135,9 @@ class Reader:
         parameters = {name: value for name, value in self.constants.items() if name in read}
         self.net.external_input.extend([*inputs, *parameters])
         self.net.external_output.extend(self.outputs)
-        return ReadModel(
-            self.net, parameters, inputs, self.outputs, {each.name: _spec(self._onnx, each) for each in given}
-        )
+        specs = {each.name: _spec(self._onnx, each) for each in given}
+        fixed = frozenset(each.name for each in given if _is_fixed(each))
+        return ReadModel(self.net, parameters, inputs, self.outputs, specs, fixed)
 
     # What rules use.
 

@@ -1,4 +1,4 @@
-"""LayerNorm, GroupNorm and InstanceNorm, forward and backward, on oneDNN's normalisation of rows.
+"""LayerNorm, its gradient, GroupNorm and InstanceNorm on oneDNN's normalisation of rows.
 
 A group of channels of an image lies in one piece where channels come first, so that it is a row; what the library has
 no primitive for, a factor and a summand per channel, is done in NumPy image by image, while it lies in the cache.
@@ -19,7 +19,6 @@ from netbuilder.ops.engines.onednn.primitive import (
     In,
     Out,
     Primitive,
-    Scratch,
     Step,
     alone,
     cached,
@@ -29,13 +28,7 @@ from netbuilder.ops.engines.onednn.primitive import (
 )
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = [
-    "group_norm",
-    "group_norm_gradient",
-    "instance_norm_gradient",
-    "layer_norm",
-    "layer_norm_gradient",
-]
+__all__ = ["group_norm", "layer_norm", "layer_norm_gradient"]
 
 _AFFINE = c.USE_SCALE | c.USE_SHIFT
 
@@ -122,23 +115,21 @@ def layer_norm_gradient(
     if gamma:
         # Version 3.2 wants the shift as well, which it does not read.
         places |= {c.SCALE: In(5), c.SHIFT: In(5), c.DIFF_SCALE: Out(1), c.DIFF_SHIFT: Out(2)}
-    steps = [_variance(3, 2.0, op.epsilon, variance), Step(made, places, alone(ctx, x.size))]
+    steps = [_variance(op.epsilon, variance), Step(made, places, alone(ctx, x.size))]
     outputs = [x.plain, *([gamma[0].plain] * 2 if gamma else [])]
     return prepared([dy.plain, None, mean.plain, std.plain, x.plain, *(g.plain for g in gamma)], outputs, steps)
 
 
-def _variance(index: int, power: float, epsilon: float, variance: Held) -> Any:
-    """A step that computes variances: input ``index`` to a power (2 of deviations, -2 of inverse ones) - epsilon."""
+def _variance(epsilon: float, variance: Held) -> Any:
+    """A step that computes the variances from the deviations, input 3."""
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        saved, found = inputs[index].reshape(-1), variance.buffer.view(np.float32)
-        multiply, subtract, maximum, reciprocal = np.multiply, np.subtract, np.maximum, np.reciprocal
+        std, found = inputs[3].reshape(-1), variance.buffer.view(np.float32)
+        multiply, subtract, maximum = np.multiply, np.subtract, np.maximum
         small, zero = np.float32(epsilon), np.float32(0)
 
         def call() -> None:
-            multiply(saved, saved, found)
-            if power < 0:
-                reciprocal(found, found)
+            multiply(std, std, found)
             subtract(found, small, found)
             maximum(found, zero, out=found)
 
@@ -203,87 +194,6 @@ def _inverse_root(epsilon: float) -> Any:
             add(inverse, small, inverse)
             sqrt(inverse, inverse)
             divide(one, inverse, inverse)
-
-        return call
-
-    return bind
-
-
-def group_norm_gradient(
-    op: Any, ctx: PlanContext, dy: TensorSpec, x: TensorSpec, scale: TensorSpec, bias: TensorSpec,
-    mean: TensorSpec, inverse: TensorSpec,
-) -> Prepared | None:  # fmt: skip
-    """Prepare GroupNormGradient: dY, X, gamma, beta (not read), mean, inverse deviation -> dX, dgamma, dbeta."""
-    return _image_gradient(op, ctx, (dy, x, scale, bias, mean, inverse), (0, 1, 2, 4, 5))
-
-
-def instance_norm_gradient(
-    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, bias: TensorSpec, dy: TensorSpec, *saved: TensorSpec
-) -> Prepared | None:
-    """Prepare InstanceNormGradient: X, scale, bias (not read), dY, mean, inverse deviation -> dX, dscale, dbias."""
-    if len(saved) != 2:
-        return None
-    return _image_gradient(op, ctx, (x, scale, bias, dy, *saved), (3, 0, 1, 4, 5))
-
-
-def _image_gradient(
-    op: Any, ctx: PlanContext, specs: Sequence[TensorSpec], order: tuple[int, int, int, int, int]
-) -> Prepared | None:
-    """Prepare a gradient; ``order`` says where dY, X, scale, mean and inverse deviation are among the inputs."""
-    i_dy, i_x, i_scale, i_mean, i_inverse = order
-    x, scale = specs[i_x], specs[i_scale]
-    parts = _image_parts(op, x) if _serves(*(specs[i] for i in order)) else None
-    if parts is None:
-        return None
-    n, groups, channels, places = parts
-    rows = n * groups
-    made = _primitives(ctx, rows, channels // groups * places, float(op.epsilon), 0, back=True)
-    if made is None:
-        return None
-    inner, variance = Scratch(0, x.plain.nbytes), Held(4 * rows)
-    arguments = {
-        c.SRC: In(i_x), c.DIFF_DST: inner, c.MEAN: In(i_mean), c.VARIANCE: variance, c.DIFF_SRC: Out(0),
-    }  # fmt: skip
-    steps = [
-        _variance(i_inverse, -2.0, op.epsilon, variance),
-        _sums_and_inner(parts, order, inner),
-        Step(made, arguments, alone(ctx, x.size)),
-    ]
-    wanted = [spec.plain if i in order else None for i, spec in enumerate(specs)]
-    return prepared(wanted, [x.plain, scale.plain, scale.plain], steps, scratch=inner.nbytes)
-
-
-def _sums_and_inner(parts: tuple[int, int, int, int], order: tuple[int, int, int, int, int], inner: Scratch) -> Any:
-    """A step that gives the gradients of scale and bias, outputs 1 and 2, and leaves dY * scale in scratch memory.
-
-    With the sums over places of dY, and of dY * X, that of dY times X normalised is (second - mean * first) * inverse.
-    """
-    n, groups, channels, places = parts
-    i_dy, i_x, i_scale, i_mean, i_inverse = order
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        shape = (n, channels, places)
-        slopes, values = inputs[i_dy].reshape(shape), inputs[i_x].reshape(shape)
-        weighted = scratch[inner.offset : inner.offset + inner.nbytes].view(np.float32).reshape(shape)
-        scale = inputs[i_scale].reshape(-1, 1)
-        mean, inverse = (inputs[i].reshape(n, groups, 1) for i in (i_mean, i_inverse))
-        first, second = np.empty((n, channels), np.float32), np.empty((n, channels), np.float32)
-        grouped = [a.reshape(n, groups, channels // groups) for a in (first, second)]
-        term = np.empty_like(grouped[0])
-        images = list(zip(slopes, values, weighted, first, second))
-        dscale, dbias = outputs[1], outputs[2]
-        add_up, einsum, multiply, subtract = np.add.reduce, np.einsum, np.multiply, np.subtract
-
-        def call() -> None:
-            for slope, value, product, total, along in images:
-                add_up(slope, 1, None, total)
-                einsum("cs,cs->c", slope, value, out=along)
-                multiply(slope, scale, product)
-            add_up(first, 0, None, dbias)
-            multiply(grouped[0], mean, term)
-            subtract(grouped[1], term, term)
-            multiply(term, inverse, term)
-            add_up(term.reshape(n, channels), 0, None, dscale)
 
         return call
 

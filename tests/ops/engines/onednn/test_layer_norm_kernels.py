@@ -7,7 +7,7 @@ from checks import interpret
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.operator import decode
-from netbuilder.ops.registry import find
+from netbuilder.ops.registry import CPU, find, prepared_kernels
 from netbuilder.proto.arguments import make_op
 from prepared import Value, bind
 
@@ -35,7 +35,8 @@ CASES = {
 
 def bound(op_def, values, threads):
     op = decode(find(op_def.type), op_def)
-    return bind(kernel_table()[op_def.type], op, [values[n] for n in op_def.input], threads=threads)
+    make = kernel_table().get(op_def.type) or prepared_kernels(op_def.type, CPU)[0].make
+    return bind(make, op, [values[n] for n in op_def.input], threads=threads)
 
 
 def run(op_def, values, threads):

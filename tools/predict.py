@@ -194,7 +194,7 @@ def prepared_image(
     part = pixels[top : top + height, left : left + width].astype(np.float32)
     if rgb and channels == 3:
         part = part[:, :, ::-1]
-    found: Array = (part * np.float32(scale) - np.float32(mean)) / np.float32(std)
+    found: Array = (part * np.float32(scale) - np.array(mean, np.float32)) / np.array(std, np.float32)
     return found
 
 

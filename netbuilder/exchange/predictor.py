@@ -92,12 +92,12 @@ class Predictor:
             self.workspace.make(name)
         if observable is not None:
             observable = [*self.outputs, *asked_blobs(self._net, observable)]
-        parameters = made.difference(self.inputs)
+        constants = made.difference(self.inputs)
         if fold and observable is not None and not training_batch_norms(self._net):
-            parameters = self._fold(parameters, observable, before, device)
+            constants = self._fold(constants, observable, before, device)
         read = {blob for op in self._net.op for blob in op.input}
         self._name = self.workspace.create_net(
-            self._net, observable=observable, constants=parameters.intersection(read)
+            self._net, observable=observable, constants=constants.intersection(read)
         )
         _log.info("predictor %r runs on %s", self._net.name, _where(self._net))
 

@@ -99,11 +99,11 @@ class PredictorExportMeta:
             names = getattr(self, what)
             if twice := sorted({name for name in names if names.count(name) > 1}):
                 raise NetError(f"{where}: {what} are named twice: {twice}")
-        parameters = set(self.parameters)  # type: ignore[arg-type]
+        parameters = set(self.parameters)
         for what in ("inputs", "outputs"):
             if both := sorted(parameters.intersection(getattr(self, what))):
                 raise NetError(f"{where}: {both} are among both parameters and {what}; leave them out of one")
-        known = parameters.union(self.inputs, self.outputs)  # type: ignore[arg-type]
+        known = parameters.union(self.inputs, self.outputs)
         if strange := sorted(set(self.shapes or {}) - known):
             raise ArgumentError(
                 f"{where}: shapes are given for {strange}, which are neither inputs nor outputs nor parameters"
@@ -175,7 +175,7 @@ def _predict_init_net(meta: PredictorExportMeta) -> NetDef:
 
 def _global_init_net(meta: PredictorExportMeta, db_type: str | None) -> NetDef:
     net = NetDef(name="global-init")
-    args = {"db_type": db_type} if db_type else {}
+    args: dict[str, Any] = {"db_type": db_type} if db_type else {}
     net.op.append(make_op("Load", [_NAMES.PREDICTOR_DBREADER], list(meta.parameters), **args))
     net.external_input.append(_NAMES.PREDICTOR_DBREADER)
     net.external_output.extend(meta.parameters)

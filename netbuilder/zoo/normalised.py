@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
@@ -44,7 +45,7 @@ class NormalisedConv:
         """Add one convolution; extents in pixels, ``pad`` for all borders, or (above and below, left and right)."""
         if not isinstance(pad, int):
             high, wide = pad
-            pads = {"pad_t": high, "pad_b": high, "pad_l": wide, "pad_r": wide}
+            pads: dict[str, Any] = {"pad_t": high, "pad_b": high, "pad_l": wide, "pad_r": wide}
         else:
             pads = {"pad": pad}
         result = brew.conv(

@@ -270,7 +270,8 @@ def _dims(r: Reader, node: Any) -> None:
         axes = [int(n) for n in r.elements(node.input[1], "axes")]
     ndim = len(r.shape(node.input[0]))
     if node.op_type == "Unsqueeze":
-        r.add("ExpandDims", node.input[:1], node.output, dims=sorted(n % (ndim + len(axes)) for n in axes))
+        added = axes or []
+        r.add("ExpandDims", node.input[:1], node.output, dims=sorted(n % (ndim + len(added)) for n in added))
         return
     shape = r.shape(node.input[0])
     dims = [n % ndim for n in axes] if axes is not None else [i for i, extent in enumerate(shape) if extent == 1]

@@ -233,7 +233,7 @@ class _Search:
         ways = {"bfloat16": direct, "float32": other}
         key = f"gradient of the weights of {described(self.v, self.code)}"
         makers = {
-            name: lambda found=found: [found.dw_kernel(self.v, x, w, dy)]  # type: ignore[misc]
+            name: lambda found=found: [found.dw_kernel(self.v, x, w, dy)]
             for name, found in ways.items()
         }
         return ways[fastest(key, makers, self.threads)]

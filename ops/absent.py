@@ -21,7 +21,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "feed arrays by workspace.feed or a Prefetch, or read a database by TensorProtosDBInput",
         "Append AtomicAppend CheckDatasetConsistency CloseRebatchingQueue CollectTensor ComputeOffset "
         "CreateBlobsQueueDB CreateRebatchingQueue CreateTextFileReader CreateTreeCursor "
-        "DequeueRebatchingQueue EnqueueRebatchingQueue GetCursorOffset ImageInput LastNWindowCollector "
+        "DequeueRebatchingQueue EnqueueRebatchingQueue GetCursorOffset LastNWindowCollector "
         "PackRecords ReadNextBatch ReadRandomBatch RemoveDataBlocks ReservoirSampling ResetCursor "
         "SortAndShuffle TextFileReaderRead TrimDataset UnPackRecords VideoInput WeightedSampleDequeueBlobs",
     ),

@@ -7,7 +7,20 @@ from netbuilder.data.digits import digits
 from netbuilder.data.dummy import dummy_batches
 from netbuilder.data.idx import read_idx
 from netbuilder.data.image_codec import decode_image, encode_jpeg, image_libraries, resize_image
+from netbuilder.data.image_loader import ImageLoader, decoding_threads
 from netbuilder.data.image_records import ImageRecord, describe_record, image_record, read_image_record
+from netbuilder.data.image_sets import (
+    DummyImages,
+    ImageArrays,
+    ImageDatabase,
+    ImageFiles,
+    ImageSet,
+    ImageSubset,
+    class_names_file,
+    image_folder,
+    image_list,
+    read_npz_images,
+)
 from netbuilder.data.image_transform import ImageTransform
 from netbuilder.data.lmdb_folder import read_lmdb, write_lmdb
 from netbuilder.data.minidb import read_minidb, write_minidb
@@ -19,19 +32,30 @@ __all__ = [
     "BlobParts",
     "BlobsQueue",
     "DBReader",
+    "DummyImages",
+    "ImageArrays",
+    "ImageDatabase",
+    "ImageFiles",
+    "ImageLoader",
     "ImageRecord",
+    "ImageSet",
+    "ImageSubset",
     "ImageTransform",
     "QueueClosedError",
     "QueueState",
     "RecordList",
     "blob_records",
+    "class_names_file",
     "database_type",
     "decode_image",
+    "decoding_threads",
     "describe_record",
     "digits",
     "dummy_batches",
     "encode_jpeg",
+    "image_folder",
     "image_libraries",
+    "image_list",
     "image_record",
     "open_records",
     "proto_to_tensor",
@@ -41,6 +65,7 @@ __all__ = [
     "read_image_record",
     "read_lmdb",
     "read_minidb",
+    "read_npz_images",
     "read_records",
     "record_name",
     "resize_image",

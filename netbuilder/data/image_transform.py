@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,10 +67,6 @@ class ImageTransform:
     def __post_init__(self) -> None:
         if problem := self._problem():
             raise ArgumentError(f"images: {problem}")
-        factor = 1 / np.broadcast_to(np.float64(self.std), self.channels)
-        shift = -np.broadcast_to(np.float64(self.mean), self.channels) * factor
-        object.__setattr__(self, "_factor", factor.astype(np.float32))
-        object.__setattr__(self, "_shift", shift.astype(np.float32))
 
     def _problem(self) -> str | None:
         for name in ("scale", "minsize", "pad", "crop", "color_lighting"):
@@ -94,6 +91,17 @@ class ImageTransform:
         if self.color_jitter and not all(0 <= x <= 1 for x in self.color_jitter):
             return f"color_jitter changes by shares from 0 to 1, got {list(self.color_jitter)}"
         return None
+
+    @functools.cached_property
+    def factors(self) -> Array:
+        """What the values of each channel are multiplied with, float32."""
+        return (1 / np.broadcast_to(np.float64(self.std), self.channels)).astype(np.float32)
+
+    @functools.cached_property
+    def shifts(self) -> Array:
+        """What is added then, float32."""
+        mean, std = (np.broadcast_to(np.float64(x), self.channels) for x in (self.mean, self.std))
+        return (-mean / std).astype(np.float32)
 
     @property
     def channels(self) -> int:
@@ -126,9 +134,9 @@ class ImageTransform:
     def normalise(self, pixels: Array, out: Array) -> None:
         """Write normalised pixels (H, W, C) into ``out`` of shape (C, H, W), float32."""
         for k in range(self.channels):
-            np.multiply(pixels[:, :, k], self._factor[k], out=out[k], casting="unsafe", dtype=np.float32)  # type: ignore[attr-defined]
-            if self._shift[k]:  # type: ignore[attr-defined]
-                out[k] += self._shift[k]  # type: ignore[attr-defined]
+            np.multiply(pixels[:, :, k], self.factors[k], out=out[k], casting="unsafe", dtype=np.float32)
+            if self.shifts[k]:
+                out[k] += self.shifts[k]
 
     def __call__(self, image: Array, rng: np.random.Generator, where: str = "image") -> Array:
         """Return what the net reads, (C, H, W), float32; arguments and errors as of ``pixels``."""

@@ -1,0 +1,251 @@
+"""Batches of images, decoded and transformed by a bounded number of threads; the same for any number of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.image_records import ImageRecord
+from netbuilder.data.image_sets import ImageSet
+from netbuilder.data.image_transform import ImageTransform
+from netbuilder.proto import NetError, ParseError, ShapeError
+
+__all__ = ["MOST_THREADS", "ImageLoader", "decoding_threads", "look_at_images"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_log = logging.getLogger("netbuilder.input")
+
+MOST_THREADS = 64
+"""Upper bound of threads that decode."""
+
+_TOLD = 10  # damaged images that the log names one by one
+_FEW = 8  # labels that may be all alike by chance
+
+
+def decoding_threads(wanted: int | None = None) -> int:
+    """Return how many threads decode: as many as wanted, or one for each core that this process may use, 16 at most.
+
+    Raises:
+        NetError: the number is out of range.
+    """
+    if wanted is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(cores, 16)
+    if not 1 <= wanted <= MOST_THREADS:
+        raise NetError(f"images: decoding takes 1 to {MOST_THREADS} threads, got {wanted}")
+    return wanted
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Samples of a batch that one thread decodes: where in the batch, and which of the set."""
+
+    start: int
+    numbers: Sequence[int]
+
+
+class ImageLoader:
+    """Makes batches of a set of images; what is drawn for an image follows from seed, rank, epoch and its number.
+
+    Args:
+        images: the set.
+        transform: what is done to each.
+        seed, rank: of what is drawn; ranks are the processes that train together.
+        threads: that decode; None: one for each core.
+        skip_damaged: an image that cannot be decoded is left out, and counted in ``damaged``; else it is refused.
+        ahead: batches that are in the making at a time.
+
+    Raises:
+        NetError: a number is out of range.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        transform: ImageTransform,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        threads: int | None = None,
+        skip_damaged: bool = False,
+        ahead: int = 2,
+    ) -> None:
+        if min(seed, rank) < 0 or ahead < 1:
+            raise NetError(f"images: seed and rank from 0 on, ahead from 1 on; got {seed}, {rank} and {ahead}")
+        self.images = images
+        self.transform = transform
+        self.threads = decoding_threads(threads)
+        self.damaged: dict[int, str] = {}
+        self._seed, self._rank, self._skip, self._ahead = seed, rank, skip_damaged, ahead
+        self._lock = threading.Lock()
+        self._looked = False
+
+    def order(self, epoch: int, *, shuffle: bool = True, num_shards: int = 1, shard_id: int = 0) -> Array:
+        """Return the numbers of the images of a shard in the order of an epoch; shards are disjoint and complete.
+
+        Raises:
+            NetError: the shard is out of range.
+        """
+        if num_shards < 1 or not 0 <= shard_id < num_shards:
+            raise NetError(f"images: shard_id must lie in [0, num_shards), got {shard_id} of {num_shards} shards")
+        everything = np.arange(len(self.images))
+        if shuffle:
+            everything = np.random.default_rng([self._seed, epoch]).permutation(everything)
+        return everything[shard_id::num_shards]
+
+    def batches(
+        self, order: Sequence[int] | Array, size: int, *, epoch: int = 0, replace: bool = False
+    ) -> Iterator[tuple[Array, Array]]:
+        """Yield batches: images (N, C, H, W), float32, and labels (N,), int32.
+
+        Args:
+            order: numbers of images.
+            size: images a batch; the last one has what is left.
+            epoch: by which is drawn.
+            replace: in the place of a damaged image comes the next one of ``order`` that is not, so that batches stay
+                full; else they become smaller.
+
+        Raises:
+            ParseError: an image is damaged; the message says which.
+            ShapeError: an image is smaller than the crop, or, without one, images of a batch differ in size.
+        """
+        if size < 1:
+            raise NetError(f"images: a batch has 1 image or more, got {size}")
+        each = max(1, min(8, size // (2 * self.threads)))
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="netbuilder-decode") as pool:
+            waiting: deque[Callable[[], tuple[Array, Array]]] = deque()
+            try:
+                for start in range(0, len(order), size):
+                    waiting.append(
+                        self._submit(pool, order, start, min(size, len(order) - start), each, epoch, replace)
+                    )
+                    if len(waiting) >= self._ahead:
+                        yield self._seen(waiting.popleft()())
+                while waiting:
+                    yield self._seen(waiting.popleft()())
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _submit(
+        self, pool: ThreadPoolExecutor, order: Any, start: int, size: int, each: int, epoch: int, replace: bool
+    ) -> Callable[[], tuple[Array, Array]]:
+        made = _Batch(size)
+
+        def decode(part: _Part) -> None:
+            for place, number in enumerate(part.numbers, part.start):
+                candidates: Iterator[int] = iter([number])
+                if replace:
+                    here = start + place
+                    candidates = (int(order[(here + k) % len(order)]) for k in range(len(order)))
+                self._decode_into(made, place, candidates, epoch, replace)
+
+        parts = [
+            _Part(k, [int(n) for n in order[start + k : start + min(k + each, size)]]) for k in range(0, size, each)
+        ]
+        futures: list[Future[None]] = [pool.submit(decode, part) for part in parts]
+
+        def wait() -> tuple[Array, Array]:
+            for future in futures:
+                future.result()
+            return made.whole()
+
+        return wait
+
+    def _decode_into(self, made: _Batch, place: int, candidates: Iterator[int], epoch: int, replace: bool) -> None:
+        """Put the first of the candidates into the batch that is not damaged."""
+        error: ParseError | None = None
+        for number in candidates:
+            try:
+                record = self.images[number]
+                pixels = record.pixels(self.transform.color, self.transform.library)
+                label = record.label
+            except ParseError as found:
+                if not self._skip:
+                    raise
+                self._count(number, found)
+                error = found
+                continue
+            rng = np.random.default_rng([self._seed, self._rank, epoch, number])
+            made.put(place, self.transform, pixels, rng, label, record)
+            return
+        if error is not None and (replace or len(self.damaged) >= len(self.images)):
+            raise error  # nothing is left
+
+    def _count(self, number: int, error: ParseError) -> None:
+        with self._lock:
+            if number in self.damaged:
+                return
+            self.damaged[number] = str(error)
+            if len(self.damaged) <= _TOLD:
+                _log.warning("left out (%d so far): %s", len(self.damaged), error)
+
+    def _seen(self, batch: tuple[Array, Array]) -> tuple[Array, Array]:
+        if not self._looked:
+            self._looked = True
+            look_at_images(*batch)
+        return batch
+
+
+class _Batch:
+    """A batch in the making; threads fill places of their own."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._images: Array | None = None
+        self._labels = np.zeros(size, np.int32)
+        self._filled = np.zeros(size, np.bool_)
+        self._lock = threading.Lock()
+
+    def put(
+        self, place: int, transform: ImageTransform, pixels: Array, rng: np.random.Generator, label: int,
+        record: ImageRecord,
+    ) -> None:  # fmt: skip
+        ready = transform.pixels(pixels, rng, record.where)
+        shape = (transform.channels, *ready.shape[:2])
+        with self._lock:
+            if self._images is None:
+                self._images = np.empty((self._size, *shape), np.float32)
+        if self._images.shape[1:] != shape:
+            raise ShapeError(
+                f"{record.where}: is of {shape[1]} x {shape[2]} pixels, another one of its batch of "
+                f"{self._images.shape[2]} x {self._images.shape[3]}; give crop, or scale and warp"
+            )
+        transform.normalise(ready, self._images[place])
+        self._labels[place] = label
+        self._filled[place] = True
+
+    def whole(self) -> tuple[Array, Array]:
+        if self._images is None:
+            return np.empty((0, 0, 0, 0), np.float32), self._labels[:0]
+        if self._filled.all():
+            return self._images, self._labels
+        return self._images[self._filled], self._labels[self._filled]
+
+
+def look_at_images(images: Array, labels: Array) -> None:
+    """Log a warning of a batch that looks like one that was read wrongly: images of one colour, labels all alike.
+
+    Args:
+        images: (N, C, H, W).
+        labels: (N,).
+    """
+    flat = np.ptp(images, axis=(2, 3)).max(axis=1) == 0 if images.size > len(images) else np.zeros(0, np.bool_)
+    if flat.any():
+        _log.warning(
+            "%d of %d images in the first batch are of one colour, the first with the values %s; are they read as they "
+            "were written?", flat.sum(), len(images), images[flat.argmax(), :, 0, 0].tolist(),
+        )  # fmt: skip
+    if len(labels) >= _FEW and (labels == labels.flat[0]).all():
+        _log.warning(
+            "all %d labels in the first batch are %s; is the set sorted by class, or are labels read wrongly?",
+            len(labels), labels.flat[0],
+        )  # fmt: skip

@@ -1,0 +1,330 @@
+"""Sets of labelled images: folders of classes, lists of files, arrays, databases, and one that is made up."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from netbuilder.data.image_records import ImageRecord, read_image_record
+from netbuilder.data.record_list import RecordList, open_records
+from netbuilder.proto import NetError, ParseError
+
+__all__ = [
+    "SUFFIXES",
+    "DummyImages",
+    "ImageArrays",
+    "ImageDatabase",
+    "ImageFiles",
+    "ImageSet",
+    "ImageSubset",
+    "class_names_file",
+    "image_folder",
+    "image_list",
+    "read_npz_images",
+]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+PathLike = str | os.PathLike[str]
+
+_log = logging.getLogger("netbuilder.input")
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+"""Ends of the names of files that are taken for images."""
+
+_LISTS = {("path", "label"), ("file", "label"), ("filename", "label"), ("image", "label"), ("path", "class")}
+
+
+class ImageSet(Protocol):
+    """Images by number: ``len(images)``; ``images[k]``, a record; ``labels()``; names of the classes, if it has any."""
+
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int) -> ImageRecord: ...
+
+    def labels(self) -> Array:
+        """Return all labels, int32."""
+
+
+class ImageFiles:
+    """Image files with labels.
+
+    Args:
+        files: their paths.
+        labels: as many whole numbers.
+        classes: names of the labels from 0 on, or none.
+    """
+
+    def __init__(self, files: Sequence[str], labels: Sequence[int], classes: Sequence[str] = ()) -> None:
+        self.files = list(files)
+        self.classes = tuple(classes)
+        self._labels = np.array(labels, np.int32)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, number: int) -> ImageRecord:
+        path = self.files[number]
+        with open(path, "rb") as file:
+            return ImageRecord(path, file.read(), (self._labels[number : number + 1],))
+
+    def labels(self) -> Array:
+        return self._labels
+
+
+def image_folder(path: PathLike) -> ImageFiles:
+    """Return the images in the folders of a folder, each of which is a class: ``path/CLASS/.../IMAGE``.
+
+    Classes are numbered from 0 on in the order of their names, images sorted within them. Files whose names do not
+    end as those of images are left out, and the log says how many.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        NetError: it has no folders, or one of them no images.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise FileNotFoundError(f"{str(root)!r}: no such folder of images")
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    files: list[str] = []
+    labels: list[int] = []
+    others = 0
+    for label, name in enumerate(classes):
+        found = sorted(os.path.join(place, file) for place, _, names in os.walk(root / name) for file in names)
+        images = [file for file in found if file.lower().endswith(SUFFIXES)]
+        others += len(found) - len(images)
+        if not images:
+            raise NetError(f"{str(root / name)!r}: a class without images; files must end in {', '.join(SUFFIXES)}")
+        files += images
+        labels += [label] * len(images)
+    if not files:
+        raise NetError(f"{str(root)!r}: has no folders; wanted one for each class, with its images: CLASS/IMAGE.jpg")
+    if others:
+        _log.warning("%s: %d files are left out, their names do not end as those of images", root, others)
+    return ImageFiles(files, labels, classes)
+
+
+def image_list(path: PathLike, *, root: PathLike | None = None) -> ImageFiles:
+    """Return the images that a CSV file lists, a line each: path and label.
+
+    Labels are whole numbers, or names of classes, which are then numbered in their order. A first line "path,label" is
+    left out.
+
+    Args:
+        path: of the list.
+        root: where relative paths begin; None: at the folder of the list.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ParseError: a line has other than two fields; none has; labels are partly numbers, or negative.
+    """
+    place = Path(root) if root is not None else Path(path).parent
+    rows: list[tuple[str, str]] = []
+    with open(path, newline="", encoding="utf-8") as file:
+        for fields in (reader := csv.reader(file)):
+            row = [field.strip() for field in fields]
+            if not any(row) or reader.line_num == 1 and tuple(field.lower() for field in row) in _LISTS:
+                continue
+            if len(row) != 2 or not all(row):
+                raise ParseError(f"{os.fspath(path)!r}, line {reader.line_num}: wanted path,label; got {fields}")
+            rows.append((row[0], row[1]))
+    if not rows:
+        raise ParseError(f"{os.fspath(path)!r}: lists no image")
+    labels, classes = _numbered([label for _, label in rows], os.fspath(path))
+    return ImageFiles([str(place / name) for name, _ in rows], labels, classes)
+
+
+def _numbered(texts: list[str], path: str) -> tuple[list[int], list[str]]:
+    """Return labels as numbers, and the names of the classes if they were names."""
+    numbers = [text.lstrip("-").isdigit() for text in texts]
+    if all(numbers):
+        labels = [int(text) for text in texts]
+        if min(labels) < 0:
+            raise ParseError(f"{path!r}: labels must not be negative, got {min(labels)}")
+        return labels, []
+    if any(numbers):
+        raise ParseError(
+            f"{path!r}: labels must be whole numbers, or else names, all of them; got {texts[numbers.index(True)]!r} "
+            f"and {texts[numbers.index(False)]!r}"
+        )
+    classes = sorted(set(texts))
+    return [classes.index(text) for text in texts], classes
+
+
+class ImageArrays:
+    """Images in memory.
+
+    Args:
+        images: uint8, (N, H, W) or (N, H, W, C), C being 1 or 3; colours are red, green, blue, as such files have them.
+        labels: whole numbers, (N,) or (N, 1).
+        name: what to call the set in errors.
+
+    Raises:
+        ParseError: types or shapes are others.
+    """
+
+    def __init__(self, images: Array, labels: Array, name: str = "images") -> None:
+        if images.ndim == 3:
+            images = images[..., None]
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
+            raise ParseError(
+                f"{name}: images must be uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3), got {images.dtype} "
+                f"of {images.shape}"
+            )
+        if labels.dtype.kind not in "iu" or labels.size != len(images) or labels.shape[:1] != images.shape[:1]:
+            raise ParseError(
+                f"{name}: labels must be {len(images)} whole numbers, got {labels.dtype} of {labels.shape}"
+            )
+        if labels.size and labels.min() < 0:
+            raise ParseError(f"{name}: labels must not be negative, got {labels.min()}")
+        self.classes: tuple[str, ...] = ()
+        self._images, self._labels, self._name = images, labels.reshape(-1).astype(np.int32), name
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, number: int) -> ImageRecord:
+        pixels = np.ascontiguousarray(self._images[number][:, :, ::-1])
+        return ImageRecord(f"{self._name}, image {number}", pixels, (self._labels[number : number + 1],))
+
+    def labels(self) -> Array:
+        return self._labels
+
+
+_NPZ = {
+    "train": (("x_train", "y_train"), ("train_images", "train_labels"), ("images", "labels"), ("x", "y")),
+    "test": (("x_test", "y_test"), ("test_images", "test_labels")),
+}
+
+
+def read_npz_images(path: PathLike, part: str = "train") -> ImageArrays:
+    """Return the images in an ``.npz`` file.
+
+    Args:
+        path: of the file. Arrays are named "images" and "labels", or "x" and "y", or, where there are two parts,
+            "x_train", "y_train", "x_test", "y_test", or "train_images" and so on.
+        part: "train" or "test".
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ParseError: it is no such file, lacks the arrays, or they do not fit.
+    """
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+            for images, labels in _NPZ[part]:
+                if images in file and labels in file:
+                    return ImageArrays(file[images], file[labels], name)
+            raise ParseError(f"{name!r}: has no {part} images; wanted arrays {_NPZ[part]}, got {sorted(file)}")
+    except (FileNotFoundError, ParseError):
+        raise
+    except Exception as error:  # zipfile, zlib and NumPy raise many kinds for a damaged file
+        raise ParseError(f"{name!r}: cannot be read as npz: {error}") from error
+
+
+def class_names_file(path: PathLike) -> Path:
+    """Return where the names of a database's classes are kept, a line each: beside it."""
+    return Path(f"{os.fspath(path).rstrip(os.sep)}.classes.txt")
+
+
+class ImageDatabase:
+    """The images of a database.
+
+    Args:
+        path: of the database.
+        db_type: "lmdb" or "minidb"; None: what it looks like.
+        datum: whether records are Caffe's Datum; None: the first record decides.
+
+    Raises:
+        As ``open_records``; ParseError: the first record holds no image and label.
+    """
+
+    def __init__(self, path: PathLike, db_type: str | None = None, *, datum: bool | None = None) -> None:
+        self.records: RecordList = open_records(path, db_type)
+        self._labels: Array | None = None
+        if not len(self.records):
+            raise ParseError(f"{self.records.path!r}: the database is empty")
+        key, value = self.records[0]
+        self._datum = value[:1] != b"\n" if datum is None else datum  # TensorProtos begin with their first field
+        self._read(key, value).label  # noqa: B018  (refuses what has no label)
+        names = class_names_file(path)
+        self.classes = tuple(names.read_text(encoding="utf-8").split("\n")[:-1]) if names.is_file() else ()
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def _read(self, key: bytes, value: bytes) -> ImageRecord:
+        return read_image_record(
+            value, f"{self.records.path}, record {key.decode(errors='replace')}", datum=self._datum
+        )
+
+    def __getitem__(self, number: int) -> ImageRecord:
+        return self._read(*self.records[number])
+
+    def labels(self) -> Array:
+        """Return all labels, int32; the first call reads the whole database."""
+        if self._labels is None:
+            self._labels = np.array([self[k].label for k in range(len(self))], np.int32)
+        return self._labels
+
+
+class ImageSubset:
+    """Some images of a set.
+
+    Args:
+        images: the set.
+        numbers: which of them.
+    """
+
+    def __init__(self, images: ImageSet, numbers: Array) -> None:
+        self._images, self._numbers = images, numbers
+        self.classes = images.classes
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, number: int) -> ImageRecord:
+        return self._images[int(self._numbers[number])]
+
+    def labels(self) -> Array:
+        found: Array = self._images.labels()[self._numbers]
+        return found
+
+
+class DummyImages:
+    """Images of noise, all with labels that follow from their numbers: for tests of speed, without a data set.
+
+    Args:
+        count: how many.
+        height, width, channels: of each.
+        classes: labels are ``number % classes``.
+        seed: of the noise, which 16 images share in turn.
+    """
+
+    def __init__(self, count: int, height: int, width: int, channels: int = 3, *, classes: int = 10, seed: int = 0):
+        if min(count, height, width, classes) < 1 or channels not in (1, 3):
+            raise NetError(
+                f"dummy images: counts must be 1 or more, channels 1 or 3, got {count} of {height} x {width} x "
+                f"{channels} in {classes} classes"
+            )
+        rng = np.random.default_rng(seed)
+        self._noise = rng.integers(0, 256, (min(count, 16), height, width, channels), np.uint8)
+        self._labels = (np.arange(count) % classes).astype(np.int32)
+        self.classes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, number: int) -> ImageRecord:
+        pixels = self._noise[number % len(self._noise)]
+        return ImageRecord(f"dummy image {number}", pixels, (self._labels[number : number + 1],))
+
+    def labels(self) -> Array:
+        return self._labels

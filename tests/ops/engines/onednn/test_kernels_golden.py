@@ -36,7 +36,9 @@ LEFT = {
 }
 
 # Gradient operators without a kernel here, or (MaxPool) with one that needs a Relu in front.
-NO_GRADIENT = {"AddGradient", "MaxPoolGradient", "MulGradient", "SubGradient"}
+NO_GRADIENT = {
+    "AddGradient", "GroupNormGradient", "InstanceNormGradient", "MaxPoolGradient", "MulGradient", "SubGradient",
+}  # fmt: skip
 
 CASES = [
     case
@@ -47,7 +49,9 @@ CASES = [
 
 
 def left(case):
-    """Whether a case is none for oneDNN; LRN's second output is not."""
+    """Whether a case is none for oneDNN; LRN's second output is not, nor are groups of channels that come last."""
+    if case.op in ("GroupNorm", "InstanceNorm"):
+        return case.args.get("order") == "NHWC"
     if case.op == "LRN":
         return len(case.operator.output) == 2
     return any(label in case.label for label in LEFT.get(case.op, ()))

@@ -49,7 +49,7 @@ def _prepare(op: ImageNorm, specs: Sequence[TensorSpec], read: tuple[int, ...]) 
         calls = []
         for start in range(0, parts[0], images):
             piece = slice(start, min(start + images, parts[0]))
-            calls.append(block.bind(*(a[piece] for a in (*arrays, *stats)), outputs[1], outputs[2]))
+            calls.append(block.over([a[piece] for a in (*arrays, *stats)], outputs[1], outputs[2]))
 
         def call() -> None:
             outputs[1].fill(0)
@@ -83,8 +83,13 @@ class _Block:
         self._groups = [np.empty((images, groups, 1), kind) for _ in range(3)]
         self._term = np.empty((images, groups * width, places), kind)
 
-    def bind(self, dy: Any, x: Any, dx: Any, mean: Any, inverse: Any, dscale: Any, dbias: Any) -> Callable[[], None]:
-        """Return a call that writes ``dx`` of some images, and adds to the gradients of scale and bias."""
+    def over(self, arrays: Sequence[Any], dscale: Any, dbias: Any) -> Callable[[], None]:
+        """Return a call that writes dX of some images, and adds to the gradients of scale and bias.
+
+        Args:
+            arrays: dY, X, dX, mean and inverse deviation of the images.
+        """
+        dy, x, dx, mean, inverse = arrays
         n = dy.shape[0]
         first, second, along, factor, shift = (a[:n] for a in self._channels)
         total, slope, spare = (a[:n] for a in self._groups)
@@ -95,14 +100,14 @@ class _Block:
 
         def of_groups() -> None:
             multiply(first, weights, along)
-            add_up(along, 2, None, total, True)
+            add_up(along, axis=2, out=total, keepdims=True)
             multiply(total, count, total)  # the mean of scale * dY
             subtract(second, multiply(first, mean, along), along)
             multiply(along, inverse, along)  # the sums of dY * X normalised
             add(dscale, add_up(flat[2], 0), dscale)
             add(dbias, add_up(flat[0], 0), dbias)
             multiply(along, weights, along)
-            add_up(along, 2, None, slope, True)
+            add_up(along, axis=2, out=slope, keepdims=True)
             multiply(multiply(slope, count, slope), multiply(inverse, inverse, spare), slope)
             np.negative(slope, slope)
             multiply(slope, mean, spare)

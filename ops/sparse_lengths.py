@@ -1,0 +1,326 @@
+"""Rows of a table picked by indices and reduced by lengths: SparseLengthsSum, SparseLengthsMean, and weighted sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.ops.rows import check_indices
+from netbuilder.ops.segment_groups import (
+    as_rows,
+    check_integers,
+    check_weights,
+    counts_of_lengths,
+    per_row,
+    reduce_segments,
+    segment_numbers,
+)
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "SparseLengthsIndicesInGradientMeanGradient",
+    "SparseLengthsIndicesInGradientSumGradient",
+    "SparseLengthsIndicesInGradientWeightedSumGradient",
+    "SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient",
+    "SparseLengthsMean",
+    "SparseLengthsPositionalWeightedSum",
+    "SparseLengthsSum",
+    "SparseLengthsWeightedSum",
+]
+
+
+@dataclass(frozen=True)
+class _Lookup(Operator):
+    """Base: reads the lengths on the host."""
+
+    mean: ClassVar[bool] = False
+    inputs: ClassVar[tuple[str, ...]] = ("X", "indices", "lengths")
+    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if type(self).inputs[index] == "lengths" else "here"
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        x, *weights, indices, lengths = inputs
+        require(x.ndim >= 1, self, "X must have rows, got a scalar")
+        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
+        check_integers(self, "indices", indices)
+        check_integers(self, "lengths", lengths)
+        if weights:
+            check_weights(self, weights[0], x, self.weight_count(x, indices))
+        return (x.with_shape((*lengths.shape, *x.shape[1:])),)
+
+    def weight_count(self, x: TensorSpec, indices: TensorSpec) -> int:
+        return indices.shape[0]
+
+    def weights_of_rows(self, ctx: RunContext, weights: Any, counts: Any) -> Any:
+        """Return a weight for each index."""
+        return weights
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        x, *weights, indices, _ = inputs
+        return (1 + len(weights)) * indices.size * (x.size // max(x.shape[0], 1))
+
+
+def _look_up(op: _Lookup, ctx: RunContext, given: Sequence[Any], out: Any, spare: Any = None) -> None:
+    """Write the reduced rows into ``out``; ``spare`` is memory of one piece, flat."""
+    x, *weights, indices, lengths = given
+    check_indices(op.type, indices, x.shape[0])
+    counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
+    rows, total = as_rows(x), as_rows(out)
+    width = rows.shape[1]
+    weight = op.weights_of_rows(ctx, weights[0], counts) if weights else None
+
+    def gather(places: Any) -> Any:
+        which = indices.take(places)
+        if spare is None or places.size * width > spare.size:
+            found = rows.take(which, axis=0)
+        else:
+            found = spare[: places.size * width].reshape(places.size, width)
+            rows.take(which, 0, found, "clip")  # "raise" would write by way of a copy
+        if weight is not None:
+            found *= weight.take(places)[:, None]
+        return found
+
+    reduce_segments(ctx, counts, gather, total)
+    if op.mean:
+        total /= per_row(ctx.xp.asarray(counts.clip(1)), total)
+
+
+def _plain(op: _Lookup, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
+    x, lengths = given[0], given[-1]
+    out = ctx.xp.empty((lengths.shape[0], *x.shape[1:]), x.dtype)
+    _look_up(op, ctx, given, out)
+    return (out,)
+
+
+def _prepare(op: _Lookup, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    plain = [spec.plain for spec in specs]
+    dtype = plain[0].dtype
+    spare_bytes = 1 << 20
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        spare = scratch[:spare_bytes].view(dtype)
+        return lambda: _look_up(op, ctx.run, inputs, outputs[0], spare)
+
+    return Prepared(
+        plain, op.infer(*plain), bind, scratch=spare_bytes, capturable=False, name="numpy rows by segment length"
+    )
+
+
+@register
+@dataclass(frozen=True)
+class SparseLengthsSum(_Lookup):
+    """Y[s] = the sum of the rows X[i] over the indices i of segment s; the first ``lengths[0]`` indices are segment 0.
+
+    The gradient of X is sparse: the indices, and for each its segment's row of dY.
+    """
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return _sparse_gradient(g, "SparseLengthsIndicesInGradientSumGradient")
+
+
+@register
+@dataclass(frozen=True)
+class SparseLengthsMean(_Lookup):
+    """Y[s] = the mean of the rows X[i] over the indices i of segment s, 0 for one of length 0."""
+
+    mean = True
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return _sparse_gradient(g, "SparseLengthsIndicesInGradientMeanGradient")
+
+
+def _sparse_gradient(g: GradientContext, op_type: str) -> list[OperatorDef]:
+    indices, values = g.input("indices"), g.d_input("X") + "_values"
+    made = make_op(op_type, [g.d_output("Y"), g.input("lengths"), indices], [values])
+    g.set_d_input_sparse("X", indices, values)
+    return [made]
+
+
+@register
+@dataclass(frozen=True)
+class SparseLengthsWeightedSum(_Lookup):
+    """Y[s] = the sum of the rows X[i] over the indices i of segment s, each times its weight.
+
+    The weights, one for each index, have a gradient with ``grad_on_weights`` only.
+    """
+
+    inputs = ("X", "weights", "indices", "lengths")
+    grad_on_weights: bool = False
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        weights, dy, lengths, indices = g.input("weights"), g.d_output("Y"), g.input("lengths"), g.input("indices")
+        values = g.d_input("X") + "_values"
+        if self.grad_on_weights:
+            op_type = "SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient"
+            inputs, outputs = [weights, dy, lengths, g.input("X"), indices], [values, g.d_input("weights")]
+        else:
+            op_type = "SparseLengthsIndicesInGradientWeightedSumGradient"
+            inputs, outputs = [weights, dy, lengths, indices], [values]
+        g.set_d_input_sparse("X", indices, values)
+        return [make_op(op_type, inputs, outputs)]
+
+
+@register
+@dataclass(frozen=True)
+class SparseLengthsPositionalWeightedSum(_Lookup):
+    """As SparseLengthsWeightedSum, but the weights belong to places: ``weights[k]`` to index k of each segment.
+
+    There are as many weights as X has rows. No gradient.
+    """
+
+    inputs = ("X", "weights", "indices", "lengths")
+
+    def weight_count(self, x: TensorSpec, indices: TensorSpec) -> int:
+        return x.shape[0]
+
+    def weights_of_rows(self, ctx: RunContext, weights: Any, counts: Any) -> Any:
+        longest = int(counts.max(initial=0))
+        require(
+            longest <= weights.shape[0],
+            self,
+            f"a segment has {longest} indices, but there are {weights.shape[0]} weights",
+        )
+        starts = np.cumsum(counts) - counts
+        return weights.take(ctx.xp.asarray(np.arange(counts.sum()) - np.repeat(starts, counts)))
+
+
+for _cls in (SparseLengthsSum, SparseLengthsMean, SparseLengthsWeightedSum, SparseLengthsPositionalWeightedSum):
+    kernel(_cls)(_plain)
+    prepare(_cls, device=CPU)(_prepare)
+
+
+@dataclass(frozen=True)
+class _Values(Operator):
+    """Base: values of a sparse gradient, a row for each index."""
+
+    outputs: ClassVar[tuple[str, ...]] = ("values",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if type(self).inputs[index] == "lengths" else "here"
+
+    def check_segments(self, dy: TensorSpec, lengths: TensorSpec, indices: TensorSpec) -> TensorSpec:
+        """Return the spec of the values."""
+        check_integers(self, "lengths", lengths)
+        check_integers(self, "indices", indices)
+        require(
+            dy.shape[:1] == lengths.shape,
+            self,
+            f"dY must have a row for each of the {lengths.shape[0]} lengths, got shape {dy.shape}",
+        )
+        return dy.with_shape((*indices.shape, *dy.shape[1:]))
+
+
+@dataclass(frozen=True)
+class _Spread(_Values):
+    mean: ClassVar[bool] = False
+    inputs = ("dY", "lengths", "indices")
+
+    def infer(self, dy: TensorSpec, lengths: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (self.check_segments(dy, lengths, indices),)
+
+
+@register
+@dataclass(frozen=True)
+class SparseLengthsIndicesInGradientSumGradient(_Spread):
+    """For each index, the row of dY that belongs to its segment."""
+
+
+@register
+@dataclass(frozen=True)
+class SparseLengthsIndicesInGradientMeanGradient(_Spread):
+    """For each index, the row of dY that belongs to its segment, divided by the segment's length."""
+
+    mean = True
+
+
+def _shares(op: _Spread, ctx: RunContext, dy: Any, lengths: Any, indices: Any) -> tuple[Any, Any]:
+    """Return the rows to spread, and which of them each index gets."""
+    counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
+    share = dy / per_row(ctx.xp.asarray(counts.clip(1)), dy) if op.mean else dy
+    return share, segment_numbers(ctx, counts)
+
+
+def _spread(op: _Spread, ctx: RunContext, dy: Any, lengths: Any, indices: Any) -> tuple[Any, ...]:
+    share, numbers = _shares(op, ctx, dy, lengths, indices)
+    return (share.take(numbers, axis=0),)
+
+
+def _prepare_spread(op: _Spread, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    plain = [spec.plain for spec in specs]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        def run() -> None:
+            share, numbers = _shares(op, ctx.run, *inputs)
+            if numbers.size:
+                share.take(numbers, 0, outputs[0], "clip")
+
+        return run
+
+    return Prepared(plain, op.infer(*plain), bind, capturable=False, name="numpy.take")
+
+
+for _gradient in (SparseLengthsIndicesInGradientSumGradient, SparseLengthsIndicesInGradientMeanGradient):
+    kernel(_gradient)(_spread)
+    prepare(_gradient, device=CPU)(_prepare_spread)
+
+
+@register
+@dataclass(frozen=True)
+class SparseLengthsIndicesInGradientWeightedSumGradient(_Values):
+    """For each index, the row of dY that belongs to its segment, times the weight."""
+
+    inputs = ("weights", "dY", "lengths", "indices")
+    grad_on_weights: bool = False
+
+    def infer(
+        self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec, indices: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        check_weights(self, weights, dy, indices.size)
+        return (self.check_segments(dy, lengths, indices),)
+
+
+@kernel(SparseLengthsIndicesInGradientWeightedSumGradient)
+def weighted_gradient(
+    op: Operator, ctx: RunContext, weights: Any, dy: Any, lengths: Any, indices: Any
+) -> tuple[Any, ...]:
+    numbers = segment_numbers(ctx, counts_of_lengths(op, ctx, lengths, indices.shape[0]))
+    values = dy.take(numbers, axis=0)
+    values *= per_row(weights, dy)
+    return (values,)
+
+
+@register
+@dataclass(frozen=True)
+class SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient(_Values):
+    """Values as without the main input, and of each weight: the product of its row of X with that of dY."""
+
+    inputs = ("weights", "dY", "lengths", "X", "indices")
+    outputs = ("values", "dweights")
+    grad_on_weights: bool = False
+
+    def infer(
+        self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec, indices: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        check_weights(self, weights, dy, indices.size)
+        require(x.shape[1:] == dy.shape[1:], self, f"X must have rows of shape {dy.shape[1:]}, got {x.shape[1:]}")
+        return self.check_segments(dy, lengths, indices), weights.plain
+
+
+@kernel(SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient)
+def weighted_gradient_both(
+    op: Operator, ctx: RunContext, weights: Any, dy: Any, lengths: Any, x: Any, indices: Any
+) -> tuple[Any, ...]:
+    check_indices(op.type, indices, x.shape[0])
+    numbers = segment_numbers(ctx, counts_of_lengths(op, ctx, lengths, indices.shape[0]))
+    values = dy.take(numbers, axis=0)
+    d_weights = (as_rows(values) * as_rows(x).take(indices, axis=0)).sum(axis=1)
+    return values * per_row(weights, dy), d_weights

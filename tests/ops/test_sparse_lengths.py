@@ -1,0 +1,206 @@
+"""SparseLengthsSum, SparseLengthsMean, SparseLengthsWeightedSum, SparseLengthsPositionalWeightedSum."""
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from checks import run_plain
+from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.ops.contexts import Sparse
+from netbuilder.ops.sparse_lengths import (
+    SparseLengthsIndicesInGradientMeanGradient,
+    SparseLengthsIndicesInGradientSumGradient,
+    SparseLengthsIndicesInGradientWeightedSumGradient,
+    SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient,
+    SparseLengthsMean,
+    SparseLengthsPositionalWeightedSum,
+    SparseLengthsSum,
+    SparseLengthsWeightedSum,
+)
+from netbuilder.proto import OperatorError, ShapeError
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
+from suite import OperatorSuite, f32, floats, i32, i64, refusal
+
+ROWS = 5
+
+
+def draw_parts(data):
+    """Table, weights, indices, lengths, dY."""
+    lengths = np.array(data.draw(st.lists(st.integers(0, 4), max_size=4)), np.int32)
+    row = data.draw(st.sampled_from([(), (3,), (2, 2)]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    indices = rng.integers(0, ROWS, lengths.sum()).astype(data.draw(st.sampled_from([np.int32, np.int64])))
+    x, dy = data.draw(floats(ROWS, *row)), data.draw(floats(len(lengths), *row))
+    return x, data.draw(floats(len(indices))), indices, lengths, dy
+
+
+def summed(x, weights, indices, lengths, *, mean=False):
+    y, at = np.zeros((len(lengths), *x.shape[1:])), 0
+    for s, n in enumerate(lengths.tolist()):
+        for k in range(at, at + n):
+            y[s] += weights[k] * x[indices[k]] / (n if mean else 1)
+        at += n
+    return [y]
+
+
+class TestSparseLengthsSum(OperatorSuite):
+    operator = SparseLengthsSum
+    mean = False
+    refusals = (
+        refusal(SparseLengthsSum(), [f32(), i32(3), i32(2)], "X must have rows"),
+        refusal(SparseLengthsSum(), [f32(4, 2), f32(3), i32(2)], "indices must be a vector of int32 or int64"),
+        refusal(SparseLengthsSum(), [f32(4, 2), i64(3), f32(2)], "lengths must be a vector"),
+        refusal(SparseLengthsSum(), [i32(4, 2), i64(3), i32(2)], "floating-point numbers"),
+    )
+
+    def draw(self, data):
+        x, _, indices, lengths, _ = draw_parts(data)
+        return self.operator(), [x, indices, lengths]
+
+    def reference(self, op, x, indices, lengths):
+        return summed(x, np.ones(len(indices)), indices, lengths, mean=self.mean)
+
+
+class TestSparseLengthsMean(TestSparseLengthsSum):
+    operator = SparseLengthsMean
+    mean = True
+    refusals = (refusal(SparseLengthsMean(), [f32(), i32(3), i32(2)], "X must have rows"),)
+
+
+class TestSparseLengthsWeightedSum(OperatorSuite):
+    operator = SparseLengthsWeightedSum
+    wrt = (0, 1)
+    refusals = (
+        refusal(SparseLengthsWeightedSum(), [f32(4, 2), f32(2), i32(3), i32(2)], r"weights must have shape \(3,\)"),
+    )
+
+    def draw(self, data):
+        x, weights, indices, lengths, _ = draw_parts(data)
+        return SparseLengthsWeightedSum(grad_on_weights=True), [x, weights, indices, lengths]
+
+    def reference(self, op, x, weights, indices, lengths):
+        return summed(x, weights, indices, lengths)
+
+
+class TestSparseLengthsPositionalWeightedSum(OperatorSuite):
+    operator = SparseLengthsPositionalWeightedSum
+    no_gradient = "it has none"
+    refusals = (
+        refusal(SparseLengthsPositionalWeightedSum(), [f32(4, 2), f32(3), i32(3), i32(2)], r"have shape \(4,\)"),
+    )
+
+    def draw(self, data):
+        x, _, indices, lengths, _ = draw_parts(data)
+        return self.operator(), [x, data.draw(floats(ROWS)), indices, lengths]
+
+    def reference(self, op, x, weights, indices, lengths):
+        places = [k for n in lengths.tolist() for k in range(n)]
+        return summed(x, weights[places], indices, lengths)
+
+
+class _Values(OperatorSuite):
+    no_gradient = "a gradient operator"
+
+
+def spread(dy, weights, lengths, *, mean=False):
+    rows = [dy[s] / (n if mean else 1) for s, n in enumerate(lengths.tolist()) for _ in range(n)]
+    return np.array([w * row for w, row in zip(weights, rows)]).reshape(len(rows), *dy.shape[1:])
+
+
+class TestSparseLengthsIndicesInGradientSumGradient(_Values):
+    operator = SparseLengthsIndicesInGradientSumGradient
+    mean = False
+    refusals = (refusal(SparseLengthsIndicesInGradientSumGradient(), [f32(3, 2), i32(2), i32(4)], "each of the 2"),)
+
+    def draw(self, data):
+        _, _, indices, lengths, dy = draw_parts(data)
+        return self.operator(), [dy, lengths, indices]
+
+    def reference(self, op, dy, lengths, indices):
+        return [spread(dy, np.ones(len(indices)), lengths, mean=self.mean)]
+
+
+class TestSparseLengthsIndicesInGradientMeanGradient(TestSparseLengthsIndicesInGradientSumGradient):
+    operator = SparseLengthsIndicesInGradientMeanGradient
+    mean = True
+    refusals = (refusal(SparseLengthsIndicesInGradientMeanGradient(), [f32(3, 2), i32(2), f32(4)], "indices must"),)
+
+
+class TestSparseLengthsIndicesInGradientWeightedSumGradient(_Values):
+    operator = SparseLengthsIndicesInGradientWeightedSumGradient
+    refusals = (
+        refusal(
+            SparseLengthsIndicesInGradientWeightedSumGradient(), [f32(3), f32(2, 2), i32(2), i32(4)], r"shape \(4,\)"
+        ),
+    )
+
+    def draw(self, data):
+        _, weights, indices, lengths, dy = draw_parts(data)
+        return self.operator(), [weights, dy, lengths, indices]
+
+    def reference(self, op, weights, dy, lengths, indices):
+        return [spread(dy, weights, lengths)]
+
+
+class TestSparseLengthsIndicesInGradientWeightedSumWithMainInputGradient(_Values):
+    operator = SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient
+    refusals = (
+        refusal(
+            SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient(),
+            [f32(4), f32(2, 2), i32(2), f32(5, 3), i32(4)],
+            r"X must have rows of shape \(2,\)",
+        ),
+    )
+
+    def draw(self, data):
+        x, weights, indices, lengths, dy = draw_parts(data)
+        return self.operator(), [weights, dy, lengths, x, indices]
+
+    def reference(self, op, weights, dy, lengths, x, indices):
+        plain = spread(dy, np.ones(len(indices)), lengths)
+        d_weights = np.array([(x[i] * row).sum() for i, row in zip(indices, plain)])
+        return [spread(dy, weights, lengths), d_weights]
+
+
+@pytest.mark.parametrize("bad", [-1, 4])
+def test_index_out_of_range(bad):
+    workspace = Workspace()
+    workspace.feed("x", np.zeros((4, 2), np.float32))
+    workspace.feed("i", np.int64([0, bad]))
+    workspace.feed("n", np.int32([2]))
+    with pytest.raises(OperatorError, match=rf"SparseLengthsSum: indices must lie in \[0, 4\), got {bad}"):
+        workspace.run_operator_once(make_op("SparseLengthsSum", ["x", "i", "n"], ["y"]))
+
+
+def test_lengths_that_do_not_fit():
+    with pytest.raises(ShapeError, match="must be the number of rows, 2, got 3"):
+        run_plain(SparseLengthsMean(), [np.zeros((4, 2), np.float32), np.int64([0, 1]), np.int32([1, 2])])
+
+
+def test_too_few_positional_weights():
+    x = np.zeros((2, 2), np.float32)
+    with pytest.raises(ShapeError, match="a segment has 3 indices, but there are 2 weights"):
+        run_plain(SparseLengthsPositionalWeightedSum(), [x, x[0], np.int64([0, 1, 0]), np.int32([3])])
+
+
+def test_the_gradient_of_the_table_is_sparse():
+    made, where = operator_gradient(make_op("SparseLengthsSum", ["x", "i", "n"], ["y"]), {0: "dy"})
+    assert [list(op.output) for op in made] == [["x_grad_values"]]
+    assert where == {0: Sparse("i", "x_grad_values")}
+
+
+def test_many_segments_in_a_plan():
+    """Enough rows for several pieces of memory."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((500, 64)).astype(np.float32)
+    lengths = rng.integers(0, 20, 1500).astype(np.int32)
+    lengths[7] = 9000
+    indices = rng.integers(0, 500, lengths.sum())
+    workspace = Workspace()
+    for name, value in (("x", x), ("i", indices), ("n", lengths)):
+        workspace.feed(name, value)
+    workspace.run_operator_once(make_op("SparseLengthsSum", ["x", "i", "n"], ["y"]))
+    ends = np.cumsum(lengths)
+    want = [x[indices[b - n : b]].astype(np.float64).sum(axis=0) for b, n in zip(ends, lengths)]
+    np.testing.assert_allclose(workspace.fetch("y"), want, 1e-4, 1e-3)

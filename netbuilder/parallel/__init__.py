@@ -1,5 +1,6 @@
 """Data parallelism on one host: replicas of a model over devices, their record, and how they run."""
 
+from netbuilder.parallel.accumulate import forget_gradients, pending_steps
 from netbuilder.parallel.input import loss_reader, prefetch
 from netbuilder.parallel.parallelize import Parallelize, Parallelize_CPU, Parallelize_GPU, Parallelize_iDeep
 from netbuilder.parallel.predictor import ConvertNetForDevice, ExtractPredictorNet
@@ -12,6 +13,7 @@ from netbuilder.parallel.running import (
     RunNet,
     stripBlobName,
 )
+from netbuilder.parallel.shares import feed_shares, gather_shares, share_sizes
 from netbuilder.parallel.synchronise import AddBlobSync, FinalizeAfterCheckpoint, Synchronize
 
 __all__ = [
@@ -31,9 +33,14 @@ __all__ = [
     "RunInitNet",
     "RunNet",
     "Synchronize",
+    "feed_shares",
+    "forget_gradients",
+    "gather_shares",
     "has_record",
     "loss_reader",
+    "pending_steps",
     "prefetch",
     "replicas_of",
+    "share_sizes",
     "stripBlobName",
 ]

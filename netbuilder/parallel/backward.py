@@ -23,19 +23,35 @@ from netbuilder.proto import NetDef, NetError
 __all__ = ["add_backward_pass", "broadcast_computed", "exchange_gradients", "group_gradients"]
 
 
-def add_backward_pass(model: ModelHelper, devices: Devices, losses: Sequence[Sequence[BlobReference]]) -> None:
-    """Differentiate the losses of all replicas together; ones on its own device seed each of them.
+def add_backward_pass(
+    model: ModelHelper,
+    devices: Devices,
+    losses: Sequence[Sequence[BlobReference]],
+    *,
+    seed: float = 1.0,
+    weights: Sequence[BlobReference] = (),
+) -> None:
+    """Differentiate the losses of all replicas together; a constant on its own device seeds each of them.
 
     The seed of a loss that another may be computed from is but a share of its gradient, and has a name of its own.
+
+    Args:
+        model: with the forward pass of all replicas.
+        devices: where the replicas are.
+        losses: of each.
+        seed: the constant.
+        weights: a blob of one number for each replica, instead of the constant; empty: none.
     """
     seeds: dict[BlobReference, BlobReference] = {}
     read = {blob for op in model.net.Proto().op for blob in op.input} if len(losses[0]) > 1 else ()
     with EmptyNameScope():
-        for option, of_replica in zip(devices.options, losses):
+        for replica, (option, of_replica) in enumerate(zip(devices.options, losses)):
             with DeviceScope(option):
                 for loss in of_replica:
                     name = seed_name(loss) if str(loss) in read else gradient_name(loss)
-                    seeds[loss] = model.net.ConstantFill([loss], name, value=1.0)
+                    seeds[loss] = model.net.ConstantFill([loss], name, value=1.0 if weights else seed)
+                    if weights:
+                        model.net.WeightedSum([seeds[loss], weights[replica]], name)
     model.AddGradientOperators(seeds)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
+from netbuilder.parallel.accumulate import accumulate_gradients
 from netbuilder.parallel.backward import (
     add_backward_pass,
     broadcast_computed,
@@ -23,6 +24,7 @@ from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
 from netbuilder.parallel.record import Replicas
 from netbuilder.parallel.replicate import build_replicas, call_per_device, group_by_name, initial_shapes
 from netbuilder.parallel.shared_model import share_parameters
+from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.parallel.synchronise import initialised_names, require_initialised
 from netbuilder.passes.device_check import check_devices
 from netbuilder.passes.devices import Devices
@@ -53,6 +55,8 @@ class Request:
     shared_model: bool
     peer_access: PeerAccess | None
     debug_info: str
+    weighted_shares: bool = False
+    accumulate_steps: int = 1
 
     @property
     def trains(self) -> bool:
@@ -72,7 +76,8 @@ def build(model: ModelHelper, request: Request) -> Replicas:
         if model.init_params:
             require_initialised(model, record)
         with _device_faults_first(model, record):
-            add_backward_pass(model, request.devices, losses)
+            weights = _share_weights(model, request)
+            add_backward_pass(model, request.devices, losses, seed=1.0 / request.accumulate_steps, weights=weights)
     _transform(model, request)
     if request.trains:
         model.Validate()
@@ -86,6 +91,8 @@ def build(model: ModelHelper, request: Request) -> Replicas:
             first, *others = record.blobs(name)
             model.parameter_copies.update(dict.fromkeys(others, first))
     if request.trains:
+        if request.accumulate_steps > 1:
+            record = dataclasses.replace(record, accumulated=accumulate_gradients(model, record))
         _exchange(model, request, record)
         optimizer = _update(model, request, record)
         _make_equal(model, request, record)
@@ -94,6 +101,17 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     _finish(model, record, optimizer)
     _say_what_was_built(model, request, record)
     return record
+
+
+def _share_weights(model: ModelHelper, request: Request) -> list[BlobReference]:
+    """Let the init net make what the share of each replica weighs; return the blobs, none for even shares."""
+    if not request.weighted_shares:
+        return []
+    value = 1.0 / request.accumulate_steps
+    return call_per_device(
+        request.devices,
+        lambda replica: model.param_init_net.ConstantFill([], SHARE_WEIGHT, shape=[1], value=value),
+    )
 
 
 def _say_what_was_built(model: ModelHelper, request: Request, record: Replicas) -> None:
@@ -152,6 +170,8 @@ def _group(
         outside=tuple(map(str, outside)),
         shared=request.shared_model,
         broadcasts_computed=request.broadcasts_computed,
+        weighted_shares=request.weighted_shares,
+        accumulate_steps=request.accumulate_steps,
     )
 
 

@@ -48,6 +48,8 @@ def Parallelize(
     *,
     peer_access: PeerAccess | None = None,
     dtype: str | None = None,
+    weighted_shares: bool = False,
+    accumulate_steps: int = 1,
 ) -> Replicas:
     """Build a model on several devices, with the exchange of gradients between them.
 
@@ -84,6 +86,10 @@ def Parallelize(
             driver, or expect it where there is no GPU.
         dtype: how plans keep activations in memory, "float32" or "bfloat16" (see ``Net.set_activation_dtype``);
             None: as the model says.
+        weighted_shares: let the replicas take shares of a batch that differ in size, weighted so that the gradient is
+            that of the mean over the batch: see ``feed_shares`` and ``prefetch``. Implied by ``accumulate_steps``.
+        accumulate_steps: how many micro-batches make a step: their gradients are summed, and exchanged and used for an
+            update behind the last one only. Each is one iteration of ``RunNet``.
 
     Returns:
         The record of the replicas, which the net keeps in its arguments.
@@ -124,6 +130,7 @@ def Parallelize(
     )
     _check_kind(cpu_device, ideep, shared_model)
     _check_numbers(num_threads_per_device, net_type)
+    settings.check_accumulation(accumulate_steps)
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
     asks = bool(combine_spatial_bn) and len(chosen) > 1
     settings.refuse_later_arguments(
@@ -143,6 +150,8 @@ def Parallelize(
         shared_model=bool(shared_model),
         peer_access=peer_access or can_access_peer,
         debug_info=user_source(),
+        weighted_shares=bool(weighted_shares) or accumulate_steps > 1,
+        accumulate_steps=accumulate_steps,
     )
     with unchanged_on_error(model_helper_obj), collection_paused():
         model_helper_obj.net.set_type(net_type, num_threads_per_device * len(request.devices))

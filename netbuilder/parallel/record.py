@@ -60,6 +60,9 @@ class Replicas:
         outside: full names of the parameters made before the replicas, which are there once.
         shared: the replicas use one copy of each parameter, the first replica's.
         broadcasts_computed: the net copies the computed parameters of the first replica over the others'.
+        weighted_shares: a blob of each replica says what its share of a batch weighs.
+        accumulate_steps: micro-batches whose gradients are summed before an update.
+        accumulated: full names of the blobs that hold these sums.
     """
 
     devices: Devices
@@ -70,9 +73,17 @@ class Replicas:
     outside: tuple[str, ...] = ()
     shared: bool = False
     broadcasts_computed: bool = True
+    weighted_shares: bool = False
+    accumulate_steps: int = 1
+    accumulated: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the net has a backward pass."""
+        return any(self.losses)
 
     def blobs(self, name: str) -> tuple[str, ...]:
         """Return the copies of a blob, one per replica; those of a shared parameter are all the first's."""
@@ -128,6 +139,10 @@ class Replicas:
             "shared": self.shared,
             "broadcasts_computed": self.broadcasts_computed,
         }
+        if self.weighted_shares:
+            found["weighted_shares"] = True
+        if self.accumulate_steps > 1:
+            found.update(accumulate_steps=self.accumulate_steps, accumulated=list(self.accumulated))
         for key, value in found.items():
             set_argument(net, _KEY + key, value)
 
@@ -152,6 +167,9 @@ class Replicas:
                 outside=_texts(found, "outside"),
                 shared=bool(found["shared"]),
                 broadcasts_computed=bool(found["broadcasts_computed"]),
+                weighted_shares=bool(found.get("weighted_shares")),
+                accumulate_steps=int(found.get("accumulate_steps", 1)),
+                accumulated=_texts({"accumulated": (), **found}, "accumulated"),
             )
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise NetError(f"net {net.name!r}: its record of replicas is damaged: {error!r}") from error

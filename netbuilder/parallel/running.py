@@ -8,6 +8,7 @@ from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.parallel.accumulate import created_nets, net_names
 from netbuilder.parallel.record import Replicas
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError
 from netbuilder.runtime import Workspace, default
@@ -42,7 +43,7 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
     if not record.gradients and not overwrite:
         _refuse_overwriting(model, init_net, workspace)
     _require_devices(record, model.net.Proto())
-    if model.net.Name() in workspace.nets() and not overwrite:
+    if net_names(model.net.Name(), record)[0] in workspace.nets() and not overwrite:
         raise NetError(
             f"net {model.net.Name()!r} exists already in the workspace, and its init net would begin training anew; "
             "give overwrite=True for that"
@@ -52,7 +53,7 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
 
 
 def CreateNet(model: ModelHelper, overwrite: bool = False, *, workspace: Workspace | None = None) -> None:
-    """Create the main net in the workspace.
+    """Create the main net in the workspace; with ``accumulate_steps`` its two parts, as nets of their own.
 
     Args:
         model: made by ``Parallelize``.
@@ -64,14 +65,18 @@ def CreateNet(model: ModelHelper, overwrite: bool = False, *, workspace: Workspa
         DeviceError: a GPU, or a kernel for it, is missing.
     """
     net = model.net.Proto()
-    _require_devices(Replicas.load(net), net)
-    (workspace or default.workspace()).create_net(net, overwrite)
+    record = Replicas.load(net)
+    _require_devices(record, net)
+    for part in created_nets(net, record):
+        (workspace or default.workspace()).create_net(part, overwrite)
 
 
 def RunNet(
     model: ModelHelper, num_iterations: int = 1, *, wait: bool = True, workspace: Workspace | None = None
 ) -> None:
     """Run the main net, which was created before, so many times.
+
+    With ``accumulate_steps`` a time is a micro-batch; behind each so many of them comes an update.
 
     Args:
         model: made by ``Parallelize``.
@@ -82,10 +87,18 @@ def RunNet(
     Raises:
         NetError: the model is not data-parallel, its net was not created, or an operator failed.
     """
-    Replicas.load(model.net.Proto())
+    record = Replicas.load(model.net.Proto())
     if isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__") or num_iterations < 0:
         raise NetError(f"RunNet: num_iterations must be a whole number from 0 on, got {num_iterations!r}")
-    (workspace or default.workspace()).run_net(model.net.Name(), num_iterations.__index__(), wait=wait)
+    workspace, count = workspace or default.workspace(), num_iterations.__index__()
+    if record.accumulate_steps == 1:
+        workspace.run_net(model.net.Name(), count, wait=wait)
+        return
+    micro_batch, update = net_names(model.net.Name(), record)
+    for _ in range(count):
+        workspace.run_net(micro_batch, wait=wait)
+        if workspace.net(micro_batch).clock.iteration % record.accumulate_steps == 0:
+            workspace.run_net(update, wait=wait)
 
 
 def GetLearningRateBlobNames(model: ModelHelper) -> list[str]:
@@ -120,7 +133,7 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
         found.update(
             blob for blob in op.output if blob in made and (blob.startswith(scope) or _is_outside(blob, record))
         )
-    return {BlobReference(blob) for blob in found}
+    return {BlobReference(blob) for blob in found.difference(record.accumulated)}
 
 
 def _is_outside(blob: str, record: Replicas) -> bool:

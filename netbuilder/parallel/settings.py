@@ -17,6 +17,7 @@ from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetError
 from netbuilder.runtime import NET_TYPES
 
 __all__ = [
+    "check_accumulation",
     "check_builders",
     "check_model",
     "check_net_type",
@@ -111,6 +112,14 @@ def refuse_later_arguments(**given: tuple[Any, bool, str]) -> None:
     for name, (value, asks, purpose) in given.items():
         if asks:
             raise NotImplementedError(f"Parallelize: {name}={value!r} ({purpose}) is not in this version; leave it out")
+
+
+def check_accumulation(steps: Any) -> None:
+    """Raise TypeError or NetError unless ``steps`` is a whole number from 1 on."""
+    if isinstance(steps, bool) or not isinstance(steps, int):
+        raise TypeError(f"accumulate_steps must be a whole number, got {steps!r}")
+    if steps < 1:
+        raise NetError(f"accumulate_steps must be at least 1, got {steps}")
 
 
 def check_net_type(net_type: Any) -> None:

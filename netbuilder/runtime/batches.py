@@ -67,6 +67,7 @@ class Splitter:
         devices: where the parts lie, None: all on the host.
         dtypes: what to convert to.
         even: see ``Prefetch``.
+        alike: refuse arrays that are split and differ in their first axes.
 
     Raises:
         NetError: devices and blobs differ in number, or ``dtypes`` has other names.
@@ -80,10 +81,12 @@ class Splitter:
         devices: Sequence[DeviceOption] | None,
         dtypes: Mapping[str, Any],
         even: bool,
+        *,
+        alike: bool = True,
     ) -> None:
         self.names = tuple(names)
         self._blobs = {name: [blobs[blob] for blob in parts] for name, parts in names.items()}
-        self._even = even
+        self._even, self._alike = even, alike
         self._dtypes = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
         if unknown := sorted(set(self._dtypes) - set(names)):
             raise NetError(f"Prefetch: dtypes has {unknown}, which are not among the names {sorted(names)}")
@@ -108,7 +111,7 @@ class Splitter:
             raise NetError(f"Prefetch: the batch lacks {missing}; it has {sorted(map(str, given))}")
         arrays = {name: self._array(name, given[name]) for name in self.names}
         split = {name: arrays[name].shape[:1] for name in self.names if len(self._blobs[name]) > 1}
-        if len(set(split.values())) > 1:
+        if self._alike and len(set(split.values())) > 1:
             raise ShapeError(f"Prefetch: inputs that are split need as many samples as one another, got {split}")
         batch = Batch(given)
         for name, array in arrays.items():

@@ -28,9 +28,11 @@ class LossReader:
         workspace: where the blobs are.
         blobs: names of blobs with one element each; or a mapping from names to the blobs of the replicas, whose mean
             is told. The blobs need not be there yet.
+        weights: blobs with what each replica's value weighs in the mean; None: all weigh the same. Where all weigh
+            nothing, the mean is nan.
 
     Raises:
-        NetError: there is no name, or no blob for one.
+        NetError: there is no name, or no blob for one, or not as many as there are weights.
 
     >>> workspace = Workspace()
     >>> losses = LossReader(workspace, ["loss"])
@@ -44,13 +46,22 @@ class LossReader:
     {'loss': 2.0}
     """
 
-    def __init__(self, workspace: Workspace, blobs: Iterable[Any] | Mapping[str, Sequence[Any]]) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        blobs: Iterable[Any] | Mapping[str, Sequence[Any]],
+        *,
+        weights: Sequence[Any] | None = None,
+    ) -> None:
         if isinstance(blobs, (str, bytes)):
             raise NetError(f"LossReader: blobs must be a list of names or a mapping, got the string {blobs!r}")
         pairs = blobs.items() if isinstance(blobs, Mapping) else [(blob_name(blob), [blob]) for blob in blobs]
         self._names = {str(name): [blob_name(part) for part in parts] for name, parts in pairs}
         if not self._names or not all(self._names.values()):
             raise NetError(f"LossReader: blobs must name at least one blob for each name, got {self._names}")
+        self._weights = None if weights is None else [blob_name(blob) for blob in weights]
+        if self._weights is not None and any(len(parts) != len(self._weights) for parts in self._names.values()):
+            raise NetError(f"LossReader: {len(self._weights)} weights for the blobs {self._names}; give one for each")
         self._workspace = workspace
         self._downloaders: dict[int, Downloader] = {}
         self._pending: Ending | None = None
@@ -77,7 +88,7 @@ class LossReader:
         """Note the values of all blobs; return what tells them."""
         found: dict[str, Any] = {}  # NumPy's numbers: the mean is taken in their own type
         on_gpu: dict[int, list[str]] = {}
-        for blobs in self._names.values():
+        for blobs in [*self._names.values(), self._weights or []]:
             for name in blobs:
                 blob = self._workspace.get(name)
                 if blob.is_empty:
@@ -94,7 +105,8 @@ class LossReader:
         def end() -> dict[str, float]:
             for names, ending in endings:
                 found.update((name, value.reshape(())[()]) for name, value in zip(names, ending()))
-            return {name: float(np.mean([found[blob] for blob in blobs])) for name, blobs in self._names.items()}
+            weights = None if self._weights is None else [found[blob] for blob in self._weights]
+            return {name: _mean([found[blob] for blob in blobs], weights) for name, blobs in self._names.items()}
 
         return end
 
@@ -103,3 +115,13 @@ class LossReader:
         if downloader is None:
             downloader = self._downloaders[number] = Downloader(number)
         return downloader.begin([self._workspace.get(name).buffer for name in names])
+
+
+def _mean(values: Sequence[Any], weights: Sequence[Any] | None) -> float:
+    if weights is None:
+        return float(np.mean(values))
+    total = float(np.sum(weights, dtype=np.float64))
+    if total <= 0:
+        return float("nan")
+    # What weighs nothing was computed from no sample of the batch, and may be anything.
+    return sum(float(value) * float(weight) for value, weight in zip(values, weights) if weight) / total

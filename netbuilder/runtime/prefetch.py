@@ -90,6 +90,8 @@ class Prefetch:
     [20. 20.]
     """
 
+    _alike = True  # arrays that are split need as many samples as one another
+
     def __init__(
         self,
         workspace: Workspace,
@@ -107,7 +109,7 @@ class Prefetch:
         self._pull, self._close_source = _puller(source)
         names = _blobs_of(blobs)
         made = {blob: workspace.make(blob) for group in names.values() for blob in group}
-        self._splitter = Splitter(names, made, devices, dtypes or {}, even)
+        self._splitter = Splitter(names, made, devices, dtypes or {}, even, alike=self._alike)
         self._depth = depth
         self._ready: deque[Batch] = deque()
         self._changed = threading.Condition()

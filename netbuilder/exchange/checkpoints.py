@@ -14,7 +14,7 @@ from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, wri
 from netbuilder.exchange.matching import LoadReport, Match, match_blobs
 from netbuilder.model import ModelHelper
 from netbuilder.ops.operator import TensorSpec, spec_of
-from netbuilder.parallel import FinalizeAfterCheckpoint
+from netbuilder.parallel import FinalizeAfterCheckpoint, forget_gradients, has_record, pending_steps
 from netbuilder.proto import BlobError, NetError
 from netbuilder.runtime import RandomState, Workspace, default, random_state, set_random_state
 
@@ -46,10 +46,15 @@ def take_checkpoint(
         state: what the caller needs besides to go on (see ``Checkpoint``), such as its position in the data.
 
     Raises:
-        NetError: two blobs would get one name.
+        NetError: two blobs would get one name; or the gradients of a step are summed in part (``accumulate_steps``).
         BlobError: blobs are missing in the workspace, or hold no value.
     """
     workspace = workspace or default.workspace()
+    if has_record(model.net.Proto()) and (pending := pending_steps(model, workspace)):
+        raise NetError(
+            f"model {model.name!r}: {pending} micro-batches of a step have run, whose gradients no checkpoint holds; "
+            "take it behind an update, or call forget_gradients"
+        )
     blobs = checkpoint_blobs(model)
     _require(model, blobs, workspace)
     _equalise(model, blobs, workspace)
@@ -141,6 +146,8 @@ def load_checkpoint(
     _apply(checkpoint, match, model, blobs, workspace)
     if resumed and checkpoint.random is not None:
         _set_randomness(checkpoint, checkpoint.random, model, workspace)
+    if resumed and has_record(model.net.Proto()):
+        forget_gradients(model, workspace)
     report = LoadReport(label, tuple(match.targets), match.skipped, match.left)
     if partial or skip:
         show(str(report))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from netbuilder import Workspace, parallel
+from netbuilder.exchange import take_checkpoint
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import NetError, ShapeError
 from parallel_models import OPTIMIZERS, convnet, distance, mlp, no_input, parallelize
@@ -121,6 +122,8 @@ def test_a_step_begun_anew():
     parallel.RunInitNet(model, workspace=workspace)
     parallel.RunNet(model, workspace=workspace)
     assert any(workspace.fetch(blob).any() for blob in record.accumulated)
+    with pytest.raises(NetError, match="1 micro-batches of a step have run"):
+        take_checkpoint(model, workspace=workspace)
     parallel.forget_gradients(model, workspace)
     assert parallel.pending_steps(model, workspace) == 0
     assert not any(workspace.fetch(blob).any() for blob in record.accumulated)

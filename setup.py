@@ -71,7 +71,7 @@ setup(
         "dev": TEST + TRAIN + DATA + ONNX,
         "gpu": GPU,
         "onnx": ONNX,
-        "test": TEST + TRAIN + ONNX,
+        "test": TEST + TRAIN + DATA + ONNX,
         "train": TRAIN,
     },
     entry_points={
@@ -80,7 +80,9 @@ setup(
             "netbuilder-extract = netbuilder.tools.extract_predictor_net:main",
             "netbuilder-benchmark = netbuilder.tools.benchmark:main",
             "netbuilder-predict = netbuilder.tools.predict:main",
+            "netbuilder-make-db = netbuilder.tools.make_db:main",
             "netbuilder-profile = netbuilder.tools.profile:main",
+            "netbuilder-draw = netbuilder.tools.draw:main",
         ]
     },
     classifiers=[

@@ -4,7 +4,8 @@ Training steps beside PyTorch, one line each: ``mlp``, ``resnet18``, ``resnet50`
 ``alexnet`` (two towers, with normalisation over channels), ``alexnet_one_tower``; with ``--check``, whether both sides
 compute the same. ``predict``: the exported ResNet-50, batch 1 and 32, beside onnxruntime. Ourselves: ``devices`` (two
 CPU devices beside one with the same threads and batch), ``growth`` (time an image against batch, depth, width,
-devices), ``build`` (Parallelize, per operator).
+devices), ``build`` (Parallelize, per operator). ``input``: images per second and core of image input beside its
+libraries in a bare loop.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from netbuilder.runtime.optimisations import VARIABLE
 from netbuilder.tools.bench.build import build_time
 from netbuilder.tools.bench.check import check
 from netbuilder.tools.bench.growth import SWEEPS, Sweeps, growth
+from netbuilder.tools.bench.input import Inputs, input_rates
 from netbuilder.tools.bench.machine import busy_share, describe_machine
 from netbuilder.tools.bench.pairs import compare
 from netbuilder.tools.bench.peers import peer_python
@@ -43,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="netbuilder-benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", nargs="+", choices=[*TASKS, "predict", "devices", "growth", "build"], metavar="TASK")
+    parser.add_argument(
+        "task", nargs="+", choices=[*TASKS, "predict", "devices", "growth", "build", "input"], metavar="TASK"
+    )
     parser.add_argument("--mode", choices=["eager", "compile"], default="eager", help="how PyTorch runs (eager)")
     parser.add_argument(
         "--dtype", choices=PRECISIONS, default="float32", help="of activations on either side (float32)"
@@ -98,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
     if task == "build":
         yield from _build(options.devices or [1, 4, 16, 64])
+    elif task == "input":
+        yield from input_rates(Inputs(batch=options.batch or 64, pairs=options.pairs))
     elif task == "growth":
         work = Work("resnet18", options.batch or _GROWTH_BATCH, options.threads, dtype=options.dtype)
         sweeps = Sweeps(work, options.batches, options.depths, options.widths, options.devices or [1, 2])

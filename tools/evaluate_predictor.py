@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from netbuilder.exchange import load_predictor
 from netbuilder.proto import NetError
 from netbuilder.tools.training.images import load_images
+from netbuilder.tools.training.input_options import add_input_arguments, input_options
 
 __all__ = ["main"]
 
@@ -19,18 +20,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", help="with init_net.pb and predict_net.pb")
     parser.add_argument("--data", default="digits", help="as for netbuilder-train")
     parser.add_argument("--batch", type=int, default=64, help="samples at a time (64)")
+    add_input_arguments(parser)
     options = parser.parse_args(arguments)
     try:
         predictor = load_predictor(options.folder)
-        _, test = load_images(options.data)
-        right = 0
+        _, test = load_images(options.data, input_options(options))
+        right = count = 0
         for images, labels in test.batches(options.batch):
             scores = predictor.run({predictor.inputs[0]: images})[predictor.outputs[0]]
             right += int((scores.argmax(axis=1) == labels).sum())
+            count += len(labels)
     except (NetError, OSError) as error:
         print(f"evaluate_predictor: {error}", file=sys.stderr)
         return 1
-    print(f"predictor reloaded from {options.folder}: accuracy on {len(test)} held-out images: {right / len(test):.2%}")
+    print(f"predictor reloaded from {options.folder}: accuracy on {count} held-out images: {right / max(count, 1):.2%}")
     return 0
 
 

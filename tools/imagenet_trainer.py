@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, evaluate and export as the command line says; returns the exit status."""
     options = parse(arguments)
     try:
-        train, test = load_images(options.data)
+        train, test = load_images(options.data, options.input)
         if len(train) < options.batch:
             raise NetError(f"--batch: {options.batch} samples a step, and the data has {len(train)}; give fewer")
         if options.export:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.check_export:
             return subprocess.run(
                 [sys.executable, "-m", "netbuilder.tools.evaluate_predictor", str(options.export),
-                 "--data", options.data],
+                 "--data", options.data, *options.input.arguments()],
                 check=False,
             ).returncode  # fmt: skip
     except (NetError, DeviceError, OSError, FloatingPointError) as error:

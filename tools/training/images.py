@@ -1,4 +1,4 @@
-"""Labelled images in memory, divided into a part to train on and a part held out."""
+"""Labelled images, in memory or decoded as they are needed, divided into a part to train on and a part held out."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import numpy as np
 
 from netbuilder.data import digits, dummy_batches, read_idx
 from netbuilder.proto import ParseError
+from netbuilder.tools.databases.sources import IDX_PARTS
+from netbuilder.tools.training.decoded import DUMMY, HELD_OUT, DecodedImages, decoded_images
+from netbuilder.tools.training.input_options import InputOptions
 
 __all__ = ["Images", "load_images"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _DUMMY_SHAPE, _DUMMY_CLASSES = (2560, 3, 32, 32), 10
-_HELD_OUT = 5  # every fifth sample is held out where the data set has no test part of its own
-_IDX_PARTS = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-              "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")}  # fmt: skip
+_NO_OPTIONS = InputOptions()
 
 
 @dataclass(frozen=True)
@@ -36,36 +37,51 @@ class Images:
         """Shape of one image: channels, height, width."""
         return tuple(self.images.shape[1:])
 
-    def batches(self, size: int, rng: np.random.Generator | None = None) -> Iterator[tuple[Array, Array]]:
+    @property
+    def class_count(self) -> int:
+        """How many classes there are."""
+        return int(self.labels.max()) + 1
+
+    def batches(
+        self, size: int, rng: np.random.Generator | None = None, start: int = 0
+    ) -> Iterator[tuple[Array, Array]]:
         """Yield batches of images and labels.
 
         Args:
             size: samples a batch.
             rng: shuffles the samples, and what does not fill a batch is left out (another part each epoch);
                 None: in order, the last batch as large as it comes.
+            start: batches at the beginning that are left out.
         """
         order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
         end = len(self) if rng is None else len(self) - len(self) % size
-        for start in range(0, end, size):
-            chosen = order[start : min(start + size, end)]
+        for first in range(start * size, end, size):
+            chosen = order[first : min(first + size, end)]
             yield self.images[chosen], self.labels[chosen]
 
 
-def load_images(source: str) -> tuple[Images, Images]:
-    """Return the samples to train on and those held out, normalised by the mean and deviation of the former.
+def load_images(
+    source: str, options: InputOptions = _NO_OPTIONS
+) -> tuple[Images, Images] | tuple[DecodedImages, DecodedImages]:
+    """Return the samples to train on and those held out.
 
     Args:
         source: "digits", the bundled scans of digits, of which every fifth is held out; "dummy", random images of shape
-            (3, 32, 32) with labels from 0 to 9 in turn, to time nets; or a folder with the four
-            files of an IDX data set such as MNIST or Fashion-MNIST, packed by gzip or not.
+            (3, 32, 32), or of the size ``crop``, with labels from 0 to 9 in turn, to time nets; a folder with the four
+            files of an IDX data set such as MNIST or Fashion-MNIST, packed by gzip or not; or what ``decoded_images``
+            reads. Those in memory are normalised by the mean and deviation of the samples to train on.
+        options: of images that are decoded.
 
     Raises:
         FileNotFoundError: the folder, or one of its files, is not there.
         ParseError: a file is damaged, or images and labels do not fit.
+        NetError: as ``decoded_images``.
     """
-    if source in ("digits", "dummy"):
+    if _is_decoded(source, options):
+        return decoded_images(source, options)
+    if source in ("digits", DUMMY):
         images, labels = digits() if source == "digits" else _dummy()
-        held_out = np.arange(len(labels)) % _HELD_OUT == _HELD_OUT - 1
+        held_out = np.arange(len(labels)) % HELD_OUT == HELD_OUT - 1
         train, test = Images(images[~held_out], labels[~held_out]), Images(images[held_out], labels[held_out])
     else:
         train, test = (_idx(Path(source), part) for part in ("train", "test"))
@@ -75,19 +91,29 @@ def load_images(source: str) -> tuple[Images, Images]:
 
 def _dummy() -> tuple[Array, Array]:
     images = next(dummy_batches({"data": _DUMMY_SHAPE}))["data"]
-    labels = np.arange(len(images)) // _HELD_OUT % _DUMMY_CLASSES  # those held out have all labels, too
+    labels = np.arange(len(images)) // HELD_OUT % _DUMMY_CLASSES  # those held out have all labels, too
     return images, labels.astype(np.int32)
+
+
+def _is_decoded(source: str, options: InputOptions) -> bool:
+    """Whether the images at ``source`` are decoded as they are needed: a file, a database, or a folder of folders."""
+    path = Path(source)
+    if source == DUMMY:
+        return options.crop > 0
+    if path.is_file():
+        return True
+    return path.is_dir() and ((path / "data.mdb").is_file() or any(entry.is_dir() for entry in path.iterdir()))
 
 
 def _idx(folder: Path, part: str) -> Images:
     found = []
-    for name in _IDX_PARTS[part]:
+    for name in IDX_PARTS[part]:
         paths = [folder / name, folder / f"{name}.gz"]
         path = next((p for p in paths if p.is_file()), None)
         if path is None:
             raise FileNotFoundError(
                 f"data {str(folder)!r}: neither {paths[0].name} nor {paths[1].name} is there; give a folder with the "
-                "four files of an IDX data set, or 'digits'"
+                "four files of an IDX data set, one of class folders with images, a database, or 'digits'"
             )
         found.append(read_idx(path))
     images, labels = found

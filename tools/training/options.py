@@ -15,6 +15,7 @@ from netbuilder.optimizers import check_policy
 from netbuilder.proto import ArgumentError
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.switches import add_without
+from netbuilder.tools.training.input_options import InputOptions, add_input_arguments, input_options
 from netbuilder.tools.training.nets import NETS
 
 __all__ = ["AUTO", "Options", "parse"]
@@ -34,7 +35,7 @@ class Options:
 
     Args:
         model: name of the net.
-        data: "digits", "dummy", or a folder of IDX files.
+        data: see ``load_images``.
         cpu: replicas on the CPU instead of on GPUs.
         devices: their ids.
         batch: samples a step over all devices.
@@ -53,6 +54,7 @@ class Options:
         keep: how many of the last are kept, besides the best.
         resume: a checkpoint, a folder of them, or "auto"; None: begin anew.
         without: optimisations of plans that are switched off.
+        input: of images that are decoded as they are needed.
     """
 
     model: str
@@ -79,6 +81,7 @@ class Options:
     keep: int = 3
     resume: str | None = None
     without: frozenset[str] = frozenset()
+    input: InputOptions = InputOptions()
 
     @property
     def device_batch(self) -> int:
@@ -97,7 +100,8 @@ def _parser() -> argparse.ArgumentParser:
     net.add_argument(
         "--data",
         default="digits",
-        help="digits (bundled), dummy (random images, to time nets), or a folder of IDX files such as MNIST's",
+        help="digits (bundled), dummy (random images, to time nets), a folder of IDX files as MNIST's, one of class "
+        "folders with images, a database, an .npz file, or a CSV list",
     )
     where = parser.add_argument_group("devices")
     where.add_argument("--cpu", action="store_true", help="replicas on the CPU; without it on GPUs")
@@ -108,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--dtype", default="float32", metavar="TYPE",
                        help=f"of activations while training: {' or '.join(PRECISIONS)} (float32)")  # fmt: skip
     add_without(where)
+    add_input_arguments(parser)
     step = parser.add_argument_group("optimization")
     step.add_argument("--batch", type=int, default=64, help="samples a step, over all devices (64)")
     step.add_argument("--epochs", type=int, default=10, help="passes over the data (10)")
@@ -161,6 +166,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         device_workers=found.device_workers, dtype=found.dtype, export=found.export, check_export=found.check_export,
         step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,
         every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume, without=found.without,
+        input=input_options(found),
     )  # fmt: skip
     problem = _problem(options)
     if problem:
@@ -203,6 +209,8 @@ def _problem(options: Options) -> str | None:
     for name in ("epochs", "learning_rate", "device_workers"):
         if getattr(options, name) <= 0:
             return f"--{name.replace('_', '-')}: must be greater than 0, got {getattr(options, name)}"
+    if problem := options.input.problem():
+        return problem
     if options.export and Path(options.export).is_file():
         return f"--export: {options.export!r} is a file; name a folder"
     if not options.cpu and gpu_count() <= max(options.devices):

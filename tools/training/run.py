@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from netbuilder.parallel import (
 )
 from netbuilder.proto import NetError
 from netbuilder.runtime import Prefetch, Workspace
+from netbuilder.tools.training.decoded import DecodedImages
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.nets import add_net
 from netbuilder.tools.training.options import Options
@@ -62,11 +62,11 @@ class Run:
         DeviceError: a GPU is missing.
     """
 
-    def __init__(self, options: Options, train: Images, test: Images) -> None:
+    def __init__(self, options: Options, train: Images | DecodedImages, test: Images | DecodedImages) -> None:
         self.options = options
         self._train_images, self._test_images = train, test
         self._workspace = Workspace(seed=options.seed, without=options.without)
-        self._classes = int(max(train.labels.max(), test.labels.max())) + 1
+        self._classes = options.input.classes or max(train.class_count, test.class_count)
         word = "cpu" if options.cpu else "gpu"
         self._scopes = [f"{word}_{device}/" for device in options.devices]
         self.steps = len(train) // options.batch
@@ -159,7 +159,7 @@ class Run:
         Returns:
             None: broken off.
         """
-        batches = islice(self._batches(number), self.step, None)
+        batches = self._batches(number)
         with (
             Progress(f"epoch {number}/{self.options.epochs}", self.steps - self.step) as progress,
             self._prefetch(self._model, batches, ["data", "label"]) as input,
@@ -197,7 +197,7 @@ class Run:
 
     def _batches(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         rng = np.random.default_rng([self.options.seed, epoch])
-        return self._train_images.batches(self.options.batch, rng)
+        return self._train_images.batches(self.options.batch, rng, self.step)
 
     @property
     def steps_done(self) -> int:
@@ -250,14 +250,15 @@ class Run:
 
     def evaluate(self) -> float:
         """Return the share of held-out samples that the net gets right, in test mode, each counted once."""
-        right = 0
+        right = count = 0
         batches = self._test_images.batches(self.options.batch)
         with self._prefetch(self._test_model, batches, ["data"]) as input:
             for batch in input:
                 RunNet(self._test_model, 1, workspace=self._workspace)
                 scores = self._workspace.fetch(f"{self._scopes[0]}softmax")
                 right += int((scores.argmax(axis=1) == batch["label"]).sum())
-        return right / len(self._test_images)
+                count += len(batch["label"])  # damaged images may have been left out
+        return right / max(count, 1)
 
     def export(self, folder: str | Path) -> None:
         """Write the predictor: images in (``data``), probabilities of the classes out (``softmax``)."""

@@ -1,0 +1,116 @@
+"""Image input beside the libraries that it decodes and resizes by: images per second of one core."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from netbuilder.data import (
+    ImageDatabase,
+    ImageLoader,
+    ImageTransform,
+    encode_jpeg,
+    image_libraries,
+    image_record,
+    resize_image,
+    write_minidb,
+)
+from netbuilder.data.image_codec import decode_image
+from netbuilder.proto import DeviceError
+from netbuilder.tools.bench.report import Line
+
+__all__ = ["Inputs", "input_rates"]
+
+_HEIGHT, _WIDTH, _SCALE, _CROP = 375, 500, 256, 224
+_MEAN, _STD = (103.53, 116.28, 123.675), (57.375, 57.12, 58.395)
+_GOAL = 0.9
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is measured.
+
+    Args:
+        images: JPEG files of 500 x 375 pixels.
+        batch: images a batch.
+        pairs: turns of each side.
+    """
+
+    images: int = 128
+    batch: int = 64
+    pairs: int = 5
+
+
+def input_rates(inputs: Inputs) -> Iterator[Line]:
+    """Yield a line for each kind of resizing: our input of one thread beside the same libraries in a bare loop.
+
+    Ours reads records of a database, decodes, brings the shorter side to 256 pixels, crops 224 x 224 at random,
+    mirrors, and normalises into batches of float32. The loop decodes, resizes and crops what lies in memory. Both are
+    timed by the time that they keep cores busy, so that other work counts little.
+
+    Raises:
+        DeviceError: no library for images is installed.
+    """
+    if not image_libraries():
+        raise DeviceError("input: needs libraries for images: pip install simplejpeg opencv-python-headless, or pillow")
+    files = [_photo(number) for number in range(inputs.images)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "images.minidb"
+        write_minidb(path, ((f"{k:08}", image_record(data, k % 10)) for k, data in enumerate(files)))
+        for interpolation in ("linear", "area"):
+            yield _pairs(path, files, interpolation, inputs)
+
+
+def _photo(number: int) -> bytes:
+    """Return a JPEG file of smooth colours with some noise, about as large as photographs are."""
+    rng = np.random.default_rng(number)
+    smooth = resize_image(rng.integers(0, 256, (24, 32, 3), np.uint8), _HEIGHT, _WIDTH)
+    noise = resize_image(rng.integers(0, 24, (_HEIGHT // 2, _WIDTH // 2, 3), np.uint8), _HEIGHT, _WIDTH)
+    return encode_jpeg(np.clip(smooth.astype(np.int16) + noise - 12, 0, 255).astype(np.uint8), 90)
+
+
+def _pairs(path: Path, files: list[bytes], interpolation: str, inputs: Inputs) -> Line:
+    transform = ImageTransform(scale=_SCALE, crop=_CROP, mirror=True, mean=_MEAN, std=_STD, interpolation=interpolation)
+    loader = ImageLoader(ImageDatabase(path), transform, threads=1)
+    order = np.arange(len(files))
+
+    def ours() -> None:
+        for _ in loader.batches(order, inputs.batch):
+            pass
+
+    def bare() -> None:
+        height, width = _SCALE, _WIDTH * _SCALE // _HEIGHT
+        for data in files:
+            small = resize_image(decode_image(data), height, width, interpolation=interpolation)
+            np.ascontiguousarray(small[16 : 16 + _CROP, 58 : 58 + _CROP])
+
+    rates: tuple[list[float], list[float]] = ([], [])
+    for side in (ours, bare):
+        side()
+    for turn in range(inputs.pairs):
+        for k in (0, 1) if turn % 2 else (1, 0):
+            rates[k].append(len(files) / _seconds((ours, bare)[k]))
+    ratios = [a / b for a, b in zip(*rates)]
+    ratio = statistics.median(ratios)
+    libraries = " and ".join(image_libraries()[:2])
+    size = sum(map(len, files)) // len(files) // 1000
+    text = (
+        f"input, JPEG of {_WIDTH} x {_HEIGHT} ({size} kB), {interpolation}, one core, {inputs.pairs} pairs: netbuilder "
+        f"{statistics.median(rates[0]):.0f} images/s, {libraries} alone {statistics.median(rates[1]):.0f} images/s; "
+        f"{ratio:.2f} of their rate (pairs {min(ratios):.2f} to {max(ratios):.2f}, goal {_GOAL})"
+    )
+    record = {"kind": "input", "interpolation": interpolation, "libraries": image_libraries(), "ours": rates[0],
+              "bare": rates[1], "ratio": ratio}  # fmt: skip
+    return Line(text, record)
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began

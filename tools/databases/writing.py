@@ -1,0 +1,188 @@
+"""Databases of images written and read back."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data import (
+    ImageSet,
+    class_names_file,
+    decoding_threads,
+    encode_jpeg,
+    image_record,
+    open_records,
+    read_image_record,
+    read_records,
+    resize_image,
+    write_records,
+)
+from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.whole_file import whole_file
+
+__all__ = ["Choices", "Written", "check_database", "write_database"]
+
+Tick = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How records are made.
+
+    Args:
+        resize: length of the shorter side; 0: as it comes.
+        size: height and width; None: as they come.
+        encode: "keep" (image files as they are, unless they are resized; then, and for arrays, "raw" or JPEG as the
+            source was), "jpeg" or "raw".
+        quality: of JPEG, 1 to 100.
+        shuffle: seed of the order; None: that of the source.
+        skip_damaged: images that cannot be decoded are left out, not refused.
+        threads: that decode and encode; None: one for each core.
+    """
+
+    resize: int = 0
+    size: tuple[int, int] | None = None
+    encode: str = "keep"
+    quality: int = 95
+    shuffle: int | None = None
+    skip_damaged: bool = False
+    threads: int | None = None
+
+
+@dataclass
+class Written:
+    """What was written: sums of the records in their order, labels, and what was left out."""
+
+    sums: list[int] = field(default_factory=list)
+    labels: Counter[int] = field(default_factory=Counter)
+    left_out: list[str] = field(default_factory=list)
+
+
+def write_database(images: ImageSet, path: str, db_type: str, choices: Choices, tick: Tick) -> Written:
+    """Write the images to a new database, and the names of their classes beside it.
+
+    Keys are the numbers of the records, eight digits, and, for files, their names.
+
+    Args:
+        images: the source.
+        path, db_type: of the database.
+        choices: see there.
+        tick: called with 1 for each image that is done.
+
+    Raises:
+        ParseError: an image is damaged.
+        NetError: nothing is left to write.
+        OSError: the database cannot be written.
+    """
+    order = np.arange(len(images))
+    if choices.shuffle is not None:
+        order = np.random.default_rng(choices.shuffle).permutation(order)
+    written = Written()
+    count = write_records(path, db_type, _records(images, order, choices, written, tick))
+    if not count:
+        raise NetError(f"{path!r}: all {len(images)} images are damaged, the database is empty")
+    if images.classes:
+        with whole_file(class_names_file(path)) as file:
+            file.write("".join(f"{name}\n" for name in images.classes).encode())
+    else:
+        class_names_file(path).unlink(missing_ok=True)
+    return written
+
+
+def _records(
+    images: ImageSet, order: Any, choices: Choices, written: Written, tick: Tick
+) -> Iterator[tuple[str, bytes]]:
+    threads = decoding_threads(choices.threads)
+    files = getattr(images, "files", None)
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[tuple[int, Future[tuple[bytes, int]]]] = deque()
+        numbers = iter(order)
+        try:
+            while True:
+                while len(waiting) < 4 * threads and (number := next(numbers, None)) is not None:
+                    waiting.append((int(number), pool.submit(_record, images, int(number), choices)))
+                if not waiting:
+                    return
+                number, future = waiting.popleft()
+                try:
+                    value, label = future.result()
+                except ParseError as error:
+                    if not choices.skip_damaged:
+                        raise
+                    written.left_out.append(str(error))
+                    tick(1)
+                    continue
+                key = f"{len(written.sums):08}"
+                if files is not None:
+                    key += "_" + "/".join(Path(files[number]).parts[-2:])[-200:]
+                written.sums.append(zlib.crc32(value))
+                written.labels[label] += 1
+                tick(1)
+                yield key, value
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _record(images: ImageSet, number: int, choices: Choices) -> tuple[bytes, int]:
+    """Return a record and its label; the image is decoded in any case, so that no damaged one is written."""
+    found = images[number]
+    pixels = found.pixels()
+    sized = _sized(pixels, choices)
+    encode = choices.encode
+    if encode == "keep":
+        encode = "raw" if not isinstance(found.image, bytes) else "keep" if sized is pixels else "jpeg"
+        if encode == "raw" and found.image.shape[2] == 1:  # type: ignore[union-attr]
+            sized = sized[:, :, :1]
+    if encode == "keep":
+        return image_record(found.image, found.label), found.label
+    ready = encode_jpeg(sized, choices.quality) if encode == "jpeg" else np.ascontiguousarray(sized)
+    return image_record(ready, found.label), found.label
+
+
+def _sized(pixels: Any, choices: Choices) -> Any:
+    height, width = pixels.shape[:2]
+    if choices.size is not None:
+        return resize_image(pixels, *choices.size, interpolation="area")
+    if choices.resize:
+        shorter = min(height, width)
+        new = (height * choices.resize // shorter, width * choices.resize // shorter)
+        return resize_image(pixels, *new, interpolation="area")
+    return pixels
+
+
+def check_database(path: str, db_type: str, written: Written, tick: Tick) -> None:
+    """Read a database back and compare it with what was written, record by record.
+
+    Raises:
+        NetError: a record is other, missing or too much, or a label is.
+        ParseError: a record cannot be read, or its image not be decoded.
+    """
+    if len(open_records(path, db_type)) != len(written.sums):
+        raise NetError(f"{path!r}: holds {len(open_records(path, db_type))} records, {len(written.sums)} were written")
+    labels: Counter[int] = Counter()
+    with ThreadPoolExecutor(decoding_threads()) as pool:
+        waiting: deque[Future[int]] = deque()
+        for number, (key, value) in enumerate(read_records(path, db_type)):
+            where = f"{path}, record {key.decode(errors='replace')}"
+            if zlib.crc32(value) != written.sums[number]:
+                raise NetError(f"{where}: is not what was written; the disk or the database is at fault")
+            waiting.append(pool.submit(_label, value, where))
+            if len(waiting) > 64:
+                labels[waiting.popleft().result()] += 1
+            tick(1)
+        labels.update(future.result() for future in waiting)
+    if labels != written.labels:
+        raise NetError(f"{path!r}: the labels are not those that were written")
+
+
+def _label(value: bytes, where: str) -> int:
+    record = read_image_record(value, where)
+    record.pixels()
+    return record.label

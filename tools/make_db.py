@@ -1,0 +1,137 @@
+"""Write a database of images, or tell what one holds: ``netbuilder-make-db``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.data import DATABASES, decoding_threads
+from netbuilder.proto import DeviceError, NetError
+from netbuilder.tools.databases.inspecting import describe_database
+from netbuilder.tools.databases.sources import open_source
+from netbuilder.tools.databases.writing import Choices, check_database, write_database
+
+__all__ = ["main"]
+
+_EVERY = 10.0  # seconds between plain lines
+
+
+class _Progress:
+    """Counts what is done: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, title: str, total: int | None) -> None:
+        self._title, self._total, self._done = title, total, 0
+        self._shown = time.perf_counter()
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                return
+            self._bar = tqdm(total=total, desc=title, unit="image", leave=False, dynamic_ncols=True)
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def __call__(self, count: int) -> None:
+        self._done += count
+        if self._bar is not None:
+            self._bar.update(count)
+        elif time.perf_counter() - self._shown > _EVERY:
+            self._shown = time.perf_counter()
+            print(f"{self._title}: {self._done} of {self._total or '?'}", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="netbuilder-make-db",
+        description="Write a database of images with labels, and read it back; or tell what one holds.",
+    )
+    parser.add_argument("source", nargs="?", help="a folder of class folders, or of IDX files; a CSV list of paths and "
+                        "labels; an .npz file; an IDX file of images; or a database of images")  # fmt: skip
+    parser.add_argument("database", help="the database: a folder for lmdb, a file for minidb")
+    parser.add_argument("--inspect", action="store_true", help="tell what the database holds; give no source")
+    parser.add_argument("--type", choices=sorted(DATABASES), help="lmdb (the default), or minidb")
+    parser.add_argument("--part", choices=["train", "test"], default="train", help="where the source has both (train)")
+    parser.add_argument("--labels", metavar="FILE", help="the IDX file of labels")
+    parser.add_argument("--root", metavar="FOLDER", help="where the paths of a CSV list begin (at the list)")
+    made = parser.add_argument_group("records")
+    made.add_argument("--resize", type=int, default=0, metavar="N", help="bring the shorter side to N pixels")
+    made.add_argument("--size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="bring images to this size")
+    made.add_argument("--encode", choices=["keep", "jpeg", "raw"], default="keep",
+                      help="image files as they are (keep, unless resized), JPEG, or pixels")  # fmt: skip
+    made.add_argument("--quality", type=int, default=95, help="of JPEG, 1 to 100 (95)")
+    made.add_argument("--shuffle", type=int, metavar="SEED", help="mix the images, by this seed")
+    made.add_argument("--skip-damaged", action="store_true", help="leave out images that cannot be decoded")
+    made.add_argument("--threads", type=int, help="that decode and encode (one for each core)")
+    made.add_argument("--no-check", action="store_true", help="do not read the database back")
+    return parser
+
+
+def _problem(found: argparse.Namespace) -> str | None:
+    if found.inspect != (found.source is None):
+        return "give SOURCE and DATABASE, or --inspect and DATABASE"
+    if found.resize < 0 or found.size is not None and min(found.size) < 1:
+        return "--resize and --size are counted in pixels, from 1 on"
+    if found.resize and found.size:
+        return "--resize and --size exclude each other"
+    if not 1 <= found.quality <= 100:
+        return f"--quality: from 1 to 100, got {found.quality}"
+    if found.shuffle is not None and found.shuffle < 0:
+        return f"--shuffle: a seed from 0 on, got {found.shuffle}"
+    try:
+        decoding_threads(found.threads)
+    except NetError as error:
+        return f"--threads: {error}"
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write a database, or inspect one, as the command line says; returns the exit status."""
+    parser = _parser()
+    found = parser.parse_args(arguments)
+    if problem := _problem(found):
+        parser.error(problem)
+    try:
+        if found.inspect:
+            with _Progress("read", None) as progress:
+                lines = describe_database(found.database, found.type, progress)
+            print("\n".join(lines))
+        else:
+            _make(found)
+    except (NetError, DeviceError, OSError) as error:
+        print(f"netbuilder-make-db: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _make(found: argparse.Namespace) -> None:
+    images = open_source(found.source, part=found.part, labels=found.labels, root=found.root)
+    choices = Choices(
+        resize=found.resize, size=tuple(found.size) if found.size else None, encode=found.encode,
+        quality=found.quality, shuffle=found.shuffle, skip_damaged=found.skip_damaged, threads=found.threads,
+    )  # fmt: skip
+    kind = found.type or "lmdb"
+    with _Progress("write", len(images)) as progress:
+        written = write_database(images, found.database, kind, choices, progress)
+    for text in written.left_out:
+        print(f"left out: {text}", file=sys.stderr)
+    if not found.no_check:
+        with _Progress("check", len(written.sums)) as progress:
+            check_database(found.database, kind, written, progress)
+    print(
+        f"{found.database}: {kind}, {len(written.sums)} records, {len(written.labels)} labels"
+        + (f", {len(written.left_out)} damaged images left out" if written.left_out else "")
+        + ("" if found.no_check else "; read back, all as written")
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Labelled images that are decoded as they are needed, divided into a part to train on and a part held out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data import DummyImages, ImageLoader, ImageSet, ImageSubset, image_folder, read_npz_images
+from netbuilder.proto import NetError, ParseError
+from netbuilder.tools.databases.sources import open_source
+from netbuilder.tools.training.input_options import InputOptions
+
+__all__ = ["DUMMY", "HELD_OUT", "DecodedImages", "decoded_images"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+HELD_OUT = 5
+"""Every fifth sample is held out where the data has no test part of its own."""
+
+DUMMY = "dummy"
+"""Name of a data set of noise, for tests of speed."""
+
+_DUMMY_COUNT, _DUMMY_CLASSES = 1280, 10
+_TEST_FOLDERS = ("val", "validation", "test")
+
+
+class DecodedImages:
+    """Images of a set, as ``Images`` gives them.
+
+    Args:
+        images: the set.
+        options: what is done to them.
+        is_test: in test mode: without what is drawn.
+        classes: how many there are.
+    """
+
+    def __init__(self, images: ImageSet, options: InputOptions, *, is_test: bool, classes: int) -> None:
+        self.class_count = classes
+        self._images = images
+        self._loader = ImageLoader(
+            images, options.transform(is_test=is_test), threads=options.threads, skip_damaged=options.skip_damaged
+        )
+        self._shape: tuple[int, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    @property
+    def damaged(self) -> int:
+        """How many images were left out so far."""
+        return len(self._loader.damaged)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one image: channels, height, width."""
+        if self._shape is None:
+            images, _ = next(self._loader.batches(np.arange(len(self)), 1, replace=True))
+            self._shape = images.shape[1:]
+        return self._shape
+
+    def batches(
+        self, size: int, rng: np.random.Generator | None = None, start: int = 0
+    ) -> Iterator[tuple[Array, Array]]:
+        """Yield batches of images and labels.
+
+        Args:
+            size: samples a batch.
+            rng: shuffles the samples, and what does not fill a batch is left out; damaged images are replaced by those
+                that follow. None: in order, the last batch as large as it comes, damaged images left out.
+            start: batches at the beginning that are left out.
+
+        Raises:
+            NetError: a label is too large.
+        """
+        if rng is None:
+            order, epoch = np.arange(len(self)), 0
+        else:
+            order, epoch = rng.permutation(len(self)), int(rng.integers(1 << 31))
+            order = order[: len(self) - len(self) % size]
+        for images, labels in self._loader.batches(order[start * size :], size, epoch=epoch, replace=rng is not None):
+            if len(labels) and not 0 <= labels.min() <= labels.max() < self.class_count:
+                raise NetError(
+                    f"--data: labels must lie in [0, {self.class_count}), got {labels.min()} to {labels.max()}; give "
+                    "--classes"
+                )
+            if len(labels):
+                yield images, labels
+
+
+def decoded_images(source: str, options: InputOptions) -> tuple[DecodedImages, DecodedImages]:
+    """Return the samples to train on and those held out.
+
+    Args:
+        source: a folder of class folders, or one with two such, ``train`` and ``val`` (or ``test``); a database of
+            images; an ``.npz`` file; a CSV list; or "dummy", 1280 images of noise of the size
+            ``crop``.
+        options: what is done to them. Without ``test_data`` and a test part, every fifth sample is held out.
+
+    Raises:
+        FileNotFoundError, NetError, ParseError: as ``open_source``; the two parts have other classes.
+    """
+    train, test = _parts(source, options)
+    if train.classes and test.classes and train.classes != test.classes:
+        only = sorted(set(train.classes) ^ set(test.classes))[:5]
+        raise NetError(f"data {source!r}: training and held-out images have other classes: {', '.join(only)}")
+    classes = options.classes or len(train.classes)
+    if not classes:
+        classes = int(max(train.labels().max(), test.labels().max())) + 1
+    return (
+        DecodedImages(train, options, is_test=False, classes=classes),
+        DecodedImages(test, options, is_test=True, classes=classes),
+    )
+
+
+def _parts(source: str, options: InputOptions) -> tuple[ImageSet, ImageSet]:
+    if source == DUMMY:
+        side, channels = options.crop, 1 if options.gray else 3
+        whole: ImageSet = DummyImages(_DUMMY_COUNT, side, side, channels, classes=options.classes or _DUMMY_CLASSES)
+    elif options.test_data is not None:
+        return open_source(source), open_source(options.test_data)
+    else:
+        path = Path(source)
+        test = next((path / name for name in _TEST_FOLDERS if (path / name).is_dir()), None)
+        if (path / "train").is_dir() and test is not None:
+            return image_folder(path / "train"), image_folder(test)
+        whole = open_source(source)
+        if path.suffix == ".npz":
+            try:
+                return whole, read_npz_images(path, "test")
+            except ParseError:
+                pass  # it has no test part
+    held_out = np.arange(len(whole)) % HELD_OUT == HELD_OUT - 1
+    if len(whole) < HELD_OUT:
+        raise NetError(f"data {source!r}: {len(whole)} images are too few, every fifth is held out; give --test-data")
+    return ImageSubset(whole, np.flatnonzero(~held_out)), ImageSubset(whole, np.flatnonzero(held_out))

@@ -1,0 +1,122 @@
+"""What the trainer is told about images that are decoded as they are needed."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from netbuilder.data import ImageTransform, decoding_threads
+from netbuilder.proto import NetError
+
+__all__ = ["InputOptions", "add_input_arguments", "input_options"]
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """How images become what a net reads; see ``netbuilder.data.ImageTransform``.
+
+    Args:
+        scale, crop, pad: in pixels; 0: none.
+        mirror: every second image, in training.
+        area_crop: training takes parts of 8 % to 100 % of the area.
+        random_scale: shortest and longest side in training.
+        color_jitter, color_lighting: shares, and deviation, of changes of colour in training.
+        mean, std: one for all channels, or blue, green, red.
+        gray: one channel instead of three.
+        threads: that decode; None: one for each core.
+        skip_damaged: images that cannot be decoded are left out, not refused.
+        test_data: where held-out images are; None: in the data, or every fifth of them.
+        classes: how many there are; None: as the data says.
+    """
+
+    scale: int = 0
+    crop: int = 0
+    pad: int = 0
+    mirror: bool = False
+    area_crop: bool = False
+    random_scale: tuple[int, int] | None = None
+    color_jitter: float = 0.0
+    color_lighting: float = 0.0
+    mean: tuple[float, ...] = (128.0,)
+    std: tuple[float, ...] = (64.0,)
+    gray: bool = False
+    threads: int | None = None
+    skip_damaged: bool = False
+    test_data: str | None = None
+    classes: int | None = None
+
+    def transform(self, *, is_test: bool) -> ImageTransform:
+        """Return what is done to images while training, or in test mode.
+
+        Raises:
+            ArgumentError: options do not fit each other.
+        """
+        scale = self.scale
+        if not scale and self.crop and is_test and (self.area_crop or self.random_scale):
+            scale = round(self.crop * 8 / 7)  # 256 for 224
+        return ImageTransform(
+            scale=scale, crop=self.crop, pad=self.pad, mirror=self.mirror, area_crop=self.area_crop,
+            random_scale=self.random_scale, color_jitter=(self.color_jitter,) * 3 if self.color_jitter else None,
+            color_lighting=self.color_lighting, mean=self.mean, std=self.std, color=not self.gray, is_test=is_test,
+        )  # fmt: skip
+
+    def problem(self) -> str | None:
+        """Return what is wrong, or None."""
+        try:
+            decoding_threads(self.threads)
+            for is_test in (False, True):
+                self.transform(is_test=is_test)
+        except NetError as error:
+            return str(error)
+        if self.classes is not None and self.classes < 1:
+            return f"--classes: must be greater than 0, got {self.classes}"
+        return None
+
+    def arguments(self) -> list[str]:
+        """Return the command line that gives these options."""
+        found = []
+        for name in ("scale", "crop", "pad", "color_jitter", "color_lighting", "threads", "test_data", "classes"):
+            value = getattr(self, name)
+            found += [f"--{_FLAGS.get(name, name).replace('_', '-')}={value}"] if value else []
+        for name in ("mirror", "area_crop", "gray", "skip_damaged"):
+            found += [f"--{name.replace('_', '-')}"] if getattr(self, name) else []
+        for name in ("random_scale", "mean", "std"):
+            values = getattr(self, name)
+            found += [f"--{name.replace('_', '-')}", *map(str, values)] if values else []
+        return found
+
+
+_FLAGS = {"threads": "decode_threads"}
+
+
+def add_input_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of image input to a command."""
+    group = parser.add_argument_group("images from files and databases")
+    group.add_argument("--test-data", metavar="PATH", help="held-out images, if they lie apart")
+    group.add_argument("--classes", type=int, metavar="N", help="how many there are (as the data says)")
+    group.add_argument("--scale", type=int, default=0, metavar="N", help="bring the shorter side to N pixels")
+    group.add_argument("--crop", type=int, default=0, metavar="N", help="take a square of N pixels, in training at "
+                       "random, in evaluation the middle")  # fmt: skip
+    group.add_argument("--mirror", action="store_true", help="mirror every second image in training")
+    group.add_argument("--pad", type=int, default=0, metavar="N", help="a margin before the crop, in training")
+    group.add_argument("--area-crop", action="store_true", help="in training, parts of 8 to 100 %% of the area")
+    group.add_argument("--random-scale", type=int, nargs=2, metavar=("LEAST", "MOST"), help="--scale in training")
+    group.add_argument("--color-jitter", type=float, default=0.0, metavar="SHARE",
+                       help="change saturation, brightness and contrast in training, usually by 0.4")  # fmt: skip
+    group.add_argument("--color-lighting", type=float, default=0.0, metavar="STD", help="usually 0.1")
+    group.add_argument("--mean", type=float, nargs="+", default=[128.0], help="of pixels (128), or blue, green, red")
+    group.add_argument("--std", type=float, nargs="+", default=[64.0], help="of pixels (64), or blue, green, red")
+    group.add_argument("--gray", action="store_true", help="one channel")
+    group.add_argument("--decode-threads", type=int, metavar="N", help="threads that decode (one for each core)")
+    group.add_argument("--skip-damaged", action="store_true", help="leave out images that cannot be decoded")
+
+
+def input_options(found: argparse.Namespace) -> InputOptions:
+    """Return the options that a command line gave."""
+    return InputOptions(
+        scale=found.scale, crop=found.crop, pad=found.pad, mirror=found.mirror, area_crop=found.area_crop,
+        random_scale=(found.random_scale[0], found.random_scale[1]) if found.random_scale else None,
+        color_jitter=found.color_jitter, color_lighting=found.color_lighting, mean=tuple(found.mean),
+        std=tuple(found.std), gray=found.gray, threads=found.decode_threads, skip_damaged=found.skip_damaged,
+        test_data=found.test_data, classes=found.classes,
+    )  # fmt: skip

@@ -38,9 +38,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "UnpackRNNSequence ViterbiPath",
     ),
     (
-        "netbuilder.optimizers updates tables by SGD and Adagrad",
-        "Float16SparseNormalize RowWiseSparseAdagrad RowWiseSparseAdam SmartDecaySparseAdam SparseAdadelta "
-        "SparseAdam SparseFtrl SparseLpRegularizer SparseNormalize SparseStorm SparseWngrad",
+        "SparseAdagrad, RowWiseSparseAdagrad, SparseAdam, SparseAdadelta and SparseFtrl update tables",
+        "Float16SparseNormalize SmartDecaySparseAdam SparseLpRegularizer SparseNormalize SparseStorm SparseWngrad",
     ),
     (
         "If and While hold nets",

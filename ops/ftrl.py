@@ -13,7 +13,7 @@ from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.update_rules import check_range, check_rate, check_same, rate_as
 from netbuilder.proto import ArgumentError
 
-__all__ = ["Ftrl", "GFtrl"]
+__all__ = ["Ftrl", "GFtrl", "ftrl_step"]
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,20 @@ class GFtrl(_Ftrl):
 @kernel(Ftrl)
 @kernel(GFtrl)
 def ftrl(op: Any, ctx: RunContext, param: Any, n_z: Any, grad: Any, alpha: Any = None) -> tuple[Any, ...]:
-    xp = ctx.xp
     p, g, state = widen(param), widen(grad), widen(n_z)
     rate = op.alpha if alpha is None else rate_as(alpha, g)
+    p, state = ftrl_step(ctx.xp, op, p, state, g, rate)
+    return narrow(p, param), narrow(state, n_z)
+
+
+def ftrl_step(xp: Any, op: Any, p: Any, state: Any, g: Any, rate: Any) -> tuple[Any, Any]:
+    """Return the new weights and their new states (n, z).
+
+    Args:
+        op: an operator with the arguments of Ftrl.
+        p, state, g: weights, states (n, z) in the last axis, gradient.
+        rate: alpha.
+    """
     n, z = state[..., 0], state[..., 1]
     square = g * g
     root = xp.sqrt(n + square)
@@ -93,4 +104,4 @@ def ftrl(op: Any, ctx: RunContext, param: Any, n_z: Any, grad: Any, alpha: Any =
         bound, size = op.lambda1, xp.abs(z)
         shrink = xp.sign(z) * bound
     p = xp.where(size > bound, (shrink - z) / divisor, 0)
-    return narrow(p, param), narrow(xp.stack([n + square, z], axis=-1), n_z)
+    return p, xp.stack([n + square, z], axis=-1)

@@ -21,9 +21,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:operator .* overwrites:UserWarni
 # Operators with golden cases that are not there yet, by the part of the work that they come with.
 _COMES_WITH = {
     "recurrent nets": "LengthsTile LengthsToSegmentIds SegmentIdsToLengths LSTMUnit GRUUnit",
-    "the optimizers that come with sparse nets": (
-        "RowWiseSparseAdagrad SparseAdam RowWiseSparseAdam SparseAdadelta SparseFtrl"
-    ),
 }
 LATER = {name: reason for reason, names in _COMES_WITH.items() for name in names.split()}
 

@@ -33,9 +33,9 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "recurrent nets are not in this version",
-        "CTCBeamSearchDecoder CTCGreedyDecoder GRUUnit InferenceLSTM LSTMUnit NGramFromCategorical "
-        "PackRNNSequence RecurrentNetwork RecurrentNetworkBlobFetcher ReversePackedSegs SwapBestPath "
-        "UnpackRNNSequence ViterbiPath",
+        "CTCBeamSearchDecoder CTCGreedyDecoder InferenceLSTM NGramFromCategorical PackRNNSequence "
+        "RecurrentNetwork RecurrentNetworkBlobFetcher ReversePackedSegs SwapBestPath UnpackRNNSequence "
+        "ViterbiPath",
     ),
     (
         "SparseAdagrad, RowWiseSparseAdagrad, SparseAdam, SparseAdadelta and SparseFtrl update tables",
@@ -54,15 +54,13 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "DistributeFpnProposals EnsureDense FindDuplicateElements FlexibleTopK GatherByKey GatherPadding "
         "GatherRanges GatherRangesToDense GenerateProposals GenerateProposalsCPP GetGPUMemoryUsage "
         "HeatmapMaxKeypoint IncrementPut IndexFreeze IndexGet IndexHash IndexLoad IndexSize IndexStore "
-        "IntIndexCreate IntegralImage IsMemberOf KeySplit KeyValueToMap LC LC1D LC2D LC3D LengthsGather "
-        "LengthsPad LengthsPartition LengthsSplit LengthsTile LengthsToOffsets LengthsToRanges "
-        "LengthsToSegmentIds LengthsToShape LengthsToWeights LengthsTopK LongIndexCreate MapToKeyValue "
-        "MaxPoolWithIndex MergeDenseFeatureTensors MergeIdLists MergeMultiListFeatureTensors "
-        "MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors MergeSingleListFeatureTensors "
-        "MergeSingleMapFeatureTensors MergeSingleScalarFeatureTensors NormalizePlanarYUV NumpyTile "
-        "PackSegments PadEmptySamples Partition Percentile PiecewiseLinearTransform RangeFill "
-        "ReduceFrontWeightedSum RemovePadding RoIAlignRotated RoIPool RowWiseCounter ScaleBlobs Scatter "
-        "SegmentIdsToLengths SegmentIdsToRanges SegmentOneHot SelfBinningHistogram SequenceMask "
+        "IntIndexCreate IntegralImage IsMemberOf KeySplit KeyValueToMap LC LC1D LC2D LC3D LengthsPartition "
+        "LengthsToShape LengthsTopK LongIndexCreate MapToKeyValue MaxPoolWithIndex MergeDenseFeatureTensors "
+        "MergeIdLists MergeMultiListFeatureTensors MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors "
+        "MergeSingleListFeatureTensors MergeSingleMapFeatureTensors MergeSingleScalarFeatureTensors "
+        "NormalizePlanarYUV NumpyTile PackSegments PadEmptySamples Partition Percentile "
+        "PiecewiseLinearTransform RangeFill ReduceFrontWeightedSum RemovePadding RoIAlignRotated RoIPool "
+        "RowWiseCounter ScaleBlobs Scatter SegmentOneHot SelfBinningHistogram SequenceMask "
         "SinusoidPositionEncoding SortedSegmentRangeLogMeanExp SortedSegmentRangeLogSumExp "
         "SortedSegmentRangeMax SortedSegmentRangeMean SortedSegmentRangeSum SortedSegmentWeightedSum "
         "SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement SparseLengthsMax "

@@ -12,12 +12,6 @@ from structure import differences, operator_text
 # Caffe2 has golden cases of operators that overwrite what their gradient reads.
 pytestmark = pytest.mark.filterwarnings("ignore:operator .* overwrites:UserWarning")
 
-# Operators with golden gradients that are not there yet.
-LATER = frozenset(
-    "GRUUnit LSTMUnit LengthsMax LengthsMean LengthsSum LengthsTile LengthsWeightedSum SortedSegmentMean "
-    "SortedSegmentSum SparseLengthsMean SparseLengthsSum SparseLengthsWeightedSum".split()
-)
-
 _SQR = "Caffe2 scales the gradient of Y in place, where others may still read it; here X's is scaled"
 DIFFERENT = {
     "Sqr-0": _SQR,
@@ -79,9 +73,6 @@ def _place(gradient):
 @pytest.mark.parametrize("name", sorted({case.op for case in _cases()}))
 def test_operators(name):
     cases = [case for case in golden_data.cases(name) if case.meta["has_gradient"]]
-    if not is_registered(name):
-        assert name in LATER
-        pytest.skip("the operator comes later")
     for case in cases:
         operators, found = _made(case)
         want = [_text(op) for op in case.gradient_ops]

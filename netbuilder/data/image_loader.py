@@ -6,9 +6,8 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,14 +42,6 @@ def decoding_threads(wanted: int | None = None) -> int:
     if not 1 <= wanted <= MOST_THREADS:
         raise NetError(f"images: decoding takes 1 to {MOST_THREADS} threads, got {wanted}")
     return wanted
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Samples of a batch that one thread decodes: where in the batch, and which of the set."""
-
-    start: int
-    numbers: Sequence[int]
 
 
 class ImageLoader:
@@ -103,7 +94,7 @@ class ImageLoader:
         return everything[shard_id::num_shards]
 
     def batches(
-        self, order: Sequence[int] | Array, size: int, *, epoch: int = 0, replace: bool = False
+        self, order: Sequence[int] | Array, size: int, *, epoch: int = 0, replace: bool = False, reuse: bool = False
     ) -> Iterator[tuple[Array, Array]]:
         """Yield batches: images (N, C, H, W), float32, and labels (N,), int32.
 
@@ -113,6 +104,7 @@ class ImageLoader:
             epoch: by which is drawn.
             replace: in the place of a damaged image comes the next one of ``order`` that is not, so that batches stay
                 full; else they become smaller.
+            reuse: the memory of images is written again as soon as the next batch is asked for.
 
         Raises:
             ParseError: an image is damaged; the message says which.
@@ -122,43 +114,36 @@ class ImageLoader:
             raise NetError(f"images: a batch has 1 image or more, got {size}")
         each = max(1, min(8, size // (2 * self.threads)))
         with ThreadPoolExecutor(self.threads, thread_name_prefix="netbuilder-decode") as pool:
-            waiting: deque[Callable[[], tuple[Array, Array]]] = deque()
+            waiting: deque[_Batch] = deque()
+            free: list[Array] = []
             try:
                 for start in range(0, len(order), size):
-                    waiting.append(
-                        self._submit(pool, order, start, min(size, len(order) - start), each, epoch, replace)
-                    )
-                    if len(waiting) >= self._ahead:
-                        yield self._seen(waiting.popleft()())
-                while waiting:
-                    yield self._seen(waiting.popleft()())
+                    made = _Batch(min(size, len(order) - start), free.pop() if free else None)
+                    self._submit(made, pool, order, start, each, epoch, replace)
+                    waiting.append(made)
+                    while len(waiting) >= self._ahead or waiting and start + size >= len(order):
+                        done = waiting.popleft()
+                        yield self._seen(done.whole())
+                        if reuse:
+                            free += done.memory()
             finally:
                 pool.shutdown(cancel_futures=True)
 
     def _submit(
-        self, pool: ThreadPoolExecutor, order: Any, start: int, size: int, each: int, epoch: int, replace: bool
-    ) -> Callable[[], tuple[Array, Array]]:
-        made = _Batch(size)
+        self, made: _Batch, pool: ThreadPoolExecutor, order: Any, start: int, each: int, epoch: int, replace: bool
+    ) -> None:
+        """Let the threads fill a batch with the images of ``order`` from ``start`` on."""
 
-        def decode(part: _Part) -> None:
-            for place, number in enumerate(part.numbers, part.start):
+        def decode(first: int, numbers: list[int]) -> None:
+            for place, number in enumerate(numbers, first):
                 candidates: Iterator[int] = iter([number])
                 if replace:
-                    here = start + place
-                    candidates = (int(order[(here + k) % len(order)]) for k in range(len(order)))
+                    candidates = (int(order[(start + place + k) % len(order)]) for k in range(len(order)))
                 self._decode_into(made, place, candidates, epoch, replace)
 
-        parts = [
-            _Part(k, [int(n) for n in order[start + k : start + min(k + each, size)]]) for k in range(0, size, each)
-        ]
-        futures: list[Future[None]] = [pool.submit(decode, part) for part in parts]
-
-        def wait() -> tuple[Array, Array]:
-            for future in futures:
-                future.result()
-            return made.whole()
-
-        return wait
+        for first in range(0, made.size, each):
+            numbers = [int(n) for n in order[start + first : start + min(first + each, made.size)]]
+            made.futures.append(pool.submit(decode, first, numbers))
 
     def _decode_into(self, made: _Batch, place: int, candidates: Iterator[int], epoch: int, replace: bool) -> None:
         """Put the first of the candidates into the batch that is not damaged."""
@@ -196,10 +181,17 @@ class ImageLoader:
 
 
 class _Batch:
-    """A batch in the making; threads fill places of their own."""
+    """A batch in the making; threads fill places of their own.
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    Args:
+        size: images that fit.
+        memory: of an earlier batch, which may be written again.
+    """
+
+    def __init__(self, size: int, memory: Array | None = None) -> None:
+        self.size = size
+        self.futures: list[Future[None]] = []
+        self._memory = memory
         self._images: Array | None = None
         self._labels = np.zeros(size, np.int32)
         self._filled = np.zeros(size, np.bool_)
@@ -213,7 +205,9 @@ class _Batch:
         shape = (transform.channels, *ready.shape[:2])
         with self._lock:
             if self._images is None:
-                self._images = np.empty((self._size, *shape), np.float32)
+                if self._memory is None or self._memory.shape[1:] != shape or len(self._memory) < self.size:
+                    self._memory = np.empty((self.size, *shape), np.float32)
+                self._images = self._memory[: self.size]
         if self._images.shape[1:] != shape:
             raise ShapeError(
                 f"{record.where}: is of {shape[1]} x {shape[2]} pixels, another one of its batch of "
@@ -223,7 +217,18 @@ class _Batch:
         self._labels[place] = label
         self._filled[place] = True
 
+    def memory(self) -> list[Array]:
+        """Return the memory that another batch can have, if there is any."""
+        return [] if self._memory is None else [self._memory]
+
     def whole(self) -> tuple[Array, Array]:
+        """Wait for the threads; return images and labels.
+
+        Raises:
+            Exception: what a thread raised.
+        """
+        for future in self.futures:
+            future.result()
         if self._images is None:
             return np.empty((0, 0, 0, 0), np.float32), self._labels[:0]
         if self._filled.all():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.data.image_codec import resize_image
+from netbuilder.data.image_codec import resize_image, split_channels
 from netbuilder.data.image_color import jitter, lighting
 from netbuilder.proto import ArgumentError, ShapeError
 
@@ -133,10 +133,11 @@ class ImageTransform:
 
     def normalise(self, pixels: Array, out: Array) -> None:
         """Write normalised pixels (H, W, C) into ``out`` of shape (C, H, W), float32."""
-        for k in range(self.channels):
-            np.multiply(pixels[:, :, k], self.factors[k], out=out[k], casting="unsafe", dtype=np.float32)
+        for k, plane in enumerate(split_channels(pixels)):
+            out[k] = plane
+            np.multiply(out[k], self.factors[k], out=out[k])
             if self.shifts[k]:
-                out[k] += self.shifts[k]
+                np.add(out[k], self.shifts[k], out=out[k])
 
     def __call__(self, image: Array, rng: np.random.Generator, where: str = "image") -> Array:
         """Return what the net reads, (C, H, W), float32; arguments and errors as of ``pixels``."""

@@ -139,3 +139,14 @@ def test_threads_are_bounded():
         ImageLoader(DummyImages(1, 1, 1), ImageTransform(), seed=-1)
     with pytest.raises(NetError, match="a batch has 1 image or more"):
         next(ImageLoader(DummyImages(1, 1, 1), ImageTransform()).batches([0], 0))
+
+
+def test_memory_is_written_again_on_request(folder):
+    loader = ImageLoader(image_folder(folder), AUGMENTED)
+    fresh = list(loader.batches(range(15), 4))
+    places = []
+    for (images, labels), (want, same) in zip(loader.batches(range(15), 4, reuse=True), fresh):
+        np.testing.assert_array_equal(images, want)
+        np.testing.assert_array_equal(labels, same)
+        places.append(images.__array_interface__["data"][0])
+    assert len(places) == 4 and len(set(places)) == 2

@@ -62,15 +62,16 @@ class DecodedImages:
         return self._shape
 
     def batches(
-        self, size: int, rng: np.random.Generator | None = None, start: int = 0
+        self, size: int, rng: np.random.Generator | None = None, start: int = 0, *, reuse: bool = False
     ) -> Iterator[tuple[Array, Array]]:
         """Yield batches of images and labels.
 
         Args:
             size: samples a batch.
-            rng: shuffles the samples, and what does not fill a batch is left out; damaged images are replaced by those
-                that follow. None: in order, the last batch as large as it comes, damaged images left out.
+            rng: shuffles the samples; damaged images are replaced by those that follow. None: in order, damaged images
+                left out. The last batch is as large as it comes.
             start: batches at the beginning that are left out.
+            reuse: images are overwritten when the next batch is asked for.
 
         Raises:
             NetError: a label is too large.
@@ -79,8 +80,8 @@ class DecodedImages:
             order, epoch = np.arange(len(self)), 0
         else:
             order, epoch = rng.permutation(len(self)), int(rng.integers(1 << 31))
-            order = order[: len(self) - len(self) % size]
-        for images, labels in self._loader.batches(order[start * size :], size, epoch=epoch, replace=rng is not None):
+        batches = self._loader.batches(order[start * size :], size, epoch=epoch, replace=rng is not None, reuse=reuse)
+        for images, labels in batches:
             if len(labels) and not 0 <= labels.min() <= labels.max() < self.class_count:
                 raise NetError(
                     f"--data: labels must lie in [0, {self.class_count}), got {labels.min()} to {labels.max()}; give "

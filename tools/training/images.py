@@ -49,14 +49,12 @@ class Images:
 
         Args:
             size: samples a batch.
-            rng: shuffles the samples, and what does not fill a batch is left out (another part each epoch);
-                None: in order, the last batch as large as it comes.
+            rng: shuffles the samples; None: in order. The last batch is as large as it comes.
             start: batches at the beginning that are left out.
         """
         order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
-        end = len(self) if rng is None else len(self) - len(self) % size
-        for first in range(start * size, end, size):
-            chosen = order[first : min(first + size, end)]
+        for first in range(start * size, len(self), size):
+            chosen = order[first : first + size]
             yield self.images[chosen], self.labels[chosen]
 
 

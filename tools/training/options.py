@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.precision import PRECISIONS
 from netbuilder.ops.rate_policies import POLICIES
 from netbuilder.optimizers import check_policy
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import ArgumentError, NetError
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.switches import add_without
+from netbuilder.tools.training.config import config_arguments, plain_arguments, read_config
 from netbuilder.tools.training.input_options import InputOptions, add_input_arguments, input_options
 from netbuilder.tools.training.nets import NETS
 
@@ -55,6 +57,14 @@ class Options:
         resume: a checkpoint, a folder of them, or "auto"; None: begin anew.
         without: optimisations of plans that are switched off.
         input: of images that are decoded as they are needed.
+        accumulate_steps: micro-batches that a batch is dealt out over.
+        base_batch: the batch that the learning rate is meant for; None: that of this run.
+        warmup_epochs, warmup_start: how long the rate rises to its policy's, and the share of it at the beginning.
+        norm_decay: the scales of normalisations decay, as weights do.
+        label_smoothing: the share of a label that all classes have.
+        out: folder of the run, or None.
+        metrics, tensorboard, plot: what is written of its course, or None.
+        effective: all options by name, as a file for ``--config`` has them.
     """
 
     model: str
@@ -82,11 +92,27 @@ class Options:
     resume: str | None = None
     without: frozenset[str] = frozenset()
     input: InputOptions = InputOptions()
+    accumulate_steps: int = 1
+    base_batch: int | None = None
+    warmup_epochs: float = 0.0
+    warmup_start: float = 0.1
+    norm_decay: bool = True
+    label_smoothing: float = 0.0
+    out: str | None = None
+    metrics: str | None = None
+    tensorboard: str | None = None
+    plot: str | None = None
+    effective: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def scaled_rate(self) -> float:
+        """The learning rate before its policy, for the batch of this run."""
+        return self.learning_rate * self.batch / (self.base_batch or self.batch)
 
     @property
     def device_batch(self) -> int:
-        """Samples a step on each device."""
-        return self.batch // len(self.devices)
+        """Samples a step, or a micro-batch of it, on each device."""
+        return self.batch // (len(self.devices) * self.accumulate_steps)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,6 +121,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Train a classifier data-parallel, evaluate it in test mode after each epoch, export a predictor.",
     )
     parser.add_argument("--demo", action="store_true", help=f"the same as {' '.join(_DEMO)}; later options change it")
+    parser.add_argument("--config", metavar="FILE",
+                        help="options from a .toml, .yaml or .json file; the command line goes first")  # fmt: skip
     net = parser.add_argument_group("net and data")
     net.add_argument("--model", default="resnet20-cifar", metavar="NAME", help=f"one of {', '.join(NETS)}")
     net.add_argument(
@@ -115,8 +143,15 @@ def _parser() -> argparse.ArgumentParser:
     add_input_arguments(parser)
     step = parser.add_argument_group("optimization")
     step.add_argument("--batch", type=int, default=64, help="samples a step, over all devices (64)")
+    step.add_argument("--accumulate-steps", type=int, default=1, metavar="K",
+                      help="micro-batches of a batch, with one exchange and update (1)")  # fmt: skip
     step.add_argument("--epochs", type=int, default=10, help="passes over the data (10)")
     step.add_argument("--learning-rate", type=float, default=0.1, help="before its policy (0.1)")
+    step.add_argument("--base-batch", type=int, metavar="N",
+                      help="the rate is meant for batches of N: it is multiplied by --batch / N")  # fmt: skip
+    step.add_argument("--warmup-epochs", type=float, default=0.0, metavar="N",
+                      help="the rate first rises in a straight line for so long (0)")  # fmt: skip
+    step.add_argument("--warmup-start", type=float, default=0.1, help="share of the rate that it begins with (0.1)")
     step.add_argument(
         "--policy", default="fixed", metavar="NAME", help=f"one of {', '.join(sorted([*POLICIES, 'composite']))}"
     )
@@ -126,10 +161,17 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("--gamma", type=float, help="policy step: factor at each step")
     step.add_argument("--momentum", type=float, default=0.9)
     step.add_argument("--weight-decay", type=float, default=1e-4, help="for weights, not for biases (1e-4)")
+    step.add_argument("--no-norm-decay", action="store_true", help="no decay of the scales of normalisations either")
+    step.add_argument("--label-smoothing", type=float, default=0.0, metavar="SHARE",
+                      help="share of a label that all classes have, usually 0.1 (0)")  # fmt: skip
     step.add_argument("--seed", type=int, default=0, help="of initial values and order of samples (0)")
     out = parser.add_argument_group("result")
     out.add_argument("--export", metavar="FOLDER", help="write a predictor (init_net.pb, predict_net.pb)")
     out.add_argument("--check-export", action="store_true", help="evaluate the predictor in a new process")
+    out.add_argument("--out", metavar="FOLDER", help="folder of the run: options.json, command.txt, metrics.jsonl")
+    out.add_argument("--metrics", metavar="FILE", help="add a line of JSON for each step and epoch")
+    out.add_argument("--tensorboard", metavar="FOLDER", help="write event files (needs tensorboardX)")
+    out.add_argument("--plot", metavar="FILE.png", help="draw loss and accuracy after each epoch (needs matplotlib)")
     kept = parser.add_argument_group("checkpoints")
     kept.add_argument("--checkpoint", metavar="FOLDER", help="write checkpoints, from which training can go on")
     kept.add_argument("--checkpoint-every-steps", type=int, metavar="N", help="one after so many steps")
@@ -151,6 +193,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         given.remove("--demo")
         given = _DEMO + given
     parser = _parser()
+    given = _with_config(parser, plain_arguments(given))
     found = parser.parse_args(given)
     try:
         devices = tuple(int(text) for text in found.devices.split(","))
@@ -166,12 +209,45 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         device_workers=found.device_workers, dtype=found.dtype, export=found.export, check_export=found.check_export,
         step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,
         every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume, without=found.without,
-        input=input_options(found),
+        input=input_options(found), accumulate_steps=found.accumulate_steps, base_batch=found.base_batch,
+        warmup_epochs=found.warmup_epochs, warmup_start=found.warmup_start, norm_decay=not found.no_norm_decay,
+        label_smoothing=found.label_smoothing, out=found.out, tensorboard=found.tensorboard, plot=found.plot,
+        metrics=found.metrics or (str(Path(found.out) / "metrics.jsonl") if found.out else None),
+        effective=_effective(found),
     )  # fmt: skip
     problem = _problem(options)
     if problem:
         parser.error(problem)
     return options
+
+
+def _with_config(parser: argparse.ArgumentParser, given: list[str]) -> list[str]:
+    """Return the options of the file that ``--config`` names, and those of the command line behind them."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--config")
+    found, rest = first.parse_known_args(given)
+    if found.config is None:
+        return rest
+    try:
+        values = config_arguments(read_config(Path(found.config)))
+    except (NetError, OSError) as error:
+        parser.error(str(error))
+    known = {flag for action in parser._actions for flag in action.option_strings}
+    for text in values:
+        name = text.partition("=")[0]
+        if text.startswith("--") and name not in known:
+            near = difflib.get_close_matches(name, known, n=3)
+            parser.error(f"--config: {found.config!r} has the unknown option {name[2:]!r}"
+                         + (f"; did you mean {', '.join(text[2:] for text in near)}?" if near else ""))  # fmt: skip
+    return [*values, *rest]
+
+
+def _effective(found: argparse.Namespace) -> dict[str, Any]:
+    """Return all options as a file for ``--config`` has them."""
+    values = {name.replace("_", "-"): value for name, value in vars(found).items() if name not in ("demo", "config")}
+    values["policy-arg"] = dict(text.partition("=")[::2] for text in found.policy_arg)
+    values["without"] = ",".join(sorted(found.without)) or None
+    return {name: value for name, value in values.items() if value not in (None, {})}
 
 
 def _every_epochs(found: argparse.Namespace) -> int | None:
@@ -197,11 +273,29 @@ def _problem(options: Options) -> str | None:
         return f"--model: unknown net {options.model!r}; there are {', '.join(NETS)}"
     if len(set(options.devices)) < len(options.devices) or min(options.devices) < 0:
         return f"--devices: ids from 0 on, each once; got {list(options.devices)}"
-    if options.batch < 1 or options.batch % len(options.devices):
-        below = options.batch // len(options.devices) * len(options.devices) or len(options.devices)
+    if options.accumulate_steps < 1:
+        return f"--accumulate-steps: must be greater than 0, got {options.accumulate_steps}"
+    parts = len(options.devices) * options.accumulate_steps
+    if options.batch < 1 or options.batch % parts:
+        who = f"{len(options.devices)} devices"
+        who += f" in {options.accumulate_steps} micro-batches" if options.accumulate_steps > 1 else ""
         return (
-            f"--batch: {options.batch} samples cannot be shared evenly by {len(options.devices)} devices; {below} can"
+            f"--batch: {options.batch} samples cannot be shared evenly by {who}; "
+            f"{options.batch // parts * parts or parts} can"
         )
+    if options.base_batch is not None and options.base_batch < 1:
+        return f"--base-batch: must be greater than 0, got {options.base_batch}"
+    if not 0 <= options.label_smoothing < 1:
+        return f"--label-smoothing: must lie in [0, 1), got {options.label_smoothing:g}"
+    if options.warmup_epochs < 0 or not 0 <= options.warmup_start <= 1:
+        return (
+            f"--warmup-epochs must not be negative, and --warmup-start lie in [0, 1]; got {options.warmup_epochs:g} "
+            f"and {options.warmup_start:g}"
+        )
+    if options.warmup_epochs and options.policy == "composite":
+        return "--warmup-epochs: not with --policy composite, which can begin with a warm-up of its own"
+    if options.out and Path(options.out).is_file():
+        return f"--out: {options.out!r} is a file; name a folder"
     if options.net_type not in NET_TYPES:
         return f"--net-type: unknown type {options.net_type!r}; the types are {', '.join(NET_TYPES)}"
     if options.dtype not in PRECISIONS:

@@ -45,9 +45,16 @@ class Progress:
         """Images per second so far."""
         return self._images / max(time.perf_counter() - self._began, 1e-9)
 
-    def step(self, images: int, loss: float | None) -> None:
-        """Count a step over so many images; ``loss`` is the last one known, None before the first."""
+    @property
+    def left(self) -> float:
+        """Seconds that the rest of the epoch will take at this rate."""
+        return (time.perf_counter() - self._began) / max(self._done, 1) * (self._steps - self._done)
+
+    def step(self, images: int, loss: float | None, top1: float | None = None) -> None:
+        """Count a step over so many images; ``loss`` and ``top1`` are the last ones known, None before the first."""
         shown = "-" if loss is None else f"{loss:.3f}"
+        if top1 is not None:
+            shown += f", top-1 {top1:.0%}"
         self._done += 1
         self._images += images
         if self._bar is not None:
@@ -55,4 +62,5 @@ class Progress:
             self._bar.set_postfix_str(f"loss {shown}, {self.rate:.0f} images/s", refresh=False)
         elif time.perf_counter() - self._shown > _EVERY:
             self._shown = time.perf_counter()
-            print(f"{self._title}: step {self._done}/{self._steps}, loss {shown}, {self.rate:.0f} images/s", flush=True)
+            print(f"{self._title}: step {self._done}/{self._steps}, loss {shown}, {self.rate:.0f} images/s, "
+                  f"{self.left:.0f} s left", flush=True)  # fmt: skip

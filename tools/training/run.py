@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange import Checkpoint, load_checkpoint, save_predictor, take_checkpoint
-from netbuilder.graph import BlobReference
-from netbuilder.model import ModelHelper, brew
-from netbuilder.optimizers import add_weight_decay, build_sgd
+from netbuilder.model import ModelHelper
 from netbuilder.parallel import (
     CreateNet,
     ExtractPredictorNet,
-    Parallelize,
+    GetLearningRateBlobNames,
     RunInitNet,
     RunNet,
+    feed_shares,
+    gather_shares,
     loss_reader,
     prefetch,
 )
@@ -26,11 +28,16 @@ from netbuilder.proto import NetError
 from netbuilder.runtime import Prefetch, Workspace
 from netbuilder.tools.training.decoded import DecodedImages
 from netbuilder.tools.training.images import Images
-from netbuilder.tools.training.nets import add_net
+from netbuilder.tools.training.metrics import Metrics
+from netbuilder.tools.training.models import TARGET, evaluation_model, policy_of, training_model
 from netbuilder.tools.training.options import Options
+from netbuilder.tools.training.phases import Boundaries, Phases
 from netbuilder.tools.training.progress import Progress
+from netbuilder.tools.training.watch import Watch, first_not_finite
 
-__all__ = ["Epoch", "Run"]
+__all__ = ["Epoch", "Evaluation", "Run"]
+
+_AMONG = 5  # classes that top-5 looks at
 
 
 @dataclass(frozen=True)
@@ -38,16 +45,31 @@ class Epoch:
     """What an epoch gave.
 
     Args:
-        loss: mean over its steps.
+        loss: mean over its samples.
         accuracy: share of training samples right.
         rate: images per second.
         wait: seconds in which training waited for its input.
+        seconds: of all.
+        shares: of the steps' time, by phase, from one step that was taken apart.
+        learning_rate: of the last step.
     """
 
     loss: float
     accuracy: float
     rate: float
     wait: float
+    seconds: float
+    shares: dict[str, float]
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Shares of held-out samples: with the right class first, or among the first five; and how many samples."""
+
+    top1: float
+    top5: float
+    samples: int
 
 
 class Run:
@@ -56,98 +78,58 @@ class Run:
     Args:
         options: see there.
         train, test: the data.
+        metrics: told of each step.
 
     Raises:
         NetError: the net cannot be built for these images and devices.
         DeviceError: a GPU is missing.
     """
 
-    def __init__(self, options: Options, train: Images | DecodedImages, test: Images | DecodedImages) -> None:
-        self.options = options
+    def __init__(
+        self,
+        options: Options,
+        train: Images | DecodedImages,
+        test: Images | DecodedImages,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.options, self.metrics = options, metrics
         self._train_images, self._test_images = train, test
         self._workspace = Workspace(seed=options.seed, without=options.without)
         self._classes = options.input.classes or max(train.class_count, test.class_count)
         word = "cpu" if options.cpu else "gpu"
         self._scopes = [f"{word}_{device}/" for device in options.devices]
-        self.steps = len(train) // options.batch
+        self.steps = -(-len(train) // options.batch)
         self.epochs_done = 0
         self.step = 0  # of the epoch that runs
-        self._losses, self._right = 0.0, 0.0  # sums over its steps
+        self._losses, self._right, self._seen = 0.0, 0.0, 0  # sums over its samples
+        self._of_step, self._step_seen, self._measured = {"loss": 0.0, "accuracy": 0.0}, 0, 0
+        self._first_step = 0  # steps that an earlier run has done
+        self._counts: deque[int] = deque()  # samples of micro-batches that are not read yet
         self._loss: float | None = None  # of the last step that was read
-        self._model = self._training_model()
+        self._top1: float | None = None
+        self._watch = Watch(self._classes)
+        boundaries = Boundaries()
+        self._model = training_model(options, train.shape, self._classes, self.steps, boundaries)
         self._reader = loss_reader(self._model, ["loss", "accuracy"], workspace=self._workspace)
-        self._test_model = self._evaluation_model()
-        self._feed(*next(train.batches(options.batch)))
+        self._test_model = evaluation_model(options, test.shape, self._classes)
+        self.phases = Phases(self._model, self._workspace, boundaries)
+        next(feed_shares(self._model, self._first_batch(), workspace=self._workspace))
         RunInitNet(self._model, workspace=self._workspace)
         CreateNet(self._test_model, workspace=self._workspace)
+
+    def _first_batch(self) -> dict[str, np.ndarray]:
+        images, labels = next(self._train_images.batches(self.options.batch))
+        return self._named(images, labels, bool(self.options.label_smoothing))
+
+    def watch(self, training: float, held_out: float) -> None:
+        """Warn of accuracies that look wrong."""
+        self._watch.epoch(training, held_out)
 
     @property
     def parameter_count(self) -> int:
         """Elements of all parameters of one replica."""
         names = {str(p) for p in self._model.GetParams() if str(p).startswith(self._scopes[0])}
         return sum(self._workspace.fetch(name).size for name in names)
-
-    def _training_model(self) -> ModelHelper:
-        options = self.options
-
-        def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
-            softmax, loss = add_net(
-                model, options.model, self._train_images.shape, self._classes, is_test=False, label="label"
-            )
-            brew.accuracy(model, [softmax, "label"], "accuracy")
-            return [model.net.Scale(loss, "scaled_loss", scale=loss_scale)]
-
-        def update(model: ModelHelper) -> object:
-            if options.weight_decay:
-                add_weight_decay(model, options.weight_decay)
-            return build_sgd(
-                model, options.learning_rate, momentum=options.momentum, nesterov=1,
-                policy=options.policy, **self._policy_args(),
-            )  # fmt: skip
-
-        model = ModelHelper(name=f"{options.model}_train", arg_scope={"order": "NCHW"})
-        Parallelize(
-            model,
-            input_builder_fun=lambda model: None,
-            forward_pass_builder_fun=forward,
-            optimizer_builder_fun=update,
-            devices=list(options.devices),
-            net_type=options.net_type,
-            num_threads_per_device=options.device_workers,
-            cpu_device=options.cpu,
-            dtype=options.dtype,
-        )
-        return model
-
-    def _policy_args(self) -> dict[str, Any]:
-        found = dict(self.options.policy_args)
-        if self.options.step_epochs:
-            found["stepsize"] = self.options.step_epochs * self.steps
-        return found
-
-    def _evaluation_model(self) -> ModelHelper:
-        """A model in test mode on the first device: it reads the parameters of the first replica."""
-
-        def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
-            add_net(model, self.options.model, self._test_images.shape, self._classes, is_test=True)
-            return []
-
-        model = ModelHelper(name=f"{self.options.model}_test", arg_scope={"order": "NCHW"}, init_params=False)
-        Parallelize(
-            model,
-            input_builder_fun=lambda model: None,
-            forward_pass_builder_fun=forward,
-            devices=[self.options.devices[0]],
-            cpu_device=self.options.cpu,
-        )
-        return model
-
-    def _feed(self, images: np.ndarray, labels: np.ndarray) -> None:
-        size = self.options.device_batch
-        for k, scope in enumerate(self._scopes):
-            part = slice(k * size, (k + 1) * size)
-            self._workspace.feed(f"{scope}data", images[part])
-            self._workspace.feed(f"{scope}label", labels[part])
 
     def train_epoch(self, number: int, stop: Callable[[], object] = lambda: False) -> Epoch | None:
         """Train on all samples once, in an order that follows from the seed and the epoch alone.
@@ -159,45 +141,104 @@ class Run:
         Returns:
             None: broken off.
         """
-        batches = self._batches(number)
+        began, each = time.perf_counter(), self.options.accumulate_steps
         with (
             Progress(f"epoch {number}/{self.options.epochs}", self.steps - self.step) as progress,
-            self._prefetch(self._model, batches, ["data", "label"]) as input,
+            self._prefetch(self._model, self._batches(number), self._inputs) as input,
         ):
-            for batch in input:
-                RunNet(self._model, 1, wait=False, workspace=self._workspace)
-                self._add(self._reader.read())
+            seen = 0  # samples of the step
+            for place, batch in enumerate(input, start=1):
+                if place == 1:
+                    self._watch.batch(batch["data"], batch["label"])
+                seen += self._run(batch, timed=self.step == self._timed_step and place % each == 0)
+                if place % each:
+                    continue
                 self.step += 1
-                progress.step(len(batch["label"]), self._loss)
+                progress.step(seen, self._loss, self._top1)
+                seen = 0
                 if stop():
                     return None
             self._add(self._reader.last())
-        epoch = Epoch(self._losses / self.steps, self._right / self.steps, progress.rate, input.state().wait)
-        self.epochs_done, self.step, self._losses, self._right = number, 0, 0.0, 0.0
+        seconds, wait = time.perf_counter() - began, input.state().wait
+        epoch = Epoch(
+            self._losses / max(self._seen, 1), self._right / max(self._seen, 1), progress.rate, wait, seconds,
+            dict(self.phases.shares), self.learning_rate,
+        )  # fmt: skip
+        self.epochs_done, self.step, self._losses, self._right, self._seen = number, 0, 0.0, 0.0, 0
         return epoch
+
+    @property
+    def _timed_step(self) -> int:
+        """The step of an epoch that is taken apart: one of the first, but none for which plans are made."""
+        return min(2, self.steps - 1)
+
+    def _run(self, batch: Mapping[str, Any], *, timed: bool) -> int:
+        """Run a micro-batch; return its number of samples."""
+        if timed:
+            self.phases.run()
+        else:
+            RunNet(self._model, 1, wait=False, workspace=self._workspace)
+        count = len(batch["label"])
+        self._counts.append(count)
+        self._add(self._reader.read())
+        return count
+
+    @property
+    def _inputs(self) -> list[str]:
+        return ["data", "label", TARGET] if self.options.label_smoothing else ["data", "label"]
 
     def _prefetch(
         self, model: ModelHelper, batches: Iterable[tuple[np.ndarray, np.ndarray]], blobs: Sequence[str]
     ) -> Prefetch:
-        source = ({"data": images, "label": labels} for images, labels in batches)
+        source = (self._named(images, labels, TARGET in blobs) for images, labels in batches)
         return prefetch(model, source, blobs=blobs, workspace=self._workspace)
 
+    def _named(self, images: np.ndarray, labels: np.ndarray, smoothed: bool) -> dict[str, np.ndarray]:
+        found = {"data": images, "label": labels}
+        if smoothed:
+            share = self.options.label_smoothing
+            found[TARGET] = np.full((len(labels), self._classes), share / self._classes, np.float32)
+            found[TARGET][np.arange(len(labels)), labels] += 1 - share
+        return found
+
     def _add(self, measures: dict[str, float] | None) -> None:
-        """Add what a step gave to the sums of the epoch; ``step`` counts the steps before the one just begun."""
+        """Add what a micro-batch gave to the sums of the epoch, and of its step."""
         if measures is None:
             return
-        self._loss = measures["loss"]
-        self._losses += self._loss
-        self._right += measures["accuracy"]
-        if not np.isfinite(self._loss):
-            raise FloatingPointError(
-                f"epoch {self.epochs_done + 1}, step {self.step}: the loss is {self._loss}; "
-                "try a smaller --learning-rate"
-            )
+        count = self._counts.popleft()
+        if count:
+            if not np.isfinite(measures["loss"]):
+                raise FloatingPointError(self._not_finite(measures["loss"]))
+            for name in self._of_step:
+                self._of_step[name] += measures[name] * count
+        self._step_seen += count
+        self._measured += 1
+        if self._measured % self.options.accumulate_steps:
+            return
+        loss, right, seen = self._of_step["loss"], self._of_step["accuracy"], max(self._step_seen, 1)
+        self._losses, self._right, self._seen = self._losses + loss, self._right + right, self._seen + self._step_seen
+        self._loss, self._top1 = loss / seen, right / seen
+        self._of_step, self._step_seen = {"loss": 0.0, "accuracy": 0.0}, 0
+        if self.metrics is not None:
+            done = self._measured // self.options.accumulate_steps + self._first_step
+            self.metrics.step(done, {"loss": self._loss, "training_accuracy": self._top1, "samples": seen})
+
+    def _not_finite(self, loss: float) -> str:
+        blob = first_not_finite(self._model.net, self._workspace)
+        seen = f"; the first blob of the net that is not finite is {blob}" if blob else ""
+        return (
+            f"epoch {self.epochs_done + 1}, step {self.step}: the loss is {loss}{seen}; try a smaller --learning-rate"
+        )
 
     def _batches(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         rng = np.random.default_rng([self.options.seed, epoch])
         return self._train_images.batches(self.options.batch, rng, self.step)
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the last step."""
+        blob = GetLearningRateBlobNames(self._model)[0]
+        return abs(float(np.asarray(self._workspace.fetch(blob)).reshape(())))
 
     @property
     def steps_done(self) -> int:
@@ -213,6 +254,7 @@ class Run:
         self._add(self._reader.last())
         state = {
             "epochs_done": self.epochs_done, "step": self.step, "losses": self._losses, "right": self._right,
+            "seen": self._seen,
             "must_be": self._identity(), "options": self._rates(),
         }  # fmt: skip
         return take_checkpoint(self._model, workspace=self._workspace, step=self.steps_done, metric=metric, state=state)
@@ -231,8 +273,10 @@ class Run:
             raise NetError(f"{source!r}: was written by a run with " + "; ".join(problems))
         load_checkpoint(checkpoint, self._model, workspace=self._workspace)
         self._reader.last()  # of a step before, which does not count
+        self._counts.clear()
         self.epochs_done, self.step = state["epochs_done"], state["step"]
-        self._losses, self._right = state["losses"], state["right"]
+        self._losses, self._right, self._seen = state["losses"], state["right"], state.get("seen", 0)
+        self._first_step = self.steps_done
         return _differences(state["options"], self._rates())
 
     def _identity(self) -> dict[str, Any]:
@@ -243,22 +287,33 @@ class Run:
 
     def _rates(self) -> dict[str, Any]:
         options = self.options
-        return {"--learning-rate": options.learning_rate, "--policy": options.policy,
-                "its arguments": self._policy_args(), "--momentum": options.momentum,
+        policy, arguments = policy_of(options, self.steps)
+        return {"--learning-rate": options.scaled_rate, "--policy": policy, "its arguments": arguments,
+                "--label-smoothing": options.label_smoothing, "--accumulate-steps": options.accumulate_steps,
+                "decay of normalisations": options.norm_decay, "--momentum": options.momentum,
                 "--weight-decay": options.weight_decay, "--dtype": options.dtype,
                 "number of devices": len(options.devices)}  # fmt: skip
 
     def evaluate(self) -> float:
         """Return the share of held-out samples that the net gets right, in test mode, each counted once."""
-        right = count = 0
+        return self.evaluation().top1
+
+    def evaluation(self) -> Evaluation:
+        """Evaluate the net in test mode on all held-out samples, each counted once."""
+        first = among = count = 0
         batches = self._test_images.batches(self.options.batch)
         with self._prefetch(self._test_model, batches, ["data"]) as input:
             for batch in input:
                 RunNet(self._test_model, 1, workspace=self._workspace)
-                scores = self._workspace.fetch(f"{self._scopes[0]}softmax")
-                right += int((scores.argmax(axis=1) == batch["label"]).sum())
-                count += len(batch["label"])  # damaged images may have been left out
-        return right / max(count, 1)
+                labels = np.asarray(batch["label"])
+                scores = gather_shares(self._test_model, "softmax", len(labels), workspace=self._workspace)
+                right = scores[np.arange(len(labels)), labels][:, None]
+                before = (scores > right).sum(axis=1)
+                # Of classes with the same probability argmax takes the first.
+                first += int((scores.argmax(axis=1) == labels).sum())
+                among += int((before < _AMONG).sum())
+                count += len(labels)  # damaged images may have been left out
+        return Evaluation(first / max(count, 1), among / max(count, 1), count)
 
     def export(self, folder: str | Path) -> None:
         """Write the predictor: images in (``data``), probabilities of the classes out (``softmax``)."""

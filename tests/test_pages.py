@@ -10,7 +10,7 @@ from house import ROOT
 from netbuilder.model import brew
 from netbuilder.ops.absent import ABSENT
 from netbuilder.ops.registry import operator_types
-from netbuilder.tools import benchmark, extract_predictor_net, imagenet_trainer
+from netbuilder.tools import benchmark, extract_predictor_net, imagenet_trainer, make_db
 from netbuilder.tools.training import options
 
 
@@ -62,6 +62,14 @@ def test_commands_of_the_page(tmp_path, monkeypatch):
             ran += 1
     assert ran == 3
     assert (tmp_path / "out" / "again" / "predict_net.pb").is_file()
+
+
+def test_commands_of_the_page_of_images():
+    parsers = {"netbuilder-train": options.parse, "netbuilder-make-db": make_db._parser().parse_args}
+    lines = [*command_lines("data"), *(line for line in command_lines() if line[0] == "netbuilder-make-db")]
+    assert {name for name, *_ in lines} == set(parsers) and len(lines) == 7
+    for name, *arguments in lines:
+        parsers[name](arguments)
 
 
 def test_commands_of_the_page_of_checkpoints(tmp_path, monkeypatch, capsys):

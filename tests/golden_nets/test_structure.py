@@ -17,8 +17,6 @@ from structure import differences
 RENAMED = {"mlp_rmsprop": ("values=0.0", "value=0.0")}
 
 LATER = {
-    "embed_adam": "the operator SparseAdam comes with the sparse slice",
-    "embed_rowwise_adagrad": "the operator RowWiseSparseAdagrad comes with the sparse slice",
     "lstm": "recurrent nets come with their own slice",
 }
 

@@ -16,8 +16,6 @@ from structure import differences
 LATER = {
     "dp_lstm_1": "recurrent operators",
     "dp_lstm_2": "recurrent operators",
-    "embed_adam": "the operator SparseAdam",
-    "embed_rowwise_adagrad": "the operator RowWiseSparseAdagrad",
     "lstm": "recurrent operators",
 }
 

@@ -5,7 +5,6 @@ import pytest
 import golden_data
 from netbuilder.graph import GradientSlice, Net
 from netbuilder.graph.gradient_shares import SUM_TAG
-from netbuilder.ops.registry import is_registered
 from netbuilder.proto import NetDef, OperatorDef
 from structure import differences, operator_text
 
@@ -81,10 +80,6 @@ def test_operators(name):
             assert found[blob] == place, f"{case}: gradient of {blob}"
         unexpected = [b for b in case.operator.input if b in found and b not in case.meta["input_grads"]]
         assert all(blob in case.operator.output for blob in unexpected), f"{case}: gradients of {unexpected}"
-
-
-def test_what_comes_later_is_not_there():
-    assert sorted(name for name in LATER if is_registered(name)) == []
 
 
 def _split(proto):

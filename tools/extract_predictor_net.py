@@ -161,7 +161,8 @@ def _extract(net: NetDef, options: argparse.Namespace) -> None:
         found = next((given[key] for key in (sources.get(name, name), name) if key in given), None)
         if found is None:
             raise BlobError(
-                f"parameter {name!r} is not in {options.parameters!r}, which has {sorted(given)[:8]} and more"
+                f"parameter {name!r} is not in {options.parameters!r}, which has {sorted(given)[:8]}"
+                f"{' and more' if len(given) > 8 else ''}"
             )
         values[name] = found
     inputs = [blob.removeprefix(scope) for blob in options.inputs]
@@ -186,8 +187,15 @@ def _read_parameters(path: Path) -> dict[str, Any]:
         raise NetError(f"--parameters {str(path)!r}: give .npz, .minidb or an init net in .pb, not text")
     if path.suffix == ".minidb":
         return read_blobs(path)
-    workspace = Workspace()
-    workspace.run_net_once(files.load(path, NetDef))
+    net, workspace = files.load(path, NetDef), Workspace()
+    made = {blob for op in net.op for blob in op.output}
+    waits = [blob for op in net.op for blob in op.input if blob not in made]
+    if waits:
+        raise NetError(
+            f"--parameters {str(path)!r}: an init net makes all that it reads, but {net.name!r} reads {waits[0]!r}, "
+            "which it does not make; give the net that makes the parameters, as init_net.pb"
+        )
+    workspace.run_net_once(net)
     return {name: workspace.fetch(name) for name in workspace.blobs()}
 
 

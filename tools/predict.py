@@ -15,7 +15,7 @@ from netbuilder.data.image_codec import decode_image, resize_image
 from netbuilder.exchange import Predictor, load_predictor
 from netbuilder.exchange.onnx import read_onnx
 from netbuilder.exchange.predictor_exporter import load_predictor_from_db
-from netbuilder.proto import ArgumentError, NetError, ShapeError
+from netbuilder.proto import ArgumentError, DeviceError, NetError, ParseError, ShapeError
 
 __all__ = ["load", "main", "prepared_image"]
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         predictor = load(options.predictor)
         classes = _class_names(options.classes)
         results = list(_predict(predictor, options, classes))
-    except (NetError, OSError) as error:
+    except (NetError, DeviceError, OSError) as error:
         print(f"netbuilder-predict: {error}", file=sys.stderr)
         return 1
     if options.json:
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
                        "cut out (as the input is: nothing but the longer side is cut)")  # fmt: skip
     image.add_argument("--scale", type=float, default=1.0, help="of pixels, which are 0 to 255 (1)")
     image.add_argument("--mean", type=_numbers, default=[0.0], metavar="B,G,R", help="after scaling (0)")
-    image.add_argument("--std", type=_numbers, default=[1.0], metavar="B,G,R", help="after scaling (1)")
+    image.add_argument("--std", type=_divisors, default=[1.0], metavar="B,G,R", help="after scaling (1)")
     image.add_argument("--rgb", action="store_true", help="channels, and those numbers, are red, green, blue")
     image.add_argument("--channels-last", action="store_true", help="the input is (N, H, W, C)")
     return parser
@@ -92,6 +92,13 @@ def _numbers(text: str) -> list[float]:
     return numbers
 
 
+def _divisors(text: str) -> list[float]:
+    numbers = _numbers(text)
+    if 0 in numbers:
+        raise argparse.ArgumentTypeError(f"must not be 0, since pixels are divided by it, got {text!r}")
+    return numbers
+
+
 def load(path: str) -> Predictor:
     """Return the predictor in a folder, a minidb or an ONNX file.
 
@@ -110,8 +117,10 @@ def _class_names(path: str | None) -> list[str] | None:
     text = Path(path).read_text(encoding="utf-8")
     if not text.lstrip().startswith("["):
         return text.splitlines()
-    names = json.loads(text)
-    return [str(name) for name in names]
+    try:
+        return [str(name) for name in json.loads(text)]
+    except json.JSONDecodeError as error:
+        raise ParseError(f"--classes {path!r}: begins with '[', but is no JSON list: {error}") from error
 
 
 def _predict(predictor: Predictor, options: argparse.Namespace, classes: list[str] | None) -> Iterator[dict[str, Any]]:
@@ -176,11 +185,18 @@ def prepared_image(
 
     Raises:
         ParseError: the bytes are no image.
-        ArgumentError: the image is to be smaller than what is cut out of it, or has neither 1 nor 3 channels.
+        ArgumentError: the image is to be smaller than what is cut out of it, or the input has neither 1 nor 3
+            channels, or another number of them than mean or std.
         DeviceError: no library for images is installed.
     """
     if channels not in (1, 3):
         raise ArgumentError(f"images have 1 or 3 channels, the predictor's input has {channels}")
+    for what, numbers in (("mean", mean), ("std", std)):
+        if len(numbers) not in (1, channels):
+            raise ArgumentError(
+                f"{what} must be one number, or one for each channel of the input, which has {channels}; "
+                f"got {list(numbers)}"
+            )
     pixels = decode_image(data, color=channels == 3, where=where)
     high, wide = pixels.shape[:2]
     factor = max(height / high, width / wide) if resize is None else resize / min(high, wide)

@@ -24,4 +24,4 @@ def _names(text: str) -> frozenset[str]:
     try:
         return check_without(text, "--without")
     except NetError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--without: ")) from None  # argparse says it

@@ -1,6 +1,7 @@
 """netbuilder-predict: images prepared, the likeliest classes printed, refusals."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from netbuilder import ModelHelper, Workspace, brew, save_predictor
 from netbuilder.data.image_codec import image_libraries
 from netbuilder.exchange.predictor_exporter import PredictorExportMeta, save_to_db
-from netbuilder.proto import ArgumentError, ParseError
+from netbuilder.proto import ArgumentError, DeviceError, ParseError
 from netbuilder.tools import predict
 
 if not image_libraries():
@@ -118,18 +119,39 @@ def test_the_shorter_side(tmp_path):
         (["missing", "{image}"], "missing"),
         (["{folder}", "{image}", "--top", "0"], "--top"),
         (["{folder}", "{folder}/predict_net.pb"], "predict_net.pb"),
+        (["{folder}", "{image}", "--classes", "{names}"], "no JSON list"),
     ],
 )
-def test_refusals(folder, images, arguments, match, capsys):
-    given = [text.format(folder=folder, image=images[0]) for text in arguments]
+def test_refusals(folder, images, arguments, match, tmp_path, capsys):
+    (tmp_path / "names.json").write_text('["a",')
+    names = str(tmp_path / "names.json")
+    given = [text.format(folder=folder, image=images[0], names=names) for text in arguments]
     assert predict.main(given) == 1
     said = capsys.readouterr()
     assert match in said.err
     assert said.out == ""
 
 
-@pytest.mark.parametrize("bad", [["--size", "ax3"], ["--size", "0"], ["--mean", "1,2"], ["--std", "x"]])
+@pytest.mark.parametrize(
+    "bad", [["--size", "ax3"], ["--size", "0"], ["--mean", "1,2"], ["--std", "x"], ["--std", "1,0,1"]]
+)
 def test_options_that_make_no_sense(bad, capsys):
     with pytest.raises(SystemExit):
         predict.main(["net", "image", *bad])
-    assert "must be" in capsys.readouterr().err
+    assert "must " in capsys.readouterr().err
+
+
+def test_a_mean_for_channels_that_the_input_does_not_have(images):
+    data = Path(images[0]).read_bytes()
+    with pytest.raises(ArgumentError, match=r"mean must be one number.*has 1; got \[1, 2, 3\]"):
+        predict.prepared_image(data, 4, 4, 1, mean=[1, 2, 3])
+
+
+def test_without_a_library_for_images(folder, images, monkeypatch, capsys):
+    monkeypatch.setattr(predict, "decode_image", missing)
+    assert predict.main([folder, images[0]]) == 1
+    assert "pip install" in capsys.readouterr().err
+
+
+def missing(*args, **kwargs):
+    raise DeviceError("decoding needs a library for images: pip install pillow")

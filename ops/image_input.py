@@ -302,7 +302,7 @@ def _vector(record: ImageRecord, number: int, size: int | None) -> Array:
 
 def _label(op: ImageInput, record: ImageRecord) -> Array:
     if op.label_type in (_SINGLE, _SINGLE_WEIGHTED):
-        return _vector(record, 0, 1)[0]  # type: ignore[no-any-return]
+        return _vector(record, 0, 1)[0]
     if op.label_type == _DENSE:
         return _vector(record, 0, op.num_labels)
     if op.label_type == _EMBEDDING:

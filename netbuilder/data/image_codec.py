@@ -96,7 +96,7 @@ def decode_image(data: bytes, *, color: bool = True, where: str = "image", libra
 def _by_simplejpeg(module: Any, data: bytes, color: bool, where: str) -> Array | None:
     """Return the pixels; None: of a kind that the library does not convert."""
     try:
-        return module.decode_jpeg(data, colorspace="BGR" if color else "GRAY", fastdct=True, fastupsample=True)  # type: ignore[no-any-return]
+        return module.decode_jpeg(data, colorspace="BGR" if color else "GRAY", fastdct=True, fastupsample=True)
     except ValueError as error:
         try:
             if module.decode_jpeg_header(data)[2] in ("CMYK", "YCCK"):
@@ -117,7 +117,7 @@ def _by_opencv(module: Any, data: bytes, color: bool, where: str) -> Array:
         raise _damaged(where, data, error) from None
     if pixels is None:
         raise _damaged(where, data, "OpenCV cannot decode it")
-    return pixels if color else pixels[:, :, None]  # type: ignore[no-any-return]
+    return pixels if color else pixels[:, :, None]
 
 
 def _by_pillow(module: Any, data: bytes, color: bool, where: str) -> Array:
@@ -178,7 +178,7 @@ def resize_image(
         kind = module.Resampling.BOX if interpolation == "area" else module.Resampling.BILINEAR
         image = module.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
         found = np.asarray(image.resize((width, height), kind))
-    return found if found.ndim == 3 else found[:, :, None]  # type: ignore[no-any-return]
+    return found if found.ndim == 3 else found[:, :, None]
 
 
 def split_channels(pixels: Array) -> Sequence[Array]:
@@ -187,7 +187,7 @@ def split_channels(pixels: Array) -> Sequence[Array]:
     if module is not None and pixels.shape[2] == 3:
         if pixels.strides[1] < 0:  # OpenCV would copy a mirrored image first, slowly
             return [plane[:, ::-1] for plane in module.split(pixels[:, ::-1])]
-        return module.split(pixels)  # type: ignore[no-any-return]
+        return module.split(pixels)
     return list(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 

@@ -77,7 +77,7 @@ def image_record(image: bytes | Array, label: int | float | Array) -> bytes:
     else:
         if image.dtype != np.uint8 or image.ndim not in (2, 3):
             raise NetError(f"pixels must be uint8 of shape (H, W) or (H, W, C), got {image.dtype} of {image.shape}")
-        first = TensorProto(dims=image.shape, data_type=TensorProto.BYTE, byte_data=image.tobytes())  # type: ignore[arg-type]
+        first = TensorProto(dims=image.shape, data_type=TensorProto.BYTE, byte_data=image.tobytes())
     values = np.atleast_1d(np.asarray(label))
     values = values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
     return TensorProtos(protos=[first, tensor_to_proto(values)]).SerializeToString()

@@ -95,12 +95,12 @@ class ImageTransform:
     @functools.cached_property
     def factors(self) -> Array:
         """What the values of each channel are multiplied with, float32."""
-        return (1 / np.broadcast_to(np.float64(self.std), self.channels)).astype(np.float32)
+        return (1 / np.broadcast_to(np.asarray(self.std, np.float64), self.channels)).astype(np.float32)
 
     @functools.cached_property
     def shifts(self) -> Array:
         """What is added then, float32."""
-        mean, std = (np.broadcast_to(np.float64(x), self.channels) for x in (self.mean, self.std))
+        mean, std = (np.broadcast_to(np.asarray(x, np.float64), self.channels) for x in (self.mean, self.std))
         return (-mean / std).astype(np.float32)
 
     @property

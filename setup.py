@@ -18,7 +18,8 @@ TEST = [
     "types-cffi",
     "types-protobuf>=4.25",
 ]
-TRAIN = ["tqdm>=4.60"]
+TRAIN = ["pyyaml>=6", "tomli>=2; python_version < '3.11'", "tqdm>=4.60"]
+PLOT = ["matplotlib>=3.8", "tensorboardX>=2.6"]
 DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]
 ONNX = ["onnx>=1.16"]
 GPU = [
@@ -68,9 +69,11 @@ setup(
     ],
     extras_require={
         "data": DATA,
+        "draw": ["pydot>=1.4.2"],
         "dev": TEST + TRAIN + DATA + ONNX,
         "gpu": GPU,
         "onnx": ONNX,
+        "plot": PLOT,
         "test": TEST + TRAIN + DATA + ONNX,
         "train": TRAIN,
     },

@@ -92,10 +92,16 @@ DISTRIBUTIONS = {
     "cv2": "opencv-python-headless",
     "google": "protobuf",
     "lmdb": "lmdb",
+    "matplotlib": "matplotlib",
     "numpy": "numpy",
+    "hypothesis": "hypothesis",
     "onnx": "onnx",
+    "pydot": "pydot",
     "simplejpeg": "simplejpeg",
+    "tensorboardX": "tensorboardX",
+    "tomli": "tomli",
     "tqdm": "tqdm",
+    "yaml": "pyyaml",
 }
 
 

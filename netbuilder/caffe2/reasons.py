@@ -6,6 +6,18 @@ __all__ = ["GROUPS", "REASONS", "reason_of"]
 
 GROUPS: tuple[tuple[str, str], ...] = (
     (
+        "cases of operators' tests are not stored; the tests run",
+        "python.serialized_test.serialized_test_util.DATA_DIR python.serialized_test.serialized_test_util.DATA_SUFFIX "
+        "python.serialized_test.serialized_test_util.TOP_DIR "
+        "python.serialized_test.serialized_test_util.operator_test_type "
+        "python.serialized_test.serialized_test_util.testWithArgs "
+        "python.serialized_test.serialized_test_util.SerializedTestCase.assertSerializedOperatorChecks "
+        "python.serialized_test.serialized_test_util.SerializedTestCase.compare_test "
+        "python.serialized_test.serialized_test_util.SerializedTestCase.get_output_dir "
+        "python.serialized_test.serialized_test_util.SerializedTestCase.get_output_filename "
+        "python.serialized_test.serialized_test_util.SerializedTestCase.serialize_test",
+    ),
+    (
         "memory planning is not in this version",
         "python.memonger",
     ),
@@ -24,10 +36,10 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "its operators are not in this version",
-        "python.brew.image_input python.brew.max_pool_with_index python.brew.video_input "
-        "python.cnn.CNNModelHelper.ImageInput python.cnn.CNNModelHelper.MaxPoolWithIndex "
+        "python.brew.max_pool_with_index python.brew.video_input "
+        "python.cnn.CNNModelHelper.MaxPoolWithIndex "
         "python.cnn.CNNModelHelper.PadImage python.cnn.CNNModelHelper.VideoInput python.core.Net.LogInfo "
-        "python.helpers.pooling.max_pool_with_index python.helpers.tools ",
+        "python.helpers.pooling.max_pool_with_index python.helpers.tools",
     ),
     (
         "Caffe2 itself has no such operator in its usual builds",
@@ -47,10 +59,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "recurrent nets are not in this version",
         "python.attention python.gru_cell python.lstm_benchmark python.recurrent python.rnn python.rnn_cell "
         "python.crf python.crf_predict python.models.seq2seq python.core.recurrent_network_op_remap",
-    ),
-    (
-        "databases are written by netbuilder.data.write_minidb(path, records)",
-        "python._import_c_extension.create_db python._import_c_extension.Mode python._import_c_extension.Transaction",
     ),
     (
         "ONNX is not in this version",
@@ -81,8 +89,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.control_ops_util python.core.control_op_remap",
     ),
     (
-        "pictures and listings of nets are not in this version; print(net.Proto()) shows a net",
-        "python.net_drawer python.net_printer python.visualize",
+        "pictures of arrays are for libraries that draw; net_drawer and netbuilder-draw draw nets",
+        "python.visualize",
     ),
     (
         "layer models are not served; brew adds layers to a ModelHelper",
@@ -94,13 +102,13 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.tt_core",
     ),
     (
-        "tools for testing operators are not in this version; test_util has TestCase and rand_array",
-        "python.hypothesis_test_util python.operator_test python.serialized_test",
+        "Caffe2's own tests are not a part of it; hypothesis_test_util has what tests are made of",
+        "python.operator_test",
     ),
     (
-        "helpers of the trainer examples are not in this version; netbuilder-train is a trainer",
+        "scripts around Caffe2's examples are not a part of it; netbuilder-train is a trainer, and the examples run as they are",
         "python.examples python.models.imagenet_trainer_test_utils "
-        "python.convnet_benchmarks python.embedding_generation_benchmark python.benchmark_generator "
+        "python.embedding_generation_benchmark python.benchmark_generator "
         "python.models.download python.muji",
     ),
     (

@@ -33,7 +33,6 @@ NAMES = {
         "has no python.brew.max_pool_with_index: its operators are not in this version",
     ),
     "python.models.resnet": ("qqq", "has no python.models.resnet.qqq; it has .*create_resnet50"),
-    "python._import_c_extension": ("create_db", "databases are written by netbuilder.data.write_minidb"),
     "proto.caffe2_pb2": ("NetDeff", "has no proto.caffe2_pb2.NetDeff; nearest: NetDef"),
     "python": ("nothing_at_all", "has no python.nothing_at_all"),
 }
@@ -52,7 +51,7 @@ def test_names(module):
 
 
 MEMBERS = {
-    "ImageInput": "its operators are not in this version",
+    "VideoInput": "its operators are not in this version",
     "LogInfo": "its operators are not in this version",
     "AddObserver": "observers of nets are not served; BenchmarkNet",
     "input_record": "records of blobs are not in this version; pass blobs by name",

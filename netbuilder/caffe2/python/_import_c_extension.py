@@ -8,6 +8,7 @@ from typing import Any
 
 from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.blobs import Blob, TensorCPU, feed, from_record, to_record
+from netbuilder.caffe2.databases import DB, Cursor, Mode, Transaction, create_db
 from netbuilder.caffe2.flags import GlobalInit as global_init
 from netbuilder.caffe2.workspaces import CreatedNet as Net
 from netbuilder.caffe2.workspaces import Workspace
@@ -23,14 +24,19 @@ from netbuilder.runtime import default
 from netbuilder.runtime.benchmark import benchmark_net as benchmark
 
 __all__ = [
+    "DB",
     "Blob",
+    "Cursor",
+    "Mode",
     "Net",
     "TensorCPU",
+    "Transaction",
     "Workspace",
     "benchmark_net",
     "benchmark_net_once",
     "blobs",
     "create_blob",
+    "create_db",
     "create_net",
     "current_workspace",
     "delete_net",

@@ -1,0 +1,409 @@
+"""Nets, steps, plans, tasks and groups of tasks as text; and checks of what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.python.task import Task, TaskGroup
+from netbuilder.graph import ExecutionStep, Net, Plan
+from netbuilder.graph.listing import argument_items, call_text, common_prefix, device_text, factored, listing
+from netbuilder.graph.versions import reads_of, writes_of
+from netbuilder.proto import DeviceOption, NetDef, NetError, OperatorDef
+
+__all__ = [
+    "Analyzer",
+    "Printer",
+    "Text",
+    "Visitor",
+    "analyze",
+    "analyze_job",
+    "analyze_net",
+    "analyze_op",
+    "analyze_step",
+    "analyze_task",
+    "analyze_task_group",
+    "call",
+    "commonprefix",
+    "debug_net",
+    "factor_prefix",
+    "format_device_option",
+    "format_value",
+    "print_job",
+    "print_net",
+    "print_net_def",
+    "print_op",
+    "print_step",
+    "print_task",
+    "print_task_group",
+    "to_string",
+]
+
+__getattr__ = names_of(__name__)
+
+
+class Visitor:
+    """Calls, for an object, the function that a class has for its type."""
+
+    visitors: dict[type, Callable[..., Any]]
+
+    @classmethod
+    def register(cls, Type: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Return a decorator: the function is for objects of ``Type``."""
+        if "visitors" not in vars(cls):
+            cls.visitors = {}
+
+        def take(function: Callable[..., Any]) -> Callable[..., Any]:
+            cls.visitors[Type] = function
+            return function
+
+        return take
+
+    def __call__(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Visit an object, or each of several.
+
+        Raises:
+            TypeError: there is no function for objects like it.
+        """
+        if isinstance(obj, (list, tuple)):
+            for each in obj:
+                self(each, *args, **kwargs)
+            return None
+        for Type, function in self.visitors.items():
+            if isinstance(obj, Type):
+                return function(self, obj, *args, **kwargs)
+        for parts, function in _BY_PARTS.get(type(self).__name__, {}).items():
+            if all(hasattr(obj, part) for part in parts):
+                return function(self, obj, *args, **kwargs)
+        raise TypeError(f"{type(self).__name__}: unsupported object type: {type(obj)}")
+
+
+_JOB = ("init_group", "epoch_group", "exit_group")
+_BY_PARTS: dict[str, dict[tuple[str, ...], Callable[..., Any]]] = {"Printer": {}, "Analyzer": {}}
+
+
+# Text.
+
+
+class Text:
+    """Lines, indented by the blocks that they are in.
+
+    >>> text = Text()
+    >>> with text.context("loop()"):
+    ...     text.add("step")
+    >>> print(text)
+    with loop():
+        step
+    """
+
+    def __init__(self) -> None:
+        self._indent = 0
+        self._lines_in_context = [0]
+        self.lines: list[str] = []
+
+    @contextmanager
+    def context(self, text: str | None) -> Iterator[None]:
+        """Indent what is added in the block, under ``with <text>:``; None: do not."""
+        if text is not None:
+            self.add(f"with {text}:")
+            self._indent += 4
+            self._lines_in_context.append(0)
+        yield
+        if text is not None:
+            if not self._lines_in_context[-1]:
+                self.add("pass")
+            self._indent -= 4
+            self._lines_in_context.pop()
+
+    def add(self, text: str) -> None:
+        """Append a line."""
+        self._lines_in_context[-1] += 1
+        self.lines.append(" " * self._indent + text)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+class Printer(Visitor, Text):
+    """Text that is made from what it is called with.
+
+    Args:
+        factor_prefixes: write the scope that blobs share once.
+        c2_syntax: write operators as the program that makes them; else as assignments.
+    """
+
+    def __init__(self, factor_prefixes: bool = False, c2_syntax: bool = True) -> None:
+        super().__init__()
+        self.factor_prefixes = factor_prefixes
+        self.c2_syntax = c2_syntax
+        self.c2_net_name: str | None = None
+
+
+def to_string(obj: Any, **kwargs: Any) -> str:
+    """Return a net, an operator, a step, a plan, a task or a group of tasks as text.
+
+    Args:
+        obj: one of these, or a list.
+        kwargs: those of ``Printer``.
+    """
+    printer = Printer(**kwargs)
+    printer(obj)
+    return str(printer)
+
+
+def debug_net(net: Any) -> str:
+    """Print a net's operators, each with the line of the program that made it; return the text."""
+    text = listing(net, lines=True)
+    print(text)
+    return text
+
+
+def commonprefix(m: Sequence[str]) -> str:
+    """Return what all names begin with, up to the last slash or letter."""
+    return common_prefix(list(m))
+
+
+def factor_prefix(vals: Sequence[str], do_it: bool) -> str:
+    """Return names with commas between; with ``do_it``, the scope that all have in front of brackets."""
+    return factored(list(vals), do_it)
+
+
+def call(
+    op: str, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None, factor_prefixes: bool = False
+) -> str:
+    """Return ``outputs = op(inputs)``."""
+    return call_text(op, inputs, outputs, factor_prefixes)
+
+
+def format_value(val: Any) -> str:
+    """Return a value as text; of a list its elements' texts."""
+    if isinstance(val, (list, tuple)):
+        return str([format_value(each) for each in val])
+    return str(val)
+
+
+def format_device_option(dev_opt: DeviceOption) -> str | None:
+    """Return a device as text; None for the CPU without number."""
+    return device_text(dev_opt)
+
+
+@Printer.register(OperatorDef)
+def print_op(text: Printer, op: OperatorDef) -> None:
+    """Add an operator."""
+    items = [f"{name}={value}" for name, value in argument_items(op)]
+    if text.c2_syntax and text.c2_net_name:
+        blobs = [str(list(op.input)), str(list(op.output))]
+        text.add(call_text(f"{text.c2_net_name}.{op.type}", [*blobs, *items]))
+        return
+    inputs = [factored(list(op.input), text.factor_prefixes)] if op.input else []
+    outputs = [factored(list(op.output), text.factor_prefixes)] if op.output else []
+    text.add(call_text(op.type, [*inputs, *items], outputs))
+
+
+@Printer.register(NetDef)
+def print_net_def(text: Printer, net_def: NetDef) -> None:
+    """Add a net's operators."""
+    if text.c2_syntax:
+        text.add(f"{net_def.name} = core.Net({net_def.name!r})")
+        text.c2_net_name = net_def.name
+    else:
+        text.add(f"# net: {net_def.name}")
+    for op in net_def.op:
+        text(op)
+    text.c2_net_name = None
+
+
+@Printer.register(Net)
+def print_net(text: Printer, net: Net) -> None:
+    """Add a net's operators."""
+    text(net.Proto())
+
+
+@Printer.register(ExecutionStep)
+def print_step(text: Printer, step: ExecutionStep) -> None:
+    """Add a step, with what it holds."""
+    proto = step.Proto()
+    repeats = proto.num_iter if proto.HasField("num_iter") and proto.num_iter != 1 else None
+    loops = proto.HasField("should_stop_blob") or repeats is not None
+    with text.context(call_text("loop", [str(repeats)] if repeats is not None else []) if loops else None):
+        with text.context("parallel()" if proto.concurrent_substeps else None):
+            if proto.report_net:
+                with text.context(call_text("report_net", [str(proto.report_interval)])):
+                    net = step.get_net(proto.report_net)
+                    text(net) if net is not None else text.add(proto.report_net)
+            for part in [*step.Substeps(), *step.Nets()]:
+                text(part)
+                if proto.should_stop_blob and proto.concurrent_substeps:
+                    text.add(call_text("yield stop_if", [proto.should_stop_blob]))
+            if proto.should_stop_blob and not proto.concurrent_substeps:
+                text.add(call_text("yield stop_if", [proto.should_stop_blob]))
+
+
+@Printer.register(Plan)
+def _print_plan(text: Printer, plan: Plan) -> None:
+    """Add a plan's steps."""
+    with text.context(call_text("Plan", [repr(plan.Name())])):
+        for step in plan.Steps():
+            text(step)
+
+
+@Printer.register(Task)
+def print_task(text: Printer, task: Task) -> None:
+    """Add a task with its step."""
+    outputs = ", ".join(str(name) for output in task.outputs() for name in output.names)
+    items = [("node", task.node), ("name", task.name), ("outputs", f"Output[{outputs}]" if outputs else None)]
+    with text.context(call_text("Task", [f"{name}={value}" for name, value in items if value is not None])):
+        text(task.get_step())
+
+
+@Printer.register(TaskGroup)
+def print_task_group(text: Printer, tg: TaskGroup, header: str | None = None) -> None:
+    """Add the tasks of a group, one a node."""
+    with text.context(header or call_text("TaskGroup")):
+        for task in tg.tasks_by_node().tasks():
+            text(task)
+
+
+def print_job(text: Printer, job: Any) -> None:
+    """Add the groups of a job: what begins it, its epochs, what ends it."""
+    text(job.init_group, "Job.init_group")
+    text(job.epoch_group, "Job.epoch_group")
+    with text.context("Job.stop_conditions"):
+        for signal in getattr(job, "stop_conditions", ()):
+            text.add(str(signal))
+    text(job.exit_group, "Job.exit_group")
+
+
+_BY_PARTS["Printer"][_JOB] = print_job
+
+
+# What is read before it is there.
+
+
+class Analyzer(Visitor):
+    """Walks through what runs, in order, and refuses reads of blobs that nothing has made."""
+
+    PREFIXES_TO_IGNORE = {"distributed_ctx_init"}
+
+    def __init__(self) -> None:
+        self.in_task = False
+        self._seen: dict[str, int] = {}
+        self._others: dict[Any, dict[str, int]] = {}
+
+    @property
+    def workspace(self) -> dict[str, int]:
+        """The blobs that are there, with how often each has been made."""
+        return self._seen
+
+    @contextmanager
+    def set_workspace(self, node: Any = None, ws: dict[str, int] | None = None, do_copy: bool = False) -> Iterator[Any]:
+        """Use the blobs of a node, or ``ws``, in the block; with ``do_copy``, a copy that is given up after it."""
+        before = self._seen
+        found = ws if ws is not None else self._others.setdefault(str(node), {}) if node is not None else before
+        self._seen = dict(found) if do_copy else found
+        try:
+            yield self._seen
+        finally:
+            self._seen = before
+
+    def define_blob(self, blob: Any) -> None:
+        """Note that a blob is made."""
+        self.workspace[str(blob)] = self.workspace.get(str(blob), 0) + 1
+
+    def need_blob(self, blob: Any) -> None:
+        """Refuse a blob that is not there.
+
+        Raises:
+            NetError: nothing has made it.
+        """
+        name = str(blob)
+        if name not in self.workspace and not any(name.startswith(prefix) for prefix in self.PREFIXES_TO_IGNORE):
+            raise NetError(f"Blob undefined: {name}; nothing that runs before makes it")
+
+
+def analyze(obj: Any) -> None:
+    """Check that what runs reads only blobs that are there: external inputs of nets given alone, and what is made.
+
+    Args:
+        obj: a net, a step, a task, a group of tasks, or a job.
+
+    Raises:
+        NetError: a blob is read that nothing has made.
+    """
+    Analyzer()(obj)
+
+
+@Analyzer.register(OperatorDef)
+def analyze_op(analyzer: Analyzer, op: OperatorDef) -> None:
+    """Visit an operator: what it reads has to be there, what it writes is there then."""
+    for name in reads_of(op):
+        analyzer.need_blob(name)
+    for name in writes_of(op):
+        analyzer.define_blob(name)
+
+
+@Analyzer.register(Net)
+def analyze_net(analyzer: Analyzer, net: Net) -> None:
+    """Visit a net's operators; outside of tasks, what it declares as external inputs is there."""
+    proto: NetDef = net.Proto()
+    if not analyzer.in_task:
+        for name in proto.external_input:
+            analyzer.define_blob(name)
+    for op in proto.op:
+        analyzer(op)
+
+
+@Analyzer.register(ExecutionStep)
+def analyze_step(analyzer: Analyzer, step: ExecutionStep) -> None:
+    """Visit a step's nets and steps; those that run side by side do not see one another's blobs."""
+    proto = step.Proto()
+    if proto.report_net:
+        net = step.get_net(proto.report_net)
+        with analyzer.set_workspace(do_copy=True):
+            analyzer(net) if net is not None else None
+    made: dict[str, int] = {}
+    for part in [*step.Substeps(), *step.Nets()]:
+        with analyzer.set_workspace(do_copy=bool(proto.concurrent_substeps)) as seen:
+            analyzer(part)
+        made.update(seen)
+    analyzer.workspace.update(made)
+    if proto.should_stop_blob:
+        analyzer.need_blob(proto.should_stop_blob)
+
+
+@Analyzer.register(Task)
+def analyze_task(analyzer: Analyzer, task: Task) -> None:
+    """Visit a task, in the blobs of its node; its outputs have to be there."""
+    plan_step = task.get_step()
+    before, analyzer.in_task = analyzer.in_task, True
+    try:
+        with analyzer.set_workspace(node=task.node):
+            analyzer(plan_step)
+            for output in task.outputs():
+                for name in output.names:
+                    analyzer.need_blob(name)
+    finally:
+        analyzer.in_task = before
+
+
+@Analyzer.register(TaskGroup)
+def analyze_task_group(analyzer: Analyzer, tg: TaskGroup) -> None:
+    """Visit the tasks of a group, one a node."""
+    for task in _tasks(tg):
+        analyzer(task)
+
+
+def _tasks(tg: TaskGroup) -> Iterable[Task]:
+    found: Iterable[Task] = tg.tasks_by_node().tasks()
+    return found
+
+
+def analyze_job(analyzer: Analyzer, job: Any) -> None:
+    """Visit the groups of a job, one after the other."""
+    for group in (job.init_group, job.epoch_group, job.exit_group):
+        analyzer(group)
+
+
+_BY_PARTS["Analyzer"][_JOB] = analyze_job

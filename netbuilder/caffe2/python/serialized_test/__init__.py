@@ -1,0 +1,7 @@
+"""Tests of operators whose cases Caffe2 stores."""
+
+from netbuilder.caffe2.absent import names_of
+
+__all__: list[str] = []
+
+__getattr__ = names_of(__name__)

@@ -1,0 +1,95 @@
+"""Nets as text to read: a line for each operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.graph.message import message_of
+from netbuilder.proto import DeviceOption, OperatorDef
+from netbuilder.proto.arguments import arguments
+
+__all__ = ["argument_items", "call_text", "common_prefix", "device_text", "factored", "listing", "value_text"]
+
+
+def listing(net: Any, *, devices: bool = True, lines: bool = False) -> str:
+    """Return a net's operators, one a line: what they write, their type, what they read, their arguments.
+
+    Args:
+        net: a Net or NetDef.
+        devices: with the device of each operator that has one.
+        lines: with the line of the program that made it.
+
+    >>> from netbuilder.graph import Net
+    >>> net = Net("listed")
+    >>> _ = net.Softmax("scores", "probabilities", axis=1)
+    >>> print(listing(net))
+    # net: listed
+    probabilities = Softmax(scores, axis=1)
+    """
+    message = message_of(net)
+    rows = [f"# net: {message.name}"]
+    for op in message.op:
+        items = argument_items(op) if devices else [item for item in argument_items(op) if item[0] != "device_option"]
+        texts = [*op.input, *(f"{name}={value}" for name, value in items)]
+        made = f"  # {op.debug_info}" if lines and op.debug_info else ""
+        rows.append(call_text(op.type, texts, list(op.output)) + made)
+    return "\n".join(rows)
+
+
+def argument_items(op: OperatorDef) -> list[tuple[str, str]]:
+    """Return an operator's arguments, its engine and its device, by name, as text."""
+    items = [(name, value_text(value)) for name, value in arguments(op).items()]
+    if op.engine:
+        items.append(("engine", repr(op.engine)))
+    place = device_text(op.device_option)
+    return items if place is None else [*items, ("device_option", place)]
+
+
+def value_text(value: Any) -> str:
+    """Return an argument's value as text; of a net its name."""
+    if isinstance(value, bytes):
+        try:
+            return repr(value.decode())
+        except UnicodeDecodeError:
+            return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(value_text, value)) + "]"
+    if hasattr(value, "op"):
+        return f"<net {value.name}>"
+    return repr(value)
+
+
+def device_text(device: DeviceOption) -> str | None:
+    """Return a device as text; None for the CPU without number."""
+    if not device.device_type and not device.device_id and not device.node_name:
+        return None
+    return f"DeviceOption({device.device_type}, {device.device_id}, {device.node_name!r})"
+
+
+def call_text(op: str, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None,
+              factor_prefixes: bool = False) -> str:  # fmt: skip
+    """Return ``outputs = op(inputs)``.
+
+    >>> call_text("Add", ["q/a", "q/b"], ["c"], factor_prefixes=True)
+    'c = Add(q/[a, b])'
+    """
+    text = f"{op}({factored(inputs or [], factor_prefixes)})"
+    return f"{factored(outputs, factor_prefixes)} = {text}" if outputs else text
+
+
+def common_prefix(names: Sequence[str]) -> str:
+    """Return what all names begin with."""
+    if not names:
+        return ""
+    low, high = min(names), max(names)
+    length = next((i for i, letter in enumerate(low) if letter != high[i : i + 1]), len(low))
+    return low[:length]
+
+
+def factored(names: Sequence[str], do_it: bool) -> str:
+    """Return names with commas between; with ``do_it``, the scope that all have in front of brackets."""
+    prefix = common_prefix(list(names)) if do_it and len(names) > 1 else ""
+    prefix = prefix[: prefix.rfind("/") + 1]
+    rest = ", ".join(name[len(prefix) :] for name in names)
+    return f"{prefix}[{rest}]" if prefix else rest

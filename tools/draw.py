@@ -1,0 +1,97 @@
+"""A net as a drawing in one page of HTML: ``netbuilder-draw NET -o net.html``.
+
+NET is a net in a file, a folder with a predictor, or a net of the zoo by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE
+from netbuilder.model import ModelHelper
+from netbuilder.optimizers import build_sgd
+from netbuilder.proto import NetDef, NetError, files
+from netbuilder.tools.drawing.layout import lay_out
+from netbuilder.tools.drawing.page import page
+from netbuilder.tools.profiling.load import read_net
+from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
+from netbuilder.tools.training.nets import NETS, add_net
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draw a net as the command line says; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        net, init, specs = _load(options)
+        specs.update(options.input)
+        drawing = lay_out(net, specs, init)
+        Path(options.output).write_text(page(drawing), encoding="utf-8")
+    except (NetError, OSError) as error:
+        print(f"netbuilder-draw: {error}", file=sys.stderr)
+        return 1
+    known = sum(bool(blob.shape) for blob in drawing.blobs)
+    print(
+        f"written: {options.output}: {len(drawing.boxes)} operators on {len(drawing.lanes)} devices, shapes of {known} "
+        f"of {len(drawing.blobs)} blobs"
+    )
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="netbuilder-draw",
+        description="Draw a net in one page of HTML: devices as lanes, blobs with shapes, a field to search in.",
+    )
+    parser.add_argument("net", help="a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name "
+                        "of a net of the zoo")  # fmt: skip
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the page")
+    parser.add_argument("--init", metavar="FILE", help="init net that makes the parameters, for their shapes")
+    parser.add_argument("--input", metavar="BLOB=SHAPE", type=_input, action="append", default=[],
+                        help="shape of a blob, as data=32x3x224x224")  # fmt: skip
+    zoo = parser.add_argument_group("nets of the zoo")
+    zoo.add_argument("--batch", type=int, default=32, help="samples (32)")
+    zoo.add_argument("--image-size", type=int, metavar="PIXELS", help="a side (what the net is known for)")
+    zoo.add_argument("--classes", type=int, default=1000, help="how many (1000)")
+    zoo.add_argument("--inference", action="store_true", help="the forward pass in test mode, not a training step")
+    return parser
+
+
+def _input(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, shape = text.partition("=")
+    extents = shape.split("x")
+    if not name or not all(extent.isdigit() for extent in extents):
+        raise argparse.ArgumentTypeError(f"wanted BLOB=SHAPE, such as data=32x3x224x224, got {text!r}")
+    return name, tuple(map(int, extents))
+
+
+def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
+    """Return a net, its init net or None, and what is known of its inputs."""
+    init = read_net(options.init) if options.init else None
+    path = Path(options.net)
+    if path.is_dir():
+        first = path / INIT_FILE
+        loaded = init if init is not None or not first.exists() else files.load(first, NetDef)
+        return files.load(path / PREDICT_FILE, NetDef), loaded, {}
+    if options.net in NETS and not path.exists():
+        return _zoo(options)
+    return read_net(path), init, {}
+
+
+def _zoo(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
+    shape = image_shape(options.net, ZooOptions(image_size=options.image_size))
+    model = ModelHelper(name=options.net, arg_scope={"order": "NCHW"})
+    label = None if options.inference else "label"
+    found = add_net(model, options.net, shape, options.classes, is_test=options.inference, label=label)
+    if not options.inference:
+        model.AddGradientOperators([found[1]])
+        build_sgd(model, 0.01, momentum=0.9)
+    specs: dict[str, Any] = {"data": (options.batch, *shape)}
+    if label:
+        specs[label] = (options.batch,)
+    return model.net, model.param_init_net, specs

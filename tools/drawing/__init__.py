@@ -1,0 +1,1 @@
+"""Drawings of nets: where operators stand, and the page that shows them."""

@@ -1,0 +1,134 @@
+"""Where the operators of a net stand in a drawing: a lane for each device, time downwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.graph.listing import argument_items
+from netbuilder.graph.message import message_of
+from netbuilder.graph.shapes import InferredShapes, infer_shapes
+from netbuilder.graph.versions import EXTERNAL, Versions, number_versions
+from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError
+
+__all__ = ["Blob", "Box", "Drawing", "lay_out"]
+
+
+@dataclass(frozen=True)
+class Blob:
+    """One version of a blob.
+
+    Args:
+        name: the blob.
+        shape: its shape and type as text, "" where they are not known.
+        writer: index of the operator that makes it; -1: it is there before.
+    """
+
+    name: str
+    shape: str
+    writer: int
+
+
+@dataclass(frozen=True)
+class Box:
+    """An operator in the drawing.
+
+    Args:
+        type, name, line: of the operator; the line of the program that made it.
+        lane, row: where it stands.
+        inputs, outputs: indices of blobs.
+        arguments: by name, as text.
+        backward: whether it belongs to the backward pass.
+    """
+
+    type: str
+    name: str
+    line: str
+    lane: int
+    row: int
+    inputs: list[int]
+    outputs: list[int]
+    arguments: dict[str, str]
+    backward: bool
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A net laid out.
+
+    Args:
+        name: of the net.
+        lanes: the devices.
+        boxes: the operators, in their order.
+        blobs: what they read and write.
+    """
+
+    name: str
+    lanes: list[str]
+    boxes: list[Box]
+    blobs: list[Blob]
+
+
+def lay_out(net: Any, blob_specs: Mapping[Any, Any] | None = None, init_net: Any = None) -> Drawing:
+    """Return where the operators of a net stand.
+
+    An operator stands below those in front of it in its lane, and below those that make what it reads.
+
+    Args:
+        net: a Net or NetDef.
+        blob_specs: shapes of what it reads, as ``netbuilder.graph.infer_shapes`` takes them.
+        init_net: makes the parameters; their shapes are inferred from it.
+
+    Where shapes contradict one another the drawing has none.
+    """
+    message: NetDef = message_of(net)
+    versions = number_versions(message.op)
+    shapes = _shapes(message, blob_specs, init_net)
+    blobs = [
+        Blob(name, _shape_text(shapes, name), versions.writers[value]) for value, name in enumerate(versions.names)
+    ]
+    lanes: dict[str, int] = {}
+    rows: list[int] = []
+    free: list[int] = []
+    boxes = []
+    for index, op in enumerate(message.op):
+        device = op.device_option if op.HasField("device_option") else message.device_option
+        lane = lanes.setdefault(_device_text(device), len(lanes))
+        free.extend([0] * (lane + 1 - len(free)))
+        row = max([free[lane], *_rows_below(versions, rows, index)])
+        rows.append(row)
+        free[lane] = row + 1
+        arguments = dict(item for item in argument_items(op) if item[0] != "device_option")
+        boxes.append(
+            Box(op.type, op.name, op.debug_info, lane, row, versions.inputs[index], versions.outputs[index],
+                arguments, bool(op.is_gradient_op))
+        )  # fmt: skip
+    return Drawing(message.name, list(lanes), boxes, blobs)
+
+
+def _rows_below(versions: Versions, rows: list[int], index: int) -> list[int]:
+    writers = (versions.writers[value] for value in versions.inputs[index])
+    return [rows[writer] + 1 for writer in writers if writer != EXTERNAL]
+
+
+def _device_text(device: DeviceOption) -> str:
+    kind = "CPU" if device.device_type == PROTO_CPU else "GPU"
+    host = f"{device.node_name}: " if device.node_name else ""
+    return f"{host}{kind} {device.device_id}"
+
+
+def _shapes(net: NetDef, specs: Mapping[Any, Any] | None, init_net: Any) -> InferredShapes:
+    nets = [net] if init_net is None else [init_net, net]
+    try:
+        return infer_shapes(nets, specs)
+    except NetError:
+        return InferredShapes({}, {}, [])
+
+
+def _shape_text(shapes: InferredShapes, name: str) -> str:
+    spec = shapes.spec(name)
+    if spec is None:
+        return ""
+    extents = " x ".join(map(str, spec.shape)) or "scalar"
+    return f"{extents} {spec.dtype.name}"

@@ -45,6 +45,7 @@ __all__ = [
     "group_conv",
     "group_conv_deprecated",
     "has_helper",
+    "image_input",
     "instance_norm",
     "iter",
     "layer_norm",
@@ -187,6 +188,7 @@ elu = register(nonlinearity.elu)
 fc = register(_fc.fc)
 group_conv = register(_conv.group_conv)
 group_conv_deprecated = register(_conv.group_conv_deprecated)
+image_input = register(inputs.image_input)
 instance_norm = register(normalization.instance_norm)
 iter = register(train.iter)
 layer_norm = register(normalization.layer_norm)

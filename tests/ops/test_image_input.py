@@ -16,6 +16,7 @@ from netbuilder.data import (
     write_minidb,
     write_records,
 )
+from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.image_input import ImageInput, image_input
 from netbuilder.ops.operator import decode, encode
 from netbuilder.proto import PROTO_CUDA, ArgumentError, NetDef, NetError, ParseError, ShapeError, TensorProtos
@@ -285,3 +286,20 @@ def test_arguments_of_caffe2_are_understood():
     )  # fmt: skip
     found = decode(ImageInput, net, strict=True)
     assert (found.transform.scale, found.transform.crop, found.transform.mirror) == (256, 224, True)
+
+
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_the_helper_gives_either_order(database, order, on_gpu):
+    model = ModelHelper(name="images")
+    reader = model.CreateDB("reader", db=str(database), db_type="minidb")
+    found = brew.image_input(
+        model, reader, ["data", "label"], order, on_gpu, batch_size=3, crop=16, scale=20, mirror=1, is_test=0
+    )
+    assert [str(blob) for blob in found] == ["data", "label"]
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    workspace.run_net_once(model.net)
+    assert workspace.fetch("data").shape == ((3, 3, 16, 16) if order == "NCHW" else (3, 16, 16, 3))
+    with pytest.raises(ArgumentError, match="order must be 'NCHW' or 'NHWC', got 'CHW'"):
+        brew.image_input(model, reader, ["x", "y"], "CHW", batch_size=1, crop=1)

@@ -112,6 +112,10 @@ class CNNModelHelper(ModelHelper):
         """Add ``brew.spatial_gn``."""
         return brew.spatial_gn(self, *args, **kwargs)
 
+    def ImageInput(self, blob_in: Any, blob_out: Any, use_gpu_transform: bool = False, **kwargs: Any) -> Any:
+        """Add ``brew.image_input``, in the model's order."""
+        return brew.image_input(self, blob_in, blob_out, self.order, use_gpu_transform, **kwargs)
+
     def InstanceNorm(self, *args: Any, **kwargs: Any) -> BlobReference:
         """Add ``brew.instance_norm``."""
         return brew.instance_norm(self, *args, **kwargs)

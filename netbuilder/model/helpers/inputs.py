@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from netbuilder.model.helpers.engine import own_arguments
+from netbuilder.proto import ArgumentError
 
 if TYPE_CHECKING:
     from netbuilder.model.model_helper import ModelHelper
 
-__all__ = ["db_input"]
+__all__ = ["db_input", "image_input"]
 
 
 def db_input(model: ModelHelper, blobs_out: Any, batch_size: int, db: str, db_type: str, **kwargs: Any) -> Any:
@@ -26,3 +27,36 @@ def db_input(model: ModelHelper, blobs_out: Any, batch_size: int, db: str, db_ty
     """
     reader = model.CreateDB("dbreader_" + db, db=db, db_type=db_type)
     return model.net.TensorProtosDBInput(reader, blobs_out, batch_size=batch_size, **own_arguments(kwargs))
+
+
+def image_input(
+    model: ModelHelper,
+    blob_in: Any,
+    blob_out: Any,
+    order: str = "NCHW",
+    use_gpu_transform: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Read batches of images and labels from a database; return references to them.
+
+    Args:
+        blob_in: the reader that CreateDB made.
+        blob_out: names of images and labels, and of what records hold besides.
+        order: of the images, "NCHW" or "NHWC"; for the former they are transposed, unless a GPU normalises them.
+        use_gpu_transform: whether a GPU normalises them, where the operator runs on one.
+        kwargs: further arguments of ImageInput.
+
+    Raises:
+        ArgumentError: ``order`` is none.
+    """
+    if order not in ("NCHW", "NHWC"):
+        raise ArgumentError(f"image_input: order must be 'NCHW' or 'NHWC', got {order!r}")
+    names, arguments = list(blob_out), own_arguments(kwargs)
+    if use_gpu_transform:
+        arguments["use_gpu_transform"] = 1
+        if order == "NHWC":
+            arguments["order"] = order
+    if order == "NHWC" or use_gpu_transform:
+        return model.net.ImageInput(blob_in, names, **arguments)
+    found = list(model.net.ImageInput(blob_in, [f"{names[0]}_nhwc", *names[1:]], **arguments))
+    return (model.net.NHWC2NCHW(found[0], names[0]), *found[1:])

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from netbuilder.proto import DeviceError, NetError
+from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.images import load_images
+from netbuilder.tools.training.metrics import Metrics
 from netbuilder.tools.training.options import Options, parse
+from netbuilder.tools.training.phases import phase_table
 from netbuilder.tools.training.run import Run
 from netbuilder.tools.training.saving import Saving, find_checkpoint
 from netbuilder.tools.training.stopping import Stopping
@@ -30,13 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _make_writable(Path(options.export))  # before the hours of training, not behind them
         if options.checkpoint:
             _make_writable(Path(options.checkpoint))
+        if options.out:
+            given = list(sys.argv[1:] if arguments is None else arguments)
+            write_config(Path(options.out), options.effective, given)
         began = time.perf_counter()
-        run = Run(options, train, test)
-        _say_what_runs(options, run, len(train), len(test))
-        _resume(options, run)
-        saving = Saving(options, run)
-        with Stopping() as stopping:
-            accuracy = _train(options, run, saving, stopping)
+        with Metrics(options.metrics, options.tensorboard, options.plot) as metrics:
+            run = Run(options, train, test, metrics)
+            _say_what_runs(options, run, len(train), len(test))
+            _resume(options, run)
+            saving = Saving(options, run)
+            with Stopping() as stopping:
+                accuracy = _train(options, run, saving, stopping)
         if stopping.by is not None:
             return _say_how_to_go_on(stopping, run, saving, arguments)
         print(
@@ -72,12 +79,24 @@ def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:
         f"model {options.model}: {run.parameter_count:,} parameters; "
         f"data {options.data}: {train} to train, {test} held out"
     )
+    parts = f" in each of {options.accumulate_steps} micro-batches" if options.accumulate_steps > 1 else ""
+    last = train % options.batch
     print(
-        f"devices {devices}; batch {options.batch} in all, {options.device_batch} a device; "
-        f"loss scale 1/{len(options.devices)}; learning rate {options.learning_rate:g} ({options.policy}), "
+        f"devices {devices}; batch {options.batch} in all, {options.device_batch} a device{parts}, each sample on one "
+        f"device{f' (the last of an epoch has {last})' if last else ''}; "
+        f"loss scale 1/{len(options.devices)}; learning rate {_rate_text(options)}, "
         f"momentum {options.momentum:g}, weight decay {options.weight_decay:g}; seed {options.seed}",
         flush=True,
     )
+
+
+def _rate_text(options: Options) -> str:
+    text = f"{options.scaled_rate:g} ({options.policy}"
+    if options.base_batch:
+        text += f"; {options.learning_rate:g} for a batch of {options.base_batch}"
+    if options.warmup_epochs:
+        text += f"; warm-up of {options.warmup_epochs:g} epochs from {options.warmup_start * options.scaled_rate:g}"
+    return text + ")"
 
 
 def _resume(options: Options, run: Run) -> None:
@@ -97,7 +116,15 @@ def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> fl
     """Train the epochs that are left; return the accuracy on held-out samples at the end."""
     accuracy: float | None = None
 
+    told = False
+
     def stop() -> bool:
+        nonlocal told
+        if run.phases.memory is not None and not told:
+            told = True
+            memory = run.phases.memory
+            print(f"memory of a step: {(memory.values + memory.scratch) / 2**20:.1f} MiB planned, "
+                  f"{memory.outside / 2**20:.1f} MiB of parameters and input", flush=True)  # fmt: skip
         saving.after_step()
         return stopping.by is not None
 
@@ -105,12 +132,22 @@ def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> fl
         epoch = run.train_epoch(number, stop)
         if epoch is None:
             return 0.0
-        accuracy = run.evaluate()
+        found = run.evaluation()
+        accuracy = found.top1
         print(
             f"epoch {number}/{options.epochs}: loss {epoch.loss:.4f}, training accuracy {epoch.accuracy:.2%}, "
-            f"held-out accuracy {accuracy:.2%}, {epoch.rate:.0f} images/s, {epoch.wait:.1f} s waited for input",
+            f"held-out accuracy {accuracy:.2%} (top-5 {found.top5:.2%}), {epoch.rate:.0f} images/s, "
+            f"{epoch.wait:.1f} s waited for input",
             flush=True,
         )
+        print(f"  {phase_table(epoch.shares, epoch.wait, epoch.seconds)}", flush=True)
+        run.watch(epoch.accuracy, accuracy)
+        if run.metrics is not None:
+            run.metrics.epoch(number, run.steps_done, {
+                "loss": epoch.loss, "training_accuracy": epoch.accuracy, "top1": found.top1, "top5": found.top5,
+                "rate": epoch.rate, "seconds": epoch.seconds, "input_seconds": epoch.wait,
+                "learning_rate": epoch.learning_rate, **{f"{name}_share": of for name, of in epoch.shares.items()},
+            })  # fmt: skip
         saving.after_epoch(number, accuracy)
         if stopping.by is not None:
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.scope import DeviceScope
@@ -121,17 +121,21 @@ def _once(model: ModelHelper, infos: list[ParameterInfo]) -> list[ParameterInfo]
     return [info for info in infos if info.name not in model.parameter_copies]
 
 
-def add_weight_decay(model: ModelHelper, weight_decay: float) -> None:
+def add_weight_decay(model: ModelHelper, weight_decay: float, *, skip: Collection[str] = ()) -> None:
     """Add ``weight_decay`` times each weight to its gradient; biases and computed parameters do not decay.
 
     Called after the backward pass and before the optimizer is built.
 
     Args:
         weight_decay: the share, not negative; the same for any number of devices.
+        skip: weights that do not decay, by their full names, such as the scales of normalisations.
 
     Raises:
         ArgumentError: it is negative.
         GradientError: there is no backward pass yet, or a weight's gradient is sparse.
         NetError: a weight has its update already, which the decay would come too late for.
     """
-    build_optimizer(model, WeightDecayBuilder(weight_decay), weights_only=True, use_param_info_optim=False)
+    kept = [param for param in model.params if str(param) not in skip] if skip else None
+    build_optimizer(
+        model, WeightDecayBuilder(weight_decay), parameters=kept, weights_only=True, use_param_info_optim=False
+    )

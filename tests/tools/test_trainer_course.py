@@ -1,0 +1,252 @@
+"""netbuilder-train: options from files, uneven and micro-batches, schedules, what it writes and warns of."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from netbuilder.graph import Net
+from netbuilder.proto import NetError
+from netbuilder.runtime import Workspace
+from netbuilder.tools.imagenet_trainer import main
+from netbuilder.tools.training.config import config_arguments, plain_arguments, read_config
+from netbuilder.tools.training.images import Images
+from netbuilder.tools.training.metrics import Metrics
+from netbuilder.tools.training.models import policy_of
+from netbuilder.tools.training.options import parse
+from netbuilder.tools.training.run import Run
+from netbuilder.tools.training.watch import Watch, first_not_finite
+
+BASE = ["--cpu", "--model=mlp", "--batch=12", "--epochs=2", "--learning-rate=0.02"]
+
+
+def images(count=41, classes=7):
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, classes, count).astype(np.int32)
+    centres = rng.standard_normal((classes, 1, 4, 4))
+    return Images((centres[labels] + rng.standard_normal((count, 1, 4, 4))).astype(np.float32), labels)
+
+
+def run_of(*arguments):
+    return Run(parse([*BASE, *arguments]), images(), images(13))
+
+
+def parameters(run):
+    return [run._workspace.fetch(f"cpu_0/fc{k}_{part}") for k in range(3) for part in "wb"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--devices=0,1,2"], ["--devices=0,1,2,3"], ["--accumulate-steps=3"], ["--devices=0,1", "--accumulate-steps=2"]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("more", [[], ["--label-smoothing=0.1", "--warmup-epochs=1"]], ids=["plain", "smoothed"])
+def test_devices_and_micro_batches_change_nothing_though_the_last_batch_is_uneven(arguments, more):
+    found = []
+    for ways in ([], arguments):
+        run = run_of(*ways, *more)
+        assert run.steps == 4  # 12, 12, 12 and 5 samples
+        epochs = [run.train_epoch(number) for number in (1, 2)]
+        found.append((parameters(run), [(e.loss, e.accuracy) for e in epochs], run.evaluation()))
+    for got, want in zip(found[1][0], found[0][0]):
+        assert np.linalg.norm(got - want) / max(np.linalg.norm(want), 1e-6 * want.size**0.5) < 1e-5
+    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-5)
+    assert found[1][2] == found[0][2]
+
+
+def test_evaluation_counts_each_sample_once():
+    run = run_of("--devices=0,1,2,3", "--batch=8")  # 13 held-out samples: 8 and 5
+    found = run.evaluation()
+    test = run._test_images
+    x = test.images.reshape(len(test), -1)
+    w = parameters(run)
+    for k in range(3):
+        x = x @ w[2 * k].T + w[2 * k + 1]
+        x = np.maximum(x, 0) if k < 2 else x
+    order = (-x).argsort(axis=1, kind="stable")
+    assert found.samples == 13
+    assert found.top1 == np.mean(order[:, 0] == test.labels)
+    assert found.top5 == np.mean((order[:, :5] == test.labels[:, None]).any(axis=1))
+
+
+def test_the_warm_up():
+    options = parse([*BASE, "--warmup-epochs=2", "--policy=step", "--step-epochs=3", "--gamma=0.1", "--epochs=9"])
+    policy, arguments = policy_of(options, 10)
+    assert policy == "composite"
+    assert arguments["sub_policy_num_iters"] == [20, 70]
+    assert arguments["sub_policy_1_stepsize"] == 30 and arguments["sub_policy_1_gamma"] == 0.1
+    assert policy_of(parse(BASE), 10) == ("fixed", {})
+    run = run_of("--warmup-epochs=2", "--warmup-start=0")
+    rates = [run.train_epoch(number).learning_rate for number in (1, 2)]
+    np.testing.assert_allclose(rates, [0.02 * 4 / 8, 0.02], rtol=1e-6)
+
+
+def test_the_rate_for_another_batch():
+    assert parse([*BASE, "--base-batch=24"]).scaled_rate == 0.01
+    assert parse(BASE).scaled_rate == 0.02
+
+
+def test_scales_of_normalisations_need_not_decay():
+    def decays(*more):
+        run = Run(parse(["--cpu", "--model=resnet8-cifar", "--batch=4", *more]), *[square_images()] * 2)
+        ops = run._model.net.Proto().op
+        return {op.input[2] for op in ops if op.type == "WeightedSum" and len(op.input) == 4}
+
+    every, some = decays(), decays("--no-norm-decay")
+    assert some < every and all(re.search(r"_s$|_w$|_b$", name) for name in every - some)
+    assert not [name for name in some if "bn" in name or "norm" in name]
+
+
+def square_images():
+    rng = np.random.default_rng(0)
+    return Images(rng.standard_normal((8, 3, 8, 8)).astype(np.float32), np.arange(8, dtype=np.int32) % 3)
+
+
+def test_options_from_files(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"model": "mlp", "optimization": {"batch_size": 32, "epochs": 3}}))
+    options = parse(["--cpu", "--config", str(tmp_path / "a.json"), "--epochs=4"])
+    assert (options.model, options.batch, options.epochs) == ("mlp", 32, 4)
+    if sys.version_info >= (3, 11):
+        (tmp_path / "b.toml").write_text('model = "mlp"\ncpu = true\ndevices = [0, 2]\n[policy-arg]\ngamma = 0.5\n')
+        options = parse([f"--config={tmp_path / 'b.toml'}", "--policy=exp"])
+        assert options.devices == (0, 2) and options.policy_args == {"gamma": 0.5} and options.cpu
+
+
+def test_a_run_writes_its_options_and_its_course(tmp_path, capsys):
+    out = tmp_path / "run"
+    given = ["--cpu", "--model=mlp", "--epochs=1", "--batch=360", f"--out={out}", "--weight-decay=0"]
+    assert main(given) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"memory of a step: \d+\.\d MiB planned", said)
+    assert re.search(r"  input \d.* forward \d.* backward \d.* exchange 0.00 s .* update \d", said)
+    assert "(top-5 " in said
+    again = parse([f"--config={out / 'options.json'}"])
+    assert again == parse(given)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["step"] * 4 + ["epoch"]
+    assert [line["samples"] for line in lines[:-1]] == [360, 360, 360, 358]
+    assert lines[-1]["step"] == 4 and 0 < lines[-1]["top1"] <= lines[-1]["top5"] <= 1
+    assert lines[-1]["loss"] == pytest.approx(np.average([l["loss"] for l in lines[:-1]], weights=[360] * 3 + [358]))
+
+
+def test_caffe2_spellings():
+    given = ["--train_data=digits", "--num_gpus=2", "--batch_size", "64", "--num_epochs=3", "--use_cpu"]
+    options = parse([*plain_arguments(given), "--base_learning_rate=0.5", "--weight_decay=0"])
+    assert (options.data, options.devices, options.batch, options.epochs) == ("digits", (0, 1), 64, 3)
+    assert (options.learning_rate, options.weight_decay, options.cpu) == (0.5, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.json", '{"modle": "mlp"}', "unknown option 'modle'; did you mean"),
+        ("a.json", "{", "cannot be read"),
+        ("a.json", "[1]", "must hold options by name, got list"),
+        ("a.ini", "", "must end in .toml"),
+    ],
+)
+def test_files_that_are_wrong(tmp_path, name, text, message, capsys):
+    (tmp_path / name).write_text(text)
+    for path in (tmp_path / name, tmp_path / "absent.json"):
+        with pytest.raises(SystemExit):
+            parse(["--cpu", f"--config={path}"])
+        error = capsys.readouterr().err
+        assert message in error or "No such file" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--accumulate-steps=0"], "--accumulate-steps: must be greater than 0"),
+        (["--batch=12", "--devices=0,1", "--accumulate-steps=4"], "by 2 devices in 4 micro-batches; 8 can"),
+        (["--label-smoothing=1"], "--label-smoothing: must lie in"),
+        (["--warmup-epochs=-1"], "--warmup-epochs must not be negative"),
+        (["--base-batch=0"], "--base-batch: must be greater than 0"),
+    ],
+)
+def test_wrong_options(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        parse(["--cpu", *arguments])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("module", "make", "package"),
+    [
+        ("yaml", lambda path: read_config(path / "a.yaml"), "pyyaml"),
+        ("tomllib", lambda path: read_config(path / "a.toml"), "tomli"),
+        ("tensorboardX", lambda path: Metrics(events=str(path)), "tensorboardX"),
+        ("matplotlib.figure", lambda path: Metrics(plot=str(path / "a.png")), "matplotlib"),
+    ],
+)
+def test_packages_that_are_missing_are_named(tmp_path, monkeypatch, module, make, package):
+    for name in ("a.yaml", "a.toml"):
+        (tmp_path / name).write_text("")
+    for name in (module, "tomli") if module == "tomllib" else (module,):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(NetError, match=f"package {package}; pip install netbuilder"):
+        make(tmp_path)
+
+
+def test_yaml(tmp_path):
+    pytest.importorskip("yaml")
+    (tmp_path / "a.yaml").write_text("model: mlp\noptimization:\n  batch: 32\n")
+    assert config_arguments(read_config(tmp_path / "a.yaml")) == ["--model=mlp", "--batch=32"]
+
+
+def test_curves(tmp_path):
+    pytest.importorskip("matplotlib")
+    with Metrics(plot=str(tmp_path / "a" / "curves.png")) as metrics:
+        for number in (1, 2):
+            metrics.epoch(number, number, {"loss": 1 / number, "top1": 0.5, "rate": 3.0})
+    assert (tmp_path / "a" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_event_files(tmp_path):
+    pytest.importorskip("tensorboardX")
+    with Metrics(events=str(tmp_path)) as metrics:
+        metrics.step(1, {"loss": 1.0})
+        metrics.epoch(1, 1, {"loss": 1.0})
+    assert any(path.name.startswith("events") for path in tmp_path.iterdir())
+
+
+def test_warnings_of_runs_that_learn_nothing(capsys):
+    watch = Watch(10)
+    watch.batch(np.zeros((4, 1, 2, 2)), np.arange(4))
+    watch.batch(np.random.default_rng(0).random((20, 1, 2, 2)), np.full(20, 3))
+    for _ in range(4):
+        watch.epoch(0.1, 0.1)
+    Watch(10).epoch(1.0, 1.0)
+    found = capsys.readouterr().err.splitlines()
+    assert len(found) == 4
+    for part, line in zip(("all 4 images", "labels of a batch are 3", "at chance (10.0%) for 3", "1.0 after"), found):
+        assert line.startswith("warning: ") and part in line
+    good = Watch(10)
+    good.batch(np.arange(16.0).reshape(4, 1, 2, 2), np.arange(4))
+    for accuracy in (0.1, 0.5, 0.9, 1.0):
+        good.epoch(accuracy, accuracy)
+    assert not capsys.readouterr().err
+
+
+def test_a_loss_that_is_no_number_names_the_blob():
+    run = run_of("--learning-rate=1e30")
+    with pytest.raises(
+        FloatingPointError, match=r"the loss is (nan|inf).*first blob .* is cpu_0/\w+ \(.*try a smaller"
+    ):
+        for number in (1, 2):
+            run.train_epoch(number)
+
+
+def test_the_first_blob_that_is_not_finite():
+    net, workspace = Net("n"), Workspace()
+    net.AddExternalInput("x")
+    net.Relu("x", "y")
+    net.Log("y", "z")
+    net.Sqr("z", "w")
+    workspace.feed("x", np.float32([-1, 1]))
+    workspace.create_net(net)
+    assert first_not_finite(net, workspace) is None
+    workspace.run_net(net.Name())
+    assert first_not_finite(net, workspace) == "z (of Log)"

@@ -1,0 +1,137 @@
+"""Options of the trainer from a file, under Caffe2's names, and written beside a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from netbuilder.proto import NetError, ParseError
+
+__all__ = ["config_arguments", "plain_arguments", "read_config", "write_config"]
+
+_CAFFE2 = {
+    "--train-data": "--data", "--gpus": "--devices", "--batch-size": "--batch", "--num-epochs": "--epochs",
+    "--base-learning-rate": "--learning-rate", "--num-labels": "--classes", "--image-size": "--crop",
+    "--use-cpu": "--cpu", "--save-model-name": "--export",
+}  # fmt: skip
+"""Options of Caffe2's imagenet_trainer.py whose meaning is that of another one here."""
+
+_COUNT = "--num-gpus"
+
+
+def plain_arguments(given: Iterable[str]) -> list[str]:
+    """Return a command line with Caffe2's spellings replaced by ours.
+
+    >>> plain_arguments(["--batch_size=32", "--num_gpus", "2", "--use_cpu"])
+    ['--batch=32', '--devices', '0,1', '--cpu']
+    """
+    found: list[str] = []
+    counts = False
+    for text in given:
+        if counts:
+            found.append(_devices(text))
+            counts = False
+            continue
+        name, equals, value = text.partition("=")
+        if not name.startswith("--"):
+            found.append(text)
+            continue
+        name = name.replace("_", "-")
+        if name == _COUNT:
+            found.append("--devices" + (f"={_devices(value)}" if equals else ""))
+            counts = not equals
+        else:
+            found.append(_CAFFE2.get(name, name) + equals + value)
+    return found
+
+
+def _devices(count: str) -> str:
+    return ",".join(map(str, range(int(count)))) if count.isdigit() else count
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the values of a file in TOML (``.toml``), YAML (``.yaml``, ``.yml``) or JSON (``.json``).
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ParseError: it is damaged, or holds no table of options.
+        NetError: it is of another kind, or a package that reads it is missing.
+    """
+    text = path.read_text(encoding="utf-8")
+    kind = path.suffix.lower()
+    if kind not in (".toml", ".yaml", ".yml", ".json"):
+        raise NetError(f"--config: {str(path)!r} must end in .toml, .yaml, .yml or .json")
+    try:
+        found = json.loads(text) if kind == ".json" else _toml(text) if kind == ".toml" else _yaml(text)
+    except ValueError as error:
+        raise ParseError(f"--config: {str(path)!r} cannot be read: {error}") from error
+    if not isinstance(found, Mapping):
+        raise ParseError(f"--config: {str(path)!r} must hold options by name, got {type(found).__name__}")
+    return dict(found)
+
+
+def _toml(text: str) -> Any:
+    try:
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+    except ImportError:
+        raise NetError("--config: TOML needs Python 3.11 or the package tomli; pip install netbuilder[train]") from None
+    return tomllib.loads(text)
+
+
+def _yaml(text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise NetError("--config: YAML needs the package pyyaml; pip install netbuilder[train]") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def config_arguments(values: Mapping[str, Any]) -> list[str]:
+    """Return the command line that says the same as a file; tables in it are but groups of options.
+
+    >>> config_arguments({"model": "mlp", "cpu": True, "optimization": {"batch": 32, "policy-arg": {"gamma": 0.5}}})
+    ['--model=mlp', '--cpu', '--batch=32', '--policy-arg=gamma=0.5']
+    """
+    found: list[str] = []
+    for key, value in values.items():
+        name = "--" + str(key).replace("_", "-")
+        if name == "--policy-arg" and isinstance(value, Mapping):
+            found += [f"{name}={argument}={of}" for argument, of in value.items()]
+        elif isinstance(value, Mapping):
+            found += config_arguments(value)
+        elif value is True:
+            found.append(name)
+        elif isinstance(value, (list, tuple)) and name in ("--devices", "--gpus"):
+            found.append(f"{name}={','.join(map(str, value))}")
+        elif isinstance(value, (list, tuple)):
+            found += [name, *map(str, value)]
+        elif value is not None and value is not False:
+            found.append(f"{name}={value}")
+    return plain_arguments(found)
+
+
+def write_config(folder: Path, values: Mapping[str, Any], given: Sequence[str]) -> Path:
+    """Write all options of a run, those with default values too, as ``options.json``, which ``--config`` reads.
+
+    Args:
+        folder: made if it is not there.
+        values: by name.
+        given: the command line, kept as ``command.txt``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "options.json"
+    path.write_text(json.dumps(dict(values), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    (folder / "command.txt").write_text("\n".join(given) + "\n", encoding="utf-8")
+    return path

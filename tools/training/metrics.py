@@ -1,0 +1,112 @@
+"""What a run leaves for other programs: lines of JSON, event files of TensorBoard, curves in a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from netbuilder.proto import NetError
+
+__all__ = ["Metrics"]
+
+_CURVES = (("loss", ("loss",)), ("accuracy", ("training_accuracy", "top1", "top5")), ("images/s", ("rate",)))
+
+
+class Metrics:
+    """Writes what is measured; a context manager.
+
+    Args:
+        lines: file that a line of JSON is added to for each step and each epoch, or None.
+        events: folder for TensorBoard, or None.
+        plot: picture (.png) with the curves of the epochs, drawn anew after each, or None.
+
+    Raises:
+        NetError: a package is missing.
+        OSError: a file cannot be written.
+    """
+
+    def __init__(self, lines: str | None = None, events: str | None = None, plot: str | None = None) -> None:
+        self._plot = Path(plot) if plot else None
+        self._epochs: list[dict[str, Any]] = []
+        if plot:
+            _matplotlib()
+        self._events: Any = _event_writer(events) if events else None
+        self._lines: TextIO | None = None
+        for path in filter(None, (lines, plot)):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        if lines:
+            self._lines = open(lines, "a", encoding="utf-8")
+
+    def __enter__(self) -> Metrics:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._lines is not None:
+            self._lines.close()
+        if self._events is not None:
+            self._events.close()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is written."""
+        return bool(self._lines or self._events or self._plot)
+
+    def step(self, number: int, values: Mapping[str, Any]) -> None:
+        """Note a step of training."""
+        self._write("step", number, values)
+
+    def epoch(self, number: int, steps: int, values: Mapping[str, Any]) -> None:
+        """Note an epoch.
+
+        Args:
+            number: from 1.
+            steps: done until its end.
+            values: what was measured.
+        """
+        self._epochs.append({"epoch": number, **values})
+        self._write("epoch", steps, {"epoch": number, **values})
+        if self._lines is not None:
+            self._lines.flush()
+        if self._plot is not None:
+            self._draw(self._plot)
+
+    def _write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        if self._lines is not None:
+            self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        if self._events is not None:
+            for name, value in values.items():
+                if isinstance(value, (int, float)) and name != "epoch":
+                    self._events.add_scalar(f"{kind}/{name}", value, step)
+
+    def _draw(self, path: Path) -> None:
+        figure_class = _matplotlib()
+        figure = figure_class(figsize=(12, 3.5), layout="constrained")
+        numbers = [entry["epoch"] for entry in self._epochs]
+        for axes, (title, names) in zip(figure.subplots(1, len(_CURVES)), _CURVES):
+            for name in names:
+                values = [entry.get(name) for entry in self._epochs]
+                if any(value is not None for value in values):
+                    axes.plot(numbers, values, marker=".", label=name.replace("_", " "))
+            axes.set_title(title)
+            axes.set_xlabel("epoch")
+            if len(names) > 1:
+                axes.legend()
+        figure.savefig(path)
+
+
+def _matplotlib() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise NetError("--plot needs the package matplotlib; pip install netbuilder[plot]") from None
+    return Figure
+
+
+def _event_writer(folder: str) -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise NetError("--tensorboard needs the package tensorboardX; pip install netbuilder[plot]") from None
+    return SummaryWriter(folder)

@@ -1,0 +1,122 @@
+"""The two models of a training run: one that trains, and one in test mode over the same parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.graph import BlobReference
+from netbuilder.model import ModelHelper, brew
+from netbuilder.optimizers import add_weight_decay, build_sgd
+from netbuilder.parallel import Parallelize
+from netbuilder.tools.training.nets import NETS, add_net
+from netbuilder.tools.training.options import Options
+from netbuilder.tools.training.phases import Boundaries
+
+__all__ = ["TARGET", "evaluation_model", "policy_of", "training_model"]
+
+TARGET = "target"
+"""The input with label smoothing: the probability of each class, (N, classes)."""
+
+_NORMS = frozenset({"SpatialBN", "GroupNorm", "LayerNorm", "InstanceNorm", "RMSNorm"})
+Shape = tuple[int, ...]
+
+
+def training_model(options: Options, shape: Shape, classes: int, steps: int, boundaries: Boundaries) -> ModelHelper:
+    """Return the model that trains, over all devices.
+
+    Args:
+        options: of the run.
+        shape: of an image.
+        classes: how many.
+        steps: of an epoch.
+        boundaries: gets where the parts of its net end.
+    """
+
+    def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
+        softmax, loss = _smoothed(model, options, shape, classes) if options.label_smoothing else add_net(
+            model, options.model, shape, classes, is_test=False, label="label"
+        )  # fmt: skip
+        brew.accuracy(model, [softmax, "label"], "accuracy")
+        return [model.net.Scale(loss, "scaled_loss", scale=loss_scale)]
+
+    def end_of_forward(model: ModelHelper) -> None:
+        boundaries.forward = model.net.op_len
+
+    def end_of_backward(model: ModelHelper, *about: Any) -> None:
+        boundaries.backward = model.net.op_len
+
+    def update(model: ModelHelper) -> object:
+        boundaries.exchange = model.net.op_len
+        if options.weight_decay:
+            add_weight_decay(model, options.weight_decay, skip=() if options.norm_decay else _norm_parameters(model))
+        policy, arguments = policy_of(options, steps)
+        return build_sgd(model, options.scaled_rate, momentum=options.momentum, nesterov=1, policy=policy, **arguments)
+
+    model = ModelHelper(name=f"{options.model}_train", arg_scope={"order": "NCHW"})
+    Parallelize(
+        model,
+        input_builder_fun=lambda model: None,
+        forward_pass_builder_fun=forward,
+        optimizer_builder_fun=update,
+        pre_grad_net_transformer_fun=end_of_forward,
+        net_transformer_fun=end_of_backward,
+        devices=list(options.devices),
+        net_type=options.net_type,
+        num_threads_per_device=options.device_workers,
+        cpu_device=options.cpu,
+        dtype=options.dtype,
+        weighted_shares=True,
+        accumulate_steps=options.accumulate_steps,
+    )
+    return model
+
+
+def _smoothed(model: ModelHelper, options: Options, shape: Shape, classes: int) -> Any:
+    scores = NETS[options.model](model, shape, classes, is_test=False, no_loss=True)
+    return model.net.SoftmaxWithLoss([scores, TARGET], ["softmax", "loss"], label_prob=1)
+
+
+def _norm_parameters(model: ModelHelper) -> set[str]:
+    return {str(blob) for op in model.net.Proto().op if op.type in _NORMS for blob in op.input[1:3]}
+
+
+def policy_of(options: Options, steps: int) -> tuple[str, dict[str, Any]]:
+    """Return the policy of the learning rate with its arguments, in iterations; a warm-up makes it ``composite``.
+
+    Args:
+        options: of the run.
+        steps: of an epoch.
+    """
+    arguments = dict(options.policy_args)
+    if options.step_epochs:
+        arguments["stepsize"] = options.step_epochs * steps
+    length = round(options.warmup_epochs * steps)
+    if not length:
+        return options.policy, arguments
+    found = {
+        "sub_policy_num_iters": [length, max(options.epochs * steps - length, 1)],
+        "sub_policy_0_policy": "linearWarmup",
+        "sub_policy_0_start_multiplier": options.warmup_start,
+        "sub_policy_0_num_iter": length,
+        "sub_policy_1_policy": options.policy,
+    }
+    return "composite", {**found, **{f"sub_policy_1_{name}": value for name, value in arguments.items()}}
+
+
+def evaluation_model(options: Options, shape: Shape, classes: int) -> ModelHelper:
+    """Return the model in test mode, over all devices: it reads the parameters of the replicas."""
+
+    def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
+        add_net(model, options.model, shape, classes, is_test=True)
+        return []
+
+    model = ModelHelper(name=f"{options.model}_test", arg_scope={"order": "NCHW"}, init_params=False)
+    Parallelize(
+        model,
+        input_builder_fun=lambda model: None,
+        forward_pass_builder_fun=forward,
+        devices=list(options.devices),
+        cpu_device=options.cpu,
+        weighted_shares=True,
+    )
+    return model

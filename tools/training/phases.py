@@ -1,0 +1,91 @@
+"""Where the time of training goes: one step of each epoch is timed call by call, the rest by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from netbuilder.model import ModelHelper
+from netbuilder.parallel.accumulate import net_names
+from netbuilder.parallel.record import Replicas
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.profile_memory import Memory, memory_of
+from netbuilder.runtime.timing import Recorder
+
+__all__ = ["PHASES", "Boundaries", "Phases", "phase_table"]
+
+PHASES = ("forward", "backward", "exchange", "update")
+
+
+@dataclass
+class Boundaries:
+    """Where the parts of a training net end, as indices of operators; noted while it is built."""
+
+    forward: int = 0
+    backward: int = 0
+    exchange: int = 0
+
+    def phase(self, index: int) -> str:
+        """Return the phase of an operator."""
+        ends = (self.forward, self.backward, self.exchange)
+        return next((name for name, end in zip(PHASES, ends) if index < end), PHASES[-1])
+
+
+@dataclass
+class Phases:
+    """Takes steps apart.
+
+    Args:
+        model: data-parallel, training.
+        workspace: where its nets were created.
+        boundaries: of its net.
+    """
+
+    model: ModelHelper
+    workspace: Workspace
+    boundaries: Boundaries
+    shares: dict[str, float] = field(default_factory=dict)  #: of the last step taken apart, their sum is 1
+    memory: Memory | None = None
+
+    def run(self) -> None:
+        """Run a micro-batch, and the update if it is due, as ``RunNet``, with all calls timed."""
+        record = Replicas.load(self.model.net.Proto())
+        names = net_names(self.model.net.Name(), record)
+        seconds = dict.fromkeys(PHASES, 0.0)
+        first = 0
+        for number, name in enumerate(names):
+            net = self.workspace.net(name)
+            if number and self.workspace.net(names[0]).clock.iteration % record.accumulate_steps:
+                break
+            recorder = Recorder(net)
+            recorder.run()
+            weight = record.accumulate_steps if number == 0 else 1
+            self._add(recorder, first, weight, seconds)
+            if number == 0:
+                self.memory = memory_of(net, recorder, set(map(str, self.model.GetParams())))
+            first += len(net.program)
+        whole = sum(seconds.values())
+        if whole > 0:
+            self.shares = {name: value / whole for name, value in seconds.items()}
+
+    def _add(self, recorder: Recorder, first: int, weight: int, seconds: dict[str, float]) -> None:
+        calls = [call for plan in recorder.plans for call in plan.calls] + recorder.alone
+        for call in calls:
+            phase = self.boundaries.phase(first + call.instruction.index)
+            seconds[phase] += weight * sum(ended - began for _, began, ended in call.spans) / 1e9
+
+
+def phase_table(shares: dict[str, float], wait: float, seconds: float) -> str:
+    """Return a line that says where the time of an epoch went.
+
+    Args:
+        shares: of the steps' time, by phase.
+        wait: seconds that the loop waited for its input.
+        seconds: of the epoch.
+
+    >>> phase_table({"forward": 0.5, "backward": 0.5}, 1.0, 5.0)
+    'input 1.00 s (20%), forward 2.00 s (40%), backward 2.00 s (40%)'
+    """
+    busy = max(seconds - wait, 0.0)
+    rows: Sequence[tuple[str, float]] = [("input", wait), *((name, share * busy) for name, share in shares.items())]
+    return ", ".join(f"{name} {value:.2f} s ({value / max(seconds, 1e-9):.0%})" for name, value in rows)

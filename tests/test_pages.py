@@ -10,7 +10,7 @@ from house import ROOT
 from netbuilder.model import brew
 from netbuilder.ops.absent import ABSENT
 from netbuilder.ops.registry import operator_types
-from netbuilder.tools import benchmark, extract_predictor_net, imagenet_trainer, make_db
+from netbuilder.tools import benchmark, draw, extract_predictor_net, imagenet_trainer, make_db
 from netbuilder.tools.training import options
 
 
@@ -50,17 +50,23 @@ def command_lines(name: str = "commands") -> list[list[str]]:
 def test_commands_of_the_page(tmp_path, monkeypatch):
     """All are understood; those that train on the bundled digits, and extract from what that exports, run."""
     monkeypatch.chdir(tmp_path)
+    mains = {
+        "netbuilder-train": imagenet_trainer.main,
+        "netbuilder-extract": extract_predictor_net.main,
+        "netbuilder-draw": draw.main,
+    }
     ran = 0
     for name, *arguments in command_lines():
         if name == "netbuilder-train":
             options.parse(arguments)
         if name == "netbuilder-benchmark":
             benchmark._parser().parse_args(arguments)
-        if name != "netbuilder-benchmark" and "out/digits" in " ".join(arguments):
-            main = imagenet_trainer.main if name == "netbuilder-train" else extract_predictor_net.main
-            assert main(arguments) == 0
+        if name == "netbuilder-draw":
+            draw._parser().parse_args(arguments)
+        if name in mains and "out/digits" in " ".join(arguments):
+            assert mains[name](arguments) == 0
             ran += 1
-    assert ran == 3
+    assert ran == 4
     assert (tmp_path / "out" / "again" / "predict_net.pb").is_file()
 
 

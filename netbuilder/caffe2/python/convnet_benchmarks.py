@@ -1,4 +1,4 @@
-"""Times steps of well-known nets: ``python -m netbuilder.caffe2 -m caffe2.python.convnet_benchmarks --model AlexNet``."""
+"""Times steps of well-known nets: ``python -m netbuilder.caffe2 -m caffe2.python.convnet_benchmarks --model MLP``."""
 
 from __future__ import annotations
 

@@ -1,0 +1,473 @@
+"""Records in blobs: cursors that read them row by row, what appends to them, trims, checks and packs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from netbuilder.data.record_tree import RecordTree, TreeCursor
+from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.counters import shared_object
+from netbuilder.ops.operator import STRING, Operator
+from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import ArgumentError, NetError, ShapeError
+
+__all__ = [
+    "Append",
+    "AtomicAppend",
+    "CheckDatasetConsistency",
+    "CollectTensor",
+    "ComputeOffset",
+    "ConcatTensorVector",
+    "CreateTensorVector",
+    "CreateTreeCursor",
+    "GetCursorOffset",
+    "PackRecords",
+    "PackedRecord",
+    "ReadNextBatch",
+    "ReadRandomBatch",
+    "ResetCursor",
+    "SortAndShuffle",
+    "TensorVectorSize",
+    "TrimDataset",
+    "UnPackRecords",
+]
+
+Arrays = tuple[Any, ...]
+_MOST = 500
+
+
+@dataclass(frozen=True)
+class _OnHost(Operator):
+    """Records lie in the host's memory, whatever the device."""
+
+    outputs: ClassVar[tuple[str, ...]] = ()
+    dynamic = True
+    stateful = True
+    outputs_on_host = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+
+@register
+@dataclass(frozen=True)
+class CreateTreeCursor(_OnHost):
+    """Make a cursor that stands before the first row of a record with columns called ``fields``."""
+
+    outputs = ("cursor",)
+    fields: tuple[str, ...] = ()
+
+
+@kernel(CreateTreeCursor)
+def create_tree_cursor(op: CreateTreeCursor, ctx: RunContext) -> Arrays:
+    return (TreeCursor(op.fields),)
+
+
+def _cursor(op: Operator, value: Any) -> TreeCursor:
+    return shared_object(op, value, TreeCursor, "CreateTreeCursor")
+
+
+@register
+@dataclass(frozen=True)
+class ResetCursor(_OnHost):
+    """Go back before the first row."""
+
+    inputs = ("cursor",)
+
+
+@kernel(ResetCursor)
+def reset_cursor(op: ResetCursor, ctx: RunContext, cursor: Any) -> Arrays:
+    _cursor(op, cursor).reset()
+    return ()
+
+
+@register
+@dataclass(frozen=True)
+class GetCursorOffset(_OnHost):
+    """The output, int32, is how many rows of each domain lie in front of the cursor; none if nothing was read."""
+
+    inputs = ("cursor",)
+    outputs = ("offsets",)
+
+
+@kernel(GetCursorOffset)
+def get_cursor_offset(op: GetCursorOffset, ctx: RunContext, cursor: Any) -> Arrays:
+    return (np.array(_cursor(op, cursor).place, np.int32),)
+
+
+@register
+@dataclass(frozen=True)
+class ReadNextBatch(_OnHost):
+    """Give the next ``batch_size`` rows of a record, with what the lengths say belongs to them, and go on behind them.
+
+    At the end there are fewer rows, or with ``enforce_batch_size`` none; behind it none.
+    """
+
+    inputs = ("cursor", "field+")
+    outputs = ("field+",)
+    batch_size: int = 1
+    enforce_batch_size: bool = False
+
+    def check(self) -> None:
+        if self.batch_size < 1 or self.n_out != self.n_in - 1:
+            raise ArgumentError(
+                f"ReadNextBatch: batch_size must be at least 1, and each of {self.n_in - 1} columns have an output, "
+                f"got {self.batch_size} and {self.n_out} outputs"
+            )
+
+
+@kernel(ReadNextBatch)
+def read_next_batch(op: ReadNextBatch, ctx: RunContext, cursor: Any, *fields: Any) -> Arrays:
+    rows = _cursor(op, cursor).next(fields, op.batch_size, whole=op.enforce_batch_size)
+    return tuple(row.copy() for row in rows)
+
+
+@register
+@dataclass(frozen=True)
+class ComputeOffset(_OnHost):
+    """The output, (rows + 1, domains), int64, is where each row of a record begins in the columns of each domain."""
+
+    inputs = ("cursor", "field+")
+    outputs = ("offsets",)
+
+
+@kernel(ComputeOffset)
+def compute_offset(op: ComputeOffset, ctx: RunContext, cursor: Any, *fields: Any) -> Arrays:
+    return (_cursor(op, cursor).tree(len(fields)).places(fields),)
+
+
+@register
+@dataclass(frozen=True)
+class SortAndShuffle(_OnHost):
+    """The output, int64, is an order of the rows of a record.
+
+    They are sorted by the column ``sort_by_field_idx`` (-1: left as they are), put into a random order within windows
+    of ``shuffle_size`` batches, each of ``batch_size`` rows, and then the batches into a random order.
+    """
+
+    inputs = ("cursor", "field+")
+    outputs = ("indices",)
+    sort_by_field_idx: int = 1
+    batch_size: int = 1
+    shuffle_size: int = 1
+
+
+@kernel(SortAndShuffle)
+def sort_and_shuffle(op: SortAndShuffle, ctx: RunContext, cursor: Any, *fields: Any) -> Arrays:
+    if op.batch_size < 1 or op.shuffle_size < 1 or not -1 <= op.sort_by_field_idx < len(fields):
+        raise ArgumentError(
+            f"SortAndShuffle: batch_size and shuffle_size must be at least 1, and sort_by_field_idx -1 or one of "
+            f"{len(fields)} columns, got {op.batch_size}, {op.shuffle_size}, {op.sort_by_field_idx}"
+        )
+    rows = _cursor(op, cursor).tree(len(fields)).size(fields)
+    order = np.arange(rows)
+    if op.sort_by_field_idx >= 0:
+        order = np.argsort(fields[op.sort_by_field_idx], kind="stable")
+    numbers = ctx.host(ctx.uniform((2 * rows,)))
+    window = op.batch_size * op.shuffle_size
+    order = order[np.lexsort((numbers[:rows], np.arange(rows) // window))]
+    batches = [order[begin : begin + op.batch_size] for begin in range(0, rows, op.batch_size)]
+    batches = [batches[i] for i in np.argsort(numbers[rows : rows + len(batches)], kind="stable")]
+    return (np.concatenate(batches or [order]).astype(np.int64),)
+
+
+@register
+@dataclass(frozen=True)
+class ReadRandomBatch(_OnHost):
+    """Give the ``batch_size`` rows of a record that come next in an order, and go on behind them.
+
+    The inputs behind the cursor are that order, and what ComputeOffset makes. With ``loop_over`` the order begins
+    anew at its end.
+    """
+
+    inputs = ("cursor", "indices", "offsets", "field+")
+    outputs = ("field+",)
+    batch_size: int = 1
+    enforce_batch_size: bool = False
+    loop_over: bool = False
+
+    def check(self) -> None:
+        if self.batch_size < 1 or self.n_out != self.n_in - 3:
+            raise ArgumentError(
+                f"ReadRandomBatch: batch_size must be at least 1, and each of {self.n_in - 3} columns have an output, "
+                f"got {self.batch_size} and {self.n_out} outputs"
+            )
+
+
+@kernel(ReadRandomBatch)
+def read_random_batch(
+    op: ReadRandomBatch, ctx: RunContext, cursor: Any, indices: Any, offsets: Any, *fields: Any
+) -> Arrays:
+    held = _cursor(op, cursor)
+    order = indices.reshape(-1)
+    with held.lock:
+        begin = held.place[0] if held.place else 0
+        if op.loop_over and begin >= len(order):
+            begin = 0
+        chosen = order[begin : begin + op.batch_size]
+        if op.enforce_batch_size and len(chosen) < op.batch_size:
+            chosen = order[:0]
+            if op.loop_over:
+                begin, chosen = 0, order[: op.batch_size]
+        held.place = [begin + max(len(chosen), 0 if op.loop_over else op.batch_size)]
+    parts = []
+    for field, domain in zip(fields, held.tree(len(fields)).domains):
+        pieces = [field[offsets[i, domain] : offsets[i + 1, domain]] for i in chosen]
+        parts.append(np.concatenate(pieces) if pieces else field[:0].copy())
+    return tuple(parts)
+
+
+@register
+@dataclass(frozen=True)
+class CheckDatasetConsistency(_OnHost):
+    """Raise an error unless the columns, called ``fields``, have the numbers of rows that the lengths say."""
+
+    inputs = ("field+",)
+    fields: tuple[str, ...] = ()
+
+
+@kernel(CheckDatasetConsistency)
+def check_dataset_consistency(op: CheckDatasetConsistency, ctx: RunContext, *fields: Any) -> Arrays:
+    _tree(op, op.fields, fields).check(fields)
+    return ()
+
+
+def _tree(op: Operator, names: tuple[str, ...], fields: Arrays) -> RecordTree:
+    if len(names) != len(fields):
+        raise ArgumentError(f"{op.type}: fields has {len(names)} names for {len(fields)} columns")
+    return RecordTree(names)
+
+
+@register
+@dataclass(frozen=True)
+class TrimDataset(_OnHost):
+    """Drop rows at the end of a record, so that their number is a multiple of ``multiple_of``; in place."""
+
+    inputs = ("field+",)
+    outputs = ("field+",)
+    inplace = "one-to-one"
+    must_inplace = tuple((i, i) for i in range(_MOST))
+    fields: tuple[str, ...] = ()
+    multiple_of: int = 1
+
+    def check(self) -> None:
+        if self.multiple_of < 1:
+            raise ArgumentError(f"TrimDataset: multiple_of must be at least 1, got {self.multiple_of}")
+
+
+@kernel(TrimDataset)
+def trim_dataset(op: TrimDataset, ctx: RunContext, *fields: Any) -> Arrays:
+    tree = _tree(op, op.fields, fields)
+    rows = tree.size(fields)
+    end = tree.after(fields, tree.start(), rows - rows % op.multiple_of)
+    return tuple(part.copy() for part in tree.rows(fields, tree.start(), end))
+
+
+def _appended(op: Operator, first: Any, second: Any) -> Any:
+    if first.ndim < 1 or first.shape[1:] != second.shape[1:] or first.dtype != second.dtype:
+        if first.size == 0 and second.ndim >= 1:
+            return second.copy()
+        raise ShapeError(
+            f"{op.type}: appends rows of one shape and type, got shapes {first.shape} and {second.shape} of types "
+            f"{first.dtype} and {second.dtype}"
+        )
+    return np.concatenate([first, second])
+
+
+@register
+@dataclass(frozen=True)
+class Append(_OnHost):
+    """Append the rows of B to A, in place."""
+
+    inputs = ("A", "B")
+    outputs = ("A",)
+    must_inplace = ((0, 0),)
+
+
+@kernel(Append)
+def append(op: Append, ctx: RunContext, a: Any, b: Any) -> Arrays:
+    return (_appended(op, a, b),)
+
+
+@register
+@dataclass(frozen=True)
+class AtomicAppend(_OnHost):
+    """Under a mutex, append to each of n columns the rows of another one, in place.
+
+    The inputs are the mutex, the n columns, and the n that are appended.
+    """
+
+    inputs = ("mutex", "field+")
+    outputs = ("field+",)
+    must_inplace = tuple((i + 1, i) for i in range(_MOST))
+
+    def check(self) -> None:
+        if self.n_in != 2 * self.n_out + 1:
+            raise ArgumentError(
+                f"AtomicAppend: takes a mutex and two columns for each output, got {self.n_in} inputs and "
+                f"{self.n_out} outputs"
+            )
+
+
+@kernel(AtomicAppend)
+def atomic_append(op: AtomicAppend, ctx: RunContext, mutex: Any, *fields: Any) -> Arrays:
+    count = op.n_out
+    with mutex:
+        for name, new in zip(ctx.op_def.output, fields[count:]):
+            blob = ctx.workspace.make(name)  # as it is now, whatever another thread has done since the operator began
+            blob.store(_appended(op, ctx.host(ctx.workspace.fetch(name)), new), blob.location)
+    return tuple(ctx.workspace.get(name).buffer for name in ctx.op_def.output)
+
+
+class PackedRecord:
+    """Columns of a record in one object, as UnPackRecords takes apart.
+
+    Attributes:
+        fields: the columns.
+    """
+
+    def __init__(self, fields: Arrays) -> None:
+        self.fields = fields
+
+
+@register
+@dataclass(frozen=True)
+class PackRecords(_OnHost):
+    """The output is a tensor of objects, one for each row of a record; ``pack_to_single_shared_ptr``: one for all."""
+
+    inputs = ("field+",)
+    outputs = ("packed",)
+    fields: tuple[str, ...] = ()
+    pack_to_single_shared_ptr: bool = False
+
+
+@kernel(PackRecords)
+def pack_records(op: PackRecords, ctx: RunContext, *fields: Any) -> Arrays:
+    tree = _tree(op, op.fields, fields)
+    if op.pack_to_single_shared_ptr:
+        packed = np.empty(1, STRING)
+        packed[0] = PackedRecord(tuple(field.copy() for field in fields))
+        return (packed,)
+    places = tree.places(fields)
+    packed = np.empty(len(places) - 1, STRING)
+    for i in range(len(packed)):
+        packed[i] = PackedRecord(tuple(part.copy() for part in tree.rows(fields, places[i], places[i + 1])))
+    return (packed,)
+
+
+@register
+@dataclass(frozen=True)
+class UnPackRecords(_OnHost):
+    """The opposite of PackRecords. For no rows, the inputs behind the first one say what the columns are like."""
+
+    inputs = ("packed", "prototype*")
+    outputs = ("field+",)
+    fields: tuple[str, ...] = ()
+
+
+@kernel(UnPackRecords)
+def unpack_records(op: UnPackRecords, ctx: RunContext, packed: Any, *prototypes: Any) -> Arrays:
+    records = list(packed.reshape(-1))
+    if not all(isinstance(record, PackedRecord) and len(record.fields) == op.n_out for record in records):
+        raise NetError(f"UnPackRecords: its first input must be what PackRecords makes of {op.n_out} columns")
+    if records:
+        return tuple(np.concatenate(parts) for parts in zip(*(record.fields for record in records)))
+    if len(prototypes) != op.n_out:
+        raise NetError("UnPackRecords: there is no row, so the columns must be given as further inputs")
+    return tuple(prototype[:0].copy() for prototype in prototypes)
+
+
+_seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # tensors that an operator has seen
+
+
+class TensorVector(list[Any]):
+    """Tensors in a row."""
+
+
+@register
+@dataclass(frozen=True)
+class CreateTensorVector(_OnHost):
+    """Make an empty row of tensors."""
+
+    outputs = ("vector",)
+
+
+@kernel(CreateTensorVector)
+def create_tensor_vector(op: CreateTensorVector, ctx: RunContext) -> Arrays:
+    return (TensorVector(),)
+
+
+def _vector(op: Operator, value: Any) -> TensorVector:
+    return shared_object(op, value, TensorVector, "CreateTensorVector")
+
+
+@register
+@dataclass(frozen=True)
+class TensorVectorSize(_OnHost):
+    """The output, int32, is how many tensors there are."""
+
+    inputs = ("vector",)
+    outputs = ("size",)
+
+
+@kernel(TensorVectorSize)
+def tensor_vector_size(op: TensorVectorSize, ctx: RunContext, vector: Any) -> Arrays:
+    return (np.array(len(_vector(op, vector)), np.int32),)
+
+
+@register
+@dataclass(frozen=True)
+class ConcatTensorVector(_OnHost):
+    """The output is the tensors one behind the other along the first axis."""
+
+    inputs = ("vector",)
+    outputs = ("Y",)
+
+
+@kernel(ConcatTensorVector)
+def concat_tensor_vector(op: ConcatTensorVector, ctx: RunContext, vector: Any) -> Arrays:
+    tensors = _vector(op, vector)
+    if not tensors:
+        raise NetError("ConcatTensorVector: there is no tensor to put behind another one")
+    return (np.concatenate(tensors),)
+
+
+@register
+@dataclass(frozen=True)
+class CollectTensor(_OnHost):
+    """Keep ``num_to_collect`` of all the tensors that the operator has seen so far, each with the same chance.
+
+    The inputs are rows of tensors, then as many tensors, which go all to the same place of their rows. The rows are
+    the outputs, in place. The last output may be one more, int32: the place, -1 if they are not kept.
+    """
+
+    inputs = ("vector", "tensor+")
+    outputs = ("vector+",)
+    must_inplace = ((0, 0),)
+    num_to_collect: int = -1
+
+    def check(self) -> None:
+        if self.num_to_collect < 1:
+            raise ArgumentError(f"CollectTensor: num_to_collect must be at least 1, got {self.num_to_collect}")
+
+
+@kernel(CollectTensor)
+def collect_tensor(op: CollectTensor, ctx: RunContext, *inputs: Any) -> Arrays:
+    count = len(inputs) // 2
+    vectors = [_vector(op, vector) for vector in inputs[:count]]
+    seen = _seen[ctx] = _seen.get(ctx, 0) + 1
+    place = seen - 1
+    if seen > op.num_to_collect:
+        place = int(ctx.host(ctx.uniform((1,)))[0] * seen)
+        place = place if place < op.num_to_collect else -1
+    for vector, tensor in zip(vectors, inputs[count:]):
+        if place == len(vector):
+            vector.append(tensor.copy())
+        elif place >= 0:
+            vector[place] = tensor.copy()
+    more = (np.array(place, np.int32),) if op.n_out > count else ()
+    return (*vectors, *more)

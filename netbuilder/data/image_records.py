@@ -146,7 +146,57 @@ def _kind(data: bytes) -> str:
     return f"{len(data)} bytes"
 
 
+def _number_at(value: bytes, at: int) -> tuple[int, int]:
+    """Return the whole number of the wire format at ``at``, and where it ends; IndexError: it has no end."""
+    number = shift = 0
+    while True:
+        byte = value[at]
+        number |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return number, at
+
+
+def _encoded_image(value: bytes) -> tuple[bytes, int] | None:
+    """Return the image file in the usual record, and where its first tensor ends; None: look closer.
+
+    The protobuf library copies each image several times on the way; here it is cut out once.
+    """
+    try:
+        if value[0] != _FIRST_PROTO:
+            return None
+        length, at = _number_at(value, 1)
+        end, image, is_string = at + length, None, False
+        if end > len(value):
+            return None
+        while at < end:
+            tag, at = value[at], at + 1
+            number, at = _number_at(value, at)
+            if tag == _STRING_DATA and image is None:
+                image, at = (at, at + number), at + number
+            elif tag == _DATA_TYPE:
+                is_string = number == TensorProto.STRING
+            elif tag != _DIMS:
+                return None
+    except IndexError:
+        return None
+    return (value[image[0] : image[1]], end) if at == end and image is not None and is_string else None
+
+
+_FIRST_PROTO, _DIMS, _DATA_TYPE, _STRING_DATA = 1 << 3 | 2, 1 << 3, 2 << 3, 6 << 3 | 2  # tags: field and wire type
+
+
 def _of_protos(value: bytes, where: str) -> ImageRecord:
+    quick = _encoded_image(value)
+    if quick is not None:
+        others = TensorProtos()
+        try:
+            others.ParseFromString(value[quick[1] :])
+            return ImageRecord(where, quick[0], tuple(_tensor(p, where) for p in others.protos))
+        except ParseError:
+            raise
+        except Exception:  # of the protobuf library; what follows says what is wrong
+            pass
     protos = _protos(value)
     if protos is None:
         hint = "; set use_caffe_datum=1" if _datum(value) is not None else ""

@@ -173,3 +173,17 @@ def test_dummy_images():
     np.testing.assert_array_equal(found[0].pixels(), found[16].pixels())
     with pytest.raises(NetError, match="counts must be 1 or more"):
         DummyImages(0, 6, 7)
+
+
+def test_images_are_cut_out_of_records_as_they_were_put_in():
+    from netbuilder.data.image_records import _encoded_image
+
+    for data in (b"", b"x", encode_jpeg(photo(1)), bytes(range(256)) * 70):
+        record = image_record(data, 5)
+        assert _encoded_image(record)[0] == data
+        read = read_image_record(record, "r")
+        assert (read.image, read.label) == (data, 5)
+    assert _encoded_image(image_record(photo(1), 5)) is None
+    for end in range(1, 40):  # cut short anywhere
+        with pytest.raises(ParseError, match="r: "):
+            read_image_record(image_record(b"some image", 5)[:-end], "r").label  # noqa: B018

@@ -1,4 +1,4 @@
-"""Where the time of training goes: one step of each epoch is timed call by call, the rest by the clock."""
+"""Where the time of training goes: a few steps of each epoch are timed call by call, the rest by the clock."""
 
 from __future__ import annotations
 
@@ -44,8 +44,13 @@ class Phases:
     model: ModelHelper
     workspace: Workspace
     boundaries: Boundaries
-    shares: dict[str, float] = field(default_factory=dict)  #: of the last step taken apart, their sum is 1
+    shares: dict[str, float] = field(default_factory=dict)  #: of the quickest step taken apart, their sum is 1
     memory: Memory | None = None
+    _least: float = 0.0
+
+    def begin(self) -> None:
+        """Forget the steps that were taken apart."""
+        self._least = 0.0
 
     def run(self) -> None:
         """Run a micro-batch, and the update if it is due, as ``RunNet``, with all calls timed."""
@@ -61,11 +66,12 @@ class Phases:
             recorder.run()
             weight = record.accumulate_steps if number == 0 else 1
             self._add(recorder, first, weight, seconds)
-            if number == 0:
+            if number == 0 and self.memory is None:
                 self.memory = memory_of(net, recorder, set(map(str, self.model.GetParams())))
             first += len(net.program)
         whole = sum(seconds.values())
-        if whole > 0:
+        if whole > 0 and (whole < self._least or not self._least):
+            self._least = whole
             self.shares = {name: value / whole for name, value in seconds.items()}
 
     def _add(self, recorder: Recorder, first: int, weight: int, seconds: dict[str, float]) -> None:

@@ -50,7 +50,7 @@ class Epoch:
         rate: images per second.
         wait: seconds in which training waited for its input.
         seconds: of all.
-        shares: of the steps' time, by phase, from one step that was taken apart.
+        shares: of the steps' time, by phase, from one of the steps that were taken apart.
         learning_rate: of the last step.
     """
 
@@ -142,6 +142,7 @@ class Run:
             None: broken off.
         """
         began, each = time.perf_counter(), self.options.accumulate_steps
+        self.phases.begin()
         with (
             Progress(f"epoch {number}/{self.options.epochs}", self.steps - self.step) as progress,
             self._prefetch(self._model, self._batches(number), self._inputs) as input,
@@ -150,7 +151,7 @@ class Run:
             for place, batch in enumerate(input, start=1):
                 if place == 1:
                     self._watch.batch(batch["data"], batch["label"])
-                seen += self._run(batch, timed=self.step == self._timed_step and place % each == 0)
+                seen += self._run(batch, timed=self.step in self._timed_steps and place % each == 0)
                 if place % each:
                     continue
                 self.step += 1
@@ -168,9 +169,9 @@ class Run:
         return epoch
 
     @property
-    def _timed_step(self) -> int:
-        """The step of an epoch that is taken apart: one of the first, but none for which plans are made."""
-        return min(2, self.steps - 1)
+    def _timed_steps(self) -> set[int]:
+        """The steps of an epoch that are taken apart; the quickest counts, since others may share the machine."""
+        return {min(2, self.steps - 1), self.steps // 3, self.steps * 2 // 3}
 
     def _run(self, batch: Mapping[str, Any], *, timed: bool) -> int:
         """Run a micro-batch; return its number of samples."""

@@ -12,6 +12,7 @@ from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.proto import ShapeError
 
 __all__ = [
+    "CACHED_BYTES",
     "as_rows",
     "check_integers",
     "check_weights",
@@ -24,7 +25,8 @@ __all__ = [
 
 _Counts = np.ndarray[Any, Any]
 
-_CACHED_BYTES = 1 << 20
+CACHED_BYTES = 1 << 19
+"""Memory of the rows that are gathered at once: about half of a core's second cache."""
 _GPU_BYTES = 1 << 26
 
 
@@ -98,7 +100,8 @@ def _pieces(counts: _Counts, most: int) -> Iterator[tuple[_Counts, _Counts, bool
     one is the first. Empty segments do not come.
     """
     starts = np.cumsum(counts) - counts
-    order = np.argsort(counts, kind="stable")
+    # NumPy sorts numbers of 16 bits by radix, several times as fast.
+    order = np.argsort(counts.astype(np.uint16) if counts.max(initial=0) < 1 << 16 else counts, kind="stable")
     ordered = counts[order]
     ends = np.flatnonzero(np.diff(ordered, append=-1)) + 1
     begin = 0
@@ -130,7 +133,7 @@ def reduce_segments(
         how: "sum" or "max".
     """
     xp, width = ctx.xp, out.shape[1]
-    most = max(1, (_GPU_BYTES if ctx.is_gpu else _CACHED_BYTES) // max(width * out.dtype.itemsize, 1))
+    most = max(1, (_GPU_BYTES if ctx.is_gpu else CACHED_BYTES) // max(width * out.dtype.itemsize, 1))
     combine = xp.add if how == "sum" else xp.maximum
     out[...] = 0
     for segments, rows, first in _pieces(counts, most):

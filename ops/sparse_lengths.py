@@ -13,6 +13,7 @@ from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.ops.rows import check_indices
 from netbuilder.ops.segment_groups import (
+    CACHED_BYTES,
     as_rows,
     check_integers,
     check_weights,
@@ -104,7 +105,7 @@ def _plain(op: _Lookup, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
 def _prepare(op: _Lookup, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
     plain = [spec.plain for spec in specs]
     dtype = plain[0].dtype
-    spare_bytes = 1 << 20
+    spare_bytes = CACHED_BYTES
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         spare = scratch[:spare_bytes].view(dtype)

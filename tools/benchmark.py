@@ -2,9 +2,10 @@
 
 Training steps beside PyTorch, one line each: ``mlp``, ``resnet18``, ``resnet50``, ``inception_v1``, ``vgg16``,
 ``alexnet`` (two towers, with normalisation over channels), ``alexnet_one_tower``; with ``--check``, whether both sides
-compute the same. ``predict``: the exported ResNet-50, batch 1 and 32, beside onnxruntime. Ourselves: ``devices`` (two
-CPU devices beside one with the same threads and batch), ``growth`` (time an image against batch, depth, width,
-devices), ``build`` (Parallelize, per operator). ``input``: images per second and core of image input beside its
+compute the same. ``predict``: the exported ResNet-50, batch 1 and 32, beside onnxruntime. ``sparse``: SparseLengthsSum
+and its gradient beside PyTorch's embedding_bag. Ourselves: ``devices`` (two CPU devices beside one with the same
+threads and batch), ``growth`` (time an image against batch, depth, width, devices), ``build`` (Parallelize, per
+operator). ``input``: images per second and core of image input beside its
 libraries in a bare loop.
 """
 
@@ -31,6 +32,7 @@ from netbuilder.tools.bench.peers import peer_python
 from netbuilder.tools.bench.predict import BATCHES, Predictors, predict
 from netbuilder.tools.bench.report import Line, compared, write_records
 from netbuilder.tools.bench.sides import our_worker, torch_worker
+from netbuilder.tools.bench.sparse import Sums, sparse_sums
 from netbuilder.tools.bench.work import TASKS, Task, Work
 from netbuilder.tools.switches import add_without
 
@@ -46,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="netbuilder-benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "task", nargs="+", choices=[*TASKS, "predict", "devices", "growth", "build", "input"], metavar="TASK"
+        "task", nargs="+", choices=[*TASKS, "predict", "sparse", "devices", "growth", "build", "input"], metavar="TASK"
     )
     parser.add_argument("--mode", choices=["eager", "compile"], default="eager", help="how PyTorch runs (eager)")
     parser.add_argument(
@@ -93,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 lines.append(line)
                 if options.json:
                     write_records(options.json, machine, busy, lines)
-    except (DeviceError, ValueError, RuntimeError) as error:
+    except (DeviceError, ValueError, RuntimeError, OSError) as error:
         print(f"netbuilder-benchmark: {error}", file=sys.stderr)
         return 2
     return 0 if all(line.good for line in lines) else 1
@@ -110,6 +112,8 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
         yield from growth(sweeps, options.sweep, warmup=2, steps=options.steps or 5)
     elif task == "predict":
         yield from _predict(options)
+    elif task == "sparse":
+        yield from _sparse(options)
     elif task == "devices":
         for name in _DEVICE_TASKS:
             yield _devices(_with_options(TASKS[name], options), options)
@@ -140,6 +144,14 @@ def _predict(options: argparse.Namespace) -> Iterator[Line]:
     python = options.peer_python or peer_python("onnxruntime")
     for batch in [options.batch] if options.batch else BATCHES:
         found = predict(Predictors(batch, options.threads), python, pairs=options.pairs, steps=options.steps)
+        yield Line(found.text, found.record, found.good)
+
+
+def _sparse(options: argparse.Namespace) -> Iterator[Line]:
+    python = options.peer_python or peer_python("torch")
+    for backward in (False, True):
+        work = Sums(options.threads, backward=backward)
+        found = sparse_sums(work, python, pairs=options.pairs, steps=options.steps or 20)
         yield Line(found.text, found.record, found.good)
 
 

@@ -193,7 +193,7 @@ def test_lengths_that_do_not_fit(lengths, message):
 @pytest.mark.parametrize("op", [LengthsSum(), LengthsMax()], ids=lambda op: op.type)
 def test_segments_longer_than_a_piece(op, monkeypatch):
     """Pieces are small here, so that segments come in several, and several pieces for one length."""
-    monkeypatch.setattr(segment_groups, "_CACHED_BYTES", 5 * 3 * 4)
+    monkeypatch.setattr(segment_groups, "CACHED_BYTES", 5 * 3 * 4)
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 14, 40).astype(np.int32)
     x = rng.standard_normal((int(lengths.sum()), 3)).astype(np.float32)

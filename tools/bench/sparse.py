@@ -1,0 +1,109 @@
+"""The benchmark of sparse sums: SparseLengthsSum and its gradient beside PyTorch's embedding_bag on the same arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netbuilder.tools.bench.pairs import Comparison, Worker, compare
+from netbuilder.tools.bench.predict import BOUND, difference
+
+__all__ = ["Sums", "SumsFound", "sparse_sums"]
+
+_PEER = Path(__file__).parent / "peer_sparse.py"
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What is measured: rows of a table picked and summed by segment, in float32, and the sparse gradient of that.
+
+    Args:
+        threads: on either side.
+        rows, width: of the table.
+        indices, segments: how many.
+        backward: whether the gradient's values are made, too.
+    """
+
+    threads: int
+    rows: int = 1_000_000
+    width: int = 64
+    indices: int = 100_000
+    segments: int = 10_000
+    backward: bool = True
+
+
+@dataclass(frozen=True)
+class SumsFound:
+    """Times of both sides, in seconds, and how far their results are apart, in parts of the greatest one."""
+
+    work: Sums
+    version: str
+    times: Comparison
+    apart: float
+
+    @property
+    def good(self) -> bool:
+        """Whether both compute the same; what is not a number is not."""
+        return self.apart <= BOUND
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        work, (low, high) = self.work, self.times.spread
+        ours, theirs = (1e3 * statistics.median(times) for times in (self.times.ours, self.times.peer))
+        line = (
+            f"sparse, table {work.rows} x {work.width}, {work.indices} indices, {work.segments} segments, "
+            f"{'forward and backward' if work.backward else 'forward'}, threads {work.threads}: "
+            f"netbuilder {ours:.2f} ms, torch {self.version} {theirs:.2f} ms; {self.times.ratio:.2f} x as fast "
+            f"(pairs {low:.2f} to {high:.2f}); results {self.apart:.1e} apart"
+        )
+        return line if self.good else f"{line}: NOT the same work, at most {BOUND:.0e} is rounding"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {
+            "kind": "sparse",
+            **dataclasses.asdict(self.work),
+            "sides": ["netbuilder", f"torch {self.version}"],
+            "seconds": [list(self.times.ours), list(self.times.peer)],
+            "ratio": self.times.ratio,
+            "spread": list(self.times.spread),
+            "apart": self.apart,
+        }
+
+
+def sparse_sums(work: Sums, python: str, *, pairs: int, steps: int = 20, script: Path = _PEER) -> SumsFound:
+    """Measure both sides in turn, and compare their sums and the values of their sparse gradients.
+
+    Args:
+        python: an interpreter that has PyTorch.
+        pairs: turns of each side.
+        steps: runs of a turn.
+        script: of the peer.
+
+    Raises:
+        RuntimeError: a side failed; the message has the end of what it printed.
+    """
+    # Passive: a side that waits for its turn must not take the other's cores.
+    env = {**os.environ, "OMP_NUM_THREADS": str(work.threads)}
+    own = [sys.executable, "-m", "netbuilder.tools.bench.our_sparse"]
+    with tempfile.TemporaryDirectory() as name:
+        given = ["3", json.dumps(dataclasses.asdict(work)), name]
+        with (
+            Worker("torch", [python, str(script), *given], env) as peer,
+            Worker("netbuilder", [*own, *given], env) as ours,
+        ):
+            times = compare(ours, peer, pairs=pairs, steps=steps)
+        with np.load(Path(name) / "ours.npz") as a, np.load(Path(name) / "peer.npz") as b:
+            apart = max(difference(a[key], b[key]) for key in b.files)
+    return SumsFound(work, peer.info["version"], times, apart)

@@ -96,7 +96,6 @@ DISTRIBUTIONS = {
     "numpy": "numpy",
     "hypothesis": "hypothesis",
     "onnx": "onnx",
-    "pydot": "pydot",
     "simplejpeg": "simplejpeg",
     "tensorboardX": "tensorboardX",
     "tomli": "tomli",

@@ -185,7 +185,8 @@ def lengths_tensor(
     min_segments: int | None = None, max_segments: int | None = None, *args: Any, **kwargs: Any
 ) -> Strategy:
     """Return the strategy of pairs: an array, and the lengths of its segments; see ``segmented_tensor``."""
-    return segmented_tensor(*args, segment_generator=_lengths(min_segments, max_segments), **kwargs)
+    given: dict[str, Any] = {**kwargs, "segment_generator": _lengths(min_segments, max_segments)}
+    return segmented_tensor(*args, **given)
 
 
 def _lengths(least: int | None = None, most: int | None = None) -> Callable[..., Strategy]:

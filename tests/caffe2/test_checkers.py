@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from caffe2.python import core, device_checker, gradient_checker
+from caffe2.python import core, device_checker, gradient_checker, workspace
 
 from house import ROOT
 from netbuilder.proto import GradientError, NetError
@@ -66,6 +66,12 @@ def test_nets():
         gradient_checker.NetGradientChecker.CompareNets(pair, [["z"], ["z"]], [0], ["x"], VALUES)
     with pytest.raises(NetError, match=r"input_values has \['b', 'w', 'x'\], and not 'q'"):
         gradient_checker.NetGradientChecker.Check(net("four", "Sqr"), ["z"], VALUES, "q")
+
+
+def test_nets_with_parameters_in_the_workspace():
+    for name in ("w", "b"):
+        workspace.FeedBlob(name, VALUES[name])
+    gradient_checker.NetGradientChecker.Check(net("six", "Sqr"), ["z"], {"x": X}, "x", step_size=0.01)
 
 
 def test_devices(capsys):

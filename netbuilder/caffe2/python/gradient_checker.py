@@ -12,9 +12,10 @@ from netbuilder.caffe2.checking import check_inferred, dense_gradient, input_dev
 from netbuilder.caffe2.python import core
 from netbuilder.graph import Net
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.proto import ArgumentError, DeviceOption, GradientError, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
-from netbuilder.runtime import Workspace
+from netbuilder.runtime import Workspace, default
 
 __all__ = ["GradientChecker", "NetGradientChecker", "getGradientForOp"]
 
@@ -71,8 +72,8 @@ class GradientChecker:
             workspace.feed(f"{name}_grad", gradient, self._device_option)
         for grad_op in grad_ops:
             workspace.run_operator_once(grad_op)
-        name = tuple(map(str, grad_name)) if isinstance(grad_name, tuple) else str(grad_name)
-        return loss, dense_gradient(workspace, name, np.shape(inputs[input_to_check]))
+        blobs = tuple(map(str, grad_name)) if isinstance(grad_name, tuple) else str(grad_name)
+        return loss, dense_gradient(workspace, blobs, np.shape(inputs[input_to_check]))
 
     def _forward(
         self, op: OperatorDef, inputs: Sequence[Any], names: Sequence[str], outputs: Sequence[int]
@@ -161,7 +162,7 @@ class NetGradientChecker:
             outputs: for each net, the blobs to compare.
             outputs_with_grad_ids: places in these lists of what the gradients are taken of.
             inputs_with_grads: blobs, the same in all nets.
-            input_values: arrays by blob.
+            input_values: arrays by blob; what else they read is as in the current workspace.
             threshold: absolute difference that passes.
             print_net_images: not served.
 
@@ -176,7 +177,7 @@ class NetGradientChecker:
             copy = net.Clone(f"{net.Name()}_checked")
             picked = [wanted[i] for i in outputs_with_grad_ids]
             gradients = copy.AddGradientOperators(picked)
-            workspace = with_inputs({blob_name(k): v for k, v in (input_values or {}).items()}, {})
+            workspace = _workspace(copy, {blob_name(k): v for k, v in (input_values or {}).items()})
             workspace.run_net_once(copy)
             found = [workspace.fetch(blob_name(blob)) for blob in wanted]
             by = [_gradient(workspace, gradients, blob) for blob in inputs_with_grads]
@@ -199,7 +200,7 @@ class NetGradientChecker:
         Args:
             net: without gradients; unchanged.
             outputs_with_grad: blobs in the loss.
-            input_values: arrays by blob.
+            input_values: arrays by blob; what else it reads is as in the current workspace.
             input_to_check: the blob, one of these.
             step_size: its elements are moved by this much, up and down.
             threshold: relative and absolute difference that passes.
@@ -222,12 +223,12 @@ class NetGradientChecker:
             seeds[y] = f"{y}_seed"
             copy.Proto().op.append(make_op("ConstantFill", [y], [seeds[y]], value=1.0))
         gradients = copy.AddGradientOperators(seeds)
-        workspace = with_inputs(values, {})
+        workspace = _workspace(copy, values)
         workspace.run_net_once(copy)
         gradient = _gradient(workspace, gradients, name)
 
         def loss(_: Any) -> float:
-            space = with_inputs(values, {})
+            space = _workspace(net, values)
             space.run_net_once(net)
             return float(sum(np.asarray(space.fetch(y), np.float64).sum() for y in ys))
 
@@ -235,6 +236,13 @@ class NetGradientChecker:
         np.testing.assert_allclose(gradient, estimate, rtol=threshold, atol=threshold)
         difference = np.abs(gradient - estimate)
         return float(difference.mean()), float(difference.max())
+
+
+def _workspace(net: Net, values: Mapping[str, Any]) -> Workspace:
+    """Return a new workspace with these blobs, and others that the net reads as the current workspace has them."""
+    current = default.workspace()
+    reads = [name for name in undefined_inputs(net.Proto().op) if name not in values and current.has(name)]
+    return with_inputs({**values, **{name: current.fetch(name) for name in reads}}, {})
 
 
 def _gradient(workspace: Workspace, gradients: Mapping[Any, Any], blob: Any) -> Any:

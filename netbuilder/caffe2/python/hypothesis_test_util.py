@@ -325,8 +325,8 @@ class HypothesisTestCase(test_util.TestCase):
             self.assertIsNotNone(found, f"{op.type}: has no gradient by {blob!r}, and the reference has one")
             what = f"{op.type}: the gradient by {blob!r} differs from the reference"
             if isinstance(found, tuple):
-                _same(space.fetch(str(found.values)), want[0], *bounds, what)  # type: ignore[attr-defined]
-                _same(space.fetch(str(found.indices)), want[1], *bounds, what)  # type: ignore[attr-defined]
+                _same(space.fetch(str(found.values)), want[0], *bounds, what)
+                _same(space.fetch(str(found.indices)), want[1], *bounds, what)
             else:
                 _same(space.fetch(str(found)), want, *bounds, what)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import sys
 from collections import Counter, defaultdict
@@ -18,7 +19,7 @@ from netbuilder.tools import draw
 
 pydot: ModuleType | None
 try:
-    import pydot
+    pydot = importlib.import_module("pydot")
 except ImportError:
     pydot = None
 

@@ -33,6 +33,8 @@ class ImageTransform:
         area_crop: a part of 8 % to 100 % of the area, with sides as 3:4 to 4:3, is brought to the size of the crop.
         pad: width of a black margin around the image, from which a crop is taken at random.
         crop: sides of the square that is taken: at random, in test mode the middle; 0: all is taken.
+        crop_first: in training, what becomes the crop is cut out before it is scaled, at whole pixels of the image,
+            which is less work and gives other places at random; not together with ``warp`` or ``pad``.
         color_jitter: saturation, brightness and contrast change by up to these shares.
         color_lighting: deviation of the light that is added; 0: none.
         mirror: left and right change places in every second image.
@@ -54,6 +56,7 @@ class ImageTransform:
     area_crop: bool = False
     pad: int = 0
     crop: int = 0
+    crop_first: bool = False
     color_jitter: tuple[float, float, float] | None = None
     color_lighting: float = 0.0
     mirror: bool = False
@@ -78,6 +81,8 @@ class ImageTransform:
             return f"random_scale must be two lengths, the shorter one first, got {self.random_scale}"
         if self.area_crop and not self.crop:
             return "area_crop needs crop, the size that parts are brought to"
+        if self.crop_first and (self.warp or self.pad):
+            return "crop_first excludes warp and pad"
         least = min([n for n in (self.scale, *(self.random_scale or ())) if n], default=self.crop)
         if self.crop > least + 2 * self.pad:
             return f"crop must not be larger than what scale leaves, got {self.crop} and {least}"
@@ -119,8 +124,10 @@ class ImageTransform:
         Raises:
             ShapeError: it is smaller than the crop, or the box is not in it.
         """
-        image = self._sized(self._boxed(image, where), rng)
-        image = self._cropped(image, rng, where)
+        image = self._boxed(image, where)
+        if self.crop_first and self.crop and not self.area_crop and not self.is_test:
+            image = self._cut(image, rng)
+        image = self._cropped(self._sized(image, rng), rng, where)
         if not self.is_test:
             if self.color_jitter:
                 saturation, brightness, contrast = self.color_jitter
@@ -161,15 +168,31 @@ class ImageTransform:
             )
         return image[top : top + height, left : left + width]
 
+    def _length(self, shorter: int, rng: np.random.Generator) -> int:
+        """Return what the shorter side is brought to, 0: left as it is."""
+        if self.random_scale is not None and not self.is_test:
+            return int(rng.integers(self.random_scale[0], self.random_scale[1] + 1))
+        return self.scale or (self.minsize if shorter < self.minsize else 0)
+
+    def _cut(self, image: Array, rng: np.random.Generator) -> Array:
+        """Return the crop, cut out and scaled; the image as it is, if its size stays."""
+        height, width = image.shape[:2]
+        scale = self._length(min(height, width), rng)
+        if not scale:
+            return image
+        side = max(1, min(height, width, round(self.crop * min(height, width) / scale)))
+        top, left = (int(rng.integers(0, n - side + 1)) for n in (height, width))
+        return self._resize(image[top : top + side, left : left + side], self.crop, self.crop)
+
     def _sized(self, image: Array, rng: np.random.Generator) -> Array:
         height, width = image.shape[:2]
         if self.area_crop and not self.is_test:
             top, left, height, width = _part(height, width, rng)
             return self._resize(image[top : top + height, left : left + width], self.crop, self.crop)
         shorter = min(height, width)
-        scale = self.scale or (self.minsize if shorter < self.minsize else 0)
-        if self.random_scale is not None and not self.is_test:
-            scale = int(rng.integers(self.random_scale[0], self.random_scale[1] + 1))
+        if self.crop_first and not self.is_test and (height, width) == (self.crop, self.crop):
+            return image
+        scale = self._length(shorter, rng)
         if not scale:
             return image
         if self.warp:

@@ -58,8 +58,8 @@ def minidb_offsets(path: PathLike) -> list[int]:
 def read_minidb_at(number: int, offset: int) -> tuple[bytes, bytes]:
     """Return the record, key and value, that begins at ``offset`` of the open file of this number; for any thread."""
     key_length, value_length = _LENGTHS.unpack(os.pread(number, _LENGTHS.size, offset))
-    found = os.pread(number, key_length + value_length, offset + _LENGTHS.size)
-    return found[:key_length], found[key_length:]
+    begin = offset + _LENGTHS.size
+    return os.pread(number, key_length, begin), os.pread(number, value_length, begin + key_length)
 
 
 def _lengths(file: BinaryIO, path: PathLike, number: int, offset: int) -> tuple[int, int] | None:

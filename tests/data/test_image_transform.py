@@ -132,3 +132,23 @@ def test_images_that_do_not_fit_are_named():
         ImageTransform(crop=48)(photo(0), rng(), "dog.jpg")
     with pytest.raises(ShapeError, match=r"dog.jpg: the box \(0, 0, 41, 5\)"):
         ImageTransform(box=(0, 0, 41, 5))(photo(0), rng(), "dog.jpg")
+
+
+def test_cut_before_it_is_scaled():
+    """A ramp keeps its values where it was cut out, in steps of the scale; every place is reached."""
+    ramp = np.repeat(np.indices((60, 100)).transpose(1, 2, 0), [2, 1], axis=2).astype(np.uint8)  # rows, rows, columns
+    options, places = ImageTransform(scale=30, crop=20, crop_first=True), set()
+    for seed in range(200):
+        part = options.pixels(ramp, rng(seed)).astype(float)
+        assert part.shape == (20, 20, 3)
+        np.testing.assert_allclose(np.diff(part[..., 0], axis=0), 2, atol=1.01)
+        np.testing.assert_allclose(np.diff(part[..., 2], axis=1), 2, atol=1.01)
+        places.add((int(part[0, 0, 0]) // 2, int(part[0, 0, 2]) // 2))
+    assert {y for y, _ in places} >= set(range(1, 10)) and max(x for _, x in places) >= 28
+    drawn = ImageTransform(random_scale=(20, 40), crop=20, crop_first=True, mirror=True)
+    assert drawn(photo(0), rng()).shape == (3, 20, 20)
+    assert ImageTransform(crop=20, crop_first=True)(photo(0), rng()).shape == (3, 20, 20)
+    small = ImageTransform(scale=30, crop=20, crop_first=True, is_test=True).pixels(ramp, rng())
+    np.testing.assert_array_equal(small, ImageTransform(scale=30, crop=20, is_test=True).pixels(ramp, rng()))
+    with pytest.raises(ArgumentError, match="crop_first excludes warp and pad"):
+        ImageTransform(crop=8, crop_first=True, pad=2)

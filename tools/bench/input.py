@@ -50,9 +50,10 @@ class Inputs:
 def input_rates(inputs: Inputs) -> Iterator[Line]:
     """Yield a line for each kind of resizing: our input of one thread beside the same libraries in a bare loop.
 
-    Ours reads records of a database, decodes, brings the shorter side to 256 pixels, crops 224 x 224 at random,
-    mirrors, and normalises into batches of float32. The loop decodes, resizes and crops what lies in memory. Both are
-    timed by the time that they keep cores busy, so that other work counts little.
+    Ours reads records of a database, decodes, cuts out at random what makes 224 x 224 pixels of an image whose shorter
+    side is 256, scales it, mirrors, and normalises into batches of float32, as ``netbuilder-train`` does. The loop
+    decodes, resizes and crops what lies in memory. Both are timed by the time that they keep cores busy, so that other
+    work counts less.
 
     Raises:
         DeviceError: no library for images is installed.
@@ -76,7 +77,9 @@ def _photo(number: int) -> bytes:
 
 
 def _pairs(path: Path, files: list[bytes], interpolation: str, inputs: Inputs) -> Line:
-    transform = ImageTransform(scale=_SCALE, crop=_CROP, mirror=True, mean=_MEAN, std=_STD, interpolation=interpolation)
+    transform = ImageTransform(
+        scale=_SCALE, crop=_CROP, crop_first=True, mirror=True, mean=_MEAN, std=_STD, interpolation=interpolation
+    )
     loader = ImageLoader(ImageDatabase(path), transform, threads=1)
     order = np.arange(len(files))
 

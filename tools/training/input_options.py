@@ -56,7 +56,8 @@ class InputOptions:
             scale = round(self.crop * 8 / 7)  # 256 for 224
         return ImageTransform(
             scale=scale, crop=self.crop, pad=self.pad, mirror=self.mirror, area_crop=self.area_crop,
-            random_scale=self.random_scale, color_jitter=(self.color_jitter,) * 3 if self.color_jitter else None,
+            crop_first=not self.pad, random_scale=self.random_scale,
+            color_jitter=(self.color_jitter,) * 3 if self.color_jitter else None,
             color_lighting=self.color_lighting, mean=self.mean, std=self.std, color=not self.gray, is_test=is_test,
         )  # fmt: skip
 

@@ -19,11 +19,9 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "feed arrays by workspace.feed or a Prefetch, or read a database by TensorProtosDBInput",
-        "Append AtomicAppend CheckDatasetConsistency CloseRebatchingQueue CollectTensor ComputeOffset "
-        "CreateBlobsQueueDB CreateRebatchingQueue CreateTextFileReader CreateTreeCursor "
-        "DequeueRebatchingQueue EnqueueRebatchingQueue GetCursorOffset LastNWindowCollector PackRecords "
-        "ReadNextBatch ReadRandomBatch RemoveDataBlocks ReservoirSampling ResetCursor SortAndShuffle "
-        "TextFileReaderRead TrimDataset UnPackRecords VideoInput WeightedSampleDequeueBlobs",
+        "CloseRebatchingQueue CreateBlobsQueueDB CreateRebatchingQueue CreateTextFileReader "
+        "DequeueRebatchingQueue EnqueueRebatchingQueue LastNWindowCollector RemoveDataBlocks "
+        "ReservoirSampling TextFileReaderRead VideoInput WeightedSampleDequeueBlobs",
     ),
     (
         "several hosts are not in this version; on one, Parallelize makes the exchange between devices",
@@ -49,27 +47,26 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "",
         "APMeter AccumulateHistogram AddPadding AliasWithName AveragePut BBoxTransform BatchBoxCox "
         "BatchBucketOneHot BatchBucketize BatchDenseToSparse BatchSparseToDense BernoulliJSD BisectPercentile "
-        "BoxWithNMSLimit CollectAndDistributeFpnRpnProposals CollectRpnProposals ConcatTensorVector "
-        "CopyRowsToTensor CreateMap CreateTensorVector DataCouple DeformConv DenseVectorToIdList "
-        "DistributeFpnProposals EnsureDense FindDuplicateElements FlexibleTopK GatherByKey GatherPadding "
-        "GatherRanges GatherRangesToDense GenerateProposals GenerateProposalsCPP GetGPUMemoryUsage "
-        "HeatmapMaxKeypoint IncrementPut IndexFreeze IndexGet IndexHash IndexLoad IndexSize IndexStore "
-        "IntIndexCreate IntegralImage IsMemberOf KeySplit KeyValueToMap LC LC1D LC2D LC3D LengthsPartition "
-        "LengthsToShape LengthsTopK LongIndexCreate MapToKeyValue MaxPoolWithIndex MergeDenseFeatureTensors "
-        "MergeIdLists MergeMultiListFeatureTensors MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors "
-        "MergeSingleListFeatureTensors MergeSingleMapFeatureTensors MergeSingleScalarFeatureTensors "
-        "NormalizePlanarYUV NumpyTile PackSegments PadEmptySamples Partition Percentile "
-        "PiecewiseLinearTransform RangeFill ReduceFrontWeightedSum RemovePadding RoIAlignRotated RoIPool "
-        "RowWiseCounter ScaleBlobs Scatter SegmentOneHot SelfBinningHistogram SequenceMask "
-        "SinusoidPositionEncoding SortedSegmentRangeLogMeanExp SortedSegmentRangeLogSumExp "
-        "SortedSegmentRangeMax SortedSegmentRangeMean SortedSegmentRangeSum SortedSegmentWeightedSum "
-        "SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement SparseLengthsMax "
-        "SparseLengthsSumSparseLookup SparseSortedSegmentMean SparseSortedSegmentSum "
+        "BoxWithNMSLimit CollectAndDistributeFpnRpnProposals CollectRpnProposals CopyRowsToTensor CreateMap "
+        "DataCouple DeformConv DenseVectorToIdList DistributeFpnProposals EnsureDense FindDuplicateElements "
+        "FlexibleTopK GatherByKey GatherPadding GatherRanges GatherRangesToDense GenerateProposals "
+        "GenerateProposalsCPP GetGPUMemoryUsage HeatmapMaxKeypoint IncrementPut IndexFreeze IndexGet "
+        "IndexHash IndexLoad IndexSize IndexStore IntIndexCreate IntegralImage IsMemberOf KeySplit "
+        "KeyValueToMap LC LC1D LC2D LC3D LengthsPartition LengthsToShape LengthsTopK LongIndexCreate "
+        "MapToKeyValue MaxPoolWithIndex MergeDenseFeatureTensors MergeIdLists MergeMultiListFeatureTensors "
+        "MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors MergeSingleListFeatureTensors "
+        "MergeSingleMapFeatureTensors MergeSingleScalarFeatureTensors NormalizePlanarYUV NumpyTile "
+        "PadEmptySamples Partition Percentile PiecewiseLinearTransform RangeFill ReduceFrontWeightedSum "
+        "RemovePadding RoIAlignRotated RoIPool RowWiseCounter ScaleBlobs Scatter SegmentOneHot "
+        "SelfBinningHistogram SinusoidPositionEncoding SortedSegmentRangeLogMeanExp "
+        "SortedSegmentRangeLogSumExp SortedSegmentRangeMax SortedSegmentRangeMean SortedSegmentRangeSum "
+        "SortedSegmentWeightedSum SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement "
+        "SparseLengthsMax SparseLengthsSumSparseLookup SparseSortedSegmentMean SparseSortedSegmentSum "
         "SparseSortedSegmentWeightedSum SparseToDenseMask SparseUnsortedSegmentMean SparseUnsortedSegmentSum "
         "SparseUnsortedSegmentWeightedSum SplitByLengths StdDevPut StringEndsWith StringEquals "
         "StringIndexCreate StringJoin StringPrefix StringStartsWith StringSuffix TT TTSparseLengthsSum "
-        "TensorVectorSize UniqueUniformFill UnpackSegments UnsafeCoalesce UnsortedSegmentWeightedSum "
-        "VariableLengthSequencePadding WeightedMultiSampling WeightedSample",
+        "UniqueUniformFill UnsafeCoalesce UnsortedSegmentWeightedSum VariableLengthSequencePadding "
+        "WeightedMultiSampling WeightedSample",
     ),
 )
 """(what there is instead, "" where nothing comes near; operators with spaces between them)."""

@@ -1,0 +1,91 @@
+"""SequenceMask: elements of sequences overwritten, by lengths, windows or the diagonal."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["SequenceMask"]
+
+_BY_NUMBERS = ("sequence", "window")
+_MODES = (*_BY_NUMBERS, "upper", "lower", "upperdiag", "lowerdiag")
+
+
+@register
+@dataclass(frozen=True)
+class SequenceMask(Operator):
+    """Y = X with ``fill_val`` at some places; X counts as a matrix, the axes from ``axis`` on as its columns.
+
+    Kept in row i are the columns j with, by ``mode``: "sequence", j < lengths[i]; "window", |j - centres[i]| <=
+    ``radius``; "upper", j <= i; "lower", j >= i; "upperdiag", j < i; "lowerdiag", j > i. With ``repeat_from_axis``
+    (mode "sequence") the axes from there on are not columns: all their elements share one. With ``grad`` the fill is 0.
+    """
+
+    inputs = ("X", "numbers?")
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+    mode: str = ""
+    axis: int = 1
+    repeat_from_axis: int = 0
+    radius: int = 10
+    fill_val: float = -math.inf
+    grad: bool = False
+    batch: int = 0
+
+    def check(self) -> None:
+        if self.mode not in _MODES:
+            raise ArgumentError(f"SequenceMask: mode must be one of {', '.join(_MODES)}, got {self.mode!r}")
+        if self.batch:
+            raise ArgumentError(f"SequenceMask: batch is not served, got {self.batch}; reshape X")
+        if self.repeat_from_axis and self.mode != "sequence":
+            raise ArgumentError(f"SequenceMask: repeat_from_axis is for the mode sequence, got {self.mode!r}")
+        if (self.n_in == 2) != (self.mode in _BY_NUMBERS):
+            raise ArgumentError(
+                f"SequenceMask: a second input is for the modes {' and '.join(_BY_NUMBERS)}, "
+                f"got {self.n_in} inputs for {self.mode!r}"
+            )
+
+    def infer(self, x: TensorSpec, numbers: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
+        require(0 < self.axis < x.ndim, self, f"axis must lie in [1, {x.ndim}), got {self.axis}")
+        repeat = self.repeat_from_axis
+        require(
+            repeat == 0 or self.axis < repeat < x.ndim,
+            self,
+            f"repeat_from_axis must lie in [{self.axis + 1}, {x.ndim}), got {repeat}",
+        )
+        if numbers is not None:
+            rows = math.prod(x.shape[: self.axis])
+            require(
+                numbers.shape == (rows,) and numbers.dtype.kind == "i",
+                self,
+                f"the second input must hold {rows} integers, one a row, got {numbers.shape} of {numbers.dtype}",
+            )
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        numbers = [g.input("numbers")] if self.n_in == 2 else []
+        return [make_op("SequenceMask", [g.d_output("Y"), *numbers], [g.d_input("X")], grad=True)]
+
+
+@kernel(SequenceMask)
+def sequence_mask(op: SequenceMask, ctx: RunContext, x: Any, numbers: Any = None) -> tuple[Any, ...]:
+    xp = ctx.xp
+    end = op.repeat_from_axis or x.ndim
+    shape = tuple(math.prod(x.shape[a:b]) for a, b in ((0, op.axis), (op.axis, end), (end, x.ndim)))
+    i, j = xp.arange(shape[0])[:, None], xp.arange(shape[1])[None, :]
+    if op.mode == "sequence":
+        keep = j < numbers[:, None]
+    elif op.mode == "window":
+        keep = abs(j - numbers[:, None]) <= op.radius
+    else:
+        keep = {"upper": j <= i, "lower": j >= i, "upperdiag": j < i, "lowerdiag": j > i}[op.mode]
+    fill = x.dtype.type(0 if op.grad else op.fill_val)
+    return (xp.where(keep[:, :, None], x.reshape(shape), fill).reshape(x.shape),)

@@ -1,0 +1,58 @@
+"""SequenceMask."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.ops.sequence_mask import SequenceMask
+from netbuilder.proto import ArgumentError
+from netbuilder.proto.arguments import arguments, make_op
+from suite import OperatorSuite, f32, floats, i32, refusal
+
+
+class TestSequenceMask(OperatorSuite):
+    operator = SequenceMask
+    refusals = (
+        refusal(SequenceMask(mode="left"), [f32(2, 3)], "mode must be one of sequence", ArgumentError),
+        refusal(SequenceMask(mode="upper", batch=1), [f32(2, 3)], "batch is not served", ArgumentError),
+        refusal(SequenceMask(mode="upper", repeat_from_axis=1), [f32(2, 3)], "for the mode sequence", ArgumentError),
+        refusal(SequenceMask(mode="upper"), [f32(2, 3), i32(2)], "a second input is for", ArgumentError),
+        refusal(SequenceMask(mode="upper", axis=2), [f32(2, 3)], r"axis must lie in \[1, 2\), got 2"),
+        refusal(SequenceMask(mode="sequence", repeat_from_axis=1), [f32(2, 3), i32(2)], "repeat_from_axis must lie"),
+        refusal(SequenceMask(mode="window"), [f32(2, 3), i32(3)], "must hold 2 integers"),
+        refusal(SequenceMask(mode="upper"), [i32(2, 3)], "floating-point numbers"),
+    )
+
+    def draw(self, data):
+        mode = data.draw(st.sampled_from(["sequence", "window", "upper", "lower", "upperdiag", "lowerdiag"]))
+        axis = data.draw(st.sampled_from([1, 2]))
+        repeat = 2 if mode == "sequence" and axis == 1 and data.draw(st.booleans()) else 0
+        op = SequenceMask(mode, axis, repeat, radius=1, fill_val=-7.5, grad=data.draw(st.booleans()))
+        x = data.draw(floats(2, 3, 4))
+        rows = 2 if axis == 1 else 6
+        numbers = data.draw(st.lists(st.integers(0, 5), min_size=rows, max_size=rows))
+        return op, [x, np.array(numbers, np.int32)] if mode in ("sequence", "window") else [x]
+
+    def reference(self, op, x, numbers=None):
+        y = x.copy()
+        for place in np.ndindex(x.shape):
+            i = np.ravel_multi_index(place[: op.axis], x.shape[: op.axis])
+            end = op.repeat_from_axis or 3
+            j = np.ravel_multi_index(place[op.axis : end], x.shape[op.axis : end])
+            keep = {
+                "sequence": lambda i=i, j=j: j < numbers[i],
+                "window": lambda i=i, j=j: abs(j - int(numbers[i])) <= op.radius,
+                "upper": lambda i=i, j=j: j <= i,
+                "lower": lambda i=i, j=j: j >= i,
+                "upperdiag": lambda i=i, j=j: j < i,
+                "lowerdiag": lambda i=i, j=j: j > i,
+            }[op.mode]()
+            if not keep:
+                y[place] = 0 if op.grad else op.fill_val
+        return [y]
+
+
+def test_the_gradient_is_a_mask_that_fills_with_zeros():
+    made, _ = operator_gradient(make_op("SequenceMask", ["x", "n"], ["y"], mode="sequence"), {0: "dy"})
+    assert [(op.type, list(op.input), list(op.output)) for op in made] == [("SequenceMask", ["dy", "n"], ["x_grad"])]
+    assert arguments(made[0])["grad"] == 1

@@ -39,7 +39,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.brew.max_pool_with_index python.brew.video_input "
         "python.cnn.CNNModelHelper.MaxPoolWithIndex "
         "python.cnn.CNNModelHelper.PadImage python.cnn.CNNModelHelper.VideoInput python.core.Net.LogInfo "
-        "python.helpers.pooling.max_pool_with_index python.helpers.tools",
+        "python.helpers.pooling.max_pool_with_index python.helpers.tools python.tt_core",
     ),
     (
         "Caffe2 itself has no such operator in its usual builds",
@@ -70,23 +70,14 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.checkpoint",
     ),
     (
-        "readers, tasks and sessions are not in this version; feed arrays by FeedBlob, or read a database by "
-        "brew.db_input",
-        "python.cached_reader python.dataio python.dataset python.db_file_reader "
-        "python.pipeline python.queue_util python.record_queue python.session python.task "
-        "python.text_file_reader",
+        "readers of files are not in this version; dataset.Dataset, dataio and pipeline read records in blobs, "
+        "brew.db_input a database",
+        "python.cached_reader python.db_file_reader python.text_file_reader",
     ),
     (
-        "records of blobs are not in this version; pass blobs by name",
-        "python.schema python.core.Net.input_record python.core.Net.output_record python.core.Net.set_input_record "
-        "python.core.Net.set_output_record python.core.Net.AppendOutputRecordField "
-        "python.core.Net.recover_input_record_by_prefix python.core.Net.recover_output_record_by_prefix "
-        "python.core.clone_and_bind_net",
-    ),
-    (
-        "builders of control flow are not in this version; brew.cond and brew.loop add branches and loops",
-        "python.control python.net_builder python.core.Net.current_prefix python.control_ops_grad "
-        "python.control_ops_util python.core.control_op_remap",
+        "it is a part of Caffe2's construction of control flow; net_builder, control, brew.cond and brew.loop add "
+        "branches and loops",
+        "python.control_ops_grad python.control_ops_util python.core.control_op_remap",
     ),
     (
         "pictures of arrays are for libraries that draw; net_drawer and netbuilder-draw draw nets",
@@ -98,15 +89,15 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.modeling.net_modifier python.modeling.compute_histogram_for_blobs "
         "python.modeling.compute_norm_for_blobs python.modeling.compute_statistics_for_blobs "
         "python.modeling.get_entry_from_blobs python.modeling.gradient_clipping python.functional python.hsm_util "
-        "proto.hsm_pb2 "
-        "python.tt_core",
+        "proto.hsm_pb2",
     ),
     (
         "Caffe2's own tests are not a part of it; hypothesis_test_util has what tests are made of",
         "python.operator_test",
     ),
     (
-        "scripts around Caffe2's examples are not a part of it; netbuilder-train is a trainer, and the examples run as they are",
+        "scripts around Caffe2's examples are not a part of it; netbuilder-train is a trainer, and the examples run as "
+        "they are",
         "python.examples python.models.imagenet_trainer_test_utils "
         "python.embedding_generation_benchmark python.benchmark_generator "
         "python.models.download python.muji",

@@ -13,7 +13,7 @@ IMPORTS = {
     "from caffe2.python.models import seq2seq": "python.models.seq2seq: recurrent nets are not in this version",
     "from caffe2.python.onnx import backend": "has no module python.onnx: ONNX is not in this version",
     "from caffe2.python import worksapce": "has no module python.worksapce; nearest: python.workspace",
-    "import caffe2.contrib.gloo": "has no module contrib; it has proto.caffe2_pb2, .*python.workspace",
+    "import caffe2.mobile.gloo": "has no module mobile; it has proto.caffe2_pb2, .*python.workspace",
     "from caffe2.proto import hsm_pb2": "has no module proto.hsm_pb2: layer models are not served",
 }
 
@@ -54,7 +54,6 @@ MEMBERS = {
     "VideoInput": "its operators are not in this version",
     "LogInfo": "its operators are not in this version",
     "AddObserver": "observers of nets are not served; BenchmarkNet",
-    "input_record": "records of blobs are not in this version; pass blobs by name",
     "FC_Prune": "Caffe2 itself has no such operator",
     "add_param_DEPRECATED": "create_param and AddParameter make parameters",
 }
@@ -68,7 +67,7 @@ def test_members_of_models_and_nets(name):
     with pytest.raises(AttributeError, match=f"{name}.*{MEMBERS[name]}"):
         getattr(model, name)
     assert not hasattr(model.net, name)
-    if name in ("LogInfo", "AddObserver", "input_record"):
+    if name in ("LogInfo", "AddObserver"):
         with pytest.raises(AttributeError, match=f"{name}.*{MEMBERS[name]}"):
             getattr(model.net, name)
 

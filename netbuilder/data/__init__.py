@@ -5,6 +5,7 @@ from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError, QueueState
 from netbuilder.data.db_reader import DATABASES, DBReader, read_records, write_records
 from netbuilder.data.digits import digits
 from netbuilder.data.dummy import dummy_batches
+from netbuilder.data.fetch import fetch_file
 from netbuilder.data.idx import read_idx
 from netbuilder.data.image_codec import decode_image, encode_jpeg, image_libraries, resize_image
 from netbuilder.data.image_loader import ImageLoader, decoding_threads
@@ -53,6 +54,7 @@ __all__ = [
     "digits",
     "dummy_batches",
     "encode_jpeg",
+    "fetch_file",
     "image_folder",
     "image_libraries",
     "image_list",

@@ -1,0 +1,89 @@
+"""Files of data sets fetched once and kept in a cache, checked by size, beginning and sum."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.whole_file import whole_file
+
+__all__ = ["fetch_file"]
+
+_TIMEOUT = 30.0  # seconds without an answer
+
+
+def fetch_file(
+    url: str,
+    *,
+    size: int | None = None,
+    sha256: str | None = None,
+    magic: bytes | None = None,
+    folder: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Return the path of a file in the cache; the first call fetches it.
+
+    Args:
+        url: where it is, by http, https or file; its last part is its name in the cache.
+        size: in bytes, if it is known.
+        sha256: of the whole file, in hexadecimal digits.
+        magic: bytes that it begins with, as those of IDX or gzip files.
+        folder: the cache; None: ``data`` in the folder that the variable ``NETBUILDER_CACHE`` names, or in
+            ``~/.cache/netbuilder``.
+
+    Raises:
+        NetError: the URL names no file, or it cannot be fetched, as when there is no network; the message says where to
+            put it by hand.
+        ParseError: the file is not the one described; what was fetched is not kept.
+    """
+    parts = urllib.parse.urlsplit(url)
+    name = os.path.basename(urllib.parse.unquote(parts.path))
+    if parts.scheme not in ("http", "https", "file") or not name:
+        raise NetError(f"fetch_file: wanted the URL of a file by http, https or file, got {url!r}")
+    place = Path(folder) if folder is not None else _cache()
+    target = place / name
+    if target.is_file():
+        if problem := _problem(target, size, sha256, magic):
+            raise ParseError(f"{str(target)!r}: {problem}; remove it to have it fetched again from {url}")
+        return target
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        with whole_file(target) as file, urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
+            shutil.copyfileobj(answer, file)
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise NetError(
+            f"{url}: cannot be fetched ({reason}); without a network, put the file at {str(target)!r}"
+        ) from error
+    if problem := _problem(target, size, sha256, magic):
+        target.unlink()
+        raise ParseError(f"{url}: {problem}")
+    return target
+
+
+def _cache() -> Path:
+    named = os.environ.get("NETBUILDER_CACHE")
+    return (Path(named) if named else Path.home() / ".cache" / "netbuilder") / "data"
+
+
+def _problem(path: Path, size: int | None, sha256: str | None, magic: bytes | None) -> str | None:
+    """Return in what a file differs from its description, None if in nothing."""
+    found = path.stat().st_size
+    if size is not None and found != size:
+        return f"has {found} bytes, wanted {size}"
+    with open(path, "rb") as file:
+        begin = file.read(len(magic or b""))
+        if magic is not None and begin != magic:
+            return f"begins with {begin.hex(' ') or 'nothing'}, wanted {magic.hex(' ')}"
+        if sha256 is not None:
+            digest = hashlib.sha256(begin)
+            for piece in iter(lambda: file.read(1 << 20), b""):
+                digest.update(piece)
+            if digest.hexdigest() != sha256.lower():
+                return f"has the SHA-256 sum {digest.hexdigest()}, wanted {sha256}"
+    return None

@@ -60,7 +60,7 @@ def numeric_gradient(loss: Any, x: np.ndarray[Any, Any], step: float) -> np.ndar
     """Return the gradient of ``loss(x)`` by differences over ``2 * step``; ``x`` is as before when it returns."""
     result = np.zeros_like(x)
     flat, slope = x.reshape(-1), result.reshape(-1)
-    if not np.shares_memory(flat, x):
+    if not x.flags.c_contiguous:
         raise ValueError("numeric_gradient: x must be contiguous")
     for i, before in enumerate(flat.copy()):
         flat[i] = before + step

@@ -25,6 +25,14 @@ def test_a_right_gradient_passes():
         np.testing.assert_allclose(gradient, estimate, atol=5e-3)
 
 
+def test_in_place_and_empty():
+    op = core.CreateOperator("Tanh", ["x"], ["x"])
+    assert gradient_checker.GradientChecker(0.01, 0.005).CheckSimple(op, [X], 0, [0])[0]
+    op = core.CreateOperator("Sqr", ["x"], ["y"])
+    good, gradient, _ = gradient_checker.GradientChecker(0.05, 0.005).CheckSimple(op, [X[:0]], 0, [0])
+    assert good and gradient.shape == (0, 2)
+
+
 def test_a_wrong_gradient_does_not():
     op = core.CreateOperator("Sqr", ["x"], ["y"])
     wrong = core.CreateOperator("Copy", ["y_grad"], ["x_grad"])

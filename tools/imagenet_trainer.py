@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from netbuilder.proto import DeviceError, NetError
 from netbuilder.tools.training.config import write_config
@@ -36,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.out:
             given = list(sys.argv[1:] if arguments is None else arguments)
             write_config(Path(options.out), options.effective, given)
+        if options.measure_speed_up:
+            _say_speed_up(options, train, test)
         began = time.perf_counter()
         with Metrics(options.metrics, options.tensorboard, options.plot) as metrics:
             run = Run(options, train, test, metrics)
@@ -83,9 +87,24 @@ def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:
     last = train % options.batch
     print(
         f"devices {devices}; batch {options.batch} in all, {options.device_batch} a device{parts}, each sample on one "
-        f"device{f' (the last of an epoch has {last})' if last else ''}; "
+        f"device{f' (the last one has {last})' if last else ''}; "
         f"loss scale 1/{len(options.devices)}; learning rate {_rate_text(options)}, "
         f"momentum {options.momentum:g}, weight decay {options.weight_decay:g}; seed {options.seed}",
+        flush=True,
+    )
+
+
+def _say_speed_up(options: Options, train: Any, test: Any) -> None:
+    """Time steps of the whole batch on all devices and on the first one alone, on runs that are thrown away."""
+    several, one = (
+        Run(dataclasses.replace(options, devices=devices), train, test)
+        for devices in (options.devices, options.devices[:1])
+    )
+    pairs = [(several.step_seconds(), one.step_seconds()) for _ in range(3)]  # in turn: the machine may be shared
+    many, alone = (min(times) for times in zip(*pairs))
+    print(
+        f"speed-up: a step takes {many * 1e3:.1f} ms on {len(options.devices)} devices, {alone * 1e3:.1f} ms on one: "
+        f"{alone / many:.2f} times as quick",
         flush=True,
     )
 

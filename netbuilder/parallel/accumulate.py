@@ -57,11 +57,11 @@ def _pairs(model: ModelHelper, record: Replicas) -> list[tuple[BlobReference, Bl
         for param, gradient in zip(record.blobs(group.parameter), record.devices.copies(group.values)):
             found[gradient] = param
     for param in record.outside:
-        gradient = model.param_to_grad.get(BlobReference(param))
-        if isinstance(gradient, GradientSlice):
+        whole = model.param_to_grad.get(BlobReference(param))
+        if isinstance(whole, GradientSlice):
             raise _sparse(param)
-        if gradient is not None:
-            found[str(gradient)] = param
+        if whole is not None:
+            found[str(whole)] = param
     return [(BlobReference(param), BlobReference(gradient)) for gradient, param in found.items()]
 
 

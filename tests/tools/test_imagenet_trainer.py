@@ -29,7 +29,7 @@ def test_a_run_learns_and_its_export_gives_the_same_accuracy(tmp_path, capfd):
     folder = str(tmp_path / "predictor")
     assert main([*QUICK, "--devices=0,1", "--export", folder, "--check-export"]) == 0
     text = capfd.readouterr().out
-    assert "batch 64 in all, 32 a device, each sample on one device (the last of an epoch has 30)" in text
+    assert "batch 64 in all, 32 a device, each sample on one device (the last one has 30)" in text
     assert "loss scale 1/2; learning rate 0.1 (fixed)" in text
     assert "1438 to train, 359 held out" in text
     found = re.findall(r"accuracy on 359 held-out images: (\S+)%", text)

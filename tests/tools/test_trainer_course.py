@@ -131,6 +131,14 @@ def test_a_run_writes_its_options_and_its_course(tmp_path, capsys):
     assert lines[-1]["loss"] == pytest.approx(np.average([l["loss"] for l in lines[:-1]], weights=[360] * 3 + [358]))
 
 
+@pytest.mark.parametrize("more", [[], ["--accumulate-steps=2"]], ids=["plain", "micro-batches"])
+def test_the_speed_up_is_measured(capsys, more):
+    assert main(["--cpu", "--model=mlp", "--epochs=1", "--devices=0,1", "--measure-speed-up", *more]) == 0
+    said = capsys.readouterr().out
+    found = re.search(r"speed-up: .* (\d+\.\d) ms on 2 devices, (\d+\.\d) ms on one: (\d+\.\d\d) times", said)
+    assert found and float(found[3]) > 0
+
+
 def test_caffe2_spellings():
     given = ["--train_data=digits", "--num_gpus=2", "--batch_size", "64", "--num_epochs=3", "--use_cpu"]
     options = parse([*plain_arguments(given), "--base_learning_rate=0.5", "--weight_decay=0"])

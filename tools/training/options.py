@@ -58,6 +58,7 @@ class Options:
         without: optimisations of plans that are switched off.
         input: of images that are decoded as they are needed.
         accumulate_steps: micro-batches that a batch is dealt out over.
+        measure_speed_up: time steps on one device and on all before.
         base_batch: the batch that the learning rate is meant for; None: that of this run.
         warmup_epochs, warmup_start: how long the rate rises to its policy's, and the share of it at the beginning.
         norm_decay: the scales of normalisations decay, as weights do.
@@ -94,6 +95,7 @@ class Options:
     input: InputOptions = InputOptions()
     accumulate_steps: int = 1
     base_batch: int | None = None
+    measure_speed_up: bool = False
     warmup_epochs: float = 0.0
     warmup_start: float = 0.1
     norm_decay: bool = True
@@ -139,6 +141,8 @@ def _parser() -> argparse.ArgumentParser:
                        help="upper bound of the threads that run the net, for each device (4)")  # fmt: skip
     where.add_argument("--dtype", default="float32", metavar="TYPE",
                        help=f"of activations while training: {' or '.join(PRECISIONS)} (float32)")  # fmt: skip
+    where.add_argument("--measure-speed-up", action="store_true",
+                       help="before training, time steps on all devices and on the first alone")  # fmt: skip
     add_without(where)
     add_input_arguments(parser)
     step = parser.add_argument_group("optimization")
@@ -210,6 +214,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,
         every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume, without=found.without,
         input=input_options(found), accumulate_steps=found.accumulate_steps, base_batch=found.base_batch,
+        measure_speed_up=found.measure_speed_up,
         warmup_epochs=found.warmup_epochs, warmup_start=found.warmup_start, norm_decay=not found.no_norm_decay,
         label_smoothing=found.label_smoothing, out=found.out, tensorboard=found.tensorboard, plot=found.plot,
         metrics=found.metrics or (str(Path(found.out) / "metrics.jsonl") if found.out else None),

@@ -188,6 +188,22 @@ class Run:
     def _inputs(self) -> list[str]:
         return ["data", "label", TARGET] if self.options.label_smoothing else ["data", "label"]
 
+    def step_seconds(self, steps: int = 4) -> float:
+        """Return the least time of a step on the first batch; the parameters change.
+
+        Args:
+            steps: that are timed, behind two that are not.
+        """
+        batch, least = self._first_batch(), float("inf")
+        for number in range(steps + 2):
+            seconds = 0.0
+            for _ in feed_shares(self._model, batch, workspace=self._workspace):
+                began = time.perf_counter()
+                RunNet(self._model, 1, workspace=self._workspace)
+                seconds += time.perf_counter() - began
+            least = min(least, seconds) if number >= 2 else least
+        return least
+
     def _prefetch(
         self, model: ModelHelper, batches: Iterable[tuple[np.ndarray, np.ndarray]], blobs: Sequence[str]
     ) -> Prefetch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,13 +61,11 @@ def normalize_processor_output(output: Any) -> Output:
 
 
 def processor_name(processor: Any) -> str:
-    """Return a name for a processor: its own, or its function's."""
+    """Return a name for a processor: its own, or its type's."""
     if hasattr(processor, "name"):
         return str(processor.name)
     if hasattr(processor, "func_name"):
         return "proc" if processor.func_name == "<lambda>" else str(processor.func_name)
-    if inspect.isfunction(processor):
-        return "proc" if processor.__name__ == "<lambda>" else processor.__name__
     return processor.__class__.__name__
 
 

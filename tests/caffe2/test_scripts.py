@@ -43,6 +43,13 @@ def test_same_numbers(name, tmp_path):
             np.testing.assert_allclose(got[key], value, rtol=rtol, atol=atol, err_msg=key)
 
 
+@pytest.mark.parametrize("name", ["records", "step_control", "builders", "records_in_blobs"])
+def test_same_words(name, tmp_path):
+    """``data/<script>.txt`` is what the script printed on Caffe2."""
+    printed = run(HERE / "scripts" / f"{name}.py", cwd=tmp_path).stdout
+    assert printed.splitlines() == (HERE / "data" / f"{name}.txt").read_text().splitlines()
+
+
 def test_what_the_lenet_trainer_prints(tmp_path):
     printed = run(HERE / "scripts" / "lenet_trainer.py", "--steps", 11, cwd=tmp_path).stdout.splitlines()
     assert [line.split("loss")[0] for line in printed[:2]] == ["step   0  ", "step  10  "]

@@ -25,6 +25,8 @@ class List(Field):
     ['lengths', 'values']
     """
 
+    lengths: Any = None
+
     def __init__(self, values: Any, lengths_blob: Any = None) -> None:
         self.lengths = _lengths(lengths_blob)
         self._items = as_field(values)

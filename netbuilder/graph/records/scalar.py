@@ -32,6 +32,8 @@ class Scalar(Field):
     (3,)
     """
 
+    dtype: Any = None
+
     def __init__(self, dtype: Any = None, blob: Any = None, metadata: Metadata | None = None) -> None:
         self._metadata: Metadata | None = None
         self.set(dtype, blob, metadata, unsafe=True)

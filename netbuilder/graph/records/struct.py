@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import StringIO
+from types import MappingProxyType
 from typing import Any
 
 from netbuilder.graph.records.field import FIELD_SEPARATOR, Field, joined
@@ -26,7 +28,7 @@ class Struct(Field):
     (['a', 'b:c'], True)
     """
 
-    fields: dict[str, Field]
+    fields: Mapping[str, Field] = MappingProxyType({})  # each object has its own
 
     def __init__(self, *fields: tuple[str, Any]) -> None:
         found: dict[str, Field] = {}

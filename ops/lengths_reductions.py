@@ -130,7 +130,7 @@ class LengthsWeightedSum(_Reduction):
     inputs = ("X", "weights", "lengths")
     grad_on_weights: bool = False
 
-    def infer(self, x: TensorSpec, weights: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:  # type: ignore[override]
+    def infer(self, x: TensorSpec, weights: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
         (y,) = super().infer(x, lengths)
         check_weights(self, weights, x, x.shape[0])
         return (y,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class _OnHost(Operator):
 
 @dataclass(frozen=True)
 class _OfLengths(_OnHost):
-    inputs = ("lengths",)
+    inputs: ClassVar[tuple[str, ...]] = ("lengths",)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # no gradient passes

@@ -19,7 +19,7 @@ from netbuilder.parallel.backward import (
     exchange_gradients,
     group_gradients,
 )
-from netbuilder.parallel.caffe2_view import leave_on_model
+from netbuilder.parallel.caffe2_view import leave_on_model, show_devices
 from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
 from netbuilder.parallel.record import Replicas
 from netbuilder.parallel.replicate import build_replicas, call_per_device, group_by_name, initial_shapes
@@ -66,6 +66,7 @@ class Request:
 def build(model: ModelHelper, request: Request) -> Replicas:
     """Add to ``model`` what ``request`` asks for; return the record, which the main net keeps."""
     before = model.GetAllParams("")
+    show_devices(model, request.devices)
     losses = build_replicas(model, request.devices, request.build_input, request.build_forward, trains=request.trains)
     model.Validate()
     record = _group(model, request, before, losses)

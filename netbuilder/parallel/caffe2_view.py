@@ -10,9 +10,15 @@ from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.record import Replicas
 from netbuilder.passes.blob_devices import blob_devices
+from netbuilder.passes.devices import Devices
 from netbuilder.proto import DeviceOption
 
-__all__ = ["leave_on_model"]
+__all__ = ["leave_on_model", "show_devices"]
+
+
+def show_devices(model: ModelHelper, devices: Devices) -> None:
+    """Set what builders of Caffe2's scripts read from the model while they are called."""
+    vars(model).update(_devices=list(devices.ids), _device_type=devices.device_type, _device_prefix=devices.word)
 
 
 def leave_on_model(model: ModelHelper, record: Replicas, optimizer: Any) -> None:
@@ -32,10 +38,8 @@ def leave_on_model(model: ModelHelper, record: Replicas, optimizer: Any) -> None
             }
         else:
             groups[str(group)] = _by_device(record, devices.copies(group.values))
+    show_devices(model, devices)
     vars(model).update(
-        _devices=list(devices.ids),
-        _device_type=devices.device_type,
-        _device_prefix=devices.word,
         _device_grouped_blobs=groups,
         _param_names=list(record.parameters),
         _computed_param_names=list(record.computed),

@@ -13,6 +13,7 @@ BATCH = 4
 
 
 def inputs(model):
+    assert model._device_type == caffe2_pb2.CPU and model._devices == [0]  # which the trainers read here
     model.param_init_net.GaussianFill([], ["data"], shape=[BATCH, 3, 8, 8])
     model.param_init_net.ConstantFill([], ["label"], shape=[BATCH], value=1, dtype=core.DataType.INT32)
 

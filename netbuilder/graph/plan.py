@@ -249,8 +249,9 @@ def to_execution_step(step_or_nets: StepOrNets, default_name: str | None = None)
     if isinstance(step_or_nets, ExecutionStep):
         return step_or_nets
     name = default_name or getattr(step_or_nets, "name", None) or plan_step_names.take("step")
-    if hasattr(step_or_nets, "steps_or_nets"):  # a builder
-        return execution_step(name, step_or_nets.steps_or_nets(), should_stop_blob=step_or_nets.stops_by)
+    if hasattr(step_or_nets, "steps_or_nets"):
+        builder: Any = step_or_nets
+        return execution_step(name, builder.steps_or_nets(), should_stop_blob=builder.stops_by)
     return execution_step(name, step_or_nets)
 
 

@@ -53,7 +53,7 @@ class ReaderWithLimitBase(Reader):
     def __init__(self, reader: Reader) -> None:
         super().__init__(schema=reader._schema)
         self.reader = reader
-        self.net = self._data_finished = None
+        self._data_finished: Any = None
         self.should_stop: Any = None
 
     def setup_ex(self, global_init_net: Net, global_finish_net: Net | None) -> None:

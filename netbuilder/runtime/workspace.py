@@ -75,14 +75,14 @@ class Workspace:
             seed = 0 if parent is None else parent.seed
         if not hasattr(seed, "__index__"):
             raise NetError(f"Workspace: seed must be a whole number, got {seed!r}")
-        self.engines = engines
-        self.threads = threads or default_threads()
-        self.seed = seed
-        self.without = check_without(without, "Workspace") | (frozenset() if fuse else FUSIONS)
+        self.engines: tuple[str, ...] | None = engines
+        self.threads: int = threads or default_threads()
+        self.seed: int = seed
+        self.without: frozenset[str] = check_without(without, "Workspace") | (frozenset() if fuse else FUSIONS)
         self.parent = parent
         # Where relative paths of operators begin that read and write files.
         self.root_folder: str = "." if parent is None else parent.root_folder
-        self.generation = Generation() if parent is None else parent.generation
+        self.generation: Generation = Generation() if parent is None else parent.generation
         self._blobs: dict[str, Blob] = {}
         self._nets: dict[str, RuntimeNet] = {}
 

@@ -25,7 +25,7 @@ class List(Field):
     ['lengths', 'values']
     """
 
-    lengths: Any = None
+    lengths: Any = ()  # each object has its own
 
     def __init__(self, values: Any, lengths_blob: Any = None) -> None:
         self.lengths = _lengths(lengths_blob)

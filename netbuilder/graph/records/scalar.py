@@ -32,7 +32,7 @@ class Scalar(Field):
     (3,)
     """
 
-    dtype: Any = None
+    dtype: Any = _VOID
 
     def __init__(self, dtype: Any = None, blob: Any = None, metadata: Metadata | None = None) -> None:
         self._metadata: Metadata | None = None

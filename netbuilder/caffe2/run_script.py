@@ -13,6 +13,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any
 
+from netbuilder.caffe2.old_numpy import restore_old_names
 from netbuilder.caffe2.standin import stand_in
 
 __all__ = ["main"]
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"unknown option {arguments[0]}\n{USAGE}", file=sys.stderr)
         return 2
     stand_in()
+    restore_old_names()
     if arguments[0] == "-m":
         return _run_module(arguments[1], arguments[2:])
     if arguments[0] == "-c":

@@ -1,6 +1,8 @@
 """What Caffe2's trainer examples and its benchmark of nets call."""
 
 import hashlib
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -8,6 +10,8 @@ import pytest
 from caffe2.proto import caffe2_pb2
 from caffe2.python import brew, convnet_benchmarks, core, data_parallel_model, model_helper, optimizer, workspace
 from caffe2.python.models import shufflenet
+
+from house import ROOT
 
 BATCH = 4
 
@@ -115,3 +119,12 @@ def test_shufflenet_with_detection_units_runs():
     assert workspace.FetchBlob("last_out_L10").shape == (1, 10)
     with pytest.raises(ValueError, match="width must be one of .*, got '3x'"):
         shufflenet.ShuffleNetV2Builder(model, "data", 3, 10, width="3x")
+
+
+def test_old_names_of_numpy_are_there_in_scripts():
+    code = "import numpy as np; print(np.asscalar(np.ones((1, 1))), np.zeros(1, np.int).dtype, np.float is float)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "netbuilder.caffe2", "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == "1.0 int64 True\n", done.stderr

@@ -1,0 +1,25 @@
+"""Names that NumPy had when Caffe2's scripts were written, and has no longer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["restore_old_names"]
+
+
+def _asscalar(a: Any) -> Any:
+    """Return the only element of an array."""
+    return np.asarray(a).item()
+
+
+_OLD: dict[str, Any] = {"asscalar": _asscalar, "float": float, "int": int, "object": object}
+
+
+def restore_old_names() -> None:
+    """Set ``np.asscalar``, ``np.float``, ``np.int`` and ``np.object`` where NumPy has none; for scripts that run as
+    they are."""
+    for name, value in _OLD.items():
+        if name not in vars(np):
+            setattr(np, name, value)

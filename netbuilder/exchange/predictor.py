@@ -96,9 +96,7 @@ class Predictor:
         if fold and observable is not None and not training_batch_norms(self._net):
             constants = self._fold(constants, observable, before, device)
         read = {blob for op in self._net.op for blob in op.input}
-        self._name = self.workspace.create_net(
-            self._net, observable=observable, constants=constants.intersection(read)
-        )
+        self._name = self.workspace.create_net(self._net, observable=observable, constants=constants.intersection(read))
         _log.info("predictor %r runs on %s", self._net.name, _where(self._net))
 
     def __repr__(self) -> str:

@@ -232,10 +232,7 @@ class _Search:
         """Return whichever computes the gradient of the weights faster."""
         ways = {"bfloat16": direct, "float32": other}
         key = f"gradient of the weights of {described(self.v, self.code)}"
-        makers = {
-            name: lambda found=found: [found.dw_kernel(self.v, x, w, dy)]
-            for name, found in ways.items()
-        }
+        makers = {name: lambda found=found: [found.dw_kernel(self.v, x, w, dy)] for name, found in ways.items()}
         return ways[fastest(key, makers, self.threads)]
 
 

@@ -295,8 +295,6 @@ class TestObjects:
             ws.blobs["nowhere"]
         with pytest.raises(ValueError, match="Workspace.run: runs an operator, a net or a plan, got 3"):
             ws.run(3)
-        with pytest.raises(NotImplementedError, match="workspaces inside others are not served"):
-            workspace.C.Workspace(ws)
         assert not hasattr(ws, "nothing")
 
     def test_the_current_one(self):

@@ -15,6 +15,7 @@ from netbuilder.exchange.predictor_files import save_predictor
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.proto import NetDef, OperatorError, ParseError
 from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
 
 __all__ = ["Reader", "ReadModel", "read_onnx", "reads"]
 
@@ -56,7 +57,11 @@ class ReadModel:
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write init_net.pb and predict_net.pb; see ``save_predictor``."""
-        save_predictor(directory, self.net, dict(self.parameters), inputs=self.inputs, outputs=self.outputs)
+        shapes = {name: self.specs[name].shape for name in self.inputs if name in self.fixed}
+        save_predictor(
+            directory, self.net, dict(self.parameters), inputs=self.inputs, outputs=self.outputs, shapes=shapes,
+            workspace=Workspace(),
+        )  # fmt: skip
 
     def predictor(self, **options: Any) -> Predictor:
         """Return a predictor of the net; options are those of ``Predictor``."""

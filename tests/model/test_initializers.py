@@ -100,11 +100,6 @@ def test_half_precision_with_a_master_copy():
     assert net.calls[2:] == [("XavierFill", [], "v"), ("FloatToHalf", "v", "v_fp16")]
 
 
-def test_half_precision_needs_an_operator_that_comes_later():
-    with pytest.raises(AttributeError, match="'FloatToHalf' is neither an operator"):
-        PseudoFP16Initializer("XavierFill").create_param("w", Net("init"), [2])
-
-
 def test_a_parameter_is_a_reference():
     with pytest.raises(TypeError, match="a parameter is given as a BlobReference, got 'w'"):
         ParameterInfo(None, "w")

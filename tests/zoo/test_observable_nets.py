@@ -68,7 +68,9 @@ def test_in_test_mode(name):
     for this, its in ((net, values), (folded, fewer)):
         apart = run(this, its, observable="outputs", reuse=False)
         assert np.array_equal(run(this, its, observable="outputs"), apart)
-        assert np.array_equal(run(this, its, observable="outputs", constants=its), apart)
+        # Weights known to be constant may get other kernels, which add in another order.
+        constant = run(this, its, observable="outputs", constants=its)
+        assert np.abs(constant - apart).max() <= 1e-5 * np.abs(apart).max()
         assert np.abs(apart - want).max() <= 1e-4 * np.abs(want).max()
 
 

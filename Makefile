@@ -39,7 +39,7 @@ types: $(VENV)/.with-test
 	cd $(VENV) && bin/python -m mypy --config-file ../pyproject.toml --cache-dir .mypy_cache -p netbuilder
 
 unit: $(VENV)/.with-test
-	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 # The generated code must load and work on every protobuf from the lowest major version to the highest.
 protobuf: $(PROTOBUF_VERSIONS:%=protobuf-%)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data import proto_to_tensor, tensor_to_proto
+from netbuilder.data.object_records import kind_named, kind_of
 from netbuilder.ops.operator import STRING
 from netbuilder.proto import BlobError, BlobProto, DeviceOption, NetError, TensorProto, files
 from netbuilder.runtime import Workspace
@@ -29,13 +30,20 @@ def to_record(workspace: Workspace, name: str, called: str) -> bytes:
     """Return a blob as a BlobProto's bytes, under the name ``called``.
 
     Raises:
-        BlobError: there is no such blob, or it holds no tensor.
+        BlobError: there is no such blob, or it holds neither a tensor nor an object that has records.
     """
     value = workspace.fetch(name)
     if isinstance(value, bytes):
         value = np.array(value, object)
+    kind = kind_of(value)
+    if kind is not None:
+        record = BlobProto(name=called, type=kind.name)
+        kind.write(record, value)
+        return files.to_bytes(record)
     if not isinstance(value, np.ndarray):
-        raise BlobError(f"blob {name!r} holds {value!r}, which cannot be serialised; tensors can")
+        raise BlobError(
+            f"blob {name!r} holds {value!r}, which cannot be serialised; tensors, counters, cursors and mutexes can"
+        )
     tensor = tensor_to_proto(value, called, segment=(0, value.size))
     return files.to_bytes(BlobProto(name=called, type=_TENSOR, tensor=tensor))
 
@@ -45,9 +53,13 @@ def from_record(workspace: Workspace, name: str, content: bytes) -> None:
 
     Raises:
         ParseError: they hold no BlobProto, or a broken tensor.
-        NetError: it is no tensor.
+        NetError: it is neither a tensor nor an object that has records.
     """
     blob = files.parse(content, BlobProto, source=f"the bytes for blob {name!r}")
+    kind = kind_named(blob.type)
+    if kind is not None:
+        workspace.feed(name, kind.read(blob))
+        return
     if blob.type != _TENSOR:
         raise NetError(f"blob {name!r}: cannot be made from a record of type {blob.type!r}; those of tensors can")
     workspace.feed(name, proto_to_tensor(blob.tensor))

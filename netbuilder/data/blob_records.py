@@ -1,7 +1,7 @@
 """Blobs in a minidb file, as Caffe2's Save operator writes checkpoints and its Load operator reads them.
 
 A tensor is one record or several (chunks), with the keys ``<name>#%0``, ``<name>#%1``, ...; a string is one record
-with its name as the key. Each value is a BlobProto.
+with its name as the key, and so is an object that has records, such as a counter. Each value is a BlobProto.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.minidb import read_minidb, write_minidb
+from netbuilder.data.object_records import kind_named, kind_of, known_kinds
 from netbuilder.data.tensor_records import proto_values, tensor_to_proto
 from netbuilder.proto import PROTO_CPU, BlobProto, DeviceOption, NetError, ParseError, files
 
@@ -36,7 +37,8 @@ def blob_records(
 
     Args:
         name: the blob's name in the file.
-        value: an array of numbers, bools or strings; a string or bytes, or an array of one without dimensions.
+        value: an array of numbers, bools or strings; a string or bytes, or an array of one without dimensions; an
+            object of a kind that has records.
         chunk_size: elements a record; 0: all in one.
         device: where the value was, which is noted beside it; None: on the host.
 
@@ -52,9 +54,16 @@ def blob_records(
     if text is not None:
         yield name, BlobProto(name=name, type=STRING_BLOB, content=text).SerializeToString()
         return
+    kind = kind_of(value)
+    if kind is not None:
+        blob = BlobProto(name=name, type=kind.name)
+        kind.write(blob, value)
+        yield name, blob.SerializeToString()
+        return
     if not isinstance(value, np.ndarray):
         raise NetError(
-            f"blob {name!r}: tensors and strings can be stored, and this is {type(value).__name__} {value!r}"
+            f"blob {name!r}: tensors, strings, counters, cursors and mutexes can be stored, and this is "
+            f"{type(value).__name__} {value!r}"
         )
     step = chunk_size or max(value.size, 1)
     for number, begin in enumerate(range(0, max(value.size, 1), step)):
@@ -84,7 +93,7 @@ class BlobParts:
 
     def __init__(self) -> None:
         self.devices: dict[str, DeviceOption] = {}  # where the writer had each tensor, as far as it says
-        self._strings: dict[str, Array] = {}
+        self._single: dict[str, Any] = {}  # strings and objects
         self._chunks: dict[str, list[tuple[int, Array]]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
 
@@ -99,16 +108,25 @@ class BlobParts:
         Raises:
             ParseError: the blob is of a kind that is not read, or does not fit the records before.
         """
-        if name in self._strings or blob.type == STRING_BLOB and name in self._chunks:
+        kind = kind_named(blob.type)
+        if name in self._single or name in self._chunks and (kind is not None or blob.type == STRING_BLOB):
             raise ParseError(f"{where}: the file has blob {name!r} twice")
         if blob.type == STRING_BLOB:
             text = np.empty((), object)
             text[()] = blob.content
-            self._strings[name] = text
+            self._single[name] = text
         elif blob.type == "Tensor":
             self._add_chunk(name, blob, where)
+        elif kind is not None:
+            try:
+                self._single[name] = kind.read(blob)
+            except ParseError as error:
+                raise ParseError(f"{where}: {error}") from error
         else:
-            raise ParseError(f"{where}: blob {name!r} is of type {blob.type!r}; tensors and strings are read")
+            raise ParseError(
+                f"{where}: blob {name!r} is of type {blob.type!r}; what is read are tensors, strings and "
+                f"{', '.join(known_kinds())}"
+            )
 
     def _add_chunk(self, name: str, blob: BlobProto, where: str) -> None:
         tensor = blob.tensor
@@ -129,16 +147,17 @@ class BlobParts:
     @property
     def names(self) -> list[str]:
         """The blobs of which there are records, in their order."""
-        return [*self._chunks, *self._strings]
+        return [*self._chunks, *self._single]
 
-    def value(self, name: str, where: str) -> Array:
-        """Return a blob, once, and let go of its records: an array; a string as an array of one without dimensions.
+    def value(self, name: str, where: str) -> Any:
+        """Return a blob, once, and let go of its records: an array; a string as an array of one without dimensions;
+        or an object.
 
         Raises:
             ParseError: chunks of it are missing, or are there twice.
         """
-        if name in self._strings:
-            return self._strings.pop(name)
+        if name in self._single:
+            return self._single.pop(name)
         parts, shape = sorted(self._chunks.pop(name), key=lambda part: part[0]), self._shapes[name]
         end = 0
         for begin, values in parts:

@@ -1,0 +1,81 @@
+"""Objects in blobs, other than tensors, that have a record of their own in files: counters, cursors, mutexes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.record_tree import TreeCursor
+from netbuilder.proto import BlobProto, ParseError, TensorProto
+
+__all__ = ["ObjectKind", "kind_named", "kind_of", "known_kinds", "register_kind"]
+
+
+@dataclass(frozen=True)
+class ObjectKind:
+    """How objects of a class are written to a BlobProto, and read from it.
+
+    Args:
+        name: the record's type.
+        holds: the class.
+        write: fills in the tensor and content of a record.
+        read: returns an object made of a record.
+    """
+
+    name: str
+    holds: type
+    write: Callable[[BlobProto, Any], None]
+    read: Callable[[BlobProto], Any]
+
+
+_KINDS: dict[str, ObjectKind] = {}
+
+
+def register_kind(kind: ObjectKind) -> None:
+    """Let objects of a class be stored."""
+    _KINDS[kind.name] = kind
+
+
+def kind_of(value: Any) -> ObjectKind | None:
+    """Return how an object is stored, None if it cannot be."""
+    return next((kind for kind in _KINDS.values() if isinstance(value, kind.holds)), None)
+
+
+def kind_named(name: str) -> ObjectKind | None:
+    """Return how objects of a record's type are read, None if they are not."""
+    return _KINDS.get(name)
+
+
+def known_kinds() -> list[str]:
+    """Return the types of records that there are."""
+    return sorted(_KINDS)
+
+
+def _write_cursor(blob: BlobProto, cursor: TreeCursor) -> None:
+    blob.content = b"".join(name.encode() + b" " for name in cursor.names)
+    if cursor.place:
+        blob.tensor.data_type = TensorProto.INT64
+        blob.tensor.dims.append(len(cursor.place))
+        blob.tensor.int64_data.extend(cursor.place)
+
+
+def _read_cursor(blob: BlobProto) -> TreeCursor:
+    names = blob.content.decode(errors="replace").split()
+    cursor = TreeCursor(names)
+    place = np.array(blob.tensor.int64_data, np.int64)
+    if place.size and (names and place.size != len(cursor.tree(len(names)).start()) or place.min() < 0):
+        raise ParseError(f"a cursor over the columns {names} stands at {place.tolist()}: a number for each domain")
+    cursor.place = place.tolist()
+    return cursor
+
+
+register_kind(ObjectKind("std::unique_ptr<TreeCursor>", TreeCursor, _write_cursor, _read_cursor))
+register_kind(
+    ObjectKind(
+        "std::unique_ptr<std::mutex>", type(threading.Lock()), lambda blob, lock: None, lambda blob: threading.Lock()
+    )
+)

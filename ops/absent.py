@@ -32,12 +32,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "recurrent nets are not in this version",
         "CTCBeamSearchDecoder CTCGreedyDecoder InferenceLSTM NGramFromCategorical PackRNNSequence "
-        "RecurrentNetwork RecurrentNetworkBlobFetcher ReversePackedSegs SwapBestPath UnpackRNNSequence "
+        "RecurrentNetworkBlobFetcher ReversePackedSegs SwapBestPath UnpackRNNSequence "
         "ViterbiPath",
-    ),
-    (
-        "SparseAdagrad, RowWiseSparseAdagrad, SparseAdam, SparseAdadelta and SparseFtrl update tables",
-        "Float16SparseNormalize SmartDecaySparseAdam SparseLpRegularizer SparseNormalize SparseStorm SparseWngrad",
     ),
     (
         "If and While hold nets",
@@ -57,7 +53,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors MergeSingleListFeatureTensors "
         "MergeSingleMapFeatureTensors MergeSingleScalarFeatureTensors NormalizePlanarYUV NumpyTile "
         "PadEmptySamples Partition Percentile PiecewiseLinearTransform RangeFill ReduceFrontWeightedSum "
-        "RemovePadding RoIAlignRotated RoIPool RowWiseCounter ScaleBlobs Scatter SegmentOneHot "
+        "RemovePadding RoIAlignRotated RoIPool ScaleBlobs Scatter SegmentOneHot "
         "SelfBinningHistogram SinusoidPositionEncoding SortedSegmentRangeLogMeanExp "
         "SortedSegmentRangeLogSumExp SortedSegmentRangeMax SortedSegmentRangeMean SortedSegmentRangeSum "
         "SortedSegmentWeightedSum SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement "

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.operator import Operator, TensorSpec
 from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = [
@@ -99,6 +99,9 @@ class RunContext(Protocol):
 
     def host(self, array: Array) -> np.ndarray[Any, Any]:
         """``array`` as a NumPy array (a copy from the device where it lives on one)."""
+
+    def inner(self, op_def: OperatorDef, step: int) -> RunContext:
+        """Return the context of an operator of a step net, in a time step; random numbers depend on both."""
 
     def compile(self, net: NetDef) -> Callable[[], None]:
         """Return a call that runs ``net`` in the operator's workspace (for operators that hold nets)."""
@@ -195,6 +198,23 @@ class PlanContext(Protocol):
 
     def does(self, optimisation: str) -> bool:
         """Whether the plan may do that: a name of ``netbuilder.runtime.optimisations``."""
+
+    def held_kernel(
+        self,
+        op_def: OperatorDef,
+        op: Operator,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        same: Sequence[int],
+    ) -> Prepared | None:
+        """Return the prepared kernel of an operator of a step net, over plain buffers; None if there is none.
+
+        Args:
+            same: the inputs, by number, that are the same in all steps; the kernel may want them in any layout.
+        """
+
+    def repeats(self, input: int) -> bool:
+        """Whether the operator runs many times a run with the same value of an input, so that a reorder pays."""
 
     def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
         """When an output is needed; a kernel may leave one unwritten that is not needed in each run.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from netbuilder.ops.declaration import Declared
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError, TensorProto
 from netbuilder.proto.arguments import argument_value, make_op
 
@@ -81,7 +82,7 @@ def spec_of(array: Any) -> TensorSpec:
     return TensorSpec(tuple(array.shape), np.dtype(array.dtype))
 
 
-class Operator:
+class Operator(Declared):
     """Base of all operators: a frozen dataclass whose fields are the arguments, with their defaults.
 
     Class attributes that a subclass sets:
@@ -100,6 +101,8 @@ class Operator:
     renamed_arguments: old argument name -> field, for arguments that cannot be Python identifiers.
     open_arguments: beginnings of the names of further arguments, which the kernel reads from the
         OperatorDef; ``""`` allows any.
+    blob_arguments: the arguments that hold names of blobs, which are renamed with these. Such an operator is told
+        the names of its inputs and outputs, as ``input_names`` and ``output_names``.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ()
@@ -112,11 +115,14 @@ class Operator:
     outputs_beside: ClassVar[int | Literal["one-to-one"] | None] = None
     renamed_arguments: ClassVar[dict[str, str]] = {}
     open_arguments: ClassVar[tuple[str, ...]] = ()
+    blob_arguments: ClassVar[tuple[str, ...]] = ()
     copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one
 
     # Set by decode (or by with_arity); for an operator made by hand, the numbers of the required ones.
     n_in: int
     n_out: int
+    input_names: ClassVar[tuple[str, ...]] = ()
+    output_names: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -131,6 +137,12 @@ class Operator:
         """Return this operator for so many inputs and outputs."""
         object.__setattr__(self, "n_in", n_in)
         object.__setattr__(self, "n_out", n_out)
+        return self
+
+    def with_names(self, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+        """Return this operator, told the names of its blobs (see ``blob_arguments``)."""
+        object.__setattr__(self, "input_names", tuple(inputs))
+        object.__setattr__(self, "output_names", tuple(outputs))
         return self
 
     def static_for(self, *inputs: TensorSpec) -> bool:
@@ -318,6 +330,8 @@ def decode(cls: type[Operator], op: OperatorDef, *, strict: bool = False) -> Ope
             ) from None
     operator = cls(**values)
     operator.with_arity(len(op.input), len(op.output))
+    if cls.blob_arguments:
+        operator.with_names(op.input, op.output)
     operator.check()
     return operator
 

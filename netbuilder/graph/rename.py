@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import NetDef, OperatorDef
 
-__all__ = ["held_nets", "place_operators", "rename_blobs", "rename_in_group", "rename_in_operator", "rename_output"]
+__all__ = [
+    "blob_names",
+    "held_nets",
+    "place_operators",
+    "rename_blobs",
+    "rename_in_group",
+    "rename_in_operator",
+    "rename_output",
+]
 
 Renaming = Callable[[str], str]
 
@@ -47,8 +56,44 @@ def rename_in_operator(op: OperatorDef, names: Mapping[str, str] | Renaming) -> 
     _rename_list(op.output, rename)
     if op.control_input:
         _rename_list(op.control_input, rename)
+    held = False
     for net in held_nets(op):
         rename_blobs(net, rename)
+        held = True
+    if held:
+        _rename_arguments(op, rename)
+
+
+def blob_names(op: OperatorDef) -> Iterator[str]:
+    """Yield the names of blobs in an operator: in inputs, outputs, arguments and the nets that it holds."""
+    yield from op.input
+    yield from op.output
+    if not op.arg:
+        return
+    named = _blob_arguments(op)
+    for argument in op.arg:
+        if argument.name in named:
+            yield from (name.decode() for name in (*argument.strings, *([argument.s] if argument.s else [])))
+    for net in held_nets(op):
+        yield from net.external_input
+        yield from net.external_output
+        for inner in net.op:
+            yield from blob_names(inner)
+
+
+def _rename_arguments(op: OperatorDef, rename: Renaming) -> None:
+    """Rename blobs in the arguments that name some, as those of recurrent nets do."""
+    named = _blob_arguments(op)
+    for argument in op.arg:
+        if argument.name in named:
+            if argument.HasField("s"):
+                argument.s = rename(argument.s.decode()).encode()
+            old = [name.decode() for name in argument.strings]
+            argument.strings[:] = [rename(name).encode() for name in old]
+
+
+def _blob_arguments(op: OperatorDef) -> tuple[str, ...]:
+    return find(op.type).blob_arguments if is_registered(op.type) else ()
 
 
 def _rename_list(blobs: Any, rename: Renaming) -> None:
@@ -72,9 +117,11 @@ def rename_in_group(ops: Sequence[OperatorDef], old: str, new: str) -> None:
 
 
 def rename_output(op: OperatorDef, slot: int, new: str) -> None:
-    """Rename one output of an operator, also where a net that it holds writes it."""
+    """Rename one output of an operator, also where a net that it holds writes it for the nets outside."""
     old = op.output[slot]
     op.output[slot] = new
+    if _blob_arguments(op):
+        return  # the net's names are its own, linked to outputs by their place
     for net in held_nets(op):
         rename_in_group(net.op, old, new)
         net.external_output[:] = [new if name == old else name for name in net.external_output]

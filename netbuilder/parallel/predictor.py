@@ -11,6 +11,7 @@ from netbuilder.graph.net_copy import copy_net
 from netbuilder.graph.rename import held_nets, place_operators, rename_blobs
 from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope
 from netbuilder.model import ModelHelper
+from netbuilder.ops.registry import is_registered
 from netbuilder.parallel.record import replicas_of
 from netbuilder.passes.extract_predictor import extract_predictor
 from netbuilder.proto import DeviceOption, NetDef, NetError
@@ -71,7 +72,7 @@ def ConvertNetForDevice(net: Net, device: DeviceOption | None = None) -> Net:
 
     Raises:
         NetError: no device is given and no scope is active, or the device is no CPU or GPU.
-        NotImplementedError: an operator holds a net.
+        NotImplementedError: an unknown operator holds a net.
     """
     device = device if device is not None else CurrentDeviceScope()
     if device is None:
@@ -79,10 +80,10 @@ def ConvertNetForDevice(net: Net, device: DeviceOption | None = None) -> Net:
     scope = device_prefix(device.device_type, device.device_id) + SEPARATOR
     proto = net.Proto()
     for op in proto.op:
-        if any(True for _ in held_nets(op)):
+        if not is_registered(op.type) and any(True for _ in held_nets(op)):
             raise NotImplementedError(
-                f"net {proto.name!r}: operator {op.type!r} {list(op.input)} holds a net, and such operators cannot be "
-                "moved to another device yet"
+                f"net {proto.name!r}: operator {op.type!r} {list(op.input)} holds a net and is unknown: which of its "
+                "arguments name blobs cannot be told, so it cannot be moved"
             )
     moved = copy_net(proto)
     rename_blobs(moved, lambda name: scope + name)

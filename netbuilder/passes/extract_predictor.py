@@ -11,7 +11,7 @@ import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.net import Net
-from netbuilder.graph.rename import held_nets, place_operators, rename_in_operator
+from netbuilder.graph.rename import blob_names, held_nets, place_operators, rename_in_operator
 from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op, set_argument
@@ -70,7 +70,7 @@ def extract_predictor(
         NetError: a name is given twice or is input and output; no input leads to an output; an output depends on a
             disabled blob, on a reader or on the backward pass; an operator is in training mode; a renamed blob
             gets the name of another.
-        NotImplementedError: a renamed blob occurs in an operator that holds nets.
+        NotImplementedError: blobs are renamed, and an unknown operator holds nets.
     """
     net = message_of(net)
     given, wanted = _names("inputs", inputs), _names("outputs", outputs)
@@ -256,7 +256,7 @@ def _renaming(renames: Mapping[str, str] | Callable[[str], str] | None) -> Calla
 
 
 def _rename(net: NetDef, rename: Callable[[str], str], external: Sequence[str]) -> None:
-    blobs = dict.fromkeys([*external, *(blob for op in net.op for blob in (*op.input, *op.output))])
+    blobs = dict.fromkeys([*external, *(blob for op in net.op for blob in blob_names(op))])
     names: dict[str, str] = {}
     for blob in blobs:
         other = names.setdefault(rename(blob), blob)
@@ -265,19 +265,9 @@ def _rename(net: NetDef, rename: Callable[[str], str], external: Sequence[str]) 
     if all(new == old for new, old in names.items()):
         return
     for op in net.op:
-        if any(True for _ in held_nets(op)) and any(rename(blob) != blob for blob in _mentions(op)):
+        if not is_registered(op.type) and any(True for _ in held_nets(op)):
             raise NotImplementedError(
-                f"net {net.name!r}: operator {op.type!r} {list(op.input)} holds a net, and blobs in it cannot be "
-                "renamed yet; extract without renames"
+                f"net {net.name!r}: operator {op.type!r} {list(op.input)} holds a net and is unknown, so it cannot be "
+                "told which of its arguments name blobs; extract without renames"
             )
         rename_in_operator(op, rename)
-
-
-def _mentions(op: OperatorDef) -> set[str]:
-    """Return every blob that an operator with nets names, in its arguments too."""
-    names = {*op.input, *op.output}
-    names.update(text.decode(errors="replace") for argument in op.arg for text in argument.strings)
-    for held in held_nets(op):
-        names.update(blob for inner in held.op for blob in (*inner.input, *inner.output))
-        names.update(held.external_input, held.external_output)
-    return names

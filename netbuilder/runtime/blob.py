@@ -50,6 +50,12 @@ class EdgeContext:
     def is_constant(self, input: int) -> bool:
         return False
 
+    def repeats(self, input: int) -> bool:
+        return False
+
+    def held_kernel(self, *args: Any) -> None:
+        return None
+
     def does(self, optimisation: str) -> bool:
         return True
 

@@ -79,7 +79,7 @@ def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Valu
             run = net.kernel_context(instruction)
             ctx = NodeContext(
                 instruction, run, setting.lane_threads, setting.precision, node.inputs, node.outputs, setting.does,
-                image_order,
+                image_order, setting.allows,
             )  # fmt: skip
             prepared = choose_kernel(node, ctx, setting)
             if prepared is None:

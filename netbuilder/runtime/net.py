@@ -135,7 +135,7 @@ class RuntimeNet:
     def kernel_context(self, instruction: Instruction) -> KernelContext:
         context = self._contexts.get(instruction.index)
         if context is None:
-            stream, replica = self._stream(instruction)
+            stream, replica, prefix = self._stream(instruction)
             context = self._contexts[instruction.index] = KernelContext(
                 instruction.op_def,
                 self.workspace,
@@ -143,18 +143,19 @@ class RuntimeNet:
                 seed=self.workspace.seed,
                 stream=stream,
                 replica=replica,
+                prefix=prefix,
                 compile_net=self._compile_inner,
                 clock=self.clock,
             )
         return context
 
-    def _stream(self, instruction: Instruction) -> tuple[str, int]:
-        """Return the name of the operator's random stream, without its replica's prefix, and the replica."""
+    def _stream(self, instruction: Instruction) -> tuple[str, int, str]:
+        """Return the name of the operator's random stream, without its replica's prefix, the replica, the prefix."""
         name = instruction.outputs[0] if instruction.outputs else instruction.op_def.type
         for replica, prefix in enumerate(self._replicas):
             if name.startswith(prefix):
-                return name[len(prefix) :], replica
-        return name, 0
+                return name[len(prefix) :], replica, prefix
+        return name, 0, ""
 
     def _compile_inner(self, net: NetDef) -> Callable[[], None]:
         inner = RuntimeNet(

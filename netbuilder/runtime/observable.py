@@ -44,8 +44,9 @@ class Observable:
             for name in (*instruction.inputs, *instruction.outputs):
                 self._first.setdefault(name, instruction.index)
                 self._last[name] = instruction.index
-            for held in held_nets(instruction.op_def):
-                self._kept.update(_mentioned(held))
+            if not instruction.op.blob_arguments:  # a step net has no blobs in the workspace
+                for held in held_nets(instruction.op_def):
+                    self._kept.update(_mentioned(held))
         for name in names:
             if name not in self._first and name not in self._kept.difference(names):
                 raise _no_blob(net, name, "observable", self._first)

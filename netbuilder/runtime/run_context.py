@@ -28,6 +28,7 @@ class KernelContext:
         seed: of the random stream.
         stream: text that identifies the operator over replicas: its first output without device prefix.
         replica: which replica the operator belongs to; its samples follow those of the replicas before.
+        prefix: what the names of this replica's blobs begin with.
         compile_net: makes a call that runs a net in the same workspace.
         clock: holds the iteration, by which random operators draw.
     """
@@ -41,6 +42,7 @@ class KernelContext:
         seed: int = 0,
         stream: str = "",
         replica: int = 0,
+        prefix: str = "",
         compile_net: Callable[[NetDef], Callable[[], None]] | None = None,
         clock: Any = None,
     ) -> None:
@@ -55,6 +57,24 @@ class KernelContext:
         self._stream = stream or (op_def.output[0] if op_def.output else op_def.type)
         self._replica = replica
         self._compile_net = compile_net
+        self._workspace_seed = seed
+        self._prefix = prefix
+        self._device = (device_type, number)
+
+    def inner(self, op_def: OperatorDef, step: int) -> KernelContext:
+        """Return the context of an operator of a net that this one holds, in a time step."""
+        name = op_def.output[0] if op_def.output else op_def.type
+        return KernelContext(
+            op_def,
+            self.workspace,
+            device=self._device,
+            seed=self._workspace_seed,
+            stream=f"{name.removeprefix(self._prefix)} in step {step}",
+            replica=self._replica,
+            prefix=self._prefix,
+            compile_net=self._compile_net,
+            clock=self._clock,
+        )
 
     def _key(self) -> int:
         return random.stream_key(self._seed, self._stream, self._clock.iteration if self._clock is not None else 0)

@@ -14,9 +14,6 @@ from structure import differences
 
 # What later slices bring; a net that runs although it stands here fails the test.
 LATER = {
-    "dp_lstm_1": "recurrent operators",
-    "dp_lstm_2": "recurrent operators",
-    "lstm": "recurrent operators",
 }
 
 ENGINES = [pytest.param(None, id="engines"), pytest.param((), id="numpy")]

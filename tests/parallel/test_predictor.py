@@ -153,8 +153,23 @@ def test_converting_a_net_for_a_device():
         parallel.ConvertNetForDevice(net)
 
 
-def test_a_net_that_holds_nets_is_not_converted_yet():
-    inner = NetDef(name="step", op=[make_op("Relu", ["h"], ["h"])])
-    net = Net(NetDef(name="outer", op=[make_op("RecurrentNetwork", ["x"], ["y"], step_net=inner)]))
-    with pytest.raises(NotImplementedError, match="operator 'RecurrentNetwork' .* holds a net"):
+def test_nets_that_operators_hold_are_converted_too():
+    inner = NetDef(name="step", op=[make_op("Relu", ["h"], ["g"])], external_input=["h", "timestep"])
+    given = {"link_internal": ["h", "g"], "link_external": ["x", "states"], "alias_dst": ["y"], "step_net": inner}
+    op = make_op("RecurrentNetwork", ["x"], ["y"], timestep="timestep", param_grads=["w_grad"], **given)
+    (moved,) = parallel.ConvertNetForDevice(Net(NetDef(name="outer", op=[op])), make_device_option(0, 3)).Proto().op
+    held = {argument.name: argument for argument in moved.arg}
+    assert list(held["link_internal"].strings) == [b"cpu_3/h", b"cpu_3/g"]
+    assert list(held["link_external"].strings) == [b"cpu_3/x", b"cpu_3/states"]
+    assert list(held["alias_dst"].strings) == [b"cpu_3/y"]
+    assert held["timestep"].s == b"cpu_3/timestep"
+    assert list(held["param_grads"].strings) == [b"cpu_3/w_grad"]
+    step = held["step_net"].n
+    assert list(step.external_input) == ["cpu_3/h", "cpu_3/timestep"]
+    assert (step.op[0].input[0], step.op[0].output[0], step.op[0].device_option.device_id) == ("cpu_3/h", "cpu_3/g", 3)
+
+
+def test_an_unknown_operator_that_holds_a_net_is_not_converted():
+    net = Net(NetDef(name="outer", op=[make_op("Unknown", ["x"], ["y"], step_net=NetDef(name="step"))]))
+    with pytest.raises(NotImplementedError, match="operator 'Unknown' .* holds a net and is unknown"):
         parallel.ConvertNetForDevice(net, CPU)

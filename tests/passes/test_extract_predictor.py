@@ -235,17 +235,17 @@ def test_two_blobs_must_not_get_one_name():
         extract_predictor(chain(), ["x"], ["out"], renames={"w": "h"})
 
 
-def test_renaming_inside_an_operator_with_a_net_is_not_there_yet():
+def test_renaming_inside_an_operator_with_a_net():
     export = golden_data.export("extract_lstm")
     given = export.meta["arguments"]
-    with pytest.raises(NotImplementedError, match="operator 'RecurrentNetwork' .* holds a net"):
-        extract_predictor(
-            export.net("train_net"), given["input_blobs"], ["pred"], renames={"lstm/gates_t_w": "gates_w"}
-        )
-    got, parameters = extract_predictor(
-        export.net("train_net"), given["input_blobs"], ["pred"], renames={"pred_w": "last_w"}
-    )
-    assert "last_w" in parameters
+    renames = {"lstm/gates_t_w": "gates_w", "pred_w": "last_w"}
+    got, parameters = extract_predictor(export.net("train_net"), given["input_blobs"], ["pred"], renames=renames)
+    assert {"last_w", "gates_w"} <= set(parameters)
+    (op,) = [op for op in got.op if op.type == "RecurrentNetwork"]
+    (step,) = [argument.n for argument in op.arg if argument.name == "step_net"]
+    assert "gates_w" in op.input and "gates_w" in step.op[0].input and "gates_w" in step.external_input
+    assert b"lstm/gates_t_w" not in got.SerializeToString().replace(b"lstm/gates_t_w_grad", b"")
+
 
 
 def test_running_means_come_along():

@@ -41,6 +41,12 @@ class _Alone:
     def is_constant(self, input: int) -> bool:
         return input > 0
 
+    def repeats(self, input: int) -> bool:
+        return False
+
+    def held_kernel(self, *args: Any) -> None:
+        return None
+
     def does(self, optimisation: str) -> bool:
         return True
 

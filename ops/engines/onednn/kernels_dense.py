@@ -131,6 +131,8 @@ def _fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec, 
     if not _serves(x, w, b):
         return None
     rows, columns, inner = op.sizes(x, w)
+    if not relu and ctx.repeats(1):
+        return _repeated_fc(op, ctx, x, w, b)
 
     def make(code: int) -> Made:
         return (_make(ctx, code, rows, inner, columns, trans_b=not op._transposed, bias=True, relu=relu),)
@@ -142,6 +144,22 @@ def _fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec, 
     y = TensorSpec(op.y_shape(x, columns), x.dtype)
     step = Step(made, {c.SRC: In(0), c.WEIGHTS: In(1), c.BIAS: In(2), c.DST: Out(0)})
     return prepared([_as(x, code), _as(w, code), b.plain], [_as(y, code)], [step])
+
+
+def _repeated_fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> Prepared | None:
+    """Prepare an FC that runs for each step of a sequence: the weights lie as the product likes them best."""
+    rows, columns, inner = op.sizes(x, w)
+    view = row_major((inner, columns)) if op._transposed else View((inner, columns), (1, inner))
+    threads = 1 if rows * inner * columns < SMALL else ctx.threads
+    made = _product(
+        _matrix(rows, inner, c.F32), plain_in(view, c.F32).free, _matrix(1, columns, c.F32),
+        _matrix(rows, columns, c.F32), (), threads=threads,
+    )  # fmt: skip
+    if made is None:
+        return None
+    y = TensorSpec(op.y_shape(x, columns), x.dtype)
+    step = Step(made, {c.SRC: In(0), c.WEIGHTS: In(1), c.BIAS: In(2), c.DST: Out(0)})
+    return prepared([x.plain, made.spec(c.WEIGHTS, w.plain, view), b.plain], [y], [step])
 
 
 def fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:

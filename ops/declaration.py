@@ -1,0 +1,63 @@
+"""Dataclasses whose methods are made when they are first wanted: hundreds of operators are declared, few are used."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+__all__ = ["Declared", "dataclass"]
+
+_lock = threading.RLock()
+
+
+class Declared:
+    """Base of classes that ``dataclass`` declares; an instance, or a look at the fields, completes its class."""
+
+    _complete: ClassVar[bool] = True
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if not cls._complete:
+            _complete(cls)
+        return super().__new__(cls)
+
+
+class _Fields:
+    """Stands for the fields of a class that is not complete yet."""
+
+    def __init__(self, cls: type) -> None:
+        self._cls = cls
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _complete(self._cls)
+        return getattr(self._cls.__dict__["__dataclass_fields__"], name)
+
+
+def _complete(cls: type) -> None:
+    """Make the methods of a class, and before them those of its bases."""
+    with _lock:
+        for each in reversed(cls.__mro__):
+            if isinstance(each.__dict__.get("__dataclass_fields__"), _Fields):
+                del each.__dataclass_fields__  # type: ignore[attr-defined]
+                dataclasses.dataclass(frozen=True)(each)
+                each._complete = True  # type: ignore[attr-defined]
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+
+    def dataclass(**options: Any) -> Callable[[type], type]:
+        """Class decorator: ``dataclasses.dataclass``, which for a frozen ``Declared`` waits until it is needed."""
+
+        def declare(cls: type) -> type:
+            if options != {"frozen": True} or not issubclass(cls, Declared) or "__init__" in cls.__dict__:
+                return dataclasses.dataclass(**options)(cls)
+            cls.__dataclass_fields__ = _Fields(cls)
+            cls._complete = False
+            return cls
+
+        return declare

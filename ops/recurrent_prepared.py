@@ -1,0 +1,45 @@
+"""RecurrentNetwork and its gradient made ready for the CPU: the calls of all steps are bound once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from netbuilder.ops.contexts import PlanContext, Prepared
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.recurrent import RecurrentNetwork, RecurrentNetworkGradient
+from netbuilder.ops.recurrent_backward import BackwardPlan, BoundBackward
+from netbuilder.ops.recurrent_forward import BoundForward, ForwardPlan, Kernels, local_slots
+from netbuilder.ops.registry import CPU, prepare
+
+__all__: list[str] = []
+
+_ALIGNMENT = 64
+
+
+@prepare(RecurrentNetwork, device=CPU)
+def prepare_recurrent_network(op: RecurrentNetwork, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    inputs = [spec.plain for spec in specs]
+    plan = ForwardPlan(op, inputs)
+    kernels = Kernels(op.step.ops, plan.specs, plan.fixed, ctx)
+    local = local_slots(plan)[0].nbytes
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return BoundForward(plan, kernels, ctx.run, ins, outs, scratch[:local], scratch[local:]).calls.run
+
+    size = max(local + kernels.nbytes, _ALIGNMENT)
+    return Prepared(inputs, plan.output_specs(op.output_names), bind, scratch=size, name="steps")
+
+
+@prepare(RecurrentNetworkGradient, device=CPU)
+def prepare_recurrent_network_gradient(op: RecurrentNetworkGradient, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    inputs = [spec.plain for spec in specs]
+    plan = BackwardPlan(op, inputs)
+    kernels = Kernels([*plan.once, *plan.steps], plan.specs, plan.fixed, ctx)
+    local = plan.arena.nbytes
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return BoundBackward(plan, kernels, ctx.run, ins, outs, scratch[:local], scratch[local:]).calls.run
+
+    size = max(local + kernels.nbytes, _ALIGNMENT)
+    return Prepared(inputs, plan.output_specs(), bind, scratch=size, name="steps")

@@ -1,0 +1,329 @@
+"""RecurrentNetwork and its gradient: step nets by hand, against NumPy, numerical gradients, and what is refused."""
+
+import numpy as np
+import pytest
+
+from netbuilder.graph.gradients import differentiate
+from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorError
+from netbuilder.proto.arguments import make_op, set_argument
+from netbuilder.runtime import Workspace
+
+STEPS, SAMPLES, WIDTH = 4, 3, 2
+ENGINES = [pytest.param(None, id="engines"), pytest.param((), id="numpy")]
+
+
+def tanh_step(*more):
+    """h = tanh(x + h_prev W^T + b)."""
+    return NetDef(
+        name="step",
+        op=[
+            make_op("FC", ["h_prev", "w", "b"], ["s"], axis=2),
+            make_op("Sum", ["s", "x"], ["s"]),
+            make_op("Tanh", ["s"], ["h"]),
+            *more,
+        ],
+    )
+
+
+def recurrent(step, *, inputs=("seq", "h0", "w", "b"), outputs=("all", "last", "work"), **args):
+    given = {
+        "step_net": step,
+        "recurrent_states": ["states"],
+        "initial_recurrent_state_ids": [1],
+        "link_internal": ["h_prev", "h", "x"],
+        "link_external": ["states", "states", "seq"],
+        "link_offset": [0, 1, 0],
+        "alias_src": ["states", "states"],
+        "alias_dst": ["all", "last"],
+        "alias_offset": [1, -1],
+        "outputs_with_grads": [0, 1],
+        **args,
+    }
+    return make_op("RecurrentNetwork", inputs, outputs, **given)
+
+
+def values(seed=0, dtype=np.float64):
+    r = np.random.default_rng(seed)
+    shapes = {"seq": (STEPS, SAMPLES, WIDTH), "h0": (1, SAMPLES, WIDTH), "w": (WIDTH, WIDTH), "b": (WIDTH,)}
+    return {name: r.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+
+
+def reference(v):
+    h, found = v["h0"].reshape(-1, SAMPLES, WIDTH)[-1] if v["h0"].ndim > 1 else v["h0"], []
+    for x in v["seq"]:
+        h = np.tanh(x + h @ v["w"].T + v["b"])
+        found.append(h)
+    return np.stack(found)
+
+
+def run(ops, feeds, engines=None, **options):
+    workspace = Workspace(engines=engines, threads=1, **options)
+    for name, value in feeds.items():
+        workspace.feed(name, value)
+    net = NetDef(name="outer", op=ops, external_input=list(feeds))
+    workspace.create_net(net)
+    workspace.run_net("outer")
+    workspace.run_net("outer")  # a replay gives the same
+    return workspace
+
+
+def with_gradient(op, d_outputs):
+    """The operators of a net of ``op`` and its gradient, and where the gradients are."""
+    net = NetDef(name="outer", op=[op], external_input=list(op.input))
+    done = differentiate(net, d_outputs)
+    return [op, *done.net.op], done.gradients
+
+
+def numeric(v, name, weights, of=reference, step=1e-5):
+    slope = np.zeros_like(v[name])
+    for index in np.ndindex(slope.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = {key: value.copy() for key, value in v.items()}
+            moved[name][index] += sign * step
+            ends.append(sum((of(moved) * weight).sum() for weight in weights))
+        slope[index] = (ends[0] - ends[1]) / (2 * step)
+    return slope
+
+
+@pytest.mark.parametrize("engines", ENGINES)
+@pytest.mark.parametrize("shape", [(1, SAMPLES, WIDTH), (SAMPLES, WIDTH), (WIDTH,)], ids=str)
+def test_forward(engines, shape):
+    v = values()
+    v["h0"] = np.random.default_rng(1).normal(size=shape)
+    workspace = run([recurrent(tanh_step())], v, engines)
+    want = reference(v)
+    np.testing.assert_allclose(workspace.fetch("all"), want, rtol=1e-12)
+    np.testing.assert_allclose(workspace.fetch("last"), want[-1:], rtol=1e-12)
+
+
+@pytest.mark.parametrize("engines", ENGINES)
+@pytest.mark.parametrize("shape", [(1, SAMPLES, WIDTH), (SAMPLES, WIDTH), (WIDTH,)], ids=str)
+def test_gradient(engines, shape):
+    v = values()
+    r = np.random.default_rng(1)
+    v["h0"] = r.normal(size=shape)
+    d_all, d_last = r.normal(size=(STEPS, SAMPLES, WIDTH)), r.normal(size=(1, SAMPLES, WIDTH))
+    ops, gradients = with_gradient(recurrent(tanh_step()), {"all": "d_all", "last": "d_last"})
+    workspace = run(ops, {**v, "d_all": d_all, "d_last": d_last}, engines)
+    weights = [d_all + np.concatenate([np.zeros_like(d_all[1:]), d_last])]
+    for name in v:
+        want = numeric(v, name, weights)
+        np.testing.assert_allclose(workspace.fetch(gradients[name]), want, rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+def test_plain_kernels_and_bound_ones_agree():
+    v = values(dtype=np.float32)
+    ops, gradients = with_gradient(recurrent(tanh_step()), {"all": "d_all"})
+    feeds = {**v, "d_all": np.ones((STEPS, SAMPLES, WIDTH), np.float32)}
+    bound, plain = run(ops, feeds), run(ops, feeds, (), without="bound_kernels")
+    for name in ("all", "last", *gradients.values()):
+        np.testing.assert_allclose(bound.fetch(name), plain.fetch(name), rtol=1e-5, atol=1e-6)
+
+
+def stored(op, **changes):
+    """``op`` with the backward step net stored in it that its gradient made, keeping what that reads."""
+    ops, _ = with_gradient(op, {"all": "d_all"})
+    kept = type(op)()
+    kept.CopyFrom(op)
+    for argument in ops[1].arg:
+        if argument.name.startswith(("backward_", "param", "recompute")):
+            kept.arg.add().CopyFrom(argument)
+    for name, value in changes.items():
+        set_argument(kept, name, value)
+    return kept
+
+
+def test_stored_backward_step_net_reads_what_was_kept():
+    v = values()
+    feeds = {**v, "d_all": np.random.default_rng(2).normal(size=(STEPS, SAMPLES, WIDTH))}
+    op = stored(recurrent(tanh_step(make_op("Copy", ["s"], ["unused"]))))
+    backward = next(argument.n for argument in op.arg if argument.name == "backward_step_net")
+    again = {name for argument in op.arg if argument.name == "recompute_blobs_on_backward" for name in argument.strings}
+    first, gradients = with_gradient(op, {"all": "d_all"})
+    keep = type(op)()
+    keep.CopyFrom(op)
+    net = NetDef()
+    net.CopyFrom(backward)
+    del net.op[:]
+    net.op.extend(o for o in backward.op if o.is_gradient_op or o.type == "Copy")
+    set_argument(keep, "backward_step_net", net)
+    set_argument(keep, "recompute_blobs_on_backward", [])
+    second, _ = with_gradient(keep, {"all": "d_all"})
+    one, two = run(first, feeds), run(second, feeds)
+    for name in ("all", *gradients.values()):
+        np.testing.assert_array_equal(one.fetch(name), two.fetch(name))
+    assert again or one.spec("work").size <= two.spec("work").size
+
+
+def test_nothing_is_kept_without_a_backward_step_net():
+    v = values()
+    states = (STEPS + 1) * SAMPLES * WIDTH * 8
+    assert run([recurrent(tanh_step())], v).spec("work").shape == (-(-states // 64) * 64,)
+
+
+def test_outputs_without_gradients_are_left_out():
+    ops, _ = with_gradient(recurrent(tanh_step()), {"last": "d_last"})
+    assert list(ops[1].input)[:2] == ["d_last", "seq"]
+    assert next(list(a.ints) for a in ops[1].arg if a.name == "outputs_with_grads") == [1]
+
+
+def test_gradient_of_an_undeclared_output():
+    with pytest.raises(GradientError, match=r"output 'last', which is not among outputs_with_grads \[0\]"):
+        with_gradient(recurrent(tanh_step(), outputs_with_grads=[0]), {"all": "d_all", "last": "d_last"})
+
+
+def test_invariant_work_is_done_once(monkeypatch):
+    step = NetDef(
+        name="step",
+        op=[
+            make_op("Tanh", ["b"], ["bias"]),
+            make_op("FC", ["h_prev", "w", "bias"], ["s"], axis=2),
+            make_op("Sum", ["s", "x"], ["h"]),
+        ],
+    )
+    v = values()
+    ops, gradients = with_gradient(recurrent(step), {"all": "d_all"})
+    workspace = run(ops, {**v, "d_all": np.ones((STEPS, SAMPLES, WIDTH))})
+
+    def plain(v):
+        h, found = v["h0"][0], []
+        for x in v["seq"]:
+            h = x + h @ v["w"].T + np.tanh(v["b"])
+            found.append(h)
+        return np.stack(found)
+
+    np.testing.assert_allclose(workspace.fetch("all"), plain(v), rtol=1e-12)
+    for name in v:
+        want = numeric(v, name, [1.0], plain)
+        np.testing.assert_allclose(workspace.fetch(gradients[name]), want, rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+def test_windows_and_a_second_sequence():
+    """h = tanh(h_prev + h_before + x + x_next + z), windows of two rows summed over axis 0."""
+    step = NetDef(
+        name="step",
+        op=[
+            make_op("ReduceFrontSum", ["two_h"], ["a"], num_reduce_dim=1),
+            make_op("ReduceFrontSum", ["two_x"], ["c"], num_reduce_dim=1),
+            make_op("ExpandDims", ["c"], ["e"], dims=[0]),
+            make_op("ExpandDims", ["a"], ["d"], dims=[0]),
+            make_op("Sum", ["d", "e", "z"], ["s"]),
+            make_op("Tanh", ["s"], ["h"]),
+        ],
+    )
+    op = recurrent(
+        step,
+        inputs=["z_seq", "h0", "seq"],
+        link_internal=["two_h", "h", "two_x", "z"],
+        link_external=["states", "states", "seq", "z_seq"],
+        link_offset=[0, 2, 0, 0],
+        link_window=[2, 1, 2, 1],
+        alias_offset=[2, -1],
+    )
+    r = np.random.default_rng(3)
+    v = {
+        "z_seq": r.normal(size=(STEPS, SAMPLES, WIDTH)),
+        "h0": r.normal(size=(2, SAMPLES, WIDTH)),
+        "seq": r.normal(size=(STEPS + 1, SAMPLES, WIDTH)),
+    }
+
+    def plain(v):
+        rows = list(v["h0"])
+        for t in range(STEPS):
+            rows.append(np.tanh(rows[-2] + rows[-1] + v["seq"][t] + v["seq"][t + 1] + v["z_seq"][t]))
+        return np.stack(rows[2:])
+
+    d_all = r.normal(size=(STEPS, SAMPLES, WIDTH))
+    ops, gradients = with_gradient(op, {"all": "d_all"})
+    workspace = run(ops, {**v, "d_all": d_all})
+    np.testing.assert_allclose(workspace.fetch("all"), plain(v), rtol=1e-12)
+    for name in v:
+        want = numeric(v, name, [d_all], plain)
+        np.testing.assert_allclose(workspace.fetch(gradients[name]), want, rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+def test_dropout_draws_anew_in_each_step_and_again_in_the_backward_pass():
+    step = NetDef(
+        name="step",
+        op=[
+            make_op("Sum", ["h_prev", "x"], ["s"]),
+            make_op("Dropout", ["s"], ["h", "mask"], ratio=0.5, is_test=0),
+        ],
+    )
+    op = recurrent(step, inputs=["seq", "h0"])
+    ops, gradients = with_gradient(op, {"last": "d_last"})
+    ones = {"seq": np.ones((STEPS, 50, 8), np.float32), "h0": np.zeros((1, 50, 8), np.float32)}
+    workspace = run(ops, {**ones, "d_last": np.ones((1, 50, 8), np.float32)})
+    shown = workspace.fetch("all") != 0
+    assert all((shown[t] != shown[t + 1]).any() for t in range(STEPS - 1))
+    d_seq = workspace.fetch(gradients["seq"])
+    np.testing.assert_array_equal(d_seq[-1] != 0, shown[-1])
+    np.testing.assert_array_equal(d_seq[-2] != 0, shown[-1] & shown[-2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"link_external": ["states", "states", "sequence"]}, NetError, "link_external names blob 'sequence'"),
+        ({"alias_src": ["states", "other"]}, NetError, "alias_src names blob 'other', which is none of its states"),
+        ({"initial_recurrent_state_ids": [9]}, NetError, "state 'states' has no initial value"),
+        ({"initial_recurrent_state_ids": []}, ArgumentError, "must have the same length; got recurrent_states 1"),
+        ({"link_offset": [1, 1, 0]}, NetError, "'h_prev' reads the rows from t \\+ 1 to t \\+ 1"),
+        ({"link_window": [1, 1, 0]}, ArgumentError, "needs a window from 1 on"),
+        ({"link_window": [1, 1, 2]}, NetError, "'x' reaches row 4 of 'seq', of shape \\(4, 3, 2\\)"),
+        ({"link_offset": [0, 0, 0]}, NetError, "'h_prev' reads the rows"),
+        ({"alias_offset": [9, -1]}, NetError, "output 'all' begins at row 9 of state 'states', which has 5"),
+        ({"alias_dst": ["all", "end"]}, NetError, "output 'last' is the alias of no state"),
+        ({"param": [12], "param_grads": ["w_grad"]}, NetError, "param names input 12, and there are 4"),
+        ({"step_net": None}, ArgumentError, "step_net, a net, must be given"),
+        (
+            {"step_net": tanh_step(make_op("Copy", ["nowhere"], ["y"]))},
+            NetError,
+            r"operator 3: Copy \['nowhere'\] reads blob 'nowhere', which is neither linked, nor an input",
+        ),
+        (
+            {"step_net": tanh_step(make_op("Scale", ["x"], ["x"]))},
+            NetError,
+            "the step net overwrites 'x', which is linked to input 'seq'",
+        ),
+        ({"step_net": tanh_step(make_op("Scale", ["w"], ["w"]))}, NetError, "overwrites input 'w'"),
+        ({"step_net": tanh_step(make_op("NoSuch", ["w"], ["y"]))}, NetError, "step net 'step', operator 3: unknown"),
+        (
+            {"step_net": tanh_step(make_op("Unique", ["w"], ["y"]))},
+            NetError,
+            "its shapes depend on data",
+        ),
+        (
+            {"step_net": tanh_step(make_op("FC", ["h", "b", "b"], ["y"]))},
+            NetError,
+            r"step net 'step', operator 3: FC \['h', 'b', 'b'\]: FC: ",
+        ),
+    ],
+)
+def test_refusals(changes, error, text):
+    v = values()
+    with pytest.raises(error, match=text):
+        run([recurrent(**{"step": tanh_step(), **changes})], v)
+
+
+def test_initial_state_of_other_samples():
+    v = values()
+    v["h0"] = np.zeros((1, 5, WIDTH))
+    with pytest.raises(NetError, match="state 'states' begins with an input of shape .* it must have 3 samples"):
+        run([recurrent(tanh_step())], v)
+
+
+def test_errors_name_the_operator_and_the_step():
+    lookup = make_op("Gather", ["table", "index"], ["y"])
+    op = recurrent(
+        tanh_step(lookup),
+        inputs=["seq", "h0", "w", "b", "table", "indices"],
+        link_internal=["h_prev", "h", "x", "index"],
+        link_external=["states", "states", "seq", "indices"],
+        link_offset=[0, 1, 0, 0],
+    )
+    v = values()
+    feeds = {**v, "table": np.zeros((3, 2)), "indices": np.array([0, 1, 7, 0], np.int32)}
+    with pytest.raises(OperatorError, match=r"step net 'step', operator 3: Gather .* in step 2: "):
+        run([op], feeds)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import one_float_type, require_one_float_type
 from netbuilder.ops.labels import check_label_spec
 from netbuilder.ops.operator import Operator, TensorSpec, require

@@ -7,7 +7,7 @@ import pkgutil
 
 import netbuilder.ops
 
-_NOT_FAMILIES = {"absent", "all", "contexts", "operator", "registry"}
+_NOT_FAMILIES = {"absent", "all", "contexts", "declaration", "operator", "registry"}
 
 for _module in pkgutil.iter_modules(netbuilder.ops.__path__):
     if _module.name not in _NOT_FAMILIES and not _module.ispkg:

@@ -7,11 +7,11 @@ be differentiated need names of their own for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, NetDef, OperatorDef, ShapeError

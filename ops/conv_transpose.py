@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.contexts import RunContext
@@ -20,6 +19,7 @@ from netbuilder.ops.conv import (
 )
 from netbuilder.ops.conv_geometry import NOTSET, Geometry, channel_axis, image_extents
 from netbuilder.ops.conv_windows import from_channels_first
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow
 from netbuilder.ops.operator import TensorSpec, require, spec_of
 from netbuilder.ops.registry import kernel, register

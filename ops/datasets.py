@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -11,6 +10,7 @@ import numpy as np
 from netbuilder.data.record_tree import RecordTree, TreeCursor
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.counters import shared_object
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, ShapeError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from netbuilder.data.db_reader import DBReader
 from netbuilder.data.tensor_records import proto_to_tensor
 from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, ParseError, ShapeError, TensorProtos

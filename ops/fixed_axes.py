@@ -5,11 +5,11 @@ They compute what Conv, MaxPool and AveragePool do, and refuse images with anoth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from netbuilder.ops.conv import Conv, ConvGradient, conv, conv_gradient
 from netbuilder.ops.conv_geometry import WindowArguments
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import TensorSpec, require
 from netbuilder.ops.pool import (
     AveragePool,

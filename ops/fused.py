@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv import Conv, conv
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.sum import Sum, sum_

@@ -6,7 +6,6 @@ import functools
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from netbuilder.data.image_loader import MOST_THREADS, look_at_images
 from netbuilder.data.image_records import ImageRecord, read_image_record
 from netbuilder.data.image_transform import ImageTransform
 from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, ParseError, ShapeError

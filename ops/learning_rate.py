@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator, TensorSpec, argument_fields
 from netbuilder.ops.rate_policies import Rate, chain, rate_of
 from netbuilder.ops.registry import CPU, kernel, prepare, register

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.labels import Positions, check_label_spec, chosen
 from netbuilder.ops.operator import Operator, TensorSpec, require

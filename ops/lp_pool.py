@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import Geometry
 from netbuilder.ops.conv_windows import channels_first, crop, from_channels_first, pad_images, taps
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.operator import TensorSpec, require, spec_of
 from netbuilder.ops.pool import PoolArguments

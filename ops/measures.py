@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.labels import check_label_spec, chosen
 from netbuilder.ops.operator import Operator, TensorSpec, require

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator
 from netbuilder.ops.registry import kernel
 from netbuilder.ops.registry import register as register_operator

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.layer_norm import FromAxis
 from netbuilder.ops.operator import TensorSpec, require, spec_of

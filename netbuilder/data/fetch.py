@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import urllib.error
 import urllib.parse
-import urllib.request
 from pathlib import Path
 
 from netbuilder.proto import NetError, ParseError
@@ -51,11 +49,14 @@ def fetch_file(
         if problem := _problem(target, size, sha256, magic):
             raise ParseError(f"{str(target)!r}: {problem}; remove it to have it fetched again from {url}")
         return target
+    from urllib.error import URLError  # which bring ssl and http: a twentieth of a second that few programs need
+    from urllib.request import urlopen
+
     place.mkdir(parents=True, exist_ok=True)
     try:
-        with whole_file(target) as file, urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
+        with whole_file(target) as file, urlopen(url, timeout=_TIMEOUT) as answer:
             shutil.copyfileobj(answer, file)
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except (URLError, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", None) or error
         raise NetError(
             f"{url}: cannot be fetched ({reason}); without a network, put the file at {str(target)!r}"

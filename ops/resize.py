@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import check_order, image_extents, image_shape
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
@@ -83,11 +83,6 @@ def _sum_runs(xp: Any, dy: Array, index: np.ndarray[Any, Any], extent: int, axis
     return total
 
 
-def _check_channels_first(op: Operator, order: str) -> None:
-    if order != "NCHW":
-        raise ArgumentError(f"{op.type}: order must be NCHW, got {order!r}; put NHWC2NCHW before")
-
-
 @dataclass(frozen=True)
 class _Resizing(Operator):
     """Base of resizing operators: images, and a scale for each of their axes."""
@@ -130,6 +125,37 @@ class _Resizing(Operator):
 
     def first_axis(self) -> int:
         return 2 if self.layout == "NCHW" else 1
+
+
+@dataclass(frozen=True)
+class _Plane(_Resizing):
+    """The arguments of resizing in height and width."""
+
+    width_scale: float = 1.0
+    height_scale: float = 1.0
+    order: str = "NCHW"
+
+    def check(self) -> None:
+        super().check()
+        check_order(self, self.order)
+
+
+@dataclass(frozen=True)
+class _PlaneChannelsFirst(_Plane):
+    def check(self) -> None:
+        super().check()
+        if self.order != "NCHW":
+            raise ArgumentError(f"{self.type}: order must be NCHW, got {self.order!r}; put NHWC2NCHW before")
+
+
+@dataclass(frozen=True)
+class _Volume(_Resizing):
+    """The arguments of resizing in time, height and width."""
+
+    scale_names = ("temporal_scale", "height_scale", "width_scale")
+    temporal_scale: float = 1.0
+    height_scale: float = 1.0
+    width_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -179,48 +205,28 @@ class _Backward(_Resizing):
 
 @register
 @dataclass(frozen=True)
-class ResizeNearest(_Forward):
+class ResizeNearest(_Forward, _Plane):
     """Y = the images X with their height and width multiplied, each place the nearest one of X above and to the left.
 
     Two scales, for height and width, may come as second input.
     """
 
-    width_scale: float = 1.0
-    height_scale: float = 1.0
-    order: str = "NCHW"
-
-    def check(self) -> None:
-        super().check()
-        check_order(self, self.order)
-
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
 
 
 @register
 @dataclass(frozen=True)
-class ResizeNearestGradient(_Backward):
+class ResizeNearestGradient(_Backward, _Plane):
     """dX = the sum of dY over the places that were filled from each place of X."""
-
-    width_scale: float = 1.0
-    height_scale: float = 1.0
-    order: str = "NCHW"
-
-    def check(self) -> None:
-        super().check()
-        check_order(self, self.order)
 
 
 @register
 @dataclass(frozen=True)
-class ResizeNearest3D(_Forward):
+class ResizeNearest3D(_Forward, _Volume):
     """Y = the volumes X, (N, C, T, H, W), with their last three extents multiplied, as ResizeNearest does it."""
 
     inputs = ("X",)
-    scale_names = ("temporal_scale", "height_scale", "width_scale")
-    temporal_scale: float = 1.0
-    height_scale: float = 1.0
-    width_scale: float = 1.0
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -228,14 +234,10 @@ class ResizeNearest3D(_Forward):
 
 @register
 @dataclass(frozen=True)
-class ResizeNearest3DGradient(_Backward):
+class ResizeNearest3DGradient(_Backward, _Volume):
     """dX = the sum of dY over the places that were filled from each place of X."""
 
     inputs = ("dY", "X")
-    scale_names = ("temporal_scale", "height_scale", "width_scale")
-    temporal_scale: float = 1.0
-    height_scale: float = 1.0
-    width_scale: float = 1.0
 
 
 def _resize_nearest(op: _Forward, ctx: RunContext, x: Array, scales: Array = None) -> tuple[Array, ...]:
@@ -266,19 +268,11 @@ for _gradient in (ResizeNearestGradient, ResizeNearest3DGradient):
 
 @register
 @dataclass(frozen=True)
-class UpsampleBilinear(_Forward):
+class UpsampleBilinear(_Forward, _PlaneChannelsFirst):
     """Y = the images X, (N, C, H, W), with height and width multiplied, by straight lines between its places.
 
     The corners of X and Y fall together. Two scales, for height and width, may come as second input.
     """
-
-    width_scale: float = 1.0
-    height_scale: float = 1.0
-    order: str = "NCHW"
-
-    def check(self) -> None:
-        super().check()
-        _check_channels_first(self, self.order)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 6 * math.prod(self.output_shape(inputs[0].shape, self.scales)) if len(inputs) == 1 else 0
@@ -286,16 +280,8 @@ class UpsampleBilinear(_Forward):
 
 @register
 @dataclass(frozen=True)
-class UpsampleBilinearGradient(_Backward):
+class UpsampleBilinearGradient(_Backward, _PlaneChannelsFirst):
     """dX = dY, each of its places shared out to those of X that it was made from."""
-
-    width_scale: float = 1.0
-    height_scale: float = 1.0
-    order: str = "NCHW"
-
-    def check(self) -> None:
-        super().check()
-        _check_channels_first(self, self.order)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 8 * inputs[0].size

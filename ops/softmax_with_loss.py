@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow, one_float_type, require_one_float_type, widen
+from netbuilder.ops.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
 from netbuilder.ops.labels import Positions, check_label_spec, chosen
-from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.operator import TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.ops.softmax import bind_row_softmax
-from netbuilder.proto import ArgumentError, OperatorDef
-from netbuilder.proto.arguments import make_op
 
 __all__ = ["SoftmaxWithLoss", "SoftmaxWithLossGradient"]
 
@@ -24,19 +23,14 @@ _TINY = 1e-20  # a probability below it counts as it in the logarithm, as in Caf
 
 
 @dataclass(frozen=True)
-class LossArguments(Operator):
+class LossArguments(LabelLoss):
     """What the loss and its gradient have in common."""
 
-    scale: float = 1.0
     label_prob: bool = False
     average_by_batch_size: bool = False
     axis: int = 1
     order: str = "NCHW"
     only_loss: bool = False  # Caffe2 then reuses the memory of P; the numbers are the same
-
-    def check(self) -> None:
-        if self.scale < 0:
-            raise ArgumentError(f"{self.type}: scale must not be negative, got {self.scale}")
 
     def matrix(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Return rows (samples) and columns (classes) of X flattened at ``axis``."""
@@ -63,45 +57,18 @@ class LossArguments(Operator):
 
 @register
 @dataclass(frozen=True)
-class SoftmaxWithLoss(LossArguments):
+class SoftmaxWithLoss(LossArguments, LabelLossForward):
     """P = softmax(X) by rows; loss = scale * the mean of -log P[i, label[i]].
 
     With ``label_prob`` the labels are probabilities of all classes and each row counts -sum(label * log P). With
     weights the mean is weighted: it is divided by their sum or, with ``average_by_batch_size``, by the number of rows.
     """
 
-    inputs = ("X", "label", "weight?")
-    outputs = ("P", "loss")
-
-    def infer(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        self.check_labels(x, label, weight)
-        return (x.plain, x.with_shape(()))
-
-    def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        inputs = [g.input(i) for i in range(self.n_in)] + [g.output("P"), g.d_output("loss")]
-        return [make_op("SoftmaxWithLossGradient", inputs, [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> int:
-        return 6 * x.size
-
 
 @register
 @dataclass(frozen=True)
-class SoftmaxWithLossGradient(LossArguments):
+class SoftmaxWithLossGradient(LossArguments, LabelLossBackward):
     """dX of SoftmaxWithLoss: (P - label) * weight * dloss * scale / the number that the mean is divided by."""
-
-    inputs = ("X", "label", "weight_or_P", "P_or_dloss", "dloss?")
-    outputs = ("dX",)
-
-    def infer(self, x: TensorSpec, label: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
-        *weight, p, dloss = others
-        self.check_labels(x, label, weight[0] if weight else None)
-        require(p.shape == x.shape, self, f"P must have the shape of X, {x.shape}, got {p.shape}")
-        require(dloss.size == 1, self, f"the gradient of the loss must be one number, got shape {dloss.shape}")
-        return (x.plain,)
-
-    def flops(self, x: TensorSpec, label: TensorSpec, *others: TensorSpec) -> int:
-        return 3 * x.size
 
 
 def _divisor(op: LossArguments, rows: int, weight: Any) -> Any:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow, require_one_float_type, widen
+from netbuilder.ops.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
-from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
-from netbuilder.proto.arguments import make_op
+from netbuilder.proto import ArgumentError, ShapeError
 
 __all__ = ["SpatialSoftmaxWithLoss", "SpatialSoftmaxWithLossGradient"]
 
@@ -18,13 +18,11 @@ _NO_LABEL = -1
 
 
 @dataclass(frozen=True)
-class _Arguments(Operator):
-    scale: float = 1.0
+class _Arguments(LabelLoss):
     order: str = "NCHW"
 
     def check(self) -> None:
-        if self.scale < 0:
-            raise ArgumentError(f"{self.type}: scale must not be negative, got {self.scale}")
+        super().check()
         if self.order != "NCHW":
             raise ArgumentError(f"{self.type}: order must be NCHW, got {self.order!r}; put NHWC2NCHW before")
 
@@ -44,45 +42,18 @@ class _Arguments(Operator):
 
 @register
 @dataclass(frozen=True)
-class SpatialSoftmaxWithLoss(_Arguments):
+class SpatialSoftmaxWithLoss(_Arguments, LabelLossForward):
     """P = softmax of X over its channels; loss = scale * the weighted mean over all places of -log P[label].
 
     A place whose label is -1 does not count. Without weights all others weigh 1. If no place has weight, the loss is 0.
     Caffe2 leaves ``scale`` out of the loss on CPUs, though not out of its gradient; here both have it.
     """
 
-    inputs = ("X", "label", "weight?")
-    outputs = ("P", "loss")
-
-    def infer(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        self.check_labels(x, label, weight)
-        return (x.plain, x.with_shape(()))
-
-    def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        inputs = [g.input(i) for i in range(self.n_in)] + [g.output("P"), g.d_output("loss")]
-        return [make_op("SpatialSoftmaxWithLossGradient", inputs, [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> int:
-        return 6 * x.size
-
 
 @register
 @dataclass(frozen=True)
-class SpatialSoftmaxWithLossGradient(_Arguments):
+class SpatialSoftmaxWithLossGradient(_Arguments, LabelLossBackward):
     """dX = (P - label) * weight * dloss * scale / the sum of weights; 0 where the label is -1."""
-
-    inputs = ("X", "label", "weight_or_P", "P_or_dloss", "dloss?")
-    outputs = ("dX",)
-
-    def infer(self, x: TensorSpec, label: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
-        *weight, p, dloss = others
-        self.check_labels(x, label, weight[0] if weight else None)
-        require(p.shape == x.shape, self, f"P must have the shape of X, {x.shape}, got {p.shape}")
-        require(dloss.size == 1, self, f"the gradient of the loss must be one number, got shape {dloss.shape}")
-        return (x.plain,)
-
-    def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
-        return 3 * x.size
 
 
 def _weights(op: Operator, ctx: RunContext, values: Any, label: Any, weight: Any) -> tuple[Any, Any, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE
+from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, require_predictor, stored_specs
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import NetDef, NetError, files
@@ -75,11 +75,18 @@ def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     init = read_net(options.init) if options.init else None
     path = Path(options.net)
     if path.is_dir():
-        first = path / INIT_FILE
-        loaded = init if init is not None or not first.exists() else files.load(first, NetDef)
-        return files.load(path / PREDICT_FILE, NetDef), loaded, {}
+        require_predictor(path, [PREDICT_FILE])
+        net = files.load(path / PREDICT_FILE, NetDef)
+        specs = {name: spec for name, spec in stored_specs(net, str(path)).items() if name in net.external_input}
+        if init is None and (path / INIT_FILE).exists():
+            init = files.load(path / INIT_FILE, NetDef)
+        return net, init, specs
     if options.net in NETS and not path.exists():
         return _zoo(options)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{options.net!r}: no such file or folder, and no net of the zoo; those are {', '.join(NETS)}"
+        )
     return read_net(path), init, {}
 
 

@@ -12,7 +12,8 @@ from zipfile import BadZipFile
 import numpy as np
 
 from netbuilder.data import read_blobs
-from netbuilder.exchange import save_predictor
+from netbuilder.exchange import describe_images, save_predictor
+from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.parallel import replicas_of
 from netbuilder.passes.extract_predictor import READERS, extract_predictor, parameter_sources
 from netbuilder.proto import (
@@ -168,6 +169,8 @@ def _extract(net: NetDef, options: argparse.Namespace) -> None:
     inputs = [blob.removeprefix(scope) for blob in options.inputs]
     fed = [blob for blob in inputs if blob in predictor.external_input]
     # A workspace of its own: what the default one holds says nothing about this net.
+    if set(fed) <= set(net.external_input):  # what the net says of its images holds for the same input alone
+        describe_images(predictor, image_preparation(net), class_names(net) or None)
     save_predictor(options.output_dir, predictor, values, inputs=fed, workspace=Workspace())
     print(
         f"predictor written to {options.output_dir}: {len(predictor.op)} operators, {len(values)} parameters "

@@ -32,11 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if len(train) < options.batch:
             raise NetError(f"--batch: {options.batch} samples a step, and the data has {len(train)}; give fewer")
         if options.export:
-            _make_writable(Path(options.export))  # before the hours of training, not behind them
+            _make_writable("--export", options.export)  # before the hours of training, not behind them
         if options.checkpoint:
-            _make_writable(Path(options.checkpoint))
+            _make_writable("--checkpoint", options.checkpoint)
         if options.out:
             given = list(sys.argv[1:] if arguments is None else arguments)
+            _make_writable("--out", options.out)
             write_config(Path(options.out), options.effective, given)
         if options.measure_speed_up:
             _say_speed_up(options, train, test)
@@ -68,12 +69,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _make_writable(folder: Path) -> None:
-    """Make the folder for the predictor, and raise OSError if no file can be written there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    trial = folder / ".writable"
-    trial.touch()
-    trial.unlink()
+def _make_writable(option: str, name: str) -> None:
+    """Make the folder that an option names.
+
+    Raises:
+        NetError: it cannot be made, or no file can be written there.
+    """
+    trial = Path(name) / ".writable"
+    try:
+        trial.parent.mkdir(parents=True, exist_ok=True)
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise NetError(f"{option}: no file can be written in {name!r}: {error.strerror or error}") from error
 
 
 def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:

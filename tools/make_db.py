@@ -6,9 +6,10 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from netbuilder.data import DATABASES, decoding_threads
+from netbuilder.data import DATABASES, database_type, decoding_threads
 from netbuilder.proto import DeviceError, NetError
 from netbuilder.tools.databases.inspecting import describe_database
 from netbuilder.tools.databases.sources import open_source
@@ -58,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
                         "labels; an .npz file; an IDX file of images; or a database of images")  # fmt: skip
     parser.add_argument("database", help="the database: a folder for lmdb, a file for minidb")
     parser.add_argument("--inspect", action="store_true", help="tell what the database holds; give no source")
-    parser.add_argument("--type", choices=sorted(DATABASES), help="lmdb (the default), or minidb")
+    parser.add_argument("--type", choices=sorted(DATABASES),
+                        help="lmdb or minidb (as the name of the database ends; lmdb where it has no end)")  # fmt: skip
     parser.add_argument("--part", choices=["train", "test"], default="train", help="where the source has both (train)")
     parser.add_argument("--labels", metavar="FILE", help="the IDX file of labels")
     parser.add_argument("--root", metavar="FOLDER", help="where the paths of a CSV list begin (at the list)")
@@ -71,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--shuffle", type=int, metavar="SEED", help="mix the images, by this seed")
     made.add_argument("--skip-damaged", action="store_true", help="leave out images that cannot be decoded")
     made.add_argument("--threads", type=int, help="that decode and encode (one for each core)")
+    made.add_argument("--replace", action="store_true", help="write over a database that is there")
     made.add_argument("--no-check", action="store_true", help="do not read the database back")
     return parser
 
@@ -118,7 +121,8 @@ def _make(found: argparse.Namespace) -> None:
         resize=found.resize, size=tuple(found.size) if found.size else None, encode=found.encode,
         quality=found.quality, shuffle=found.shuffle, skip_damaged=found.skip_damaged, threads=found.threads,
     )  # fmt: skip
-    kind = found.type or "lmdb"
+    kind = found.type or _kind(Path(found.database))
+    _require_room(Path(found.database), found.replace)
     with _Progress("write", len(images)) as progress:
         written = write_database(images, found.database, kind, choices, progress)
     for text in written.left_out:
@@ -131,6 +135,31 @@ def _make(found: argparse.Namespace) -> None:
         + (f", {len(written.left_out)} damaged images left out" if written.left_out else "")
         + ("" if found.no_check else "; read back, all as written")
     )
+
+
+def _kind(path: Path) -> str:
+    """Return the type of database that a name ends in.
+
+    Raises:
+        NetError: it ends in something else.
+    """
+    end = path.suffix.removeprefix(".").lower()
+    if end in DATABASES or not end:
+        return end or "lmdb"
+    raise NetError(
+        f"{str(path)!r}: what kind of database is to be written? Its name ends in {path.suffix!r}; let it end in "
+        f"{' or '.join(f'.{kind}' for kind in sorted(DATABASES))}, or give --type"
+    )
+
+
+def _require_room(path: Path, replace: bool) -> None:
+    """Refuse to write over something, unless it is a database and is to be replaced."""
+    if not path.exists() or path.is_dir() and not any(path.iterdir()):
+        return
+    if not replace:
+        raise NetError(f"{str(path)!r}: is there already; give --replace to write over it, or another name")
+    if path.is_dir() and database_type(path) is None:
+        raise NetError(f"{str(path)!r}: is a folder, and no database; it is not written over, give another name")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.image_codec import decode_image, resize_image
-from netbuilder.exchange import Predictor, load_predictor
+from netbuilder.exchange import ImagePreparation, Predictor, load_predictor
 from netbuilder.exchange.onnx import read_onnx
 from netbuilder.exchange.predictor_exporter import load_predictor_from_db
 from netbuilder.proto import ArgumentError, DeviceError, NetError, ParseError, ShapeError
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         predictor = load(options.predictor)
-        classes = _class_names(options.classes)
+        classes = _class_names(options.classes) or predictor.classes
         results = list(_predict(predictor, options, classes))
     except (NetError, DeviceError, OSError) as error:
         print(f"netbuilder-predict: {error}", file=sys.stderr)
@@ -55,21 +56,29 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files that Pillow, OpenCV or simplejpeg read")
     parser.add_argument("--top", type=int, default=5, metavar="K", help="classes an image (5)")
-    parser.add_argument("--classes", metavar="FILE", help="their names, one a line, or a JSON list")
+    parser.add_argument("--classes", metavar="FILE",
+                        help="their names, one a line, or a JSON list (as the predictor says)")  # fmt: skip
     parser.add_argument("--batch", type=int, default=32, metavar="N", help="images at a time (32)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--scores", dest="percent", action="store_false", help="print outputs as numbers, not in percent"
     )
-    image = parser.add_argument_group("how an image becomes an input: (pixel * scale - mean) / std")
+    image = parser.add_argument_group(
+        "how an image becomes an input: (pixel * scale - mean) / std",
+        "Where the predictor says how (netbuilder-train --export writes it), that holds for what is not given here.",
+    )
     image.add_argument("--size", type=_size, metavar="HxW", help="height and width, where the predictor does not say")
-    image.add_argument("--resize", type=int, metavar="PIXELS", help="length of the shorter side before the middle is "
-                       "cut out (as the input is: nothing but the longer side is cut)")  # fmt: skip
-    image.add_argument("--scale", type=float, default=1.0, help="of pixels, which are 0 to 255 (1)")
-    image.add_argument("--mean", type=_numbers, default=[0.0], metavar="B,G,R", help="after scaling (0)")
-    image.add_argument("--std", type=_divisors, default=[1.0], metavar="B,G,R", help="after scaling (1)")
-    image.add_argument("--rgb", action="store_true", help="channels, and those numbers, are red, green, blue")
-    image.add_argument("--channels-last", action="store_true", help="the input is (N, H, W, C)")
+    image.add_argument("--resize", type=_length, metavar="PIXELS|fit", help="length of the shorter side before the "
+                       "middle is cut out (fit: nothing but the longer side is cut)")  # fmt: skip
+    image.add_argument(
+        "--interpolation", choices=["area", "linear"], help="between pixels (area to shrink, else linear)"
+    )
+    image.add_argument("--scale", type=float, help="of pixels, which are 0 to 255 (1)")
+    image.add_argument("--mean", type=_numbers, metavar="B,G,R", help="after scaling (0)")
+    image.add_argument("--std", type=_divisors, metavar="B,G,R", help="after scaling (1)")
+    image.add_argument("--rgb", action=argparse.BooleanOptionalAction,
+                       help="channels, and those numbers, are red, green, blue")  # fmt: skip
+    image.add_argument("--channels-last", action=argparse.BooleanOptionalAction, help="the input is (N, H, W, C)")
     return parser
 
 
@@ -82,17 +91,26 @@ def _size(text: str) -> tuple[int, int]:
     return int(parts[0]), int(parts[1])
 
 
-def _numbers(text: str) -> list[float]:
+def _length(text: str) -> int:
+    """Return a length in pixels; -1 for "fit"."""
+    if text == "fit":
+        return -1
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"must be a number of pixels, or fit; got {text!r}")
+    return int(text)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
     try:
-        numbers = [float(part) for part in text.split(",")]
+        numbers = tuple(float(part) for part in text.split(","))
     except ValueError:
-        numbers = []
+        numbers = ()
     if len(numbers) not in (1, 3):
         raise argparse.ArgumentTypeError(f"must be one number or three with commas between them, got {text!r}")
     return numbers
 
 
-def _divisors(text: str) -> list[float]:
+def _divisors(text: str) -> tuple[float, ...]:
     numbers = _numbers(text)
     if 0 in numbers:
         raise argparse.ArgumentTypeError(f"must not be 0, since pixels are divided by it, got {text!r}")
@@ -123,40 +141,51 @@ def _class_names(path: str | None) -> list[str] | None:
         raise ParseError(f"--classes {path!r}: begins with '[', but is no JSON list: {error}") from error
 
 
-def _predict(predictor: Predictor, options: argparse.Namespace, classes: list[str] | None) -> Iterator[dict[str, Any]]:
+def _preparation(predictor: Predictor, options: argparse.Namespace) -> ImagePreparation:
+    """Return how images are prepared: as the options say, then the predictor, then as they come."""
+    names = [field.name for field in dataclasses.fields(ImagePreparation)]
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if given.get("resize") == -1:
+        given["resize"] = None
+    return dataclasses.replace(predictor.images or ImagePreparation(), **given)
+
+
+def _predict(predictor: Predictor, options: argparse.Namespace, classes: Sequence[str]) -> Iterator[dict[str, Any]]:
     if len(predictor.inputs) != 1:
         raise ArgumentError(f"an image goes into one input, but the predictor has {list(predictor.inputs)}")
     if options.top < 1 or options.batch < 1:
         raise ArgumentError(f"--top and --batch must be 1 or more, got {options.top} and {options.batch}")
     name, output = predictor.inputs[0], predictor.outputs[0]
-    height, width, channels = _input_size(predictor, options)
+    images = _preparation(predictor, options)
+    height, width, channels = _input_size(predictor, options.size, images.channels_last)
     for start in range(0, len(options.images), options.batch):
         files = options.images[start : start + options.batch]
         batch = np.stack([
             prepared_image(
-                Path(file).read_bytes(), height, width, channels, where=file, resize=options.resize,
-                scale=options.scale, mean=options.mean, std=options.std, rgb=options.rgb,
+                Path(file).read_bytes(), height, width, channels, where=file, resize=images.resize,
+                interpolation=images.interpolation, scale=images.scale, mean=images.mean, std=images.std,
+                rgb=images.rgb,
             ) for file in files
         ])  # fmt: skip
-        if not options.channels_last:
+        if not images.channels_last:
             batch = np.ascontiguousarray(batch.transpose(0, 3, 1, 2))
         scores = predictor.run({name: batch})[output].reshape(len(files), -1)
         for file, row in zip(files, scores):
             yield {"image": file, "classes": _best(row, options.top, classes)}
 
 
-def _input_size(predictor: Predictor, options: argparse.Namespace) -> tuple[int, int, int]:
+def _input_size(predictor: Predictor, size: tuple[int, int] | None, channels_last: bool) -> tuple[int, int, int]:
     """Return height, width and channels of the input."""
     spec = predictor.specs.get(predictor.inputs[0])
     if spec is None:
-        if options.size is None:
+        if size is None:
             raise ArgumentError("the predictor does not say how large its images are; give --size HxW")
-        return (*options.size, 3)
+        return (*size, 3)
     if spec.ndim != 4:
         raise ShapeError(f"the predictor's input {predictor.inputs[0]!r} is no batch of images: shape {spec.shape}")
-    axes = spec.shape[1:] if options.channels_last else (*spec.shape[2:], spec.shape[1])
+    axes = spec.shape[1:] if channels_last else (*spec.shape[2:], spec.shape[1])
     height, width, channels = axes
-    return (*(options.size or (height, width)), channels)
+    return (*(size or (height, width)), channels)
 
 
 def prepared_image(
@@ -167,6 +196,7 @@ def prepared_image(
     *,
     where: str = "image",
     resize: int | None = None,
+    interpolation: str | None = None,
     scale: float = 1.0,
     mean: Sequence[float] = (0.0,),
     std: Sequence[float] = (1.0,),
@@ -179,7 +209,8 @@ def prepared_image(
         height, width: of the part that is cut out of the middle.
         channels: 3, or 1 for the brightness.
         where: what to call the image in errors.
-        resize: length of the shorter side before that, in pixels; None: as short as can be.
+        resize: length of the shorter side before that, in pixels; 0: as it comes; None: as short as can be.
+        interpolation: "linear" or "area"; None: "area" where the image shrinks, else "linear".
         scale, mean, std: ``(pixel * scale - mean) / std``; the latter two are numbers for all channels, or for each.
         rgb: channels are red, green, blue; else blue, green, red.
 
@@ -199,13 +230,18 @@ def prepared_image(
             )
     pixels = decode_image(data, color=channels == 3, where=where)
     high, wide = pixels.shape[:2]
-    factor = max(height / high, width / wide) if resize is None else resize / min(high, wide)
-    size = max(round(high * factor), 1), max(round(wide * factor), 1)
     if resize is None:
-        size = max(size[0], height), max(size[1], width)
+        factor = max(height / high, width / wide)
+        size = max(round(high * factor), height), max(round(wide * factor), width)
+    else:  # rounded as in training
+        shorter = min(high, wide)
+        size = (high * resize // shorter, wide * resize // shorter) if resize else (high, wide)
     if size[0] < height or size[1] < width:
-        raise ArgumentError(f"{where}: with --resize {resize} it has {size} pixels, fewer than ({height}, {width})")
-    pixels = resize_image(pixels, *size, interpolation="area" if factor < 1 else "linear")
+        how = f"with --resize {resize} it has" if resize else "has"
+        raise ArgumentError(
+            f"{where}: {how} {size} pixels, fewer than ({height}, {width}); give a larger --resize, or --resize fit"
+        )
+    pixels = resize_image(pixels, *size, interpolation=interpolation or ("area" if size[0] < high else "linear"))
     top, left = (size[0] - height) // 2, (size[1] - width) // 2
     part = pixels[top : top + height, left : left + width].astype(np.float32)
     if rgb and channels == 3:
@@ -214,12 +250,12 @@ def prepared_image(
     return found
 
 
-def _best(scores: Array, count: int, classes: list[str] | None) -> list[dict[str, Any]]:
+def _best(scores: Array, count: int, classes: Sequence[str]) -> list[dict[str, Any]]:
     order = np.argsort(-scores, kind="stable")[:count]
     return [
         {
             "class": int(number),
-            "name": classes[number] if classes is not None and number < len(classes) else f"class {number}",
+            "name": classes[number] if number < len(classes) else f"class {number}",
             "score": float(scores[number]),
         }
         for number in order

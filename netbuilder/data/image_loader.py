@@ -94,7 +94,14 @@ class ImageLoader:
         return everything[shard_id::num_shards]
 
     def batches(
-        self, order: Sequence[int] | Array, size: int, *, epoch: int = 0, replace: bool = False, reuse: bool = False
+        self,
+        order: Sequence[int] | Array,
+        size: int,
+        *,
+        epoch: int = 0,
+        replace: bool = False,
+        reuse: bool = False,
+        skip: int = 0,
     ) -> Iterator[tuple[Array, Array]]:
         """Yield batches: images (N, C, H, W), float32, and labels (N,), int32.
 
@@ -105,6 +112,7 @@ class ImageLoader:
             replace: in the place of a damaged image comes the next one of ``order`` that is not, so that batches stay
                 full; else they become smaller.
             reuse: the memory of images is written again as soon as the next batch is asked for.
+            skip: batches at the beginning that are left out; the others are as without it.
 
         Raises:
             ParseError: an image is damaged; the message says which.
@@ -117,7 +125,7 @@ class ImageLoader:
             waiting: deque[_Batch] = deque()
             free: list[Array] = []
             try:
-                for start in range(0, len(order), size):
+                for start in range(skip * size, len(order), size):
                     made = _Batch(min(size, len(order) - start), free.pop() if free else None)
                     self._submit(made, pool, order, start, each, epoch, replace)
                     waiting.append(made)

@@ -213,7 +213,8 @@ class ImageTransform:
             return image
         if min(height, width) < self.crop:
             raise ShapeError(
-                f"{where}: of {height} x {width} pixels no square of {self.crop} can be taken; give scale or minsize"
+                f"{where}: of {height} x {width} pixels no square of {self.crop} can be taken; give a smaller crop, "
+                "or a scale, which the shorter side is brought to"
             )
         if self.is_test:
             top, left = (height - self.crop) // 2, (width - self.crop) // 2

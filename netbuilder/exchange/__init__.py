@@ -5,6 +5,7 @@ from netbuilder.exchange.checkpoint_blobs import CheckpointBlobs, checkpoint_blo
 from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
 from netbuilder.exchange.checkpoint_folder import CheckpointFolder
 from netbuilder.exchange.checkpoints import load_checkpoint, save_checkpoint, take_checkpoint
+from netbuilder.exchange.image_preparation import ImagePreparation, describe_images
 from netbuilder.exchange.matching import LoadReport
 from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.predictor_files import load_predictor, save_predictor
@@ -13,9 +14,11 @@ __all__ = [
     "Checkpoint",
     "CheckpointBlobs",
     "CheckpointFolder",
+    "ImagePreparation",
     "LoadReport",
     "Predictor",
     "checkpoint_blobs",
+    "describe_images",
     "load_checkpoint",
     "load_predictor",
     "mobile_exporter",

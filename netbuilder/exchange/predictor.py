@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.fills import fill_values
+from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.mobile_exporter import PLACEHOLDER
 from netbuilder.graph.rename import place_operators
 from netbuilder.ops.operator import TensorSpec
@@ -40,6 +41,9 @@ class Predictor:
         observable: blobs that can be fetched from the workspace after a run, besides inputs, outputs and parameters:
             a list of names, or "outputs" for no others; None: all blobs, and nothing is folded.
         parameters: arrays by name, besides those that the init net fills.
+
+    ``images`` says how images are prepared (``ImagePreparation``) and ``classes`` how the classes are called, where the
+    predictor was saved with it; else they are None and ().
 
     Raises:
         NetError: a net is wrong, a parameter is filled by nobody, or there is no output.
@@ -80,6 +84,8 @@ class Predictor:
         self.inputs = tuple(inputs) if inputs is not None else _fed(predict_net, init_net, filled)
         self.outputs = tuple(outputs) if outputs is not None else tuple(predict_net.external_output)
         self.specs = dict(specs or {})
+        self.images = image_preparation(predict_net)
+        self.classes = class_names(predict_net)
         made = {blob for op in init_net.op for blob in op.output}.union(parameters or ())
         check_names(self._net, made, self.inputs, self.outputs)
         homes = _homes(self._net)

@@ -10,6 +10,7 @@ from typing import Any
 
 from netbuilder.data.tensor_records import NUMPY_TYPES
 from netbuilder.exchange.fills import fill_operator
+from netbuilder.exchange.image_preparation import ImagePreparation, describe_images
 from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.predictor import Predictor, check_names
 from netbuilder.graph.blob import blob_name
@@ -33,9 +34,11 @@ from netbuilder.proto.arguments import arguments, set_argument
 from netbuilder.runtime import Workspace, default
 from netbuilder.runtime.observable import OUTPUTS
 
-__all__ = ["INIT_FILE", "PREDICT_FILE", "load_predictor", "save_predictor"]
+__all__ = ["INIT_FILE", "PREDICT_FILE", "load_predictor", "require_predictor", "save_predictor", "stored_specs"]
 
 INIT_FILE, PREDICT_FILE = "init_net.pb", "predict_net.pb"
+
+_SHOWN = 5  # names of files in a message
 
 _INPUTS, _OUTPUTS, _SHAPES, _WEIGHTS = (
     "predictor_inputs",
@@ -57,13 +60,16 @@ def save_predictor(
     shapes: Mapping[Any, Any] | None = None,
     workspace: Workspace | None = None,
     fold: bool = False,
+    images: ImagePreparation | None = None,
+    classes: Sequence[str] | None = None,
 ) -> None:
     """Write a predictor into a folder, which ``load_predictor`` reads.
 
     Other readers of init_net.pb and predict_net.pb, Caffe2 among them, can read it, too.
 
     Args:
-        directory: made if it is not there; files of an earlier predictor in it are replaced, each whole or not at all.
+        directory: made if it is not there; the files of an earlier predictor in it are replaced, or, after an error,
+            both as they were.
         predict_net: a Net or NetDef in test mode, as ``extract_predictor`` and ``ExtractPredictorNet`` return it.
         parameters: blobs, or a mapping of blobs to arrays; None: what the net reads from outside, but for ``inputs``.
         inputs: blobs that will be fed; None: what the net reads from outside, but for ``parameters``.
@@ -72,6 +78,8 @@ def save_predictor(
         workspace: has the parameters' values; None: the current default one.
         fold: write the net with normalisations put into the weights in front of them (``passes.fold_batch_norm``),
             for readers that do not do that themselves; ``load_predictor`` does.
+        images: how images become the input, kept as arguments of the net; None: as the net says, if it does.
+        classes: names of the classes from 0 on, kept likewise.
 
     Raises:
         NetError: parameters and inputs overlap, are both None, or leave out what the net reads; no output is named;
@@ -109,13 +117,13 @@ def save_predictor(
     stored.external_output[:] = wanted
     set_argument(stored, _INPUTS, fed)
     set_argument(stored, _OUTPUTS, wanted)
+    describe_images(stored, images, classes)
     known = _shapes(stored, values, fed, wanted, shapes, workspace)
     set_argument(stored, _SHAPES, known.SerializeToString())
     set_argument(stored, _WEIGHTS, _digest(init_net))
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    files.save(folder / INIT_FILE, init_net)
-    files.save(folder / PREDICT_FILE, stored)
+    files.save_all({folder / INIT_FILE: init_net, folder / PREDICT_FILE: stored})
 
 
 def load_predictor(
@@ -146,6 +154,7 @@ def load_predictor(
         DeviceError: the device is missing.
     """
     folder = Path(directory)
+    require_predictor(folder)
     init_net, predict_net = (files.load(folder / name, NetDef) for name in (INIT_FILE, PREDICT_FILE))
     found = arguments(predict_net)
     saved = found.get(_WEIGHTS)
@@ -163,7 +172,7 @@ def load_predictor(
         predict_net,
         inputs=inputs,
         outputs=outputs,
-        specs=_specs(found.get(_SHAPES) or b"", str(folder / PREDICT_FILE)),
+        specs=stored_specs(predict_net, str(folder / PREDICT_FILE)),
         device=device,
         workspace=workspace,
         fold=fold,
@@ -231,7 +240,29 @@ def _shapes(
     return result
 
 
-def _specs(stored: bytes, source: str) -> dict[str, TensorSpec]:
+def require_predictor(folder: Path, names: Sequence[str] = (INIT_FILE, PREDICT_FILE)) -> None:
+    """Raise FileNotFoundError unless a folder holds these files of a predictor; it says what is there instead."""
+    missing = [name for name in names if not (folder / name).is_file()]
+    if not missing:
+        return
+    if not folder.exists():
+        raise FileNotFoundError(f"{str(folder)!r}: there is no such folder of a predictor")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{str(folder)!r}: is a file; a predictor is a folder with {INIT_FILE}, {PREDICT_FILE}")
+    there = sorted(entry.name for entry in folder.iterdir())
+    shown = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
+    raise FileNotFoundError(
+        f"{str(folder)!r}: holds no predictor: without {' and '.join(missing)}; there is {shown or 'nothing'}"
+    )
+
+
+def stored_specs(predict_net: NetDef, source: str) -> dict[str, TensorSpec]:
+    """Return the shapes and types of inputs and outputs that a predict net was saved with.
+
+    Raises:
+        ParseError: what it holds is damaged; ``source`` is named.
+    """
+    stored = arguments(predict_net).get(_SHAPES) or b""
     shapes = files.parse(stored, TensorShapes, source=source) if stored else TensorShapes()
     return {row.name: TensorSpec(tuple(row.dims), NUMPY_TYPES[row.data_type]) for row in shapes.shapes}
 

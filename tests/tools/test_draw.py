@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 import golden_data
+from netbuilder import ModelHelper, Workspace, brew, save_predictor
 from netbuilder.graph import DeviceScope, Net
 from netbuilder.proto import files
 from netbuilder.proto.arguments import make_device_option
@@ -88,3 +89,24 @@ def test_the_script_is_correct_javascript(tmp_path):
     (tmp_path / "page.js").write_text(re.search(r"<script>(.*)</script>", text, re.S).group(1))
     done = subprocess.run(["node", "--check", str(tmp_path / "page.js")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_predictor_knows_the_shapes_of_its_inputs(tmp_path, capsys):
+    model = ModelHelper("small")
+    brew.softmax(model, brew.fc(model, "data", "scores", dim_in=8, dim_out=2), "softmax")
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    folder = tmp_path / "net"
+    save_predictor(
+        folder, model.net, model.GetParams(), outputs=["softmax"], shapes={"data": (3, 8)}, workspace=workspace
+    )
+    assert main([str(folder), "-o", str(tmp_path / "net.html")]) == 0
+    assert "shapes of 5 of 5 blobs" in capsys.readouterr().out
+
+
+def test_what_is_no_net(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("nothing")
+    assert main([str(tmp_path), "-o", "x.html"]) == 1
+    assert "holds no predictor: without predict_net.pb; there is notes.txt" in capsys.readouterr().err
+    assert main(["resnet19", "-o", "x.html"]) == 1
+    assert "'resnet19': no such file or folder, and no net of the zoo; those are mlp, " in capsys.readouterr().err

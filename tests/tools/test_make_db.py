@@ -83,7 +83,7 @@ def test_lists_arrays_idx_files_and_databases(folder, tmp_path):
         ("db", [], [5, 6, 7]),
     ):
         target = tmp_path / ("copy" if source == "db" else "db")
-        assert main([str(tmp_path / source), str(target), "--type=minidb", *options]) == 0
+        assert main([str(tmp_path / source), str(target), "--type=minidb", "--replace", *options]) == 0
         assert ImageDatabase(target).labels().tolist() == labels
     gray = ImageDatabase(tmp_path / "copy")[1]
     np.testing.assert_array_equal(gray.image, images[1, :, :, :1])
@@ -160,3 +160,20 @@ def test_what_is_not_there(tmp_path, capsys):
     ):
         assert main(arguments) == 1
         assert message in capsys.readouterr().err
+
+
+def test_the_kind_follows_from_the_name_and_nothing_is_replaced_unasked(folder, tmp_path, capsys):
+    assert main([str(folder), str(tmp_path / "x.minidb")]) == 0
+    assert open_records(tmp_path / "x.minidb").db_type == "minidb"
+    before = (tmp_path / "x.minidb").read_bytes()
+    capsys.readouterr()
+    assert main([str(folder), str(tmp_path / "x.foo")]) == 1
+    assert "what kind of database" in (said := capsys.readouterr().err) and "'.foo'" in said
+    assert ".lmdb or .minidb" in said
+    assert main([str(folder), str(tmp_path / "x.minidb"), "--shuffle=1"]) == 1
+    assert "is there already; give --replace" in capsys.readouterr().err
+    assert (tmp_path / "x.minidb").read_bytes() == before
+    assert main([str(folder), str(tmp_path / "x.minidb"), "--shuffle=1", "--replace"]) == 0
+    assert (tmp_path / "x.minidb").read_bytes() != before
+    assert main([str(folder), str(folder / "cat"), "--type=lmdb", "--replace"]) == 1
+    assert "is a folder, and no database" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from netbuilder.proto import NetError, ParseError
 from netbuilder.tools.databases.sources import open_source
 from netbuilder.tools.training.input_options import InputOptions
 
-__all__ = ["DUMMY", "HELD_OUT", "DecodedImages", "decoded_images"]
+__all__ = ["DUMMY", "HELD_OUT", "DecodedImages", "decoded_arrays", "decoded_images"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -39,6 +39,8 @@ class DecodedImages:
 
     def __init__(self, images: ImageSet, options: InputOptions, *, is_test: bool, classes: int) -> None:
         self.class_count = classes
+        self.classes = images.classes
+        self.preparation = options.preparation()
         self._images = images
         self._loader = ImageLoader(
             images, options.transform(is_test=is_test), threads=options.threads, skip_damaged=options.skip_damaged
@@ -80,7 +82,7 @@ class DecodedImages:
             order, epoch = np.arange(len(self)), 0
         else:
             order, epoch = rng.permutation(len(self)), int(rng.integers(1 << 31))
-        batches = self._loader.batches(order[start * size :], size, epoch=epoch, replace=rng is not None, reuse=reuse)
+        batches = self._loader.batches(order, size, epoch=epoch, replace=rng is not None, reuse=reuse, skip=start)
         for images, labels in batches:
             if len(labels) and not 0 <= labels.min() <= labels.max() < self.class_count:
                 raise NetError(
@@ -103,7 +105,15 @@ def decoded_images(source: str, options: InputOptions) -> tuple[DecodedImages, D
     Raises:
         FileNotFoundError, NetError, ParseError: as ``open_source``; the two parts have other classes.
     """
-    train, test = _parts(source, options)
+    return _pair(source, *_parts(source, options), options)
+
+
+def decoded_arrays(train: ImageSet, test: ImageSet, options: InputOptions) -> tuple[DecodedImages, DecodedImages]:
+    """Return samples to train on and those held out, of sets that are there."""
+    return _pair("arrays", train, test, options)
+
+
+def _pair(source: str, train: ImageSet, test: ImageSet, options: InputOptions) -> tuple[DecodedImages, DecodedImages]:
     if train.classes and test.classes and train.classes != test.classes:
         only = sorted(set(train.classes) ^ set(test.classes))[:5]
         raise NetError(f"data {source!r}: training and held-out images have other classes: {', '.join(only)}")

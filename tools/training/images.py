@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from netbuilder.data import digits, dummy_batches, read_idx
+from netbuilder.data import ImageArrays, digits, dummy_batches, read_idx
+from netbuilder.exchange import ImagePreparation
 from netbuilder.proto import ParseError
 from netbuilder.tools.databases.sources import IDX_PARTS
-from netbuilder.tools.training.decoded import DUMMY, HELD_OUT, DecodedImages, decoded_images
+from netbuilder.tools.training.decoded import DUMMY, HELD_OUT, DecodedImages, decoded_arrays, decoded_images
 from netbuilder.tools.training.input_options import InputOptions
 
 __all__ = ["Images", "load_images"]
@@ -24,10 +25,12 @@ _NO_OPTIONS = InputOptions()
 
 @dataclass(frozen=True)
 class Images:
-    """Images (N, C, H, W), float32, and their labels (N,), int32."""
+    """Images (N, C, H, W), float32, and their labels (N,), int32; how they were prepared, and names of classes."""
 
     images: Array
     labels: Array
+    preparation: ImagePreparation | None = None
+    classes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -67,7 +70,8 @@ def load_images(
         source: "digits", the bundled scans of digits, of which every fifth is held out; "dummy", random images of shape
             (3, 32, 32), or of the size ``crop``, with labels from 0 to 9 in turn, to time nets; a folder with the four
             files of an IDX data set such as MNIST or Fashion-MNIST, packed by gzip or not; or what ``decoded_images``
-            reads. Those in memory are normalised by the mean and deviation of the samples to train on.
+            reads. Digits and IDX files are normalised by the mean and deviation of the samples to train on, unless
+            options are to change their images; then they go the way of decoded ones.
         options: of images that are decoded.
 
     Raises:
@@ -77,14 +81,51 @@ def load_images(
     """
     if _is_decoded(source, options):
         return decoded_images(source, options)
-    if source in ("digits", DUMMY):
-        images, labels = digits() if source == "digits" else _dummy()
-        held_out = np.arange(len(labels)) % HELD_OUT == HELD_OUT - 1
-        train, test = Images(images[~held_out], labels[~held_out]), Images(images[held_out], labels[held_out])
+    if source == DUMMY:
+        return _normalised(*_divided(*_dummy()))
+    if source == "digits":
+        parts = _divided(*digits())
+        names = tuple(map(str, range(10)))
     else:
-        train, test = (_idx(Path(source), part) for part in ("train", "test"))
+        _check_source(Path(source))
+        parts = tuple(_idx(Path(source), part) for part in ("train", "test"))
+        names = ()
+    if options.transforms:
+        train, test = (_pixels(part, f"data {source!r}", names) for part in parts)
+        return decoded_arrays(train, test, replace(options, gray=True))
+    return _normalised(*parts, names=names)
+
+
+def _check_source(source: Path) -> None:
+    if not source.exists():
+        raise FileNotFoundError(
+            f"--data: there is no {str(source)!r}; give digits, dummy, a folder of class folders with images or of IDX "
+            "files, a database, an .npz file, or a CSV list"
+        )
+
+
+def _divided(images: Array, labels: Array) -> tuple[Images, Images]:
+    held_out = np.arange(len(labels)) % HELD_OUT == HELD_OUT - 1
+    return Images(images[~held_out], labels[~held_out]), Images(images[held_out], labels[held_out])
+
+
+def _normalised(train: Images, test: Images, names: tuple[str, ...] = ()) -> tuple[Images, Images]:
+    """Return images by mean and deviation of those to train on; numbers were 0 to 1."""
     mean, deviation = train.images.mean(), max(float(train.images.std()), 1e-6)
-    return tuple(Images(((p.images - mean) / deviation).astype(np.float32), p.labels) for p in (train, test))  # type: ignore[return-value]
+    prepared = ImagePreparation(scale=1 / 255, mean=(float(mean),), std=(deviation,))
+    one, other = (
+        Images(((part.images - mean) / deviation).astype(np.float32), part.labels, prepared, names)
+        for part in (train, test)
+    )
+    return one, other
+
+
+def _pixels(part: Images, name: str, classes: tuple[str, ...]) -> ImageArrays:
+    """Return images of numbers from 0 to 1 as pixels."""
+    pixels = np.rint(part.images[:, 0] * 255).astype(np.uint8)
+    found = ImageArrays(pixels, part.labels, name)
+    found.classes = classes
+    return found
 
 
 def _dummy() -> tuple[Array, Array]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 
 from netbuilder.data import ImageTransform, decoding_threads
+from netbuilder.exchange import ImagePreparation
 from netbuilder.proto import NetError
 
 __all__ = ["InputOptions", "add_input_arguments", "input_options"]
@@ -27,6 +29,7 @@ class InputOptions:
         skip_damaged: images that cannot be decoded are left out, not refused.
         test_data: where held-out images are; None: in the data, or every fifth of them.
         classes: how many there are; None: as the data says.
+        names: of the classes from 0 on, for the predictor; none: as the data says.
     """
 
     scale: int = 0
@@ -44,6 +47,7 @@ class InputOptions:
     skip_damaged: bool = False
     test_data: str | None = None
     classes: int | None = None
+    names: tuple[str, ...] = ()
 
     def transform(self, *, is_test: bool) -> ImageTransform:
         """Return what is done to images while training, or in test mode.
@@ -86,6 +90,20 @@ class InputOptions:
             found += [f"--{name.replace('_', '-')}", *map(str, values)] if values else []
         return found
 
+    def preparation(self) -> ImagePreparation:
+        """Return how evaluation prepares images, as a predictor is told it."""
+        found = self.transform(is_test=True)
+        return ImagePreparation(
+            mean=self.mean, std=self.std, interpolation=found.interpolation,
+            resize=found.scale or (0 if self.crop else None),
+        )  # fmt: skip
+
+    @property
+    def transforms(self) -> bool:
+        """Whether images are to be changed, beyond being brought to numbers of another range."""
+        names = ("scale", "crop", "pad", "mirror", "area_crop", "random_scale", "color_jitter", "color_lighting")
+        return any(getattr(self, name) for name in names)
+
 
 _FLAGS = {"threads": "decode_threads"}
 
@@ -95,6 +113,8 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("images from files and databases")
     group.add_argument("--test-data", metavar="PATH", help="held-out images, if they lie apart")
     group.add_argument("--classes", type=int, metavar="N", help="how many there are (as the data says)")
+    group.add_argument("--class-names", metavar="FILE", help="their names, a line each, for the exported predictor "
+                       "(as the data says)")  # fmt: skip
     group.add_argument("--scale", type=int, default=0, metavar="N", help="bring the shorter side to N pixels")
     group.add_argument("--crop", type=int, default=0, metavar="N", help="take a square of N pixels, in training at "
                        "random, in evaluation the middle")  # fmt: skip
@@ -112,12 +132,25 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--skip-damaged", action="store_true", help="leave out images that cannot be decoded")
 
 
+def _names(path: str | None) -> tuple[str, ...]:
+    if path is None:
+        return ()
+    try:
+        return tuple(line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise NetError(f"--class-names: {path!r} cannot be read: {error}") from error
+
+
 def input_options(found: argparse.Namespace) -> InputOptions:
-    """Return the options that a command line gave."""
+    """Return the options that a command line gave.
+
+    Raises:
+        NetError: the file of the classes' names cannot be read.
+    """
     return InputOptions(
         scale=found.scale, crop=found.crop, pad=found.pad, mirror=found.mirror, area_crop=found.area_crop,
         random_scale=(found.random_scale[0], found.random_scale[1]) if found.random_scale else None,
         color_jitter=found.color_jitter, color_lighting=found.color_lighting, mean=tuple(found.mean),
         std=tuple(found.std), gray=found.gray, threads=found.decode_threads, skip_damaged=found.skip_damaged,
-        test_data=found.test_data, classes=found.classes,
+        test_data=found.test_data, classes=found.classes, names=_names(found.class_names),
     )  # fmt: skip

@@ -206,6 +206,10 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     policy_args = dict(_pair(parser, text) for text in found.policy_arg)
     if found.gamma is not None:
         policy_args["gamma"] = found.gamma
+    try:
+        images = input_options(found)
+    except NetError as error:
+        parser.error(str(error))
     options = Options(
         model=found.model, data=found.data, cpu=found.cpu, devices=devices, batch=found.batch, epochs=found.epochs,
         learning_rate=found.learning_rate, policy=found.policy, policy_args=policy_args, momentum=found.momentum,
@@ -213,7 +217,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         device_workers=found.device_workers, dtype=found.dtype, export=found.export, check_export=found.check_export,
         step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,
         every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume, without=found.without,
-        input=input_options(found), accumulate_steps=found.accumulate_steps, base_batch=found.base_batch,
+        input=images, accumulate_steps=found.accumulate_steps, base_batch=found.base_batch,
         measure_speed_up=found.measure_speed_up,
         warmup_epochs=found.warmup_epochs, warmup_start=found.warmup_start, norm_decay=not found.no_norm_decay,
         label_smoothing=found.label_smoothing, out=found.out, tensorboard=found.tensorboard, plot=found.plot,

@@ -96,6 +96,9 @@ class Run:
         self._train_images, self._test_images = train, test
         self._workspace = Workspace(seed=options.seed, without=options.without)
         self._classes = options.input.classes or max(train.class_count, test.class_count)
+        self._names = options.input.names or test.classes
+        if self._names and len(self._names) < self._classes:
+            raise NetError(f"--class-names: {len(self._names)} names for {self._classes} classes")
         word = "cpu" if options.cpu else "gpu"
         self._scopes = [f"{word}_{device}/" for device in options.devices]
         self.steps = -(-len(train) // options.batch)
@@ -336,7 +339,10 @@ class Run:
         """Write the predictor: images in (``data``), probabilities of the classes out (``softmax``)."""
         net, parameters = ExtractPredictorNet(self._test_model, ["data"], ["softmax"], None)
         shape = (1, *self._test_images.shape)
-        save_predictor(folder, net, parameters, inputs=["data"], shapes={"data": shape}, workspace=self._workspace)
+        save_predictor(
+            folder, net, parameters, inputs=["data"], shapes={"data": shape}, workspace=self._workspace,
+            images=self._test_images.preparation, classes=self._names or None,
+        )  # fmt: skip
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

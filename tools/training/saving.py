@@ -92,6 +92,11 @@ def find_checkpoint(options: Options) -> tuple[str, Checkpoint] | None:
     if options.resume is None:
         return None
     place = Path(str(options.checkpoint) if options.resume == AUTO else options.resume)
+    if options.resume != AUTO and not place.exists():
+        raise NetError(
+            f"--resume: there is no checkpoint {str(place)!r}; name a file of --checkpoint FOLDER, the folder itself "
+            "for its newest, or auto"
+        )
     if not place.is_dir() and options.resume != AUTO:
         return str(place), read_checkpoint(place)
     found = CheckpointFolder(place).latest(set_aside=options.resume == AUTO) if place.is_dir() else None

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.exchange.image_preparation import copy_texts
 from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.predictor_files import save_predictor
@@ -118,6 +119,7 @@ class Reader:
         self._model = model
         self.opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
         self.net = NetDef(name=model.graph.name or "onnx")
+        copy_texts(self.net, {each.key: each.value for each in model.metadata_props})
         self.constants: dict[str, Array] = {
             each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer
         }

@@ -1,0 +1,59 @@
+"""The commands in one place: ``python -m netbuilder`` lists them, ``python -m netbuilder train ...`` runs one."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "train": ("imagenet_trainer", "train a classifier data-parallel, evaluate it, export a predictor"),
+    "predict": ("predict", "run a predictor on image files and print the likeliest classes"),
+    "make-db": ("make_db", "write a database of images, or tell what one holds"),
+    "extract": ("extract_predictor_net", "keep what computes some outputs of a net, and write it as a predictor"),
+    "draw": ("draw", "draw a net in one page of HTML"),
+    "profile": ("profile", "tell where the time of a net goes"),
+    "benchmark": ("benchmark", "time netbuilder beside other programs"),
+    "prove": ("prove", "show that data, batch and seed give the same parameters on any number of devices"),
+}
+"""Name of a command -> its module in ``netbuilder.tools``, and what it does. Installed, it is ``netbuilder-NAME``."""
+
+_OTHERS = {
+    "netbuilder.tools.evaluate_predictor": "evaluate an exported predictor on held-out images",
+    "netbuilder.tools.fetch_cifar10": "fetch CIFAR-10 and write it as JPEG files in class folders",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that is named first, or list all; returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        print(_listing())
+        return 0
+    if given[0] == "--version":
+        from netbuilder import __version__
+
+        print(__version__)
+        return 0
+    name = given[0].removeprefix("netbuilder-")
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=2)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        print(f"netbuilder: unknown command {given[0]!r}{hint}\n\n{_listing()}", file=sys.stderr)
+        return 2
+    status: int = importlib.import_module(f"netbuilder.tools.{COMMANDS[name][0]}").main(given[1:])
+    return status
+
+
+def _listing() -> str:
+    lines = ["usage: python -m netbuilder COMMAND ..., or netbuilder-COMMAND ... where it is installed", ""]
+    lines += [f"  {name:10} {text}" for name, (_, text) in COMMANDS.items()]
+    lines += ["", "Each has --help. Besides:", *(f"  python -m {name}: {text}" for name, text in _OTHERS.items())]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

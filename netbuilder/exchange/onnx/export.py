@@ -12,6 +12,7 @@ import netbuilder.exchange.onnx.rules_dense
 import netbuilder.exchange.onnx.rules_elementwise
 import netbuilder.exchange.onnx.rules_images
 import netbuilder.exchange.onnx.rules_shape  # noqa: F401  (they register themselves)
+from netbuilder.exchange.image_preparation import preparation_texts
 from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.onnx.graph import Graph, rules
 from netbuilder.exchange.onnx.library import onnx_library
@@ -163,6 +164,7 @@ class _Export:
         )  # fmt: skip
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.graph.opset)])
         model.ir_version, model.producer_name = _IR_VERSION, "netbuilder"
+        helper.set_model_props(model, preparation_texts(self._net))
         return model
 
     def _add(self, index: int, op_def: OperatorDef) -> None:

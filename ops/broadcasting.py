@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError
 
@@ -61,6 +61,7 @@ class Broadcasting(Operator):
     axis: int = -1
     axis_str: str = ""
     order: str = "NCHW"
+    allow_broadcast_fastpath: bool = False
 
     def check(self) -> None:
         if not self.broadcast and (self.axis != -1 or self.axis_str):

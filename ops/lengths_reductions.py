@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.segment_groups import (
@@ -48,6 +48,8 @@ def _check_rows(op: Operator, x: TensorSpec) -> None:
 
 @dataclass(frozen=True)
 class _Reduction(_OnHost):
+    mean: ClassVar[bool] = False
+    by_place: ClassVar[bool] = False
     inputs: ClassVar[tuple[str, ...]] = ("X", "lengths")
     outputs: ClassVar[tuple[str, ...]] = ("Y",)
 
@@ -68,7 +70,7 @@ def _reduced(ctx: RunContext, counts: Any, x: Any, weights: Any = None, *, how: 
         found = rows.take(places, axis=0)
         return found if weights is None else found * weights.take(places)[:, None]
 
-    reduce_segments(ctx, counts, gather, out, how=how)
+    reduce_segments(ctx.xp, counts, gather, out, how=how)
     return out.reshape((counts.size, *x.shape[1:]))
 
 
@@ -91,6 +93,8 @@ def lengths_sum(op: LengthsSum, ctx: RunContext, x: Any, lengths: Any) -> tuple[
 @dataclass(frozen=True)
 class LengthsMean(_Reduction):
     """Y[s] = the mean of the rows of segment s, 0 for a segment of length 0."""
+
+    mean = True
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), g.input("lengths"), g.input("X")]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rows import check_indices
-from netbuilder.ops.segment_groups import check_integers, counts_of_lengths
+from netbuilder.ops.segment_groups import (
+    check_integers,
+    counts_of_lengths,
+    lengths_on_host,
+    places_in_segments,
+    segment_starts,
+)
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
 
@@ -50,24 +56,6 @@ class _OfLengths(_OnHost):
         return []  # no gradient passes
 
 
-def _counts(op: Operator, ctx: RunContext, lengths: Any, name: str = "lengths") -> Any:
-    """Return the lengths on the host, checked, in int64."""
-    check_integers(op, name, lengths)
-    counts = ctx.host(lengths).astype(np.int64)
-    if counts.size and counts.min() < 0:
-        raise ShapeError(f"{op.type}: lengths must not be negative, got {counts.min()}")
-    return counts
-
-
-def _starts(counts: Any) -> Any:
-    return np.cumsum(counts) - counts
-
-
-def _places(counts: Any) -> Any:
-    """Return for each row of all segments its place in its own."""
-    return np.arange(counts.sum()) - np.repeat(_starts(counts), counts)
-
-
 @register
 @dataclass(frozen=True)
 class LengthsToSegmentIds(_OfLengths):
@@ -78,7 +66,7 @@ class LengthsToSegmentIds(_OfLengths):
 
 @kernel(LengthsToSegmentIds)
 def lengths_to_segment_ids(op: LengthsToSegmentIds, ctx: RunContext, lengths: Any) -> tuple[Any, ...]:
-    counts = _counts(op, ctx, lengths)
+    counts = lengths_on_host(op, ctx, lengths)
     return (ctx.xp.asarray(np.repeat(np.arange(counts.size, dtype=np.int32), counts)),)
 
 
@@ -128,7 +116,7 @@ class SegmentIdsToRanges(_OfSegments):
 @kernel(SegmentIdsToRanges)
 def segment_ids_to_ranges(op: SegmentIdsToRanges, ctx: RunContext, segments: Any, like: Any = None) -> tuple[Any, ...]:
     counts = _sorted_counts(op, ctx, segments, like)
-    return (ctx.xp.asarray(np.stack([_starts(counts), counts], axis=1).astype(np.int32)),)
+    return (ctx.xp.asarray(np.stack([segment_starts(counts), counts], axis=1).astype(np.int32)),)
 
 
 @register
@@ -143,8 +131,8 @@ class LengthsToRanges(_OfLengths):
 
 @kernel(LengthsToRanges)
 def lengths_to_ranges(op: LengthsToRanges, ctx: RunContext, lengths: Any) -> tuple[Any, ...]:
-    counts = _counts(op, ctx, lengths)
-    return (ctx.xp.asarray(np.stack([_starts(counts), counts], axis=1).astype(np.int32)),)
+    counts = lengths_on_host(op, ctx, lengths)
+    return (ctx.xp.asarray(np.stack([segment_starts(counts), counts], axis=1).astype(np.int32)),)
 
 
 @register
@@ -161,7 +149,7 @@ class LengthsToOffsets(_OfLengths):
 
 @kernel(LengthsToOffsets)
 def lengths_to_offsets(op: LengthsToOffsets, ctx: RunContext, lengths: Any) -> tuple[Any, ...]:
-    counts = _counts(op, ctx, lengths)
+    counts = lengths_on_host(op, ctx, lengths)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     return (ctx.xp.asarray(offsets if op.include_last_offset else offsets[:-1]),)
 
@@ -177,7 +165,7 @@ class LengthsToWeights(_OfLengths):
 
 @kernel(LengthsToWeights)
 def lengths_to_weights(op: LengthsToWeights, ctx: RunContext, lengths: Any) -> tuple[Any, ...]:
-    counts = _counts(op, ctx, lengths)
+    counts = lengths_on_host(op, ctx, lengths)
     weights = np.maximum(counts, 1).astype(np.float64) ** -op.power
     return (ctx.xp.asarray(np.repeat(weights, counts).astype(np.float32)),)
 
@@ -214,7 +202,7 @@ class LengthsSplit(_OfLengths):
 
 @kernel(LengthsSplit)
 def lengths_split(op: LengthsSplit, ctx: RunContext, lengths: Any, n_split: Any = None) -> tuple[Any, ...]:
-    counts = _counts(op, ctx, lengths)
+    counts = lengths_on_host(op, ctx, lengths)
     parts = op.n_split if n_split is None else int(ctx.host(n_split).item())
     require(parts >= 1, op, f"n_split must be positive, got {parts}")
     pieces = counts[:, None] // parts + (np.arange(parts) < counts[:, None] % parts)
@@ -235,7 +223,7 @@ class LengthsTile(_OnHost):
 
 @kernel(LengthsTile)
 def lengths_tile(op: LengthsTile, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
-    counts = _counts(op, ctx, lengths)
+    counts = lengths_on_host(op, ctx, lengths)
     require(
         x.ndim >= 1 and x.shape[0] == counts.size,
         op,
@@ -260,7 +248,7 @@ def lengths_gather(op: LengthsGather, ctx: RunContext, x: Any, lengths: Any, ind
     counts, which = counts_of_lengths(op, ctx, lengths, x.shape[0]), ctx.host(indices)
     check_indices(op.type, which, counts.size)
     picked = counts[which]
-    rows = np.repeat(_starts(counts)[which], picked) + _places(picked)
+    rows = np.repeat(segment_starts(counts)[which], picked) + places_in_segments(picked)
     return (x.take(ctx.xp.asarray(rows), axis=0),)
 
 
@@ -292,6 +280,6 @@ def lengths_pad(op: LengthsPad, ctx: RunContext, x: Any, lengths: Any) -> tuple[
     longest = counts.max(initial=0)
     require(longest <= op.target_length, op, f"lengths must be at most target_length {op.target_length}, got {longest}")
     y = ctx.xp.full((counts.size * op.target_length, *x.shape[1:]), op.padding_value, x.dtype)
-    rows = np.repeat(np.arange(counts.size) * op.target_length, counts) + _places(counts)
+    rows = np.repeat(np.arange(counts.size) * op.target_length, counts) + places_in_segments(counts)
     y[ctx.xp.asarray(rows)] = x
     return (y,)

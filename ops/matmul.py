@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.registry import CPU, kernel, prepare, register
@@ -117,7 +117,8 @@ def _prepare_mat_mul(op: MatMul, ctx: PlanContext, a: TensorSpec, b: TensorSpec,
 class BatchMatMul(Operator):
     """Y[i] = A[i] B[i] for stacks of matrices, transposed where asked for.
 
-    With ``broadcast``, the leading axes are stretched to fit each other, as NumPy does it.
+    With ``broadcast``, the leading axes are stretched to fit each other, as NumPy does it. A vector A is a row, a
+    vector B a column, for each matrix of the other; their axis is left out of Y, but for the product of two vectors.
     """
 
     inputs = ("A", "B")
@@ -129,11 +130,21 @@ class BatchMatMul(Operator):
 
     def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, A=a, B=b)
-        require(a.ndim >= 2 and b.ndim >= 2, self, f"A and B must be matrices or stacks, got {a.shape} and {b.shape}")
-        m, k = a.shape[-2:][:: -1 if self.trans_a else 1]
-        k_b, n = b.shape[-2:][:: -1 if self.trans_b else 1]
+        require(a.ndim >= 1 and b.ndim >= 1, self, f"A and B must not be scalars, got {a.shape} and {b.shape}")
+        left, right = self._row(a.shape), self._column(b.shape)
+        (m, k), (k_b, n) = left[-2:], right[-2:]
         require(k == k_b, self, f"the inner extents of A {a.shape} and B {b.shape} differ: {k} and {k_b}")
-        return (a.with_shape((*self._stack(a.shape[:-2], b.shape[:-2]), m, n)),)
+        if a.ndim == 1 or b.ndim == 1:
+            stack, extents = left[:-2] + right[:-2], ((m,) if a.ndim > 1 else ()) + ((n,) if b.ndim > 1 else ())
+            return (a.with_shape(stack + extents if stack + extents else (1,)),)
+        return (a.with_shape((*self._stack(left[:-2], right[:-2]), m, n)),)
+
+    def _row(self, a: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of A as a stack of matrices, transposed where asked for."""
+        return (1, *a) if len(a) == 1 else (*a[:-2], *a[-2:][:: -1 if self.trans_a else 1])
+
+    def _column(self, b: tuple[int, ...]) -> tuple[int, ...]:
+        return (*b, 1) if len(b) == 1 else (*b[:-2], *b[-2:][:: -1 if self.trans_b else 1])
 
     def _stack(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
         if not self.broadcast:
@@ -164,12 +175,13 @@ class BatchMatMul(Operator):
         return [one, two]
 
     def flops(self, a: TensorSpec, b: TensorSpec) -> int:
-        return 2 * self.infer(a, b)[0].size * a.shape[-2 if self.trans_a else -1]
+        return 2 * self.infer(a, b)[0].size * self._row(a.shape)[-1]
 
 
 @kernel(BatchMatMul)
 def batch_mat_mul(op: BatchMatMul, ctx: RunContext, a: Any, b: Any) -> tuple[Any, ...]:
     left, right = widen(a), widen(b)
-    left = left.swapaxes(-1, -2) if op.trans_a else left
-    right = right.swapaxes(-1, -2) if op.trans_b else right
-    return (narrow(ctx.xp.matmul(left, right), a),)
+    left = left.swapaxes(-1, -2) if op.trans_a and a.ndim > 1 else left
+    right = right.swapaxes(-1, -2) if op.trans_b and b.ndim > 1 else right
+    y = ctx.xp.matmul(left, right)
+    return (narrow(y.reshape(1) if a.ndim == b.ndim == 1 else y, a),)

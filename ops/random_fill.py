@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.fill import Fill
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
@@ -143,7 +143,8 @@ def _bounds(op: UniformFill | UniformIntFill, ctx: RunContext, low: Any, high: A
     if low is None:
         return op.min, op.max
     bounds = ctx.host(low).item(), ctx.host(high).item()
-    _check_range(op.type, *bounds)
+    if bounds[0] != bounds[1]:  # as inputs they may be equal
+        _check_range(op.type, *bounds)
     return bounds
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.segment_groups import reduce_segments
+
 __all__ = ["add_rows", "check_indices"]
 
 Array = Any
@@ -44,8 +46,11 @@ def add_rows(xp: Any, table: Array, indices: Array, values: Array) -> None:
     matrix = table.reshape(table.shape[0], width)
     if starts.size == rows.size:
         matrix[flat] += values
-    else:
-        matrix[rows[starts]] += np.add.reduceat(values[order], starts, axis=0)
+        return
+    total = np.empty((starts.size, width), values.dtype)
+    counts = np.diff(starts, append=rows.size)
+    reduce_segments(np, counts, lambda places: values.take(order.take(places), axis=0), total)
+    matrix[rows[starts]] += total
 
 
 def _add_at(xp: Any, matrix: Array, rows: Array, values: Array) -> None:

@@ -18,9 +18,12 @@ __all__ = [
     "check_weights",
     "counts_of_lengths",
     "counts_of_sorted",
+    "lengths_on_host",
     "per_row",
+    "places_in_segments",
     "reduce_segments",
     "segment_numbers",
+    "segment_starts",
 ]
 
 _Counts = np.ndarray[Any, Any]
@@ -46,6 +49,29 @@ def check_weights(op: Operator, weights: TensorSpec, x: TensorSpec, count: int) 
         op,
         f"weights must have shape {(count,)} and type {x.dtype}, got {weights.shape} {weights.dtype}",
     )
+
+
+def lengths_on_host(op: Operator, ctx: RunContext, lengths: Any, name: str = "lengths") -> _Counts:
+    """Return a vector of lengths on the host, in int64.
+
+    Raises:
+        ShapeError: it is no vector of whole numbers, or one is negative.
+    """
+    check_integers(op, name, lengths)
+    counts = ctx.host(lengths).astype(np.int64)
+    if counts.size and counts.min() < 0:
+        raise ShapeError(f"{op.type}: {name} must not be negative, got {counts.min()}")
+    return counts
+
+
+def segment_starts(counts: _Counts) -> _Counts:
+    """Return the first row of each segment."""
+    return np.cumsum(counts) - counts
+
+
+def places_in_segments(counts: _Counts) -> _Counts:
+    """Return for each row of all segments its place in its own, from 0."""
+    return np.arange(counts.sum()) - np.repeat(segment_starts(counts), counts)
 
 
 def counts_of_lengths(op: Operator, ctx: RunContext, lengths: Any, rows: int) -> _Counts:
@@ -117,7 +143,7 @@ def _pieces(counts: _Counts, most: int) -> Iterator[tuple[_Counts, _Counts, bool
 
 
 def reduce_segments(
-    ctx: RunContext,
+    xp: Any,
     counts: _Counts,
     gather: Callable[[Any], Any],
     out: Any,
@@ -127,13 +153,14 @@ def reduce_segments(
     """Write the reduced rows of each segment into ``out``; empty segments get 0.
 
     Args:
+        xp: numpy or cupy.
         counts: rows of each segment, which stand behind one another, on the host.
         gather: returns the rows of these numbers (a vector where the operator runs), as a matrix.
         out: (segments, width).
         how: "sum" or "max".
     """
-    xp, width = ctx.xp, out.shape[1]
-    most = max(1, (_GPU_BYTES if ctx.is_gpu else CACHED_BYTES) // max(width * out.dtype.itemsize, 1))
+    width = out.shape[1]
+    most = max(1, (CACHED_BYTES if xp is np else _GPU_BYTES) // max(width * out.dtype.itemsize, 1))
     combine = xp.add if how == "sum" else xp.maximum
     out[...] = 0
     for segments, rows, first in _pieces(counts, most):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rows import check_indices
@@ -68,7 +68,7 @@ def sorted_segments(op: _Sorted, ctx: RunContext, x: Any, segments: Any) -> tupl
     counts = counts_of_sorted(op, ctx, segments)
     rows = as_rows(x)
     out = ctx.xp.empty((counts.size, rows.shape[1]), x.dtype)
-    reduce_segments(ctx, counts, lambda places: rows.take(places, axis=0), out)
+    reduce_segments(ctx.xp, counts, lambda places: rows.take(places, axis=0), out)
     if op.mean:
         out /= per_row(ctx.xp.asarray(counts), out)
     return (out.reshape((counts.size, *x.shape[1:])),)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.ops.rows import check_indices
@@ -42,6 +42,7 @@ class _Lookup(Operator):
     """Base: reads the lengths on the host."""
 
     mean: ClassVar[bool] = False
+    by_place: ClassVar[bool] = False  # whether the weights belong to places in segments
     inputs: ClassVar[tuple[str, ...]] = ("X", "indices", "lengths")
     outputs: ClassVar[tuple[str, ...]] = ("Y",)
 
@@ -90,7 +91,7 @@ def _look_up(op: _Lookup, ctx: RunContext, given: Sequence[Any], out: Any, spare
             found *= weight.take(places)[:, None]
         return found
 
-    reduce_segments(ctx, counts, gather, total)
+    reduce_segments(ctx.xp, counts, gather, total)
     if op.mean:
         total /= per_row(ctx.xp.asarray(counts.clip(1)), total)
 
@@ -178,6 +179,7 @@ class SparseLengthsPositionalWeightedSum(_Lookup):
     There are as many weights as X has rows. No gradient.
     """
 
+    by_place = True
     inputs = ("X", "weights", "indices", "lengths")
 
     def weight_count(self, x: TensorSpec, indices: TensorSpec) -> int:

@@ -57,7 +57,8 @@ class TestBatchMatMul(OperatorSuite):
     operator = BatchMatMul
     wrt = (0, 1)
     refusals = (
-        refusal(BatchMatMul(), [f32(3), f32(3, 4)], "matrices or stacks"),
+        refusal(BatchMatMul(), [f32(), f32(2, 3)], r"must not be scalars, got \(\) and \(2, 3\)"),
+        refusal(BatchMatMul(), [f32(3), f32(2, 4, 3)], "inner extents .* differ: 3 and 4"),
         refusal(BatchMatMul(), [f32(2, 3, 5), f32(2, 4, 5)], "inner extents .* differ: 5 and 4"),
         refusal(BatchMatMul(), [f32(2, 3, 5), f32(1, 5, 4)], "or broadcast=1 be set"),
         refusal(BatchMatMul(broadcast=True), [f32(2, 3, 5), f32(3, 5, 4)], "cannot be stretched"),
@@ -91,3 +92,13 @@ def test_no_gradient_of_stretched_stacks():
 def test_cost():
     assert MatMul(trans_b=True).flops(f32(3, 2, 5), f32(4, 10)) == 2 * 3 * 10 * 4
     assert BatchMatMul(trans_a=True).flops(f32(2, 5, 3), f32(2, 5, 4)) == 2 * 2 * 3 * 5 * 4
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "shape"),
+    [((4,), (4,), (1,)), ((4,), (4, 3), (3,)), ((3, 4), (4,), (3,)), ((4,), (2, 4, 3), (2, 3)), ((2, 3, 4), (4,), (2, 3))],
+)
+def test_vectors_are_rows_and_columns(a, b, shape):
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(extents).astype(np.float32) for extents in (a, b)]
+    check_forward(BatchMatMul(), inputs, [np.matmul(*(x.astype(np.float64) for x in inputs)).reshape(shape)])

@@ -31,12 +31,15 @@ int dnnl_stream_create(stream_t *, engine_t, unsigned flags);
 int dnnl_stream_destroy(stream_t);
 int dnnl_memory_desc_create_with_strides(md_t *, int ndims, const dim_t *dims, int type, const dim_t *strides);
 int dnnl_memory_desc_create_with_tag(md_t *, int ndims, const dim_t *dims, int type, int tag);
+int dnnl_memory_desc_create_with_csr_encoding(md_t *, int ndims, const dim_t *dims, int type, dim_t count, int columns,
+                                              int starts);
 int dnnl_memory_desc_create_submemory(md_t *, md_t parent, const dim_t *dims, const dim_t *offsets);
 int dnnl_memory_desc_clone(md_t *, md_t);
 int dnnl_memory_desc_destroy(md_t);
 int dnnl_memory_desc_query(md_t, int what, void *result);
 size_t dnnl_memory_desc_get_size(md_t);
 int dnnl_memory_create(memory_t *, md_t, engine_t, void *handle);
+int dnnl_memory_create_v2(memory_t *, md_t, engine_t, int count, void **handles);
 int dnnl_memory_destroy(memory_t);
 int dnnl_primitive_attr_create(primitive_attr_t *);
 int dnnl_primitive_attr_destroy(primitive_attr_t);

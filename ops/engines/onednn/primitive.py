@@ -26,6 +26,7 @@ __all__ = [
     "PostOp",
     "Primitive",
     "Scratch",
+    "Sparse",
     "Step",
     "cached",
     "compile_primitive",
@@ -231,6 +232,15 @@ class Part:
     nbytes: int
 
 
+@dataclass(frozen=True)
+class Sparse:
+    """A matrix in compressed rows: its elements that are not 0, their columns, and where each row begins (int32)."""
+
+    values: Place | Part
+    columns: Place | Part
+    starts: Place | Part
+
+
 SMALL = 8192
 """Elementwise work on up to so many elements is done by one thread before several have met."""
 
@@ -257,29 +267,46 @@ class Step:
     """
 
     primitive: Primitive
-    arguments: Mapping[int, Place | Part]
+    arguments: Mapping[int, Place | Part | Sparse]
     threads_after: int = 0
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any, start: int) -> Call:
         """Return a call that executes the primitive on these buffers; its own scratch memory starts at ``start``."""
         d = dnnl()
-        buffers = {number: _memory(place, inputs, outputs, scratch) for number, place in self.arguments.items()}
+        buffers = {
+            number: [_memory(part, inputs, outputs, scratch) for part in _parts(place)]
+            for number, place in self.arguments.items()
+        }
         if self.primitive.scratch:
-            buffers[c.SCRATCHPAD] = scratch[start:]
+            buffers[c.SCRATCHPAD] = [scratch[start:]]
         arguments = d.ffi.new("exec_arg_t[]", len(buffers))
         memories = []
-        for slot, (number, buffer) in zip(arguments, buffers.items()):
-            memory = d.ffi.new("memory_t *")
-            pointer = d.ffi.cast("void *", buffer.ctypes.data)
-            check(d.lib.dnnl_memory_create(memory, self.primitive.argument(number), d.engine, pointer), "memory")
-            memories.append(d.ffi.gc(memory[0], d.lib.dnnl_memory_destroy))
+        for slot, (number, parts) in zip(arguments, buffers.items()):
             slot.arg = number
-            slot.memory = memory[0]
+            slot.memory = _memory_object(self.primitive.argument(number), parts)
+            memories.append(d.ffi.gc(slot.memory, d.lib.dnnl_memory_destroy))
         out = d.ffi.new("stream_t *")
         check(d.lib.dnnl_stream_create(out, d.engine, 1), "stream")
         stream = d.ffi.gc(out[0], d.lib.dnnl_stream_destroy)
         keep = (self.primitive, stream, memories, list(buffers.values()))
         return _execution(self.primitive, stream, arguments, self.threads_after, keep)
+
+
+def _parts(place: Place | Part | Sparse) -> tuple[Place | Part, ...]:
+    return (place.values, place.columns, place.starts) if isinstance(place, Sparse) else (place,)
+
+
+def _memory_object(descriptor: Any, parts: Sequence[Any]) -> Any:
+    """Return oneDNN's memory object over these arrays: one, or the three of a sparse matrix."""
+    d = dnnl()
+    memory = d.ffi.new("memory_t *")
+    pointers = [d.ffi.cast("void *", part.ctypes.data) for part in parts]
+    if len(pointers) == 1:
+        check(d.lib.dnnl_memory_create(memory, descriptor, d.engine, pointers[0]), "memory")
+    else:
+        handles = d.ffi.new("void *[]", pointers)
+        check(d.lib.dnnl_memory_create_v2(memory, descriptor, d.engine, len(pointers), handles), "sparse memory")
+    return memory[0]
 
 
 def _memory(place: Place | Part, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:

@@ -47,6 +47,7 @@ def kernel_table() -> dict[str, Any]:
     from netbuilder.ops.engines.onednn import kernels_layer_norm as layer_norm
     from netbuilder.ops.engines.onednn import kernels_norm as norm
     from netbuilder.ops.engines.onednn import kernels_pool as pool
+    from netbuilder.ops.engines.onednn import kernels_segments as segments
     from netbuilder.ops.engines.onednn import kernels_softmax as softmax
     from netbuilder.ops.engines.onednn import later
 
@@ -81,6 +82,10 @@ def kernel_table() -> dict[str, Any]:
         "LayerNormGradient": layer_norm.layer_norm_gradient,
         "LeakyRelu": eltwise.leaky_relu,
         "LeakyReluGradient": eltwise.leaky_relu_gradient,
+        "LengthsMean": segments.segment_sums,
+        "LengthsSum": segments.segment_sums,
+        "LengthsWeightedSum": segments.segment_sums,
+        "LengthsWeightedSumGradient": segments.weighted_rows,
         "MatMul": dense.matmul,
         "MaxPool": pool.max_pool,
         "MaxPoolGradient": pool.max_pool_gradient,
@@ -94,6 +99,11 @@ def kernel_table() -> dict[str, Any]:
         "SoftmaxGradient": softmax.softmax_gradient,
         "SoftmaxWithLoss": softmax.softmax_with_loss,
         "SoftmaxWithLossGradient": softmax.softmax_with_loss_gradient,
+        "SparseLengthsIndicesInGradientWeightedSumGradient": segments.weighted_rows,
+        "SparseLengthsMean": segments.lookup,
+        "SparseLengthsPositionalWeightedSum": segments.lookup,
+        "SparseLengthsSum": segments.lookup,
+        "SparseLengthsWeightedSum": segments.lookup,
         "SpatialBN": norm.spatial_bn,
         "SpatialBNGradient": norm.spatial_bn_gradient,
         "Split": join.split,

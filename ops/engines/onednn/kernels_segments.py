@@ -1,0 +1,202 @@
+"""Rows summed by segment on oneDNN: the product of a sparse matrix, which has a row for each segment, with the table.
+
+The product goes through the elements of that matrix only, so neither it nor what is read of the table depends on how
+many rows the table has. Each segment is added up in order by one thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.layout import plain_in, row_major
+from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl
+from netbuilder.ops.engines.onednn.primitive import (
+    Held,
+    In,
+    Out,
+    Place,
+    Primitive,
+    Scratch,
+    Sparse,
+    Step,
+    alone,
+    cached,
+    compile_primitive,
+    prepared,
+    team,
+)
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.rows import check_indices
+from netbuilder.ops.segment_groups import counts_of_lengths
+
+__all__ = ["lookup", "segment_sums", "weighted_rows"]
+
+_MOST = 2**31 - 1  # columns and starts are int32
+_UNIMPLEMENTED = 3
+
+
+@cached
+def _product(rows: int, columns: int, count: int, width: int) -> Primitive:
+    """Compile Y (rows, width) = S X: S has ``count`` elements that are not 0, X is (columns, width)."""
+    d = dnnl()
+    if not hasattr(d.lib, "dnnl_memory_desc_create_with_csr_encoding"):
+        raise OneDnnError("sparse matrices", _UNIMPLEMENTED)
+    out = d.ffi.new("md_t *")
+    create = d.lib.dnnl_memory_desc_create_with_csr_encoding
+    check(create(out, 2, (rows, columns), c.F32, count, c.S32, c.S32), "sparse matrix")
+    matrix = d.ffi.gc(out[0], d.lib.dnnl_memory_desc_destroy)
+    x, y = plain_in(row_major((columns, width)), c.F32), plain_in(row_major((rows, width)), c.F32)
+    return compile_primitive("matmul", matrix, x.handle, d.ffi.NULL, y.handle)
+
+
+class _Constant(Held):
+    """Numbers that are the same in each run."""
+
+    def __init__(self, values: Any) -> None:
+        super().__init__(values.nbytes)
+        self._buffer = values
+
+
+class _Room:
+    """Scratch memory, dealt out in order."""
+
+    def __init__(self) -> None:
+        self.used = 0
+
+    def take(self, count: int) -> Scratch:
+        """Return room for so many numbers of 4 bytes."""
+        place = Scratch(self.used, 4 * count)
+        self.used += -(-place.nbytes // 64) * 64
+        return place
+
+
+def _numbers(place: Scratch, scratch: Any, dtype: Any) -> Any:
+    return scratch[place.offset : place.offset + place.nbytes].view(dtype)
+
+
+Fill = Callable[[Sequence[Any], Any], Call]
+
+
+def _prepared(
+    ctx: PlanContext, inputs: Sequence[TensorSpec], y: TensorSpec, table: int, matrix: Sparse, count: int, room: _Room,
+    fill: Fill,
+) -> Prepared | None:  # fmt: skip
+    """Return the product of ``matrix`` with the input ``table``, after the call that ``fill(inputs, scratch)`` returns.
+
+    None: the library has no quick implementation.
+    """
+    x = inputs[table]
+    rows, columns = y.shape[0], x.shape[0]
+    width = y.size // max(rows, 1)
+    if min(rows, columns, count, width) == 0 or max(rows, columns, count) > _MOST:
+        return None
+    elements = count * width
+    made = _product(rows, columns, count, width, threads=team(ctx, elements))
+    if made is None or made.slow:
+        return None
+    step = Step(made, {c.SRC: matrix, c.WEIGHTS: In(table), c.DST: Out(0)}, alone(ctx, elements))
+    steps: list[Any] = [lambda ins, outs, scratch: fill(ins, scratch), step]
+    result = prepared([spec.plain for spec in inputs], [y], steps, scratch=room.used)
+    return dataclasses.replace(result, capturable=False)
+
+
+def lookup(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare SparseLengthsSum, its mean, and its sums weighted by index or by place."""
+    x, *weights, indices, lengths = specs
+    if x.dtype != np.float32:
+        return None
+    count, segments, room = indices.shape[0], lengths.shape[0], _Room()
+    starts = room.take(segments + 1)
+    columns: Place = In(len(specs) - 2) if indices.dtype == np.int32 else room.take(count)
+    factors = _factors(op, specs, count, room)
+
+    def fill(inputs: Sequence[Any], scratch: Any) -> Call:
+        which, given = inputs[-2], inputs[1]
+        begin = _numbers(starts, scratch, np.int32)
+        picked = _numbers(columns, scratch, np.int32) if isinstance(columns, Scratch) else None
+        factor = _numbers(factors, scratch, np.float32) if isinstance(factors, Scratch) else None
+
+        def call() -> None:
+            check_indices(op.type, which, x.shape[0])
+            counts = _cut(op, ctx, inputs[-1], count, begin)
+            if picked is not None:
+                np.copyto(picked, which, casting="unsafe")
+            if factor is not None:
+                factor[...] = _shares(counts) if op.mean else op.weights_of_rows(ctx.run, given, counts)
+
+        return call
+
+    return _prepared(ctx, specs, op.infer(*specs)[0], 0, Sparse(factors, columns, starts), count, room, fill)
+
+
+def segment_sums(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare LengthsSum, LengthsMean and LengthsWeightedSum."""
+    x, lengths = specs[0], specs[-1]
+    if x.dtype != np.float32:
+        return None
+    count, room = x.shape[0], _Room()
+    starts = room.take(lengths.shape[0] + 1)
+    factors = _factors(op, specs, count, room)
+
+    def fill(inputs: Sequence[Any], scratch: Any) -> Call:
+        begin = _numbers(starts, scratch, np.int32)
+        factor = _numbers(factors, scratch, np.float32) if isinstance(factors, Scratch) else None
+
+        def call() -> None:
+            counts = _cut(op, ctx, inputs[-1], count, begin)
+            if factor is not None:
+                factor[...] = _shares(counts)
+
+        return call
+
+    matrix = Sparse(factors, _Constant(np.arange(count, dtype=np.int32)), starts)
+    return _prepared(ctx, specs, op.infer(*specs)[0], 0, matrix, count, room, fill)
+
+
+def weighted_rows(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare the gradient of the rows of weighted sums: weights, dY, lengths -> dY of the segment times the weight."""
+    weights, dy = specs[:2]
+    if dy.dtype != np.float32:
+        return None
+    count, room = weights.shape[0], _Room()
+    columns = room.take(count)
+    segments = np.arange(dy.shape[0], dtype=np.int32)
+
+    def fill(inputs: Sequence[Any], scratch: Any) -> Call:
+        numbers = _numbers(columns, scratch, np.int32)
+
+        def call() -> None:
+            numbers[...] = np.repeat(segments, counts_of_lengths(op, ctx.run, inputs[2], count))
+
+        return call
+
+    matrix = Sparse(In(0), columns, _Constant(np.arange(count + 1, dtype=np.int32)))
+    return _prepared(ctx, specs, op.infer(*specs)[0], 1, matrix, count, room, fill)
+
+
+def _factors(op: Any, specs: Sequence[TensorSpec], count: int, room: _Room) -> Place:
+    """Return where the factor of each row comes from: 1, the weights as they come, or made in each run."""
+    if op.mean:
+        return room.take(count)
+    if "weights" not in type(op).inputs:
+        return _Constant(np.ones(count, np.float32))
+    return In(1) if specs[1].shape == (count,) and not op.by_place else room.take(count)
+
+
+def _cut(op: Any, ctx: PlanContext, lengths: Any, count: int, starts: Any) -> Any:
+    """Return the lengths, checked, and write where each segment begins, and the last one ends."""
+    counts = counts_of_lengths(op, ctx.run, lengths, count)
+    starts[0] = 0
+    np.cumsum(counts, dtype=np.int32, out=starts[1:])
+    return counts
+
+
+def _shares(counts: Any) -> Any:
+    """Return for each row 1 / length of its segment."""
+    return np.repeat(1 / counts.clip(1).astype(np.float32), counts)

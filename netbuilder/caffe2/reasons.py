@@ -56,9 +56,20 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.fakefp16_transform_lib python.fakelowp",
     ),
     (
-        "recurrent nets are not in this version",
-        "python.attention python.gru_cell python.lstm_benchmark python.recurrent python.rnn python.rnn_cell "
-        "python.crf python.crf_predict python.models.seq2seq python.core.recurrent_network_op_remap",
+        "netbuilder.model.seq2seq.beam_search finds the best sequences of a step net, and netbuilder-seq2seq is a trainer",
+        "python.models.seq2seq.beam_search python.models.seq2seq.train python.models.seq2seq.translate",
+    ),
+    (
+        "its operators are not in this version; rnn_cell and gru_cell have the recurrent nets that are",
+        "python.crf python.crf_predict",
+    ),
+    (
+        "netbuilder-benchmark lstm measures recurrent nets",
+        "python.lstm_benchmark python.rnn.lstm_comparison",
+    ),
+    (
+        "Clone renames blobs in step nets by itself",
+        "python.core.recurrent_network_op_remap",
     ),
     (
         "ONNX is not in this version",

@@ -9,6 +9,7 @@ import json
 import os
 
 MODULES = [
+    "attention",
     "brew",
     "cnn",
     "context",
@@ -23,6 +24,7 @@ MODULES = [
     "dyndep",
     "experiment_util",
     "gradient_checker",
+    "gru_cell",
     "helpers.algebra",
     "helpers.arg_scope",
     "helpers.array_helpers",
@@ -41,6 +43,8 @@ MODULES = [
     "modeling.parameter_info",
     "modeling.parameter_sharing",
     "models.resnet",
+    "models.seq2seq.seq2seq_model_helper",
+    "models.seq2seq.seq2seq_util",
     "models.shufflenet",
     "modifier_context",
     "net_builder",
@@ -59,8 +63,11 @@ MODULES = [
     "predictor_constants",
     "queue_util",
     "record_queue",
+    "recurrent",
     "regularizer",
     "regularizer_context",
+    "rnn.rnn_cell_test_util",
+    "rnn_cell",
     "schema",
     "scope",
     "serialized_test.serialized_test_util",

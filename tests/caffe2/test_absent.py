@@ -10,7 +10,7 @@ IMPORTS = {
     "import caffe2.python.memonger": "has no module python.memonger: memory planning is not in this version",
     "from caffe2.python import memonger": "has no module python.memonger: memory planning",
     "from netbuilder.caffe2.python import memonger": "has no module python.memonger: memory planning",
-    "from caffe2.python.models import seq2seq": "python.models.seq2seq: recurrent nets are not in this version",
+    "from caffe2.python.models.seq2seq import train": "python.models.seq2seq.train: netbuilder.model.seq2seq.beam_search",
     "from caffe2.python.onnx import backend": "has no module python.onnx: ONNX is not in this version",
     "from caffe2.python import worksapce": "has no module python.worksapce; nearest: python.workspace",
     "import caffe2.mobile.gloo": "has no module mobile; it has proto.caffe2_pb2, .*python.workspace",

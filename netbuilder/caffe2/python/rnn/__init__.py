@@ -1,0 +1,1 @@
+"""What tests of recurrent cells are made of."""

@@ -1,0 +1,113 @@
+"""The plain recurrent cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.model import brew
+from netbuilder.model.model_helper import ModelHelper
+from netbuilder.model.rnn.cell import Blob, ExtraInputs, RNNCell, StateInitializer, ZeroStates
+from netbuilder.proto import ArgumentError
+
+__all__ = ["BasicRNNCell"]
+
+_ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh"}
+
+
+class BasicRNNCell(RNNCell):
+    """H' = activation(W x + U H + b).
+
+    Args:
+        input_size, hidden_size: widths of the input and of the state.
+        forget_bias, memory_optimization: not used; here so that all cells are made alike.
+        drop_states: the state becomes 0 where a sequence has ended, instead of staying as it is.
+        initializer: of the first state; None: a parameter ``initial_hidden_state``, 0 at the beginning.
+        activation: "relu" or "tanh".
+        kwargs: ``name``, ``forward_only``.
+
+    Raises:
+        ArgumentError: the activation is none of these.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        forget_bias: float,
+        memory_optimization: bool,
+        drop_states: bool = False,
+        initializer: StateInitializer | None = None,
+        activation: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(initializer=initializer, **kwargs)
+        if activation not in _ACTIVATIONS:
+            raise ArgumentError(f"cell {self._shown()}: activation must be 'relu' or 'tanh', got {activation!r}")
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.drop_states = drop_states
+        self.activation = activation
+        if initializer is None:
+            self.initializer = ZeroStates([self.scope("initial_hidden_state")], hidden_size)
+
+    def apply_override(
+        self,
+        model: ModelHelper,
+        input_t: BlobReference,
+        seq_lengths: BlobReference | None,
+        states: Sequence[BlobReference],
+        timestep: BlobReference,
+        extra_inputs: ExtraInputs | None = None,
+    ) -> list[BlobReference]:
+        given, width = states[0], self.hidden_size
+        if extra_inputs:
+            blobs = [given, *(blob for blob, _ in extra_inputs)]
+            given = self.concatenated(model, blobs, "gates_concatenated_input_t")
+            width += sum(extra for _, extra in extra_inputs)
+        gates = brew.fc(model, given, self.scope("gates_t"), dim_in=width, dim_out=self.hidden_size, axis=2)
+        gates = brew.sum(model, [gates, input_t], gates)
+        name = self.scope("hidden_t")
+        hidden = getattr(model.net, _ACTIVATIONS[str(self.activation)])(
+            gates, name if seq_lengths is None else f"{name}_new"
+        )
+        if seq_lengths is not None:
+            hidden = self._settled(model, hidden, states[0], seq_lengths, timestep, name)
+        model.net.AddExternalOutputs(hidden)
+        return [hidden]
+
+    def _settled(
+        self,
+        model: ModelHelper,
+        hidden: BlobReference,
+        before: BlobReference,
+        seq_lengths: BlobReference,
+        timestep: BlobReference,
+        name: str,
+    ) -> BlobReference:
+        """Add what keeps, or drops, the states of samples whose sequence has ended."""
+        net = model.net
+        here = net.CopyFromCPUInput(timestep, self.scope("timestep_gpu"))
+
+        def flags(compare: Any, which: str) -> BlobReference:
+            answer = compare([seq_lengths, here], self.scope(f"{which}_b"), broadcast=1)
+            number: BlobReference = net.Cast(answer, self.scope(which), to="float")
+            return net.StopGradient(number, number)
+
+        on = {"broadcast": 1, "axis": 1}
+        valid = flags(net.GT, "valid")
+        if self.drop_states:
+            return net.Mul([hidden, valid], name, **on)
+        going = net.Mul([hidden, valid], self.scope("hidden_valid"), **on)
+        ended = net.Mul([before, flags(net.LE, "invalid")], self.scope("hidden_invalid"), **on)
+        return net.Add([going, ended], name)
+
+    def prepare_input(self, model: ModelHelper, input_blob: Blob) -> BlobReference:
+        return brew.fc(model, input_blob, self.scope("i2h"), dim_in=self.input_size, dim_out=self.hidden_size, axis=2)
+
+    def get_state_names_override(self) -> list[str]:
+        return ["hidden_t"]
+
+    def get_output_dim(self) -> int:
+        return self.hidden_size

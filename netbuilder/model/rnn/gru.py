@@ -1,0 +1,117 @@
+"""The GRU cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.model import brew
+from netbuilder.model.model_helper import ModelHelper
+from netbuilder.model.rnn.cell import Blob, ExtraInputs, RNNCell, StateInitializer, ZeroStates
+
+__all__ = ["GRUCell"]
+
+GATES = 3
+
+
+class GRUCell(RNNCell):
+    """A gated recurrent unit: r and u from sigmoids, H' = u * H + (1 - u) * tanh(o), see ``GRUUnit``.
+
+    Args:
+        input_size, hidden_size: widths of the input and of the state.
+        forget_bias, memory_optimization: not used; here so that all cells are made alike.
+        drop_states: the state becomes 0 where a sequence has ended, instead of staying as it is.
+        linear_before_reset: reset the product with the state, instead of the state in front of it.
+        initializer: of the first state; None: a parameter ``initial_hidden_state``, 0 at the beginning.
+        kwargs: ``name``, ``forward_only``.
+
+    Source: Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014, arXiv:1406.1078.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        forget_bias: float,
+        memory_optimization: bool,
+        drop_states: bool = False,
+        linear_before_reset: bool = False,
+        *,
+        initializer: StateInitializer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(initializer=initializer, **kwargs)
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.drop_states = drop_states
+        self.linear_before_reset = linear_before_reset
+        if initializer is None:
+            self.initializer = ZeroStates([self.scope("initial_hidden_state")], hidden_size)
+
+    def apply_override(
+        self,
+        model: ModelHelper,
+        input_t: BlobReference,
+        seq_lengths: BlobReference | None,
+        states: Sequence[BlobReference],
+        timestep: BlobReference,
+        extra_inputs: ExtraInputs | None = None,
+    ) -> list[BlobReference]:
+        (hidden,) = states
+        parts = [self.scope(f"input_t_{gate}") for gate in ("reset", "update", "output")]
+        inputs = model.net.Split(input_t, parts, axis=2)
+        extra = list(extra_inputs or ())
+        given = self._joined(model, hidden, extra, "gates_concatenated_input_t")
+        width = self.hidden_size + sum(size for _, size in extra)
+        reset, update = (self._fc(model, given, f"{gate}_gate_t", width) for gate in ("reset", "update"))
+        reset = brew.sum(model, [reset, inputs[0]], reset)
+        opened = model.net.Sigmoid(reset, self.scope("reset_gate_t_sigmoid"))
+        if self.linear_before_reset:
+            product = self._fc(model, given, "output_gate_t", width)
+            output = model.net.Mul([opened, product], self.scope("output_gate_t_mul"))
+        else:
+            modified = model.net.Mul([opened, hidden], self.scope("modified_hidden_t_prev"))
+            modified = self._joined(model, modified, extra, "modified_concatenated_input_t")
+            output = self._fc(model, modified, "output_gate_t", width)
+        update = brew.sum(model, [update, inputs[1]], update)
+        output = brew.sum(model, [output, inputs[2]], self.scope("output_gate_t_summed"))
+        gates = self.concatenated(model, [reset, update, output], "gates_t")
+        return self._unit(model, gates, seq_lengths, hidden, timestep)
+
+    def _fc(self, model: ModelHelper, given: BlobReference, name: str, width: int) -> BlobReference:
+        return brew.fc(model, given, self.scope(name), dim_in=width, dim_out=self.hidden_size, axis=2)
+
+    def _joined(self, model: ModelHelper, state: BlobReference, extra: ExtraInputs, name: str) -> BlobReference:
+        if not extra:
+            return state
+        return self.concatenated(model, [state, *(blob for blob, _ in extra)], name)
+
+    def _unit(
+        self,
+        model: ModelHelper,
+        gates: BlobReference,
+        seq_lengths: BlobReference | None,
+        hidden: BlobReference,
+        timestep: BlobReference,
+    ) -> list[BlobReference]:
+        lengths = [] if seq_lengths is None else [seq_lengths]
+        after = model.net.GRUUnit(
+            [hidden, gates, *lengths, timestep],
+            self.scope("hidden_t"),
+            drop_states=self.drop_states,
+            sequence_lengths=bool(lengths),
+        )
+        model.net.AddExternalOutputs(after)
+        return [after]
+
+    def prepare_input(self, model: ModelHelper, input_blob: Blob) -> BlobReference:
+        return brew.fc(
+            model, input_blob, self.scope("i2h"), dim_in=self.input_size, dim_out=GATES * self.hidden_size, axis=2
+        )
+
+    def get_state_names_override(self) -> list[str]:
+        return ["hidden_t"]
+
+    def get_output_dim(self) -> int:
+        return self.hidden_size

@@ -1,0 +1,195 @@
+"""LSTM cells, plain and layer-normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.model import brew
+from netbuilder.model.model_helper import ModelHelper
+from netbuilder.model.parameter_sharing import parameter_name
+from netbuilder.model.rnn.cell import Blob, ExtraInputs, RNNCell, StateInitializer, ZeroStates
+from netbuilder.proto import ArgumentError
+
+__all__ = ["LSTMCell", "LSTMInitializer", "LayerNormLSTMCell"]
+
+GATES = 4
+
+
+class LSTMInitializer:
+    """First hidden and cell state: parameters ``initial_hidden_state`` and ``initial_cell_state``, 0 at the beginning.
+
+    Args:
+        hidden_size: width of both.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        self.hidden_size = hidden_size
+        self.scope: str | None = None
+
+    def create_states(self, model: ModelHelper) -> list[BlobReference]:
+        """Return the two parameters, made in the current name scope."""
+        return ZeroStates(["initial_hidden_state", "initial_cell_state"], self.hidden_size).create_states(model)
+
+
+class LSTMCell(RNNCell):
+    """A step of long short-term memory: gates from the input and the hidden state, see ``LSTMUnit``.
+
+    Args:
+        input_size, hidden_size: widths of the input and of both states.
+        forget_bias: added to the forget gate's sum, in front of its sigmoid.
+        memory_optimization: do not keep the gates of all steps; the backward pass computes them again.
+        drop_states: states become 0 where a sequence has ended, instead of staying as they are.
+        initializer: of the first states; None: ``LSTMInitializer``.
+        kwargs: ``name``, ``forward_only``.
+
+    Source: Hochreiter and Schmidhuber, "Long short-term memory", 1997; Gers, Schmidhuber and Cummins, "Learning to
+    forget: continual prediction with LSTM", 2000.
+    """
+
+    output_names = ("hidden_state", "cell_state")
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        forget_bias: float,
+        memory_optimization: bool,
+        drop_states: bool = False,
+        initializer: StateInitializer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(initializer=initializer, **kwargs)
+        for what, extent in (("input_size", input_size), ("hidden_size", hidden_size)):
+            if not hasattr(extent, "__index__") or extent < 1:
+                raise ArgumentError(f"cell {self._shown()}: {what} must be a whole number from 1 on, got {extent!r}")
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.forget_bias = float(forget_bias)
+        self.memory_optimization = memory_optimization
+        self.drop_states = drop_states
+        if initializer is None:
+            self.initializer = _Named(self, hidden_size)
+
+    def apply_override(
+        self,
+        model: ModelHelper,
+        input_t: BlobReference,
+        seq_lengths: BlobReference | None,
+        states: Sequence[BlobReference],
+        timestep: BlobReference,
+        extra_inputs: ExtraInputs | None = None,
+    ) -> list[BlobReference]:
+        gates = self.gates(model, input_t, states[0], extra_inputs)
+        return self._unit(model, gates, seq_lengths, states, timestep)
+
+    def gates(
+        self, model: ModelHelper, input_t: Blob, hidden: BlobReference, extra_inputs: ExtraInputs | None
+    ) -> BlobReference:
+        """Add the sums that the unit takes: the prepared input and the product with the hidden state."""
+        given, width = self._joined(model, hidden, extra_inputs)
+        gates = brew.fc(model, given, self.scope("gates_t"), dim_in=width, dim_out=GATES * self.hidden_size, axis=2)
+        gates = brew.sum(model, [gates, input_t], gates)
+        self._recompute(gates)
+        return gates
+
+    def _recompute(self, *blobs: BlobReference) -> None:
+        if self.memory_optimization:
+            self.recompute_blobs = [*blobs]
+
+    def _joined(
+        self, model: ModelHelper, hidden: BlobReference, extra_inputs: ExtraInputs | None
+    ) -> tuple[BlobReference, int]:
+        """Return the hidden state, joined with what else goes into the gates, and the width of this."""
+        if not extra_inputs:
+            return hidden, self.hidden_size
+        blobs = [hidden, *(blob for blob, _ in extra_inputs)]
+        joined = self.concatenated(model, blobs, "gates_concatenated_input_t")
+        return joined, self.hidden_size + sum(width for _, width in extra_inputs)
+
+    def _unit(
+        self,
+        model: ModelHelper,
+        gates: BlobReference,
+        seq_lengths: BlobReference | None,
+        states: Sequence[BlobReference],
+        timestep: BlobReference,
+    ) -> list[BlobReference]:
+        lengths = [] if seq_lengths is None else [seq_lengths]
+        after = model.net.LSTMUnit(
+            [*states, gates, *lengths, timestep],
+            [self.scope(name) for name in self.output_names],
+            forget_bias=self.forget_bias,
+            drop_states=self.drop_states,
+            sequence_lengths=bool(lengths),
+        )
+        model.net.AddExternalOutputs(*after)
+        return list(after)
+
+    def get_input_params(self) -> dict[str, BlobReference]:
+        """Return the weights and biases of the input's projection, in the current name scope."""
+        return self._params("i2h")
+
+    def get_recurrent_params(self) -> dict[str, BlobReference]:
+        """Return the weights and biases of the hidden state's projection, in the current name scope."""
+        return self._params("gates_t")
+
+    def _params(self, name: str) -> dict[str, BlobReference]:
+        return {
+            "weights": parameter_name(self.scope(name) + "_w"),
+            "biases": parameter_name(self.scope(name) + "_b"),
+        }
+
+    def prepare_input(self, model: ModelHelper, input_blob: Blob) -> BlobReference:
+        return brew.fc(
+            model, input_blob, self.scope("i2h"), dim_in=self.input_size, dim_out=GATES * self.hidden_size, axis=2
+        )
+
+    def get_state_names_override(self) -> list[str]:
+        return ["hidden_t", "cell_t"]
+
+    def get_output_dim(self) -> int:
+        return self.hidden_size
+
+
+class _Named(LSTMInitializer):
+    """First states under the cell's name."""
+
+    def __init__(self, cell: RNNCell, hidden_size: int) -> None:
+        super().__init__(hidden_size)
+        self._cell = cell
+
+    def create_states(self, model: ModelHelper) -> list[BlobReference]:
+        names = [self._cell.scope(f"initial_{state}_state") for state in ("hidden", "cell")]
+        return ZeroStates(names, self.hidden_size).create_states(model)
+
+
+class LayerNormLSTMCell(LSTMCell):
+    """An LSTM whose gates are normalised over each sample before they go into the unit.
+
+    Arguments as for ``LSTMCell``.
+
+    Source: Ba, Kiros and Hinton, "Layer normalization", 2016, arXiv:1607.06450.
+    """
+
+    output_names = ("hidden_t", "cell_t")
+
+    def apply_override(
+        self,
+        model: ModelHelper,
+        input_t: BlobReference,
+        seq_lengths: BlobReference | None,
+        states: Sequence[BlobReference],
+        timestep: BlobReference,
+        extra_inputs: ExtraInputs | None = None,
+    ) -> list[BlobReference]:
+        gates = self.gates(model, input_t, states[0], extra_inputs)
+        normalised = normalised_gates(model, gates, self.scope("gates_t_norm"), GATES * self.hidden_size)
+        self._recompute(gates, *normalised)
+        return self._unit(model, normalised[0], seq_lengths, states, timestep)
+
+
+def normalised_gates(model: ModelHelper, gates: BlobReference, name: str, width: int) -> list[BlobReference]:
+    """Add a layer norm over the gates of each sample; return its outputs: values, means and deviations."""
+    return list(brew.layer_norm(model, gates, name, dim_in=width, axis=-1))

@@ -1,0 +1,78 @@
+"""LSTM cells with multiplicative integration, plain and layer-normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.model import brew
+from netbuilder.model.initializers import Initializer
+from netbuilder.model.model_helper import ModelHelper
+from netbuilder.model.rnn.cell import Blob, ExtraInputs
+from netbuilder.model.rnn.lstm import GATES, LSTMCell, normalised_gates
+
+__all__ = ["LayerNormMILSTMCell", "MILSTMCell"]
+
+_FACTORS = (("alpha", 1.0), ("beta1", 1.0), ("beta2", 1.0), ("b", 0.0))
+
+
+class MILSTMCell(LSTMCell):
+    """An LSTM whose gates are alpha * x * h + beta1 * h + beta2 * x + b, of the projections x and h.
+
+    Arguments as for ``LSTMCell``.
+
+    Source: Wu et al., "On multiplicative integration with recurrent neural networks", 2016, arXiv:1606.06630.
+    """
+
+    output_names = ("hidden_t_intermediate", "cell_t")
+
+    def apply_override(
+        self,
+        model: ModelHelper,
+        input_t: BlobReference,
+        seq_lengths: BlobReference | None,
+        states: Sequence[BlobReference],
+        timestep: BlobReference,
+        extra_inputs: ExtraInputs | None = None,
+    ) -> list[BlobReference]:
+        gates = self.gates(model, input_t, states[0], extra_inputs)
+        return self._unit(model, gates, seq_lengths, states, timestep)
+
+    def gates(
+        self, model: ModelHelper, input_t: Blob, hidden: BlobReference, extra_inputs: ExtraInputs | None
+    ) -> BlobReference:
+        width = GATES * self.hidden_size
+        given, given_width = self._joined(model, hidden, extra_inputs)
+        previous = brew.fc(model, given, self.scope("prev_t"), dim_in=given_width, dim_out=width, axis=2)
+        alpha, beta_h, beta_i, bias = (
+            model.create_param(self.scope(name), [width], Initializer("ConstantFill", value=value))
+            for name, value in _FACTORS
+        )
+        net = model.net
+        factor = net.ElementwiseLinear([input_t, alpha, beta_h], self.scope("alpha_by_input_t_plus_beta_h"), axis=2)
+        product = net.Mul([factor, previous], self.scope("alpha_by_input_t_plus_beta_h_by_prev_t"))
+        rest = net.ElementwiseLinear([input_t, beta_i, bias], self.scope("beta_i_by_input_t_plus_b"), axis=2)
+        gates = brew.sum(model, [product, rest], self.scope("gates_t"))
+        self._recompute(gates)
+        return gates
+
+
+class LayerNormMILSTMCell(MILSTMCell):
+    """An LSTM with multiplicative integration whose gates are normalised over each sample.
+
+    Arguments as for ``LSTMCell``.
+    """
+
+    def apply_override(
+        self,
+        model: ModelHelper,
+        input_t: BlobReference,
+        seq_lengths: BlobReference | None,
+        states: Sequence[BlobReference],
+        timestep: BlobReference,
+        extra_inputs: ExtraInputs | None = None,
+    ) -> list[BlobReference]:
+        gates = self.gates(model, input_t, states[0], extra_inputs)
+        normalised = normalised_gates(model, gates, self.scope("gates_t_norm"), GATES * self.hidden_size)
+        self._recompute(gates, *normalised)
+        return self._unit(model, normalised[0], seq_lengths, states, timestep)

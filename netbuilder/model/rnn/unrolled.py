@@ -1,0 +1,90 @@
+"""A cell written out step by step, without a RecurrentNetwork operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from netbuilder.graph.blob import BlobReference, as_names
+from netbuilder.graph.scope import SEPARATOR, NameScope
+from netbuilder.model.model_helper import ModelHelper
+from netbuilder.model.parameter_sharing import ParameterSharing
+from netbuilder.model.rnn.cell import Blob, RNNCell, rectified
+from netbuilder.proto import ArgumentError, TensorProto
+
+__all__ = ["UnrolledCell"]
+
+
+class UnrolledCell(RNNCell):
+    """A cell whose steps all stand in the main net, each in a name scope ``timestep_<k>``, with one set of parameters.
+
+    It gives the same numbers as the cell. Nets have a fixed number of steps then, and grow with it.
+
+    Args:
+        cell: the cell.
+        T: the number of steps.
+
+    Raises:
+        ArgumentError: ``T`` is no whole number from 1 on.
+    """
+
+    def __init__(self, cell: RNNCell, T: int) -> None:
+        super().__init__(name=cell.name, forward_only=cell.forward_only, initializer=cell.initializer)
+        if not hasattr(T, "__index__") or T < 1:
+            raise ArgumentError(f"UnrolledCell: T, the number of steps, must be a whole number from 1 on, got {T!r}")
+        self.T = T
+        self._cell = cell
+
+    def apply_over_sequence(
+        self,
+        model: ModelHelper,
+        inputs: Blob,
+        seq_lengths: Blob | None = None,
+        initial_states: Sequence[Blob] | None = None,
+        outputs_with_grads: Sequence[int] | None = None,
+    ) -> tuple[BlobReference, tuple[BlobReference, ...]]:
+        """Add the steps, as ``RNNCell.apply_over_sequence`` does; outputs without gradients hand none back.
+
+        Raises:
+            NetError: see there.
+        """
+        states = self._cell.first_states(model, initial_states)
+        prepared = rectified(self._cell.prepare_input(model, inputs))
+        lengths = rectified(seq_lengths)
+        pieces = [f"{as_names(prepared)[0]}_timestep_{k}" for k in range(self.T)]
+        split = model.net.Split(prepared, [BlobReference(name) for name in pieces], axis=0)
+        split = split if isinstance(split, tuple) else (split,)
+        values: list[list[BlobReference]] = [[] for _ in states]
+        for k, piece in enumerate(split):
+            scope = f"timestep_{k}"
+            with ParameterSharing({scope: ""}), NameScope(scope):
+                counter = model.param_init_net.ConstantFill([], "timestep", value=k, dtype=TensorProto.INT32, shape=[1])
+                states = self._cell._apply(model, piece, lengths, states, counter)
+            for seen, state in zip(values, states):
+                seen.append(state)
+        results = self._joined(model, values)
+        with_grads = self._cell._outputs_with_grads(outputs_with_grads)
+        for i, blob in enumerate(results):
+            if i not in with_grads:
+                model.net.ZeroGradient(blob, [])
+        return self._cell._prepare_output_sequence(model, results), results
+
+    def _joined(self, model: ModelHelper, values: Sequence[Sequence[BlobReference]]) -> tuple[BlobReference, ...]:
+        """Return for each state the values of all steps, joined, and the last one."""
+        results: list[BlobReference] = []
+        for seen in values:
+            base = str(seen[0]).replace(f"timestep_0{SEPARATOR}", "", 1)
+            names = [BlobReference(f"{base}_concat"), BlobReference(f"{base}_concat_info")]
+            results += [model.net.Concat(list(seen), names, axis=0)[0], seen[-1]]
+        return tuple(results)
+
+    def prepare_input(self, model: ModelHelper, input_blob: Blob) -> Blob:
+        return self._cell.prepare_input(model, input_blob)
+
+    def get_state_names(self) -> list[str]:
+        return self._cell.get_state_names()
+
+    def get_output_state_index(self) -> int:
+        return self._cell.get_output_state_index()
+
+    def get_output_dim(self) -> int:
+        return self._cell.get_output_dim()

@@ -1,0 +1,37 @@
+"""Sequence-to-sequence nets: words, encoders, decoders with attention, and beam search."""
+
+from netbuilder.model.seq2seq.beam_search import Hypothesis, beam_search
+from netbuilder.model.seq2seq.decoder import (
+    LSTMWithAttentionDecoder,
+    build_embedding_decoder,
+    build_initial_rnn_decoder_states,
+    output_projection,
+)
+from netbuilder.model.seq2seq.encoder import (
+    Encoded,
+    build_embedding_encoder,
+    build_embeddings,
+    get_layer_scope,
+    rnn_bidirectional_layer,
+    rnn_unidirectional_layer,
+)
+from netbuilder.model.seq2seq.model_helper import Seq2SeqModelHelper
+from netbuilder.model.seq2seq.vocabulary import gen_vocab, get_numberized_sentence
+
+__all__ = [
+    "Encoded",
+    "Hypothesis",
+    "LSTMWithAttentionDecoder",
+    "Seq2SeqModelHelper",
+    "beam_search",
+    "build_embedding_decoder",
+    "build_embedding_encoder",
+    "build_embeddings",
+    "build_initial_rnn_decoder_states",
+    "gen_vocab",
+    "get_layer_scope",
+    "get_numberized_sentence",
+    "output_projection",
+    "rnn_bidirectional_layer",
+    "rnn_unidirectional_layer",
+]

@@ -1,0 +1,225 @@
+"""Embeddings and recurrent layers that read a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.scope import SEPARATOR, NameScope
+from netbuilder.model.initializers import Initializer
+from netbuilder.model.model_helper import ModelHelper
+from netbuilder.model.parameter_info import ParameterTags
+from netbuilder.model.rnn.cell import Blob, RNNCell, joined_name, rectified
+from netbuilder.model.rnn.lstm import LSTMCell
+from netbuilder.model.rnn.multi import DropoutCell
+from netbuilder.proto import ArgumentError
+
+__all__ = [
+    "Encoded",
+    "build_embedding_encoder",
+    "build_embeddings",
+    "get_layer_scope",
+    "rnn_bidirectional_layer",
+    "rnn_unidirectional_layer",
+]
+
+Layer = tuple[BlobReference | None, BlobReference | None, BlobReference | None]
+"""Outputs of all steps, last hidden state, last cell state."""
+
+
+def build_embeddings(
+    model: ModelHelper, vocab_size: int, embedding_size: int, name: str, freeze_embeddings: bool
+) -> BlobReference:
+    """Return a table of vectors, (vocab_size, embedding_size), normally distributed with deviation 0.1 at first.
+
+    Args:
+        name: of the table.
+        freeze_embeddings: do not train it.
+    """
+    tags = ParameterTags.COMPUTED_PARAM if freeze_embeddings else None
+    return model.create_param(name, [vocab_size, embedding_size], Initializer("GaussianFill", std=0.1), tags)
+
+
+def rnn_unidirectional_layer(
+    model: ModelHelper,
+    inputs: Blob,
+    input_lengths: Blob,
+    input_size: int,
+    num_units: int,
+    dropout_keep_prob: float | None,
+    forward_only: bool,
+    return_sequence_output: bool,
+    return_final_state: bool,
+    scope: str | None = None,
+) -> Layer:
+    """Run an LSTM over a sequence, from states of 0.
+
+    Args:
+        inputs: (steps, samples, input_size).
+        input_lengths: (samples,) int32.
+        num_units: width of the states.
+        dropout_keep_prob: the share of the outputs that dropout keeps; None: all.
+        forward_only: make no backward pass.
+        return_sequence_output, return_final_state: which of the outputs gradients come in through.
+        scope: put before the names of all blobs.
+    """
+    first_cell, first_hidden = (
+        model.create_param(
+            joined_name(scope, f"initial_{state}_state"),
+            [num_units],
+            Initializer("ConstantFill", value=0.0),
+            ParameterTags.COMPUTED_PARAM,
+        )
+        for state in ("cell", "hidden")
+    )
+    cell: RNNCell = LSTMCell(
+        input_size=input_size,
+        hidden_size=num_units,
+        forget_bias=0.0,
+        memory_optimization=False,
+        name=joined_name(scope, "lstm"),
+        forward_only=forward_only,
+    )
+    if dropout_keep_prob is not None:
+        cell = DropoutCell(
+            cell,
+            dropout_ratio=1.0 - dropout_keep_prob,
+            name=joined_name(scope, "dropout"),
+            forward_only=forward_only,
+            is_test=False,
+        )
+    with_grads = [*([0] if return_sequence_output else []), *([1, 3] if return_final_state else [])]
+    outputs, (_, hidden, _, last_cell) = cell.apply_over_sequence(
+        model, inputs, input_lengths, [first_hidden, first_cell], outputs_with_grads=with_grads
+    )
+    return outputs, hidden, last_cell
+
+
+def rnn_bidirectional_layer(
+    model: ModelHelper,
+    inputs: Blob,
+    input_lengths: Blob,
+    input_size: int,
+    num_units: int,
+    dropout_keep_prob: float | None,
+    forward_only: bool,
+    return_sequence_output: bool,
+    return_final_state: bool,
+    scope: str | None = None,
+) -> Layer:
+    """Run one LSTM over a sequence and one over the same turned round, and join what they give.
+
+    Arguments as for ``rnn_unidirectional_layer``; outputs and states are twice ``num_units`` wide.
+    """
+    given, lengths = rectified(inputs), rectified(input_lengths)
+    common = (input_size, num_units, dropout_keep_prob, forward_only, return_sequence_output, return_final_state)
+    forth = rnn_unidirectional_layer(model, given, lengths, *common, scope=joined_name(scope, "fw"))  # type: ignore[arg-type]
+    turned = model.net.ReversePackedSegs([given, lengths], joined_name(scope, "reversed_inputs"))
+    back = rnn_unidirectional_layer(model, turned, lengths, *common, scope=joined_name(scope, "bw"))  # type: ignore[arg-type]
+    outputs = hidden = cell = None
+    if return_sequence_output:
+        reversed_back = model.net.ReversePackedSegs([back[0], lengths], joined_name(scope, "outputs_bw"))
+        outputs = _joined(model, [forth[0], reversed_back], joined_name(scope, "outputs"))
+    if return_final_state:
+        hidden = _joined(model, [forth[1], back[1]], joined_name(scope, "final_hidden_state"))
+        cell = _joined(model, [forth[2], back[2]], joined_name(scope, "final_cell_state"))
+    return outputs, hidden, cell
+
+
+def _joined(model: ModelHelper, blobs: Sequence[Any], name: str) -> BlobReference:
+    joined: BlobReference = model.net.Concat(list(blobs), [name, f"{name}_dim"], axis=2)[0]
+    return joined
+
+
+def get_layer_scope(scope: str | None, layer_type: str, i: int) -> str:
+    """Return the scope of a layer: ``<scope>/<layer_type>/layer<i>``.
+
+    >>> get_layer_scope("translate", "encoder", 0)
+    'translate/encoder/layer0'
+    """
+    return joined_name(scope, f"{layer_type}{SEPARATOR}layer{i}")
+
+
+class Encoded(NamedTuple):
+    """What an encoder hands to a decoder."""
+
+    outputs: BlobReference | None  #: (steps, samples, width)
+    weighted_outputs: BlobReference | None  #: the same times a matrix, where that is there already
+    final_hidden_states: list[BlobReference | None]  #: of the layers that a decoder's layers begin with
+    final_cell_states: list[BlobReference | None]
+    units_per_layer: list[int]
+
+
+def build_embedding_encoder(
+    model: ModelHelper,
+    encoder_params: Mapping[str, Any],
+    num_decoder_layers: int,
+    inputs: Blob,
+    input_lengths: Blob,
+    vocab_size: int,
+    embeddings: Blob,
+    embedding_size: int,
+    use_attention: bool,
+    num_gpus: int = 0,
+    forward_only: bool = False,
+    scope: str | None = None,
+) -> Encoded:
+    """Look words up in a table and run recurrent layers over them.
+
+    Args:
+        encoder_params: "encoder_layer_configs": for each layer a mapping with "num_units", and maybe
+            "dropout_keep_prob"; "use_bidirectional_encoder": whether the first layer also runs backwards; its outputs
+            are then twice as wide.
+        num_decoder_layers: how many layers of the decoder begin with last states of the encoder's.
+        inputs: (steps, samples) numbers of words.
+        input_lengths: (samples,) int32.
+        vocab_size: rows of the table; not used.
+        embeddings: the table.
+        embedding_size: its width.
+        use_attention: whether gradients come in through the outputs of the last layer.
+        num_gpus: not in this version: embeddings lie where the model lies.
+        forward_only: make no backward pass.
+        scope: put before the names of all blobs.
+
+    Raises:
+        ArgumentError: there are no layers.
+        NotImplementedError: ``num_gpus`` is not 0.
+    """
+    _refuse_gpus(num_gpus)
+    configs = encoder_params.get("encoder_layer_configs") or ()
+    if not configs:
+        raise ArgumentError("build_embedding_encoder: encoder_params has no encoder_layer_configs, one mapping a layer")
+    given, lengths, table = rectified(inputs), rectified(input_lengths), rectified(embeddings)
+    with NameScope(scope):
+        outputs: Any = model.net.Gather([table, given], "embedded_encoder_inputs")
+    size, hidden, cells, units = embedding_size, [], [], []
+    for i, config in enumerate(configs):
+        both = i == 0 and bool(encoder_params.get("use_bidirectional_encoder"))
+        last, width = i + 1 == len(configs), config["num_units"] * (2 if both else 1)
+        final = i >= len(configs) - num_decoder_layers
+        outputs, last_hidden, last_cell = (rnn_bidirectional_layer if both else rnn_unidirectional_layer)(
+            model=model,
+            inputs=outputs,
+            input_lengths=lengths,  # type: ignore[arg-type]
+            input_size=size,
+            num_units=config["num_units"],
+            dropout_keep_prob=config.get("dropout_keep_prob"),
+            forward_only=forward_only,
+            return_sequence_output=not last or use_attention,
+            return_final_state=final,
+            scope=get_layer_scope(scope, "encoder", i),
+        )
+        hidden.append(last_hidden if final else None)
+        cells.append(last_cell if final else None)
+        units.append(width)
+        size = width
+    return Encoded(outputs, None, hidden, cells, units)
+
+
+def _refuse_gpus(num_gpus: int) -> None:
+    if num_gpus:
+        raise NotImplementedError(
+            f"num_gpus={num_gpus}: parts of one model on several GPUs are not in this version; Parallelize puts the "
+            "whole model on each"
+        )

@@ -1,0 +1,59 @@
+"""The model helper of sequence-to-sequence nets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.model.initializers import Initializer
+from netbuilder.model.model_helper import ModelHelper
+from netbuilder.model.parameter_info import ParameterTags
+from netbuilder.proto import ArgumentError, TensorProto
+
+__all__ = ["Seq2SeqModelHelper"]
+
+
+class Seq2SeqModelHelper(ModelHelper):
+    """A ModelHelper that also has parameters which are not trained.
+
+    Args:
+        init_params: see ``ModelHelper``.
+        kwargs: ``name`` ("seq2seq"), ``dtype`` and others of ``ModelHelper``.
+    """
+
+    def __init__(self, init_params: bool = True, **kwargs: Any) -> None:
+        arg_scope = {
+            "use_cudnn": kwargs.pop("use_cudnn", True),
+            "cudnn_exhaustive_search": kwargs.pop("cudnn_exhaustive_search", False),
+            "order": "NHWC",
+        }
+        super().__init__(name=kwargs.pop("name", "seq2seq"), init_params=init_params, arg_scope=arg_scope, **kwargs)
+
+    def AddParam(
+        self, name: str | BlobReference, init: Any = None, init_value: float | None = None, trainable: bool = True
+    ) -> BlobReference:
+        """Add a parameter.
+
+        Args:
+            name: its full name, without the current scope.
+            init: a blob of the init net that holds the first value; None: ``init_value`` makes it.
+            init_value: one number, in a tensor of shape (1,).
+            trainable: whether optimizers update it.
+
+        Raises:
+            ArgumentError: neither ``init`` nor ``init_value`` is given.
+        """
+        tags = None if trainable else ParameterTags.COMPUTED_PARAM
+        reference = BlobReference(str(name))
+        if init is None and init_value is None:
+            raise ArgumentError(f"AddParam {str(name)!r}: give init, a blob with the first value, or init_value")
+        if init is None:
+            fill = Initializer("ConstantFill", value=init_value, dtype=TensorProto.FLOAT)
+            return self.create_param(reference, [1], fill, tags)
+        param: BlobReference = self.param_init_net.Copy(init, reference)
+        self.AddParameter(param, tags)
+        return param
+
+    def GetNonTrainableParams(self, namescope: str | None = None) -> list[BlobReference]:
+        """Return the parameters in a name scope that are not trained (as ``GetParams``)."""
+        return self.GetComputedParams(namescope)

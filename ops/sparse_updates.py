@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.ftrl import ftrl_step
 from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
@@ -23,7 +25,14 @@ from netbuilder.ops.update_rules import (
 )
 from netbuilder.proto import ArgumentError
 
-__all__ = ["RowWiseSparseAdagrad", "RowWiseSparseAdam", "SparseAdadelta", "SparseAdam", "SparseFtrl"]
+__all__ = [
+    "RowWiseSparseAdagrad",
+    "RowWiseSparseAdam",
+    "SmartDecaySparseAdam",
+    "SparseAdadelta",
+    "SparseAdam",
+    "SparseFtrl",
+]
 
 Rows = Sequence[Any]
 
@@ -55,6 +64,10 @@ class _SparseUpdate(Operator):
             check_rate(self, spec, name.rstrip("?"))
         return (*(spec.plain for spec in tables), *[grad.plain] * (self.n_out - self.state))
 
+    def row_numbers(self, numbers: Rows, rows: Any) -> Rows:
+        """Return the inputs behind the gradient, of those that have a number a row these rows alone."""
+        return numbers
+
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
         """Return the new rows of the tables, and the effective gradients; all in float32 or float64."""
         raise NotImplementedError
@@ -70,7 +83,8 @@ def _update_rows(op: _SparseUpdate, ctx: RunContext, targets: Rows, indices: Any
     grad = grad.reshape((-1, *tables[0].shape[1:]))
     for positions in distinct_rows(op, ctx, indices, tables[0].shape[0]):
         rows = indices[positions]
-        results = op.update(ctx, [widen(table[rows]) for table in tables], widen(grad[positions]), numbers)
+        here = op.row_numbers(numbers, rows)
+        results = op.update(ctx, [widen(table[rows]) for table in tables], widen(grad[positions]), here)
         for table, new in zip(tables, results):
             table[rows] = narrow(new, table)
         for out in effective:
@@ -119,14 +133,17 @@ class RowWiseSparseAdagrad(_SparseUpdate):
     """h' = h + mean(G^2) over a row, P' = P + lr * G / (sqrt(h') + epsilon), on the rows ``indices``.
 
     G is the gradient, with ``weight_decay`` times P added; ``moment`` holds one h a row. The step is added, so ``lr``
-    is negative for descent.
+    is negative for descent. With ``counter``, a number of recent updates for each row (see RowWiseCounter), and
+    ``counter_halflife`` above 0, the decay of a row is multiplied by ``counter_halflife / counter`` where its counter
+    is above 0: rows that are seen seldom decay by more at a time.
     """
 
-    inputs = ("param", "moment", "indices", "grad", "lr")
+    inputs = ("param", "moment", "indices", "grad", "lr", "counter?")
     outputs = ("output_param", "output_moment")
     must_inplace = ((0, 0), (1, 1))
     epsilon: float = 1e-5
     weight_decay: float = 0.0
+    counter_halflife: int = -1
 
     def check(self) -> None:
         check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
@@ -135,13 +152,34 @@ class RowWiseSparseAdagrad(_SparseUpdate):
         check_same(self, param=param)
         _check_one_a_row(self, "moment", others[0], param)
 
+    def infer(self, *given: TensorSpec) -> tuple[TensorSpec, ...]:
+        for counter in given[5:]:
+            require(
+                counter.shape == given[0].shape[:1] and counter.dtype == np.float64,
+                self,
+                f"counter must hold a number for each row of param, shape {given[0].shape[:1]} of float64, "
+                f"got {counter.shape} of {counter.dtype}",
+            )
+        return super().infer(*given[:5])
+
+    def row_numbers(self, numbers: Rows, rows: Any) -> Rows:
+        return [numbers[0], *(counter[rows] for counter in numbers[1:])]
+
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
         p, h = rows
         if self.weight_decay:
-            g = g + self.weight_decay * p
+            g = g + self.weight_decay * self.decay_of_rows(ctx, numbers, p) * p
         h = h + _row_means(g * g)
         rate = rate_as(numbers[0], g) / (ctx.xp.sqrt(h) + self.epsilon)
         return p + _across(rate, p) * g, h
+
+    def decay_of_rows(self, ctx: RunContext, numbers: Rows, p: Any) -> Any:
+        """Return what the decay of each row is multiplied by."""
+        if len(numbers) < 2 or self.counter_halflife <= 0:
+            return 1.0
+        seen = numbers[1]
+        factors = ctx.xp.where(seen > 0, self.counter_halflife / ctx.xp.maximum(seen, 1e-30), 1.0)
+        return _across(factors, p).astype(p.dtype)
 
 
 @dataclass(frozen=True)
@@ -218,6 +256,43 @@ class RowWiseSparseAdam(_SparseAdam):
 
 @register
 @dataclass(frozen=True)
+class SmartDecaySparseAdam(_SparseAdam):
+    """Adam on the rows ``indices``, which first make up for the iterations in which they were not touched.
+
+    With k iterations since a row was seen, ``last_seen`` says when, and t = iter + 1 now:
+    m1' = beta1^k m1 + (1 - beta1) g, m2' = beta2^k m2 + (1 - beta2) g^2, and the row moves by
+    lr (m1' + (beta1 + ... + beta1^(k-1)) m1) / (sqrt(m2') + epsilon), as if all steps were taken now.
+    """
+
+    state = 4
+    counter = 7
+    inputs = ("param", "moment_1", "moment_2", "last_seen", "indices", "grad", "lr", "iter")
+    outputs = ("output_param", "output_moment_1", "output_moment_2", "output_last_seen")
+    must_inplace = ((0, 0), (1, 1), (2, 2), (3, 3))
+
+    def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
+        check_same(self, param=param, moment_1=others[0], moment_2=others[1])
+        seen = others[2]
+        require(
+            seen.shape == param.shape[:1] and seen.dtype == np.int64,
+            self,
+            f"last_seen must hold an iteration for each row of param, shape {param.shape[:1]} of int64, "
+            f"got {seen.shape} of {seen.dtype}",
+        )
+
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+        p, m1, m2, seen = rows
+        t = int(ctx.host(numbers[1]).item()) + 1
+        passed = _across(t - seen, p).astype(p.dtype)
+        caught_up = self.beta1 * (1 - self.beta1 ** ctx.xp.maximum(passed - 1, 0)) / (1 - self.beta1)
+        new_m1 = self.beta1**passed * m1 + (1 - self.beta1) * g
+        new_m2 = self.beta2**passed * m2 + (1 - self.beta2) * (g * g)
+        step = (new_m1 + caught_up * m1) / (ctx.xp.sqrt(new_m2) + self.epsilon)
+        return p + rate_as(numbers[0], g) * step, new_m1, new_m2, ctx.xp.full_like(seen, t)
+
+
+@register
+@dataclass(frozen=True)
 class SparseAdadelta(_SparseUpdate):
     """Adadelta on the rows ``indices`` of a table."""
 
@@ -269,6 +344,13 @@ class SparseFtrl(_SparseUpdate):
         return ftrl_step(ctx.xp, self, rows[0], rows[1], g, rate)
 
 
-for _cls in (RowWiseSparseAdagrad, SparseAdam, RowWiseSparseAdam, SparseAdadelta, SparseFtrl):
+for _cls in (
+    RowWiseSparseAdagrad,
+    SparseAdam,
+    RowWiseSparseAdam,
+    SmartDecaySparseAdam,
+    SparseAdadelta,
+    SparseFtrl,
+):
     kernel(_cls)(_plain)
     prepare(_cls, device=CPU)(_prepare)

@@ -1,18 +1,27 @@
-"""Storm: momentum and rate that follow from the squared norms of all gradients so far."""
+"""Storm, dense and sparse: momentum and rate that follow from the squared norms of all gradients so far."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.ops.registry import kernel, register
-from netbuilder.ops.update_rules import check_range, check_rate, check_same, rate_as
+from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.ops.update_rules import (
+    check_range,
+    check_rate,
+    check_rows,
+    check_same,
+    distinct_rows,
+    in_place,
+    rate_as,
+)
 
-__all__ = ["Storm"]
+__all__ = ["SparseStorm", "Storm"]
 
 
 @register
@@ -56,3 +65,76 @@ def storm(op: Storm, ctx: RunContext, param: Any, moment: Any, grad_sq_sum: Any,
     rate = rate_as(lr, g) / ctx.xp.cbrt(op.beta + total)
     m = g + (1 - op.momentum * rate * rate) * (m - g)
     return narrow(p + rate * m, param), narrow(m, moment), narrow(total.reshape(grad_sq_sum.shape), grad_sq_sum)
+
+
+@register
+@dataclass(frozen=True)
+class SparseStorm(Operator):
+    """Storm on the rows ``indices`` of a table; S and r come from all rows of the gradient together.
+
+    A row that comes several times is updated that often, in order; other rows keep their momentum.
+    """
+
+    inputs = ("param", "moment", "grad_sq_sum", "grad", "indices", "lr")
+    outputs = ("output_param", "output_moment", "output_grad_sq_sum")
+    must_inplace = ((0, 0), (1, 1), (2, 2))
+    momentum: float = 10.0
+    beta: float = 0.1
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, momentum=self.momentum, beta=self.beta)
+
+    def infer(
+        self,
+        param: TensorSpec,
+        moment: TensorSpec,
+        grad_sq_sum: TensorSpec,
+        grad: TensorSpec,
+        indices: TensorSpec,
+        lr: TensorSpec,
+    ) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, moment=moment)
+        check_rows(self, param, indices, grad)
+        check_rate(self, grad_sq_sum, "grad_sq_sum")
+        require(grad_sq_sum.dtype.kind == "f", self, f"grad_sq_sum must be floating, got {grad_sq_sum.dtype}")
+        check_rate(self, lr)
+        return param.plain, moment.plain, grad_sq_sum.plain
+
+    def flops(
+        self, param: TensorSpec, moment: TensorSpec, grad_sq_sum: TensorSpec, grad: TensorSpec, *others: TensorSpec
+    ) -> int:
+        return 7 * grad.size
+
+
+def _update_rows(op: SparseStorm, ctx: RunContext, targets: Sequence[Any], grad: Any, indices: Any, lr: Any) -> None:
+    """Update rows of the table and of the momentum, and S, where they are."""
+    param, moment, total = targets
+    indices, grad = indices.reshape(-1), widen(grad).reshape((-1, *param.shape[1:]))
+    new = rate_as(total, grad) + (grad * grad).sum()
+    rate = rate_as(lr, grad) / ctx.xp.cbrt(op.beta + new)
+    keep = 1 - op.momentum * rate * rate
+    for positions in distinct_rows(op, ctx, indices, param.shape[0]):
+        rows, g = indices[positions], grad[positions]
+        m = g + keep * (widen(moment[rows]) - g)
+        moment[rows] = narrow(m, moment)
+        param[rows] = narrow(widen(param[rows]) + rate * m, param)
+    total[...] = narrow(new, total)
+
+
+@kernel(SparseStorm)
+def sparse_storm(
+    op: SparseStorm, ctx: RunContext, param: Any, moment: Any, grad_sq_sum: Any, grad: Any, indices: Any, lr: Any
+) -> tuple[Any, ...]:
+    targets = param.copy(), moment.copy(), grad_sq_sum.copy()
+    _update_rows(op, ctx, targets, grad, indices, lr)
+    return targets
+
+
+@prepare(SparseStorm, device=CPU)
+def prepare_sparse_storm(op: SparseStorm, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    plain = [spec.plain for spec in specs]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:
+        return in_place(inputs[:3], outputs, lambda: _update_rows(op, ctx.run, outputs, *inputs[3:]))
+
+    return Prepared(plain, plain[:3], bind, inplace=SparseStorm.must_inplace, capturable=False, name="numpy rows")

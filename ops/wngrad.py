@@ -1,18 +1,27 @@
-"""Wngrad: one rate for a whole parameter, over a sum of its gradients' squared norms."""
+"""Wngrad, dense and sparse: one rate for a whole parameter, over a sum of its gradients' squared norms."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
-from netbuilder.ops.registry import kernel, register
-from netbuilder.ops.update_rules import check_range, check_rate, check_same, rate_as
+from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.ops.update_rules import (
+    check_range,
+    check_rate,
+    check_rows,
+    check_same,
+    distinct_rows,
+    in_place,
+    rate_as,
+)
 
-__all__ = ["Wngrad"]
+__all__ = ["SparseWngrad", "Wngrad"]
 
 
 @register
@@ -60,3 +69,64 @@ def wngrad(op: Wngrad, ctx: RunContext, param: Any, seq_b: Any, grad: Any, lr: A
         narrow(update, param),
     )
     return results[: op.n_out]
+
+
+@register
+@dataclass(frozen=True)
+class SparseWngrad(Operator):
+    """Wngrad on the rows ``indices`` of a table; a row that comes several times is updated that often.
+
+    b is one number for all rows, and b' = b + |G|^2 / b: Caffe2 leaves ``epsilon`` out here.
+    """
+
+    inputs = ("param", "seq_b", "indices", "grad", "lr")
+    outputs = ("output_param", "output_seq_b")
+    must_inplace = ((0, 0), (1, 1))
+    epsilon: float = 1e-5
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, epsilon=self.epsilon)
+
+    def infer(
+        self, param: TensorSpec, seq_b: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param)
+        check_rows(self, param, indices, grad)
+        check_rate(self, seq_b, "seq_b")
+        require(seq_b.dtype.kind == "f", self, f"seq_b must be floating, got {seq_b.dtype}")
+        check_rate(self, lr)
+        return param.plain, seq_b.plain
+
+    def flops(self, param: TensorSpec, seq_b: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> int:
+        return 4 * grad.size
+
+
+def _update_rows(op: SparseWngrad, ctx: RunContext, targets: Sequence[Any], indices: Any, grad: Any, lr: Any) -> None:
+    """Update rows of the table, and b, where they are."""
+    param, seq_b = targets
+    indices, grad = indices.reshape(-1), widen(grad).reshape((-1, *param.shape[1:]))
+    b = rate_as(seq_b, grad)
+    rate = rate_as(lr, grad) / (b + op.epsilon)
+    for positions in distinct_rows(op, ctx, indices, param.shape[0]):
+        rows = indices[positions]
+        param[rows] = narrow(widen(param[rows]) + rate * grad[positions], param)
+    seq_b[...] = narrow(b + (grad * grad).sum() / b, seq_b)
+
+
+@kernel(SparseWngrad)
+def sparse_wngrad(
+    op: SparseWngrad, ctx: RunContext, param: Any, seq_b: Any, indices: Any, grad: Any, lr: Any
+) -> tuple[Any, ...]:
+    targets = param.copy(), seq_b.copy()
+    _update_rows(op, ctx, targets, indices, grad, lr)
+    return targets
+
+
+@prepare(SparseWngrad, device=CPU)
+def prepare_sparse_wngrad(op: SparseWngrad, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    plain = [spec.plain for spec in specs]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:
+        return in_place(inputs[:2], outputs, lambda: _update_rows(op, ctx.run, outputs, *inputs[2:]))
+
+    return Prepared(plain, plain[:2], bind, inplace=SparseWngrad.must_inplace, capturable=False, name="numpy rows")

@@ -1,4 +1,4 @@
-"""RowWiseSparseAdagrad, SparseAdam, RowWiseSparseAdam, SparseAdadelta and SparseFtrl."""
+"""RowWiseSparseAdagrad, SparseAdam, RowWiseSparseAdam, SmartDecaySparseAdam, SparseAdadelta and SparseFtrl."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,13 @@ from checks import DEVICES, run_plain
 from netbuilder.ops.sparse_updates import (
     RowWiseSparseAdagrad,
     RowWiseSparseAdam,
+    SmartDecaySparseAdam,
     SparseAdadelta,
     SparseAdam,
     SparseFtrl,
 )
 from netbuilder.proto import ArgumentError, ShapeError
-from suite import OperatorSuite, f32, floats, i32, refusal
+from suite import OperatorSuite, f32, floats, i32, i64, refusal
 
 RATE = np.float32([-0.1])
 
@@ -51,17 +52,28 @@ class TestRowWiseSparseAdagrad(_Update):
             "epsilon must lie in",
             ArgumentError,
         ),
+        refusal(
+            RowWiseSparseAdagrad(),
+            [f32(4, 2), f32(4), i32(1), f32(1, 2), f32(1), f32(4)],
+            r"counter must hold a number for each row of param, shape \(4,\) of float64, got \(4,\) of float32",
+        ),
     )
 
     def draw(self, data):
         p, indices, g = draw_rows(data)
-        op = RowWiseSparseAdagrad(epsilon=1e-3, weight_decay=data.draw(st.sampled_from([0.0, 0.5])))
-        return op, [p, positive(data, len(p)), indices, g, RATE]
+        op = RowWiseSparseAdagrad(
+            epsilon=1e-3,
+            weight_decay=data.draw(st.sampled_from([0.0, 0.5])),
+            counter_halflife=data.draw(st.sampled_from([-1, 2])),
+        )
+        counter = [np.float64([0, 1.5, 2, 3])] if data.draw(st.booleans()) else []
+        return op.with_arity(5 + len(counter), 2), [p, positive(data, len(p)), indices, g, RATE, *counter]
 
-    def reference(self, op, p, h, indices, g, lr):
+    def reference(self, op, p, h, indices, g, lr, counter=None):
         p, h = p.copy(), h.copy()
         for i, d in zip(indices, g):
-            d = d + op.weight_decay * p[i]
+            seldom = counter is not None and op.counter_halflife > 0 and counter[i] > 0
+            d = d + op.weight_decay * (op.counter_halflife / counter[i] if seldom else 1) * p[i]
             h[i] += np.mean(d**2)
             p[i] += lr.item() * d / (np.sqrt(h[i]) + op.epsilon)
         return [p, h]
@@ -121,6 +133,41 @@ class TestRowWiseSparseAdam(TestSparseAdam):
 
     def make(self, data):
         return RowWiseSparseAdam(beta1=0.8, beta2=0.99)
+
+
+class TestSmartDecaySparseAdam(_Update):
+    operator = SmartDecaySparseAdam
+    refusals = (
+        refusal(
+            SmartDecaySparseAdam(),
+            [f32(4, 2)] * 3 + [i32(4), i32(1), f32(1, 2), f32(1), f32(1)],
+            r"last_seen must hold an iteration for each row of param, shape \(4,\) of int64",
+        ),
+        refusal(
+            SmartDecaySparseAdam(beta2=1.0),
+            [f32(4, 2)] * 3 + [i64(4), i32(1), f32(1, 2), f32(1), f32(1)],
+            r"beta2 must lie in \[0, 1\)",
+            ArgumentError,
+        ),
+    )
+
+    def draw(self, data):
+        p, indices, g = draw_rows(data)
+        first, second = data.draw(floats(*p.shape)), positive(data, *p.shape)
+        op = SmartDecaySparseAdam(beta1=0.75, beta2=0.9, epsilon=1e-2)
+        return op, [p, first, second, np.int64([0, 1, 4, 5]), indices, g, RATE, np.int64([4])]
+
+    def reference(self, op, p, m1, m2, seen, indices, g, lr, iteration):
+        p, m1, m2, seen = p.copy(), m1.copy(), m2.copy(), seen.copy()
+        t = iteration.item() + 1
+        for i, d in zip(indices, g):
+            passed = int(t - seen[i])
+            behind = sum(op.beta1**k for k in range(1, passed)) * m1[i]
+            m1[i] = op.beta1**passed * m1[i] + (1 - op.beta1) * d
+            m2[i] = op.beta2**passed * m2[i] + (1 - op.beta2) * d**2
+            p[i] += lr.item() * (m1[i] + behind) / (np.sqrt(m2[i]) + op.epsilon)
+            seen[i] = t
+        return [p, m1, m2, seen]
 
 
 class TestSparseAdadelta(_Update):

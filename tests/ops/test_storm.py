@@ -1,11 +1,11 @@
-"""Storm."""
+"""Storm and SparseStorm."""
 
 import numpy as np
 from hypothesis import strategies as st
 
-from netbuilder.ops.storm import Storm
+from netbuilder.ops.storm import SparseStorm, Storm
 from netbuilder.proto import ArgumentError
-from suite import OperatorSuite, f32, floats, i64, refusal
+from suite import OperatorSuite, f32, floats, i32, i64, refusal
 
 GOOD = [f32(2), f32(2), f32(1), f32(2), f32(1)]
 
@@ -32,3 +32,34 @@ class TestStorm(OperatorSuite):
         share = op.momentum * rate**2
         m = g + (1 - share) * (m - g)
         return [p + rate * m, m, total]
+
+
+class TestSparseStorm(OperatorSuite):
+    operator = SparseStorm
+    no_gradient = "an update"
+    rtol, atol = 1e-4, 1e-5
+    refusals = (
+        refusal(SparseStorm(), [f32(4, 2)] * 2 + [f32(1), f32(1, 2), i32(2), f32(1)], r"grad must have shape \(2, 2\)"),
+        refusal(SparseStorm(), [f32(4, 2), f32(4), f32(1), f32(1, 2), i32(1), f32(1)], "moment of shape"),
+        refusal(SparseStorm(), [f32(4, 2)] * 2 + [f32(2), f32(1, 2), i32(1), f32(1)], "grad_sq_sum must hold one"),
+        refusal(
+            SparseStorm(beta=-1.0),
+            [f32(4, 2)] * 2 + [f32(1), f32(1, 2), i32(1), f32(1)],
+            "beta must lie in",
+            ArgumentError,
+        ),
+    )
+
+    def draw(self, data):
+        indices = np.array(data.draw(st.lists(st.integers(0, 3), max_size=6)), np.int32)
+        g = data.draw(floats(len(indices), 3))
+        tables = [data.draw(floats(4, 3)), data.draw(floats(4, 3))]
+        return SparseStorm(momentum=2.0, beta=0.5), [*tables, np.float32([0.5]), g, indices, np.float32([-0.5])]
+
+    def reference(self, op, p, m, total, g, indices, lr):
+        p, m, total = p.copy(), m.copy(), total + (g**2).sum()
+        rate = lr / np.cbrt(op.beta + total)
+        for i, d in zip(indices, g):
+            m[i] = d + (1 - op.momentum * rate**2) * (m[i] - d)
+            p[i] += rate * m[i]
+        return [p, m, total]

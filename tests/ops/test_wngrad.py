@@ -1,11 +1,11 @@
-"""Wngrad."""
+"""Wngrad and SparseWngrad."""
 
 import numpy as np
 from hypothesis import strategies as st
 
-from netbuilder.ops.wngrad import Wngrad
+from netbuilder.ops.wngrad import SparseWngrad, Wngrad
 from netbuilder.proto import ArgumentError
-from suite import OperatorSuite, f32, floats, i64, refusal
+from suite import OperatorSuite, f32, floats, i32, i64, refusal
 
 GOOD = [f32(2), f32(1), f32(2), f32(1)]
 
@@ -29,3 +29,28 @@ class TestWngrad(OperatorSuite):
     def reference(self, op, p, b, g, lr):
         rate = lr / (b + op.epsilon)
         return [p + rate * g, b + np.sum(g**2) / (b + op.epsilon), rate, rate * g][: op.n_out]
+
+
+class TestSparseWngrad(OperatorSuite):
+    operator = SparseWngrad
+    no_gradient = "an update"
+    refusals = (
+        refusal(SparseWngrad(), [f32(4, 2), f32(1), i32(2), f32(1, 2), f32(1)], r"grad must have shape \(2, 2\)"),
+        refusal(SparseWngrad(), [f32(4, 2), f32(2), i32(1), f32(1, 2), f32(1)], "seq_b must hold one number"),
+        refusal(
+            SparseWngrad(epsilon=-1.0),
+            [f32(4, 2), f32(1), i32(1), f32(1, 2), f32(1)],
+            "epsilon must lie in",
+            ArgumentError,
+        ),
+    )
+
+    def draw(self, data):
+        indices = np.array(data.draw(st.lists(st.integers(0, 3), max_size=6)), np.int32)
+        g = data.draw(floats(len(indices), 3))
+        return SparseWngrad(epsilon=0.25), [data.draw(floats(4, 3)), np.float32([0.75]), indices, g, np.float32([-0.5])]
+
+    def reference(self, op, p, b, indices, g, lr):
+        p = p.copy()
+        np.add.at(p, indices, lr / (b + op.epsilon) * g)
+        return [p, b + np.sum(g**2) / b]

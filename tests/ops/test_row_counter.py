@@ -1,0 +1,34 @@
+"""RowWiseCounter."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.row_counter import RowWiseCounter
+from suite import OperatorSuite, f32, i32, i64, refusal
+
+COUNTS = TensorSpec((4,), np.dtype(np.float64))
+
+
+class TestRowWiseCounter(OperatorSuite):
+    operator = RowWiseCounter
+    no_gradient = "an update"
+    refusals = (
+        refusal(RowWiseCounter(), [i32(4), COUNTS, i32(2), i64(1)], "prev_iter must have one axis, of int64"),
+        refusal(RowWiseCounter(), [i64(4), f32(4), i32(2), i64(1)], "update_counter must have the shape of prev_iter"),
+        refusal(RowWiseCounter(), [i64(4), COUNTS, f32(2), i64(1)], "indices must be int32 or int64, got float32"),
+        refusal(RowWiseCounter(), [i64(4), COUNTS, i32(2), i64(2)], "iter must hold one number"),
+    )
+
+    def draw(self, data):
+        indices = np.array(data.draw(st.lists(st.integers(0, 3), max_size=6)), np.int64)
+        op = RowWiseCounter(counter_halflife=data.draw(st.sampled_from([-1, 1, 3])))
+        return op, [np.int64([0, 1, 4, 7]), np.float64([0, 1.5, 2, 3]), indices, np.int64([5])]
+
+    def reference(self, op, before, counts, indices, iteration):
+        before, counts = before.copy(), counts.copy()
+        for i in indices if op.counter_halflife > 0 else []:
+            passed = max(iteration.item() - before[i], 0)
+            counts[i] = 1 + counts[i] * 0.5 ** (passed / op.counter_halflife)
+            before[i] += passed
+        return [before, counts]

@@ -86,6 +86,7 @@ setup(
             "netbuilder-make-db = netbuilder.tools.make_db:main",
             "netbuilder-profile = netbuilder.tools.profile:main",
             "netbuilder-draw = netbuilder.tools.draw:main",
+            "netbuilder-prove = netbuilder.tools.prove:main",
         ]
     },
     classifiers=[

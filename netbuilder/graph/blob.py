@@ -242,6 +242,15 @@ def concat_names(gradient: str) -> tuple[str, str, str, str]:
     return indices, indices + "_split", values, values + "_split"
 
 
+def gathered_name(blob: str) -> str:
+    """Return the name, for one replica, of what all replicas have of a blob, joined; its split has "_split" behind it.
+
+    >>> gathered_name("cpu_0/rows_grad")
+    'cpu_0/rows_grad_gathered'
+    """
+    return blob + "_gathered"
+
+
 _PREFIXES: dict[int, str] = {PROTO_CPU: "cpu", PROTO_CUDA: "gpu"}
 _DEVICE_PREFIX = re.compile(r"(?:cpu|gpu)_\d+/")
 

@@ -116,7 +116,8 @@ def add_up(
         sums, result = _sum_dense(blob, [share for _, share in dense], base_if_free)
         made += sums
     for op in made:
-        op.device_option.CopyFrom(first)
+        if not op.HasField("device_option"):
+            op.device_option.CopyFrom(first)
         op.device_option.extra_info.append(SUM_TAG)
         if debug_info:
             op.debug_info = debug_info
@@ -196,6 +197,7 @@ def _densified(blob: str, shares: list[Share]) -> list[tuple[OperatorDef | None,
         if not isinstance(gradient, Sparse):
             dense.append((None, share))
             continue
-        op = make_op("SparseToDense", [gradient.indices, gradient.values, blob], [gradient_name(blob)])
+        inputs = [gradient.indices, gradient.values, blob]  # of the replica that the share comes from
+        op = make_op("SparseToDense", inputs, [gradient_name(blob)], device_option=share.device)
         dense.append((op, Share(gradient_name(blob), share.device, [op], op)))
     return dense

@@ -1,12 +1,13 @@
-"""Adadelta."""
+"""Adadelta, dense and sparse."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import Optimizer, refuse, require_dense
+from netbuilder.optimizers.optimizer import Optimizer
 
 __all__ = ["AdadeltaOptimizer"]
 
@@ -22,7 +23,7 @@ class AdadeltaOptimizer(Optimizer):
         epsilon: what the first steps start from, and what keeps the divisor from 0.
         decay: share of m and d kept each iteration.
         policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
-        sparse_dedup_aggregator: not available.
+        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
         engine: the engine of the update.
         kwargs: arguments of the policy.
 
@@ -40,23 +41,27 @@ class AdadeltaOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        refuse("AdadeltaOptimizer", {"sparse_dedup_aggregator": sparse_dedup_aggregator})
         self.alpha = alpha
         self.epsilon = epsilon
         self.decay = decay
         self.policy = policy
+        self.sparse_dedup_aggregator = sparse_dedup_aggregator
         self.engine = engine
         self.init_kwargs = kwargs
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
-        param, grad = param_info.blob, require_dense(self, param_info)
+        param, grad = param_info.blob, param_info.grad
         lr, _ = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
         m = self._state(param_init_net, param, "_squared_moment")
         d = self._state(param_init_net, param, "_squared_moment_update")
-        options: dict[str, Any] = {"engine": self.engine} if self.engine else {}
-        net.Adadelta(
-            [param, m, d, grad, lr], [param, m, d], epsilon=float(self.epsilon), decay=float(self.decay), **options
-        )
+        options: dict[str, Any] = {"epsilon": float(self.epsilon), "decay": float(self.decay)}
+        if self.engine:
+            options["engine"] = self.engine
+        grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
+        if isinstance(grad, GradientSlice):
+            net.SparseAdadelta([param, m, d, grad.indices, grad.values, lr], [param, m, d], **options)
+        else:
+            net.Adadelta([param, m, d, grad, lr], [param, m, d], **options)
 
     def scale_learning_rate(self, scale: float) -> None:
         """Multiply the base rate; before the updates are added."""

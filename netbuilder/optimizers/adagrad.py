@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.optimizers.optimizer import Optimizer, refuse
-from netbuilder.proto import ArgumentError, GradientError
+from netbuilder.proto import ArgumentError, GradientError, TensorProto
 
 __all__ = ["AdagradOptimizer"]
 
@@ -18,7 +17,6 @@ _NOT_AVAILABLE = {
     "swa_options": None,
     "ema_options": None,
     "weight_scale": None,
-    "counter_halflife": -1,
 }
 
 
@@ -33,11 +31,15 @@ class AdagradOptimizer(Optimizer):
         sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
         rowWise: keep one h a row, ``<parameter>_avg_squared_sum``, the mean over it; sparse gradients only.
         engine: the engine of the update.
-        weight_decay: share of the weight added to dense gradients of parameters with more than one axis.
+        weight_decay: share of the weight added to the gradient: of the rows that a sparse one touches, and of dense
+            parameters with more than one axis.
         lars: offset of layer-wise rates of dense parameters, see ``SgdOptimizer``; None: none.
         output_effective_lr: leave the rates, divided, in ``<parameter>_effective_lr``; dense gradients.
         output_effective_lr_and_update: that, and the update in ``<parameter>_update``.
-        pruning_options, swa_options, ema_options, weight_scale, counter_halflife: not available.
+        counter_halflife: count the updates of each row of sparse gradients in ``<parameter>_update_counter``, halved
+            every so many iterations (see the operator RowWiseCounter); with ``rowWise``, rows decay by
+            ``counter_halflife / counter`` times ``weight_decay``. -1: no counter.
+        pruning_options, swa_options, ema_options, weight_scale: not available.
         kwargs: arguments of the policy.
 
     Raises:
@@ -82,6 +84,7 @@ class AdagradOptimizer(Optimizer):
         self.policy = policy
         self.sparse_dedup_aggregator = sparse_dedup_aggregator
         self.rowWise = rowWise
+        self.counter_halflife = counter_halflife
         self.engine = engine
         self.init_kwargs = kwargs
 
@@ -95,13 +98,13 @@ class AdagradOptimizer(Optimizer):
                 f"AdagradOptimizer: the gradient of {param_info} is sparse, decay must be 1, got {self.decay}"
             )
         local = self._local_rate(net, param_init_net, param_info, self.lars)
-        lr, _ = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
+        lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
         options: dict[str, Any] = {"epsilon": float(self.epsilon)}
         if self.engine:
             options["engine"] = self.engine
         if not sparse:
             h = self._state(param_init_net, param, "_squared_sum")
-            if self.weight_decay and len(_shape(param_info, "weight_decay")) > 1:
+            if self.weight_decay and len(self._shape(param_info, "weight_decay")) > 1:
                 options["weight_decay"] = float(self.weight_decay)
             outputs = [param, h]
             if self.output_effective_lr or self.output_effective_lr_and_update:
@@ -111,26 +114,42 @@ class AdagradOptimizer(Optimizer):
             lr = self._localised(net, lr, local)
             net.Adagrad([param, h, grad, lr], outputs, decay=float(self.decay), **options)
             return
-        grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
+        if self.weight_decay:
+            options["weight_decay"] = float(self.weight_decay)
+        self._update_rows(net, param_init_net, param_info, lr, iteration, options)
+
+    def _update_rows(
+        self, net: Net, param_init_net: Net, param_info: ParameterInfo, lr: Any, iteration: Any, options: dict[str, Any]
+    ) -> None:
+        param = param_info.blob
         if self.rowWise:
-            h = param_init_net.ConstantFill(
-                [], param + "_avg_squared_sum", shape=[int(_shape(param_info, "rowWise")[0])], value=0.0
-            )
-            self._aux_params.local.append(h)
-            net.RowWiseSparseAdagrad([param, h, grad.indices, grad.values, lr], [param, h], **options)
+            h = self._row_state(param_init_net, param_info, "_avg_squared_sum", value=0.0)
         else:
             h = self._state(param_init_net, param, "_squared_sum")
-            net.SparseAdagrad([param, h, grad.indices, grad.values, lr], [param, h], **options)
+        counters = self._counters(param_init_net, param_info)
+        if counters:
+            self._share(iteration)
+        grad = self.dedup(net, self.sparse_dedup_aggregator, param_info.grad)
+        inputs = [param, h, grad.indices, grad.values, lr]
+        if not self.rowWise:
+            net.SparseAdagrad(inputs, [param, h], **options)
+        elif not counters:
+            net.RowWiseSparseAdagrad(inputs, [param, h], **options)
+        else:
+            if self.weight_decay:
+                options["counter_halflife"] = self.counter_halflife
+            net.RowWiseSparseAdagrad([*inputs, counters[1]], [param, h], **options)
+        if counters:
+            net.RowWiseCounter([*counters, grad.indices, iteration], counters, counter_halflife=self.counter_halflife)
+
+    def _counters(self, param_init_net: Net, param_info: ParameterInfo) -> list[Any]:
+        """Add, where wanted, when each row was updated last and how often of late; return their blobs."""
+        if self.counter_halflife <= 0:
+            return []
+        counts = self._row_state(param_init_net, param_info, "_update_counter", value=0.0, dtype=TensorProto.DOUBLE)
+        before = self._row_state(param_init_net, param_info, "_prev_update_iter", value=0, dtype=TensorProto.INT64)
+        return [before, counts]
 
     def scale_learning_rate(self, scale: float) -> None:
         """Multiply the base rate; before the updates are added."""
         self.alpha *= scale
-
-
-def _shape(param_info: ParameterInfo, option: str) -> Sequence[int]:
-    if param_info.shape is None:
-        raise ArgumentError(
-            f"AdagradOptimizer: {option} needs the shape of {param_info}; make it by create_param, or by a fill with "
-            "the argument shape"
-        )
-    return param_info.shape

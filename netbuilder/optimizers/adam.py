@@ -1,21 +1,16 @@
-"""Adam."""
+"""Adam, dense and sparse."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.graph.blob import GradientSlice
+from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import Optimizer, refuse
+from netbuilder.optimizers.optimizer import Optimizer
+from netbuilder.proto import ArgumentError, GradientError, TensorProto
 
 __all__ = ["AdamOptimizer"]
-
-_NOT_AVAILABLE = {
-    "rowWise": False,
-    "enableRAdam": False,
-    "use_smart_decay": False,
-}
 
 
 class AdamOptimizer(Optimizer):
@@ -30,16 +25,20 @@ class AdamOptimizer(Optimizer):
         policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
         sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
         engine: the engine of the update.
-        use_lr_adaption: within an iteration, change the rate after the update of each dense parameter, by the angle
+        use_lr_adaption: within an iteration, change the rate after the update of each parameter, by the angle
             between its gradient and the effective one, which ``<parameter>_effective_grad`` keeps (see the operator
             LearningRateAdaption); the next iteration starts from the rate of the policy.
         lr_alpha: how fast the rate changes.
         normalized_lr_adaption: go by the cosine of the angle, not by the product.
-        rowWise, enableRAdam, use_smart_decay: not available.
+        rowWise: keep one v a row, ``<parameter>_avg_second_moment``, of the mean of its squares; sparse gradients only.
+        enableRAdam: smaller steps as long as little is known of v (see the operator SparseAdam); sparse gradients only.
+        use_smart_decay: let a row make up, when it is touched, for the iterations without it, which
+            ``<parameter>_last_seen`` tells (see the operator SmartDecaySparseAdam); sparse gradients only.
         kwargs: arguments of the policy.
 
     Raises:
-        ArgumentError: an option is not available.
+        ArgumentError: options exclude each other, or the shape that one needs is not known.
+        GradientError: a gradient is dense, and an option is for sparse ones.
 
     Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2015, arXiv:1412.6980, algorithm 1.
     """
@@ -62,8 +61,12 @@ class AdamOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        given = dict(locals())
-        refuse("AdamOptimizer", {name: given[name] for name in _NOT_AVAILABLE}, _NOT_AVAILABLE)
+        for_sparse = {"rowWise": rowWise, "enableRAdam": enableRAdam, "use_smart_decay": use_smart_decay}
+        self.for_sparse = [name for name, wanted in for_sparse.items() if wanted]
+        if len(self.for_sparse) > 1:
+            raise ArgumentError(f"AdamOptimizer: no update has {' and '.join(self.for_sparse)} at once; choose one")
+        if use_smart_decay and use_lr_adaption:
+            raise ArgumentError("AdamOptimizer: use_smart_decay gives no effective gradient for use_lr_adaption")
         self.alpha = alpha
         self.beta1 = beta1
         self.beta2 = beta2
@@ -73,14 +76,21 @@ class AdamOptimizer(Optimizer):
         self.lr_alpha = lr_alpha
         self.normalized_lr_adaption = normalized_lr_adaption
         self.sparse_dedup_aggregator = sparse_dedup_aggregator
+        self.rowWise = rowWise
         self.engine = engine
+        self.enableRAdam = enableRAdam
+        self.use_smart_decay = use_smart_decay
         self.init_kwargs = kwargs
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
         param, grad = param_info.blob, param_info.grad
+        sparse = isinstance(grad, GradientSlice)
+        if self.for_sparse and not sparse:
+            raise GradientError(
+                f"AdamOptimizer: {self.for_sparse[0]} is for sparse gradients; that of {param_info} is dense"
+            )
         lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
-        m = self._state(param_init_net, param, "_first_moment")
-        v = self._state(param_init_net, param, "_second_moment")
+        state = self._moments(param_init_net, param_info)
         self._share(iteration)
         options: dict[str, Any] = {
             "beta1": float(self.beta1),
@@ -90,20 +100,36 @@ class AdamOptimizer(Optimizer):
         if self.engine:
             options["engine"] = self.engine
         grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
-        if isinstance(grad, GradientSlice):
-            net.SparseAdam(
-                [param, m, v, grad.indices, grad.values, lr, iteration], [param, m, v], enableRAdam=0, **options
-            )
+        outputs = [param, *state] + ([param + "_effective_grad"] if self.use_lr_adaption else [])
+        if sparse:
+            kind = "RowWiseSparseAdam" if self.rowWise else "SparseAdam"
+            if self.use_smart_decay:
+                kind = "SmartDecaySparseAdam"
+            elif not self.rowWise:
+                options["enableRAdam"] = int(self.enableRAdam)
+            getattr(net, kind)([param, *state, grad.indices, grad.values, lr, iteration], outputs, **options)
+            grad = grad.values
         else:
-            outputs = [param, m, v] + ([param + "_effective_grad"] if self.use_lr_adaption else [])
-            net.Adam([param, m, v, grad, lr, iteration], outputs, **options)
-            if self.use_lr_adaption:
-                net.LearningRateAdaption(
-                    [lr, grad, outputs[-1]],
-                    [lr],
-                    lr_alpha=float(self.lr_alpha),
-                    normalized_lr_adaption=int(self.normalized_lr_adaption),
-                )
+            net.Adam([param, *state, grad, lr, iteration], outputs, **options)
+        if self.use_lr_adaption:
+            net.LearningRateAdaption(
+                [lr, grad, outputs[-1]],
+                [lr],
+                lr_alpha=float(self.lr_alpha),
+                normalized_lr_adaption=int(self.normalized_lr_adaption),
+            )
+
+    def _moments(self, param_init_net: Net, param_info: ParameterInfo) -> list[BlobReference]:
+        """Add what the update keeps, in the order of its inputs."""
+        param = param_info.blob
+        first = self._state(param_init_net, param, "_first_moment")
+        if self.rowWise:
+            return [first, self._row_state(param_init_net, param_info, "_avg_second_moment", value=0.0)]
+        moments = [first, self._state(param_init_net, param, "_second_moment")]
+        if self.use_smart_decay:
+            fill = {"value": 0, "dtype": TensorProto.INT64}
+            moments.append(self._row_state(param_init_net, param_info, "_last_seen", **fill))
+        return moments
 
     def scale_learning_rate(self, scale: float) -> None:
         """Multiply the base rate; before the updates are added."""

@@ -1,18 +1,22 @@
-"""DecayAdagrad."""
+"""DecayAdagrad, and Adagrad for sparse gradients."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import Optimizer, refuse, require_dense
+from netbuilder.optimizers.optimizer import Optimizer, refuse
 
 __all__ = ["DecayAdagradOptimizer"]
 
 
 class DecayAdagradOptimizer(Optimizer):
     """m follows g, v = v + g^2, w = w - alpha * (m / (sqrt(v) + epsilon) + weight_decay * w).
+
+    Sparse gradients take the steps of Adagrad, without m and without decay; their sums of squares are kept in
+    ``<parameter>_squared_sum``.
 
     m and v are kept in ``<parameter>_first_mo1ment``, spelt as Caffe2 does, and ``<parameter>_second_moment``.
 
@@ -25,7 +29,8 @@ class DecayAdagradOptimizer(Optimizer):
         ema_options: not available.
         bias_correction_first: take m without its start-up bias.
         policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
-        engine: the engine of the update.
+        engine: the engine of the update of dense gradients.
+        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
         kwargs: arguments of the policy.
 
     Raises:
@@ -46,6 +51,8 @@ class DecayAdagradOptimizer(Optimizer):
         bias_correction_first: bool = True,
         policy: str = "fixed",
         engine: str = "",
+        *,
+        sparse_dedup_aggregator: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__()
@@ -58,11 +65,17 @@ class DecayAdagradOptimizer(Optimizer):
         self.bias_correction_first = bias_correction_first
         self.policy = policy
         self.engine = engine
+        self.sparse_dedup_aggregator = sparse_dedup_aggregator
         self.init_kwargs = kwargs
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
-        param, grad = param_info.blob, require_dense(self, param_info)
+        param, grad = param_info.blob, param_info.grad
         lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
+        if isinstance(grad, GradientSlice):
+            grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
+            h = self._state(param_init_net, param, "_squared_sum")
+            net.SparseAdagrad([param, h, grad.indices, grad.values, lr], [param, h], epsilon=float(self.epsilon))
+            return
         m = self._state(param_init_net, param, "_first_mo1ment")
         v = self._state(param_init_net, param, "_second_moment")
         self._share(iteration)

@@ -1,12 +1,13 @@
-"""Follow the regularised leader."""
+"""Follow the regularised leader, dense and sparse."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import Optimizer, refuse, require_dense
+from netbuilder.optimizers.optimizer import Optimizer, require_dense
 from netbuilder.proto import ArgumentError
 
 __all__ = ["FtrlOptimizer", "GFtrlOptimizer"]
@@ -22,7 +23,7 @@ class FtrlOptimizer(Optimizer):
         beta: keeps the first steps small.
         lambda1: bound below which a weight is 0.
         lambda2: weight decay.
-        sparse_dedup_aggregator: not available.
+        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
         engine: the engine of the update.
 
     Raises:
@@ -45,31 +46,37 @@ class FtrlOptimizer(Optimizer):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        refuse(name, {"sparse_dedup_aggregator": sparse_dedup_aggregator})
         if not alpha > 0:
             raise ArgumentError(f"{name}: alpha must be above 0, got {alpha}")
         self.alpha = alpha
         self.beta = beta
         self.lambda1 = lambda1
         self.lambda2 = lambda2
+        self.sparse_dedup_aggregator = sparse_dedup_aggregator
         self.engine = engine
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
-        param, grad = param_info.blob, require_dense(self, param_info)
+        param, grad = param_info.blob, self._gradient(param_info)
         if self._lr_multiplier is not None:
             raise ArgumentError(f"{type(self).__name__} has no learning rate that a multiplier could scale")
         state: Any = param_init_net.ConstantFill([param], param + self._suffix, extra_shape=[2], value=0.0)
         self._aux_params.local.append(state)
-        options: dict[str, Any] = {"engine": self.engine} if self.engine else {}
-        getattr(net, self._operator)(
-            [param, state, grad],
-            [param, state],
-            alpha=self.alpha,
-            beta=self.beta,
-            lambda1=self.lambda1,
-            lambda2=self.lambda2,
-            **options,
-        )
+        options: dict[str, Any] = {
+            "alpha": self.alpha,
+            "beta": self.beta,
+            "lambda1": self.lambda1,
+            "lambda2": self.lambda2,
+        }
+        if self.engine:
+            options["engine"] = self.engine
+        grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
+        if isinstance(grad, GradientSlice):
+            net.SparseFtrl([param, state, grad.indices, grad.values], [param, state], **options)
+        else:
+            getattr(net, self._operator)([param, state, grad], [param, state], **options)
+
+    def _gradient(self, param_info: ParameterInfo) -> Any:
+        return param_info.grad
 
     def scale_learning_rate(self, scale: float) -> None:
         """Multiply the rate; before the updates are added."""
@@ -79,7 +86,7 @@ class FtrlOptimizer(Optimizer):
 class GFtrlOptimizer(FtrlOptimizer):
     """As ``FtrlOptimizer``, but all weights along the first axis become 0 together (see the operator GFtrl).
 
-    The sums are kept in ``<parameter>_gftrl_nz``.
+    The sums are kept in ``<parameter>_gftrl_nz``. Gradients must be dense: groups reach over rows.
 
     Source: Ni et al., "Feature selection for Facebook feed ranking system via a group-sparsity-regularized training
     algorithm", 2019.
@@ -87,3 +94,6 @@ class GFtrlOptimizer(FtrlOptimizer):
 
     _operator: ClassVar[str] = "GFtrl"
     _suffix: ClassVar[str] = "_gftrl_nz"
+
+    def _gradient(self, param_info: ParameterInfo) -> Any:
+        return require_dense(self, param_info)

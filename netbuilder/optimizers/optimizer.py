@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from numbers import Real
 from typing import Any, NamedTuple
@@ -258,6 +258,26 @@ class Optimizer:
         state: BlobReference = param_init_net.ConstantFill([param], param + suffix, value=value)
         self._aux_params.local.append(state)
         return state
+
+    def _row_state(self, param_init_net: Net, param_info: ParameterInfo, suffix: str, **fill: Any) -> BlobReference:
+        """Add a blob with one number for each row of a parameter, named after it, that a checkpoint keeps."""
+        rows = self._shape(param_info, "one number a row")[0]
+        state: BlobReference = param_init_net.ConstantFill([], param_info.blob + suffix, shape=[int(rows)], **fill)
+        self._aux_params.local.append(state)
+        return state
+
+    def _shape(self, param_info: ParameterInfo, what: str) -> Sequence[int]:
+        """Return the shape of a parameter.
+
+        Raises:
+            ArgumentError: it is not known; ``what`` needs it.
+        """
+        if param_info.shape is None:
+            raise ArgumentError(
+                f"{type(self).__name__}: {what} needs the shape of {param_info}; make it by create_param, or by a "
+                "fill with the argument shape"
+            )
+        return param_info.shape
 
     def _share(self, blob: BlobReference) -> None:
         if blob not in self._aux_params.shared:  # a few a device

@@ -1,12 +1,13 @@
-"""Storm."""
+"""Storm, dense and sparse."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import Optimizer, refuse, require_dense
+from netbuilder.optimizers.optimizer import Optimizer
 from netbuilder.proto import ArgumentError
 
 __all__ = ["StormOptimizer"]
@@ -23,8 +24,8 @@ class StormOptimizer(Optimizer):
         beta: keeps the first rates small.
         grad_sq_init: what s starts from.
         policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
-        sparse_dedup_aggregator: not available.
-        lars: offset of layer-wise rates, see ``SgdOptimizer``; None: none.
+        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
+        lars: offset of layer-wise rates of dense gradients, see ``SgdOptimizer``; None: none.
         kwargs: arguments of the policy.
 
     Raises:
@@ -45,7 +46,6 @@ class StormOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        refuse("StormOptimizer", {"sparse_dedup_aggregator": sparse_dedup_aggregator})
         if grad_sq_init < 0 or not beta + grad_sq_init > 0:
             raise ArgumentError(
                 "StormOptimizer: grad_sq_init must not be negative, and with beta above 0, got "
@@ -56,18 +56,25 @@ class StormOptimizer(Optimizer):
         self.beta = beta
         self.grad_sq_init = grad_sq_init
         self.policy = policy
+        self.sparse_dedup_aggregator = sparse_dedup_aggregator
         self.lars = self._checked_lars(lars)
         self.init_kwargs = kwargs
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
-        param, grad = param_info.blob, require_dense(self, param_info)
+        param, grad = param_info.blob, param_info.grad
         local = self._local_rate(net, param_init_net, param_info, self.lars)
         lr, _ = self._rate(net, param_init_net, -1, self.lr, self.policy, self.init_kwargs)
         lr = self._localised(net, lr, local)
         m = self._state(param_init_net, param, "_moment")
         total: Any = param_init_net.ConstantFill([], param + "_grad_sq_sum", shape=[1], value=float(self.grad_sq_init))
         self._aux_params.local.append(total)
-        net.Storm([param, m, total, grad, lr], [param, m, total], momentum=float(self.momentum), beta=float(self.beta))
+        options = {"momentum": float(self.momentum), "beta": float(self.beta)}
+        grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
+        if isinstance(grad, GradientSlice):
+            inputs = [param, m, total, grad.values, grad.indices, lr]
+            net.SparseStorm(inputs, [param, m, total], **options)
+        else:
+            net.Storm([param, m, total, grad, lr], [param, m, total], **options)
 
     def scale_learning_rate(self, scale: float) -> None:
         """Multiply the base rate; before the updates are added."""

@@ -1,12 +1,13 @@
-"""WNGrad."""
+"""WNGrad, dense and sparse."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import Optimizer, refuse, require_dense
+from netbuilder.optimizers.optimizer import Optimizer
 from netbuilder.proto import ArgumentError
 
 __all__ = ["WngradOptimizer"]
@@ -21,11 +22,11 @@ class WngradOptimizer(Optimizer):
         alpha: the rate before its policy.
         epsilon: keeps the divisor from 0.
         policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
-        sparse_dedup_aggregator: not available.
+        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
         engine: the engine of the update.
         moment_init: what b starts from.
-        lars: offset of layer-wise rates, see ``SgdOptimizer``; None: none.
-        output_effective_lr: leave alpha / (b + epsilon) in ``<parameter>_effective_lr``, shape (1,).
+        lars: offset of layer-wise rates of dense gradients, see ``SgdOptimizer``; None: none.
+        output_effective_lr: leave alpha / (b + epsilon) in ``<parameter>_effective_lr``, shape (1,); dense gradients.
         output_effective_lr_and_update: that, and the update in ``<parameter>_update``.
         kwargs: arguments of the policy.
 
@@ -49,12 +50,12 @@ class WngradOptimizer(Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        refuse("WngradOptimizer", {"sparse_dedup_aggregator": sparse_dedup_aggregator})
         if not moment_init > 0:
             raise ArgumentError(f"WngradOptimizer: moment_init must be above 0, got {moment_init}")
         self.alpha = alpha
         self.epsilon = epsilon
         self.policy = policy
+        self.sparse_dedup_aggregator = sparse_dedup_aggregator
         self.engine = engine
         self.moment_init = moment_init
         self.lars = self._checked_lars(lars)
@@ -63,19 +64,25 @@ class WngradOptimizer(Optimizer):
         self.init_kwargs = kwargs
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
-        param, grad = param_info.blob, require_dense(self, param_info)
+        param, grad = param_info.blob, param_info.grad
         local = self._local_rate(net, param_init_net, param_info, self.lars)
         lr, _ = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
         lr = self._localised(net, lr, local)
         b: Any = param_init_net.ConstantFill([], param + "_moment", shape=[1], value=float(self.moment_init))
         self._aux_params.local.append(b)
+        options: dict[str, Any] = {"epsilon": float(self.epsilon)}
+        if self.engine:
+            options["engine"] = self.engine
+        grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
+        if isinstance(grad, GradientSlice):
+            net.SparseWngrad([param, b, grad.indices, grad.values, lr], [param, b], **options)
+            return
         outputs = [param, b]
         if self.output_effective_lr or self.output_effective_lr_and_update:
             outputs.append(param + "_effective_lr")
         if self.output_effective_lr_and_update:
             outputs.append(param + "_update")
-        options: dict[str, Any] = {"engine": self.engine} if self.engine else {}
-        net.Wngrad([param, b, grad, lr], outputs, epsilon=float(self.epsilon), **options)
+        net.Wngrad([param, b, grad, lr], outputs, **options)
 
     def scale_learning_rate(self, scale: float) -> None:
         """Multiply the base rate; before the updates are added."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from netbuilder.graph.blob import BlobReference, gradient_name, seed_name
+from netbuilder.graph.blob import BlobReference, GradientSlice, gathered_name, gradient_name, seed_name
 from netbuilder.graph.scope import DeviceScope, EmptyNameScope
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.record import GradientGroup, Replicas, gradient_group
@@ -20,7 +21,7 @@ from netbuilder.passes.reductions import (
 )
 from netbuilder.proto import NetDef, NetError
 
-__all__ = ["add_backward_pass", "broadcast_computed", "exchange_gradients", "group_gradients"]
+__all__ = ["add_backward_pass", "broadcast_computed", "exchange_gradients", "gathered_gradients", "group_gradients"]
 
 
 def add_backward_pass(
@@ -68,6 +69,7 @@ def group_gradients(
         found = [gradients.get(BlobReference(blob)) for blob in devices.copies(name)]
         if all(gradient is None for gradient in found):
             continue
+        _check_indices(name, found, devices)
         having = [number for number, gradient in zip(devices.ids, found) if gradient is not None]
         if len(having) < len(devices):
             missing = [number for number in devices.ids if number not in having]
@@ -85,6 +87,30 @@ def group_gradients(
     return groups
 
 
+def _check_indices(name: str, gradients: Sequence[Any], devices: Devices) -> None:
+    """Refuse indices that lie outside the replicas: joined, they would be counted for each of them."""
+    for gradient in gradients:
+        if isinstance(gradient, GradientSlice) and devices.replica_of(str(gradient.indices)) is None:
+            raise NetError(
+                f"parameter {name!r}: its rows are looked up by {str(gradient.indices)!r}, which lies under no "
+                f"replica's scope ({', '.join(devices.scopes)}); give each replica indices of its own (Copy), or make "
+                "the table before Parallelize"
+            )
+
+
+def gathered_gradients(record: Replicas) -> Replicas:
+    """Return the record with the names that sparse gradients of replicas on the CPU have once they are joined."""
+    if not record.devices.is_cpu or len(record) < 2:
+        return record
+    groups = tuple(
+        GradientGroup(group.parameter, gathered_name(group.values), gathered_name(group.indices))
+        if group.is_sparse
+        else group
+        for group in record.gradients
+    )
+    return dataclasses.replace(record, gradients=groups)
+
+
 def broadcast_computed(record: Replicas, *, use_nccl: bool, debug_info: str) -> NetDef:
     """Return the operators that give each replica the first one's computed parameters."""
     groups = [record.devices.copies(name) for name in record.computed]
@@ -97,10 +123,7 @@ def exchange_gradients(
 ) -> list[NetDef]:
     """Return the operators that give each replica the sum of all replicas' gradients.
 
-    The parameters made last come first: their gradients are ready first.
-
-    Raises:
-        NetError: a gradient is sparse, and the replicas are on the CPU.
+    Sparse ones are joined instead. The parameters made last come first: their gradients are ready first.
     """
     devices = record.devices
     nets: list[NetDef] = []
@@ -121,14 +144,9 @@ def exchange_gradients(
         if not group.is_sparse:
             dense.append(devices.copies(group.values))
             continue
-        if devices.is_cpu:
-            raise NetError(
-                f"parameter {group.parameter!r} has a sparse gradient on each of the devices {devices}, and sparse "
-                "gradients of replicas on the CPU are not summed yet; make the table before Parallelize: then all "
-                "replicas use one, and it gets one update"
-            )
         flush()
         pair = devices.copies(group.indices), devices.copies(group.values)
-        nets.append(gather_sparse([pair], devices, debug_info=debug_info, joined=joined))
+        joins = gather_sparse([pair], devices, hand_back=not record.shared, debug_info=debug_info, joined=joined)
+        nets.append(joins)
     flush()
     return nets

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import accumulate_gradients
@@ -17,9 +17,11 @@ from netbuilder.parallel.backward import (
     add_backward_pass,
     broadcast_computed,
     exchange_gradients,
+    gathered_gradients,
     group_gradients,
 )
 from netbuilder.parallel.caffe2_view import leave_on_model, show_devices
+from netbuilder.parallel.large_tables import move_tables_outside
 from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
 from netbuilder.parallel.record import Replicas
 from netbuilder.parallel.replicate import build_replicas, call_per_device, group_by_name, initial_shapes
@@ -57,6 +59,7 @@ class Request:
     debug_info: str
     weighted_shares: bool = False
     accumulate_steps: int = 1
+    outside_from_bytes: int | None = None
 
     @property
     def trains(self) -> bool:
@@ -68,6 +71,8 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     before = model.GetAllParams("")
     show_devices(model, request.devices)
     losses = build_replicas(model, request.devices, request.build_input, request.build_forward, trains=request.trains)
+    if request.outside_from_bytes is not None:
+        before = before + move_tables_outside(model, request.devices, request.outside_from_bytes)
     model.Validate()
     record = _group(model, request, before, losses)
     if request.before_gradients is not None:
@@ -94,7 +99,7 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     if request.trains:
         if request.accumulate_steps > 1:
             record = dataclasses.replace(record, accumulated=accumulate_gradients(model, record))
-        _exchange(model, request, record)
+        record = _exchange(model, request, record)
         optimizer = _update(model, request, record)
         _make_equal(model, request, record)
     elif model.init_params:
@@ -182,10 +187,13 @@ def _transform(model: ModelHelper, request: Request) -> None:
         request.transform(model, len(devices), devices.word, devices.device_type)
 
 
-def _exchange(model: ModelHelper, request: Request, record: Replicas) -> None:
-    """Add the broadcast of computed parameters and the reduction of gradients; one device needs neither."""
+def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replicas:
+    """Add the broadcast of computed parameters and the reduction of gradients; one device needs neither.
+
+    Returns the record with the names that gradients have behind it.
+    """
     if len(record) < 2:
-        return
+        return record
     main = model.net.Proto()
     if record.broadcasts_computed:
         main.MergeFrom(broadcast_computed(record, use_nccl=request.use_nccl, debug_info=request.debug_info))
@@ -193,6 +201,13 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> None:
         record, use_nccl=request.use_nccl, peer_access=request.peer_access, debug_info=request.debug_info
     ):
         main.MergeFrom(part)
+    record = gathered_gradients(record)
+    for group in record.gradients:
+        if group.is_sparse:
+            for scope, blob in zip(record.devices.scopes, dict.fromkeys(record.blobs(group.parameter))):
+                pair = BlobReference(scope + group.indices), BlobReference(scope + group.values)
+                model.param_to_grad[BlobReference(blob)] = GradientSlice(*pair)
+    return record
 
 
 def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:

@@ -50,6 +50,7 @@ def Parallelize(
     dtype: str | None = None,
     weighted_shares: bool = False,
     accumulate_steps: int = 1,
+    outside_from_bytes: int | None = None,
 ) -> Replicas:
     """Build a model on several devices, with the exchange of gradients between them.
 
@@ -90,6 +91,9 @@ def Parallelize(
             that of the mean over the batch: see ``feed_shares`` and ``prefetch``. Implied by ``accumulate_steps``.
         accumulate_steps: how many micro-batches make a step: their gradients are summed, and exchanged and used for an
             update behind the last one only. Each is one iteration of ``RunNet``.
+        outside_from_bytes: tables of this many bytes or more whose rows the replicas look up, and that nothing else
+            reads, are kept once, on the CPU, outside of the replicas, under their name without a scope, and looked up
+            there; the log says which. None: each replica has a table of its own, save those made before the call.
 
     Returns:
         The record of the replicas, which the net keeps in its arguments.
@@ -131,6 +135,7 @@ def Parallelize(
     _check_kind(cpu_device, ideep, shared_model)
     _check_numbers(num_threads_per_device, net_type)
     settings.check_accumulation(accumulate_steps)
+    settings.check_outside_from_bytes(outside_from_bytes)
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
     asks = bool(combine_spatial_bn) and len(chosen) > 1
     settings.refuse_later_arguments(
@@ -152,6 +157,7 @@ def Parallelize(
         debug_info=user_source(),
         weighted_shares=bool(weighted_shares) or accumulate_steps > 1,
         accumulate_steps=accumulate_steps,
+        outside_from_bytes=outside_from_bytes,
     )
     with unchanged_on_error(model_helper_obj), collection_paused():
         model_helper_obj.net.set_type(net_type, num_threads_per_device * len(request.devices))

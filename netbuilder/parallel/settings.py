@@ -21,6 +21,7 @@ __all__ = [
     "check_builders",
     "check_model",
     "check_net_type",
+    "check_outside_from_bytes",
     "check_scope",
     "choose_devices",
     "refuse_later_arguments",
@@ -120,6 +121,16 @@ def check_accumulation(steps: Any) -> None:
         raise TypeError(f"accumulate_steps must be a whole number, got {steps!r}")
     if steps < 1:
         raise NetError(f"accumulate_steps must be at least 1, got {steps}")
+
+
+def check_outside_from_bytes(size: Any) -> None:
+    """Raise TypeError or NetError unless ``size`` is None or a whole number from 0 on."""
+    if size is None:
+        return
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"outside_from_bytes must be a whole number of bytes or None, got {size!r}")
+    if size < 0:
+        raise NetError(f"outside_from_bytes must not be negative, got {size}")
 
 
 def check_net_type(net_type: Any) -> None:

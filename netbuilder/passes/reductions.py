@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from netbuilder.graph.blob import gathered_name
 from netbuilder.passes.devices import Devices, check_groups
 from netbuilder.proto import NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -100,15 +101,23 @@ def _nccl(op_type: str, groups: Sequence[Group], devices: Devices, debug_info: s
 
 
 def gather_sparse(
-    groups: Sequence[tuple[Group, Group]], devices: Devices, *, debug_info: str = "", joined: set[str] | None = None
+    groups: Sequence[tuple[Group, Group]],
+    devices: Devices,
+    *,
+    hand_back: bool = True,
+    debug_info: str = "",
+    joined: set[str] | None = None,
 ) -> NetDef:
     """Return the operators that give each device the sparse gradients of all.
 
-    Indices and values are joined on the first device and copied back over what each device had.
+    Indices and values are joined on the first device, in the order of the devices. On GPUs they are copied back over
+    what each device had, as Caffe2 does. On the CPU, for which Caffe2 has no such thing, each device gets them under
+    names of their own (``gathered_name``), so that indices that were fed stay as they are.
 
     Args:
         groups: for each table its indices and its values, one blob of each per device.
         devices: where they are.
+        hand_back: CPU: copy what is joined to the other devices (not where they share one table).
         debug_info: as for ``allreduce``.
         joined: names of indices joined already, here or by an earlier call: tables looked up with one index blob
             share the joined one, which must not grow a second time. The set is added to.
@@ -120,11 +129,24 @@ def gather_sparse(
         if len(devices) < 2:
             continue
         stem = f"{indices[0]}:{devices.short_name(values[0])}"
-        if indices[0] not in joined:
-            joined.add(indices[0])
-            _join(net, indices, stem + "_index", devices, debug_info)
-        _join(net, values, stem + "_val", devices, debug_info)
+        for group, name in ((indices, stem + "_index"), (values, stem + "_val")):
+            if group is indices and indices[0] in joined:
+                continue
+            if devices.is_cpu:
+                _join_on_cpu(net, group, devices, hand_back, debug_info)
+            else:
+                _join(net, group, name, devices, debug_info)
+        joined.add(indices[0])
     return net
+
+
+def _join_on_cpu(net: NetDef, group: Group, devices: Devices, hand_back: bool, debug_info: str) -> None:
+    note = _note(debug_info, "gather", group, devices)
+    whole = [gathered_name(blob) for blob in group]
+    outputs = [whole[0], whole[0] + "_split"]
+    _add(net, make_op("Concat", group, outputs, device_option=devices.options[0], axis=0), note)
+    if hand_back:
+        _add_copies(net, whole, devices, note)
 
 
 def _join(net: NetDef, group: Group, stem: str, devices: Devices, debug_info: str) -> None:

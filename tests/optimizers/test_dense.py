@@ -83,13 +83,17 @@ def test_the_loss_falls(name):
 
 
 @pytest.mark.parametrize("name", [name for name in BUILDERS if "lars" not in name and "adam" not in name])
-def test_state_is_kept_and_sparse_gradients_are_refused(name):
+def test_state_is_kept(name):
     model = regression()
     kept = BUILDERS[name](model).get_auxiliary_parameters().local
     made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
     assert {str(blob) for blob in kept} <= made and len(kept) >= 2
     update = next(op for op in model.net.Proto().op if op.output[0] == "y_w")
     assert set(update.output[1:]) <= {str(blob) for blob in kept}
+
+
+@pytest.mark.parametrize("name", ["gftrl", "yellowfin"])
+def test_sparse_gradients_are_refused(name):
     with pytest.raises(GradientError, match="the gradient of table is sparse, and it updates by dense ones only"):
         BUILDERS[name](table_model())
 
@@ -122,7 +126,10 @@ def test_constants_of_lars_lie_where_their_parameter_does():
     ("make", "match"),
     [
         (lambda: build_ftrl(regression(), alpha=0), "FtrlOptimizer: alpha must be above 0, got 0"),
-        (lambda: build_gftrl(regression(), sparse_dedup_aggregator="sum"), "GFtrlOptimizer: these options are not"),
+        (
+            lambda: build_yellowfin(regression(), sparse_dedup_aggregator="sum"),
+            "YellowFinOptimizer: these options are not",
+        ),
         (lambda: build_adadelta(regression(), 0.1, decai=0.5), "unknown argument 'decai'; did you mean decay"),
         (lambda: build_yellowfin(regression(), policy="step"), "the rate tunes itself, policy must be 'fixed'"),
         (lambda: build_yellowfin(regression(), nesterow=True), r"unknown arguments \['nesterow'\]"),

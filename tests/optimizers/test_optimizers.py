@@ -221,8 +221,8 @@ class TestRefusals:
             (lambda: SgdOptimizer(momentum=-1), "momentum must not be negative, got -1"),
             (lambda: AdagradOptimizer(swa_options=1, ema_options=2), r"\{'swa_options': 1, 'ema_options': 2\}"),
             (lambda: AdagradOptimizer(weight_decay=-0.1), "weight_decay must not be negative, got -0.1"),
-            (lambda: AdagradOptimizer(counter_halflife=3), "not available: {'counter_halflife': 3}"),
-            (lambda: AdamOptimizer(enableRAdam=True), "not available: {'enableRAdam': True}"),
+            (lambda: AdamOptimizer(enableRAdam=True, rowWise=True), "no update has rowWise and enableRAdam at once"),
+            (lambda: AdamOptimizer(use_smart_decay=True, use_lr_adaption=True), "use_smart_decay gives no effective"),
             (lambda: build_adam(model_of(), -0.1), "AdamOptimizer: the base rate must not be negative, got -0.1"),
             (lambda: build_sgd(model_of(), -0.1), "base rate must not be negative, got -0.1"),
             (lambda: build_sgd(model_of(), "0.1"), "SgdOptimizer: the base rate must be a number, got '0.1'"),
@@ -247,6 +247,8 @@ class TestRefusals:
             (lambda: build_rms_prop(table_model(), 0.1), "RmsPropOptimizer: the gradient of table is sparse"),
             (lambda: add_weight_decay(table_model(), 0.1), "weight decay: the gradient of table is sparse"),
             (lambda: build_adagrad(model_of(), 0.1, rowWise=True), "rowWise is for sparse gradients; that of fc0_w"),
+            (lambda: build_adam(model_of(), 0.1, rowWise=True), "rowWise is for sparse gradients; that of fc0_w"),
+            (lambda: build_adam(model_of(), 0.1, use_smart_decay=True), "use_smart_decay is for sparse gradients"),
         ],
     )
     def test_gradients(self, make, match):

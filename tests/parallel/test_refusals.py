@@ -299,17 +299,6 @@ def test_a_loss_over_another_replicas_blob(call):
     refuses(NetError, match, forward, call=call)
 
 
-def test_a_sparse_gradient_inside_replicas_on_the_cpu():
-    def forward(model, loss_scale):
-        table = model.param_init_net.XavierFill([], "table", shape=[5, 6])
-        model.AddParameter(table)
-        model.net.Gather([table, "indices"], "data")
-        return mlp(model, loss_scale)
-
-    refuses(NetError, "parameter 'table' has a sparse gradient .* make the table before Parallelize", forward)
-    parallelize([0], forward)
-
-
 class Broken(Exception):
     pass
 

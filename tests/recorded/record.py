@@ -9,6 +9,7 @@ import os
 
 import calls
 import calls_half
+import calls_sparse
 import numpy as np
 from caffe2.python import brew, core, model_helper, optimizer
 from caffe2.python.modeling.initializers import (
@@ -69,6 +70,7 @@ def main():
         "zoo": calls.ZOO,
         "half": calls_half.HALF,
         "dense": calls_half.DENSE,
+        "sparse": calls_sparse.SPARSE,
     }
     nets = {group: {name: record(code) for name, code in codes.items()} for group, codes in groups.items()}
     path = os.path.join(HERE, "nets.json.gz")

@@ -15,7 +15,7 @@ from netbuilder.model import ExternalInitializer, Initializer, ModelHelper, Para
 from netbuilder.model.initializers import PseudoFP16Initializer, ReversePseudoFP16Initializer
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_device_option
-from recorded import calls, calls_half
+from recorded import calls, calls_half, calls_sparse
 from structure import differences
 
 # What differs, in how many operators, and why.
@@ -48,6 +48,7 @@ GROUPS = {
     "zoo": calls.ZOO,
     "half": calls_half.HALF,
     "dense": calls_half.DENSE,
+    "sparse": calls_sparse.SPARSE,
 }
 TWICE = pytest.mark.filterwarnings("ignore:.*have an update already:UserWarning")  # sgd_twice means it
 CASES = [(group, name) for group, codes in GROUPS.items() for name in codes]

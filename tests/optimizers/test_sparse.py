@@ -1,0 +1,147 @@
+"""Optimizers of tables: repeated rows, rows that nothing touches, optimizers of single tables, regularizers."""
+
+import numpy as np
+import pytest
+
+from netbuilder import optimizers
+from netbuilder.caffe2.python import regularizer
+from netbuilder.model import Initializer, ModelHelper
+from netbuilder.proto import ArgumentError
+from netbuilder.runtime import Workspace
+
+SUM = {"sparse_dedup_aggregator": "sum"}
+BUILDERS = {
+    "sgd": lambda model, **o: optimizers.build_sgd(model, 0.5, **o),
+    "momentum": lambda model, **o: optimizers.build_sgd(model, 0.1, momentum=0.9, **o),
+    "adagrad": lambda model, **o: optimizers.build_adagrad(model, 0.1, **o),
+    "row_wise_adagrad": lambda model, **o: optimizers.build_adagrad(model, 0.1, rowWise=True, **o),
+    "adam": lambda model, **o: optimizers.build_adam(model, 0.05, **o),
+    "radam": lambda model, **o: optimizers.build_adam(model, 0.05, enableRAdam=True, beta2=0.9, **o),
+    "row_wise_adam": lambda model, **o: optimizers.build_adam(model, 0.05, rowWise=True, **o),
+    "smart_decay_adam": lambda model, **o: optimizers.build_adam(model, 0.05, use_smart_decay=True, **o),
+    "ftrl": lambda model, **o: optimizers.build_ftrl(model, alpha=0.5, lambda1=0.001, **o),
+    "adadelta": lambda model, **o: optimizers.build_adadelta(model, 1.0, epsilon=1e-2, **o),
+    "wngrad": lambda model, **o: optimizers.build_wngrad(model, 2.0, moment_init=1.0, **o),
+    "storm": lambda model, **o: optimizers.build_storm(model, 0.3, **o),
+    "decay_adagrad": lambda model, **o: optimizers.build_decay_adagrad(model, 0.5, **o),
+}
+ROWS = np.int32([1, 3, 1, 4])
+TARGETS = np.float32([[1, -1], [0.5, 2], [1, -1], [-2, 0]])
+
+
+def table_model(build=None, *, dense=False, rows=5):
+    """A table whose rows shall equal targets; row 0 and 2 are never looked up."""
+    model = ModelHelper("table")
+    table = model.create_param("table", [rows, 2], Initializer("ConstantFill", value=0.25))
+    found = model.net.MatMul(["one_hot", table], "rows") if dense else model.net.Gather([table, "i"], "rows")
+    loss = model.net.AveragedLoss(model.net.SquaredL2Distance([found, "target"], "distance"), "loss")
+    model.AddGradientOperators([loss])
+    if build is not None:
+        build(model)
+    return model
+
+
+def run(model, steps, indices=ROWS, targets=TARGETS):
+    workspace = Workspace(threads=1)
+    workspace.feed("i", indices)
+    workspace.feed("one_hot", np.eye(5, dtype=np.float32)[indices])
+    workspace.feed("target", targets)
+    workspace.run_net_once(model.param_init_net)
+    workspace.create_net(model.net)
+    losses = []
+    for _ in range(steps):
+        workspace.run_net(model.net)
+        losses.append(float(workspace.fetch("loss")))
+    return workspace, losses
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_the_loss_falls_and_other_rows_stay(name):
+    workspace, losses = run(table_model(BUILDERS[name]), 60)
+    assert losses[-1] < 0.3 * losses[0], losses[::10]
+    table = workspace.fetch("table")
+    assert (table[[0, 2]] == 0.25).all() and (table[[1, 3, 4]] != 0.25).any(axis=1).all()
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_state_is_kept_for_checkpoints(name):
+    model = table_model()
+    kept = {str(blob) for blob in BUILDERS[name](model).get_auxiliary_parameters().local}
+    update = next(op for op in model.net.Proto().op if "table" in op.output)
+    assert {blob for blob in update.output if blob.startswith("table_")} <= kept
+    assert kept <= {blob for op in model.param_init_net.Proto().op for blob in op.output}
+    assert bool(kept) == (name != "sgd")
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adagrad", "adam", "ftrl", "adadelta", "wngrad", "storm"])
+def test_repeated_rows_joined_equal_the_dense_gradient(name):
+    """In the first step, where no row has a past, all rows that are looked up move as under a dense gradient."""
+    sparse, _ = run(table_model(lambda model: BUILDERS[name](model, **SUM)), 1)
+    dense, _ = run(table_model(BUILDERS[name], dense=True), 1)
+    touched = np.unique(ROWS)
+    np.testing.assert_allclose(sparse.fetch("table")[touched], dense.fetch("table")[touched], rtol=1e-5, atol=1e-6)
+
+
+def test_repeated_rows_without_joining_take_a_step_each():
+    once, _ = run(table_model(BUILDERS["adagrad"]), 1, ROWS[:1], TARGETS[:1])
+    h = float(once.fetch("table_squared_sum")[1, 0])
+    twice, _ = run(table_model(BUILDERS["adagrad"]), 1, ROWS[[0, 2]], TARGETS[[0, 2]])
+    assert twice.fetch("table_squared_sum")[1, 0] == pytest.approx(2 * h / 4)  # half the gradient, two times
+
+
+def test_rows_make_up_for_the_iterations_without_them():
+    model = table_model(BUILDERS["smart_decay_adam"])
+    workspace, _ = run(model, 1)
+    assert workspace.fetch("table_last_seen").tolist() == [0, 2, 0, 2, 2]
+    workspace.feed("i", np.int32([0, 0, 3, 3]))
+    workspace.run_net(model.net)
+    assert workspace.fetch("table_last_seen").tolist() == [3, 2, 0, 3, 2]
+
+
+def test_seldom_rows_decay_by_more():
+    def build(model):
+        optimizers.build_adagrad(model, 0.1, rowWise=True, weight_decay=0.1, counter_halflife=10, **SUM)
+
+    workspace, _ = run(table_model(build), 3)
+    counts = workspace.fetch("table_update_counter")
+    assert counts.dtype == np.float64 and counts[0] == 0 and counts[1] == counts[3] > 2.5
+    assert workspace.fetch("table_prev_update_iter").tolist() == [0, 3, 0, 3, 3]
+
+
+def test_a_table_has_an_optimizer_of_its_own():
+    model = table_model()
+    (table,) = model.params
+    model.get_param_info(table).optimizer = optimizers.AdagradOptimizer(alpha=0.1, rowWise=True)
+    optimizers.build_sgd(model, 0.5)
+    updates = [op.type for op in model.net.Proto().op if "table" in op.output]
+    assert updates == ["RowWiseSparseAdagrad"]
+
+
+@pytest.mark.parametrize("name", ["row_wise_adagrad", "row_wise_adam", "smart_decay_adam"])
+def test_one_number_a_row_needs_the_shape(name):
+    model = ModelHelper("table")
+    table = model.param_init_net.Copy("elsewhere", "table")
+    model.AddParameter(table)
+    model.AddGradientOperators([model.net.AveragedLoss(model.net.Gather([table, "i"], "rows"), "loss")])
+    with pytest.raises(ArgumentError, match="one number a row needs the shape of table"):
+        BUILDERS[name](model)
+
+
+@pytest.mark.parametrize(
+    "make, check",
+    [
+        (lambda: regularizer.MaxNorm(0.1), lambda rows: (np.linalg.norm(rows, axis=1) < 0.1 + 1e-6).all()),
+        (lambda: regularizer.ConstantNorm(2.0), lambda rows: np.allclose(np.linalg.norm(rows, axis=1), 2)),
+        (lambda: regularizer.SparseL1Norm(5.0), lambda rows: (rows == 0).all()),
+        (lambda: regularizer.SparseL2Norm(1.0), lambda rows: (rows == 0).all()),
+    ],
+    ids=["max_norm", "constant_norm", "l1", "l2"],
+)
+def test_regularizers_behind_the_update(make, check):
+    model = table_model(BUILDERS["sgd"])
+    (table,) = model.params
+    by = regularizer.RegularizationBy.AFTER_OPTIMIZER
+    make()(model.net, model.param_init_net, table, grad=model.param_to_grad[table], by=by)
+    workspace, _ = run(model, 2)
+    values = workspace.fetch("table")
+    assert check(values[[1, 3, 4]]) and (values[[0, 2]] == 0.25).all()

@@ -1,0 +1,295 @@
+"""Tables with sparse gradients inside of replicas and outside of them: equal over devices, with every optimizer."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from netbuilder import optimizers, parallel
+from netbuilder.graph import BlobReference, DeviceScope, GradientSlice, NameScope
+from netbuilder.model import Initializer, ModelHelper, brew
+from netbuilder.proto import NetError
+from netbuilder.proto.arguments import make_device_option
+from netbuilder.runtime import Workspace
+from parallel_models import distance, no_input
+
+COUNTS = [2, 3, 4, 8]
+FLOAT32 = 1e-5
+ROWS, COLUMNS, SAMPLES = 9, 3, 24
+SUM = {"sparse_dedup_aggregator": "sum"}
+
+
+def with_own(kind, **options):
+    """An optimizer for tables alone; other parameters are updated by SGD."""
+
+    def build(model):
+        own = kind(**options, **SUM)
+        for param in model.params:
+            if isinstance(model.param_to_grad.get(param), GradientSlice):
+                model.get_param_info(param).optimizer = own
+        return optimizers.build_sgd(model, 0.1)
+
+    return build
+
+
+OPTIMIZERS = {
+    "sgd": lambda model: optimizers.build_sgd(model, 0.1),
+    "momentum": lambda model: optimizers.build_sgd(model, 0.05, momentum=0.9, **SUM),
+    "adagrad": lambda model: optimizers.build_adagrad(model, 0.05, weight_decay=0.01, **SUM),
+    "adagrad_mean": lambda model: optimizers.build_adagrad(model, 0.05, sparse_dedup_aggregator="mean"),
+    "row_wise_adagrad": with_own(
+        optimizers.AdagradOptimizer, alpha=0.05, rowWise=True, weight_decay=0.01, counter_halflife=4
+    ),
+    "adam": lambda model: optimizers.build_adam(model, 0.01, **SUM),
+    "radam": with_own(optimizers.AdamOptimizer, alpha=0.01, enableRAdam=True, beta2=0.9),
+    "row_wise_adam": with_own(optimizers.AdamOptimizer, alpha=0.01, rowWise=True),
+    "smart_decay_adam": with_own(optimizers.AdamOptimizer, alpha=0.01, use_smart_decay=True, epsilon=1e-3),
+    "ftrl": lambda model: optimizers.build_ftrl(model, engine="", alpha=0.1, **SUM),
+    "adadelta": lambda model: optimizers.build_adadelta(model, 0.5, epsilon=1e-3, **SUM),
+    "wngrad": lambda model: optimizers.build_wngrad(model, 1.0, moment_init=1.0, **SUM),
+    "storm": lambda model: optimizers.build_storm(model, 0.1, **SUM),
+    "decay_adagrad": lambda model: optimizers.build_decay_adagrad(model, 0.05, **SUM),
+}
+
+
+def make_table(model, name="table"):
+    return model.create_param(name, [ROWS, COLUMNS], Initializer("UniformFill", min=-0.5, max=0.5))
+
+
+def forward(table=None, index_blobs=("first", "second"), tables=("table",)):
+    """Return a builder: rows of the tables by each index blob, side by side, to classes; ``table`` is one outside."""
+
+    def build(model, loss_scale):
+        found = [table] if table is not None else [make_table(model, name) for name in tables]
+        rows = [
+            model.net.Gather([each, blob], f"rows_{number}_{blob}")
+            for number, each in enumerate(found)
+            for blob in index_blobs
+        ]
+        x = model.net.Concat(rows, ["x", "x_split"], axis=1)[0]
+        _, loss = model.net.SoftmaxWithLoss(
+            [brew.fc(model, x, "fc", COLUMNS * len(rows), 4), "label"], ["softmax", "loss"]
+        )
+        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+    return build
+
+
+def parallelized(devices, build, update, outside=False, **options):
+    model = ModelHelper("tables")
+    table = None
+    if outside:
+        with NameScope("host"), DeviceScope(make_device_option(0, 0)):
+            table = make_table(model)
+    record = parallel.Parallelize_CPU(
+        model, no_input, build(table), optimizer_builder_fun=update, devices=list(devices), **options
+    )
+    return model, record
+
+
+def trained(count, update, build=forward, steps=3, outside=False, **options):
+    """Train on so many devices; return all parameters by name without scope, the model and the workspace."""
+    model, record = parallelized(range(count), build, update, outside, **options)
+    workspace, rng = Workspace(threads=2, seed=1), np.random.default_rng(3)
+    for step in range(steps):
+        batch = {name: rng.integers(0, ROWS, SAMPLES).astype(np.int32) for name in ("first", "second")}
+        batch["label"] = rng.integers(0, 4, SAMPLES).astype(np.int32)
+        for name, whole in batch.items():
+            for blob, part in zip(record.devices.copies(name), np.split(whole, count)):
+                workspace.feed(blob, part)
+        if step == 0:
+            parallel.RunInitNet(model, workspace=workspace)
+        parallel.RunNet(model, workspace=workspace)
+    names = {name: record.blobs(name)[0] for name in record.parameters}
+    names.update((name.rpartition("/")[2], name) for name in record.outside)
+    return {name: workspace.fetch(names[name]) for name in sorted(names)}, model, workspace
+
+
+def values(*args, **kwargs):
+    return list(trained(*args, **kwargs)[0].values())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
+def test_devices_equal_one(outside, optimizer):
+    update = OPTIMIZERS[optimizer]
+    one = values(1, update, outside=outside)
+    for count in COUNTS:
+        assert distance(values(count, update, outside=outside), one) < FLOAT32, count
+    assert distance(values(2, update, outside=outside, steps=1), one) > 1e-4  # later steps do something
+
+
+def test_the_replicas_hold_the_same_table():
+    _, model, workspace = trained(4, OPTIMIZERS["adagrad"])
+    first, *others = (workspace.fetch(f"cpu_{k}/table") for k in range(4))
+    assert all(np.array_equal(first, other) for other in others)
+
+
+def test_fed_indices_stay_as_they_are():
+    """Gathered indices have blobs of their own, so a run without a feed is one more step on the same batch."""
+    results, model, workspace = trained(2, OPTIMIZERS["adagrad"])
+    assert workspace.fetch("cpu_0/first").shape == (SAMPLES // 2,)
+    parallel.RunNet(model, workspace=workspace)
+    again = trained(1, OPTIMIZERS["adagrad"])
+    parallel.RunNet(again[1], workspace=again[2])
+    assert distance([workspace.fetch("cpu_1/table")], [again[2].fetch("cpu_0/table")]) < FLOAT32
+
+
+def test_one_copy_of_the_table_for_all_replicas():
+    one = values(1, OPTIMIZERS["momentum"])
+    assert distance(values(3, OPTIMIZERS["momentum"], shared_model=True), one) < FLOAT32
+    model, record = parallelized([0, 1], forward, OPTIMIZERS["momentum"], shared_model=True)
+    updates = [op for op in model.net.Proto().op if op.type == "SparseMomentumSGDUpdate"]
+    assert [op.output[2] for op in updates] == ["cpu_0/table"]
+    gathered = [op for op in model.net.Proto().op if any("_gathered" in blob for blob in op.output)]
+    assert [op.type for op in gathered] == ["Concat", "Concat"]
+
+
+def two_tables(table=None):
+    return forward(index_blobs=("first",), tables=("left", "right"))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_an_index_blob_of_two_tables_is_joined_once(count):
+    results, model, _ = trained(count, OPTIMIZERS["adam"], two_tables)
+    joins = [
+        list(op.input) for op in model.net.Proto().op if op.type == "Concat" and op.output[0].endswith("_gathered")
+    ]
+    assert joins.count([f"cpu_{k}/first" for k in range(count)]) == 1 and len(joins) == 3
+    assert distance(list(results.values()), values(1, OPTIMIZERS["adam"], two_tables)) < FLOAT32
+
+
+def tied(table=None):
+    """The table is looked up, and a weight as well: one gradient is sparse, the other dense."""
+
+    def build(model, loss_scale):
+        used = table if table is not None else make_table(model)
+        rows = model.net.Gather([used, "first"], "rows")
+        scores = model.net.MatMul([rows, used], "scores", trans_b=1)
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, scores, "fc", ROWS, 4), "label"], ["softmax", "loss"])
+        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+    return build
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("outside", [False, True])
+def test_sparse_and_dense_uses_of_one_table(outside, optimizer):
+    results, model, _ = trained(1, OPTIMIZERS[optimizer], tied, outside=outside)
+    assert not any(isinstance(gradient, GradientSlice) for gradient in model.param_to_grad.values())
+    for count in COUNTS:
+        got = values(count, OPTIMIZERS[optimizer], tied, outside=outside)
+        assert distance(got, list(results.values())) < FLOAT32, count
+
+
+def test_a_frozen_table_inside_is_left_alone():
+    def build(model, loss_scale):
+        model.net.StopGradient(model.net.Gather([make_table(model), "first"], "rows"), "x")
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "x", "fc", COLUMNS, 4), "label"], ["softmax", "loss"])
+        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+    model, record = parallelized([0, 1], lambda table: build, OPTIMIZERS["sgd"])
+    assert [group.parameter for group in record.gradients] == ["fc_w", "fc_b"]
+    assert not [op for op in model.net.Proto().op if "cpu_0/table" in op.output]
+
+
+def test_the_record_names_what_is_gathered():
+    model, record = parallelized([0, 1], two_tables, OPTIMIZERS["sgd"])
+    (group,) = [group for group in record.gradients if group.parameter == "left"]
+    assert (group.indices, group.values) == ("first_gathered", "rows_0_first_grad_gathered")
+    table = next(param for param in model.params if str(param) == "cpu_1/left")
+    assert str(model.param_to_grad[table].values) == "cpu_1/rows_0_first_grad_gathered"
+    assert parallel.Replicas.load(model.net.Proto()) == record
+
+
+def test_indices_outside_the_replicas_are_refused():
+    def build(model, loss_scale):
+        rows = model.net.Gather([make_table(model), BlobReference("everybodys/indices")], "rows")
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "fc", COLUMNS, 4), "label"], ["softmax", "loss"])
+        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+    with pytest.raises(NetError, match="'table': its rows are looked up by 'everybodys/indices', which lies under no"):
+        parallelized([0, 1], lambda table: build, OPTIMIZERS["sgd"])
+
+
+def test_tables_outside_over_several_hosts_are_not_there_yet():
+    with pytest.raises(NotImplementedError, match="several hosts.* is not in this version"):
+        parallelized([0, 1], forward, OPTIMIZERS["sgd"], outside=True, rendezvous={"num_shards": 2, "shard_id": 0})
+
+
+# Large tables put outside.
+
+TABLE_BYTES = 4 * ROWS * COLUMNS
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "row_wise_adagrad"])
+def test_large_tables_are_put_outside_with_the_same_result(optimizer, caplog):
+    one = values(1, OPTIMIZERS[optimizer])
+    for count in (1, 2, 4):
+        with caplog.at_level(logging.INFO, logger="netbuilder"):
+            got, model, _ = trained(count, OPTIMIZERS[optimizer], outside_from_bytes=TABLE_BYTES)
+        assert f"table 'table', {TABLE_BYTES} bytes, is kept once, on the CPU, outside the replicas" in caplog.text
+        assert distance(list(got.values()), one) < FLOAT32, count
+    record = parallel.Replicas.load(model.net.Proto())
+    assert record.outside == ("table",) and "table" not in record.parameters
+    assert [str(param) for param in model.params].count("table") == 1
+    made = [op for op in model.param_init_net.Proto().op if "table" in op.output]
+    assert [op.type for op in made] == ["UniformFill"]
+    updates = [op for op in model.net.Proto().op if "table" in op.output]
+    assert len(updates) == 1
+    assert not [op for op in model.net.Proto().op if "cpu_1/table" in (*op.input, *op.output)]
+
+
+def test_what_is_small_or_read_by_others_stays_inside(caplog):
+    _, record = parallelized([0, 1], forward, OPTIMIZERS["sgd"], outside_from_bytes=TABLE_BYTES + 1)
+    assert record.outside == () and "table" in record.parameters
+    with caplog.at_level(logging.INFO, logger="netbuilder"):
+        _, record = parallelized([0, 1], tied, OPTIMIZERS["sgd"], outside_from_bytes=0)
+    assert record.outside == ()
+    assert "parameter 'table', 108 bytes, stays inside the replicas: MatMul uses it, too" in caplog.text
+    assert "parameter 'fc_w'" in caplog.text and "FC uses it, too" in caplog.text
+
+
+def test_an_own_optimizer_goes_with_its_table():
+    def build(model, loss_scale):
+        losses = forward()(model, loss_scale)
+        info = model.get_param_info(next(param for param in model.params if str(param).endswith("table")))
+        if info.optimizer is None:
+            info.optimizer = optimizers.AdagradOptimizer(alpha=0.1)
+        return losses
+
+    model, _ = parallelized([0, 1], lambda table: build, OPTIMIZERS["sgd"], outside_from_bytes=0)
+    assert [op.type for op in model.net.Proto().op if "table" in op.output] == ["SparseAdagrad"]
+
+
+def test_a_name_outside_that_is_taken_is_refused():
+    def build(model, loss_scale):
+        with NameScope("", reset=True):
+            model.net.ConstantFill([], "table", shape=[1], value=1.0)
+        return forward()(model, loss_scale)
+
+    with pytest.raises(NetError, match="table 'table' is to be kept outside .* there is a blob of this name already"):
+        parallelized([0, 1], lambda table: build, OPTIMIZERS["sgd"], outside_from_bytes=0)
+
+
+@pytest.mark.parametrize("size, error", [(-1, NetError), (1.5, TypeError), (True, TypeError)])
+def test_the_size_is_checked(size, error):
+    with pytest.raises(error, match="outside_from_bytes must"):
+        parallelized([0], forward, OPTIMIZERS["sgd"], outside_from_bytes=size)
+
+
+def test_a_table_for_gpus_is_looked_up_on_the_host():
+    model = ModelHelper("gpus")
+    with pytest.warns(UserWarning, match="are not on this machine"):
+        record = parallel.Parallelize_GPU(
+            model,
+            no_input,
+            forward(),
+            optimizer_builder_fun=OPTIMIZERS["adagrad"],
+            devices=[70, 71],
+            outside_from_bytes=0,
+        )
+    assert record.outside == ("table",)
+    touching = [op for op in model.net.Proto().op if "table" in (*op.input, *op.output)]
+    assert [op.type for op in touching] == ["Gather"] * 4 + ["SparseAdagrad"]
+    assert all(op.device_option.device_type == 0 for op in touching)

@@ -1,0 +1,68 @@
+"""netbuilder-prove: the table in small form, its bound, its options."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from netbuilder.tools import prove
+from netbuilder.tools.proof.measure import difference, trained
+from netbuilder.tools.proof.models import MODELS
+from netbuilder.tools.proof.optimizers import OPTIMIZERS
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_table_in_small_form(model):
+    for optimizer in OPTIMIZERS:
+        found = list(prove.entries([model], [optimizer], [1, 3], steps=2))
+        assert [entry.devices for entry in found] == [1, 3]
+        assert found[0].difference == 0 and 0 <= found[1].difference < 1e-5, (optimizer, found)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_training_does_something(model):
+    before, after = (list(trained(MODELS[model], OPTIMIZERS["SGD"], 1, steps=n).values()) for n in (1, 3))
+    assert difference(after, before) > 1e-4
+
+
+def test_the_command_prints_the_table_and_holds_the_bound(tmp_path, capsys):
+    path = tmp_path / "table.json"
+    chosen = [
+        "--models",
+        "embedding inside,both on one table",
+        "--optimizers",
+        "SGD",
+        "--devices",
+        "1,2",
+        "--steps",
+        "2",
+    ]
+    assert prove.main([*chosen, "--json", str(path)]) == 0
+    head, first, second, worst = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["model", "optimizer"] and "2 devices" in head
+    assert first.startswith("embedding inside") and second.startswith("both on one table")
+    assert worst.startswith("worst of 4 entries after 2 steps")
+    assert [entry["devices"] for entry in json.loads(path.read_text())] == [1, 2, 1, 2]
+    assert prove.main([*chosen, "--bound", "-1"]) == 1
+    assert "is above the bound" in capsys.readouterr().err
+
+
+def test_the_measure():
+    assert difference([np.zeros(4)], [np.full(4, 1e-9)]) == pytest.approx(1e-3)  # against 1e-6 in the mean
+    assert difference([np.float32([3, 4]), np.float32([1])], [np.float32([3, 4]), np.float32([0])]) == 0.2
+
+
+@pytest.mark.parametrize(
+    "arguments, match",
+    [
+        (["--models", "embedding"], "unknown .'embedding'."),
+        (["--optimizers", "sgd"], "there are SGD, momentum"),
+        (["--devices", "5"], "wanted numbers that divide 24"),
+        (["--devices", "2,two"], "wanted numbers that divide 24"),
+    ],
+)
+def test_options(arguments, match, capsys):
+    with pytest.raises(SystemExit):
+        prove.main(arguments)
+    assert re.search(match, capsys.readouterr().err)

@@ -1,0 +1,106 @@
+"""Same data, total batch and seed give the same parameters on any number of devices: ``netbuilder-prove`` shows it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from netbuilder.tools.proof.measure import difference, trained
+from netbuilder.tools.proof.models import MODELS, SAMPLES
+from netbuilder.tools.proof.optimizers import OPTIMIZERS
+
+__all__ = ["Entry", "entries", "main"]
+
+DEVICES = (1, 2, 3, 4, 8)
+
+
+class Entry(NamedTuple):
+    """One place of the table: the difference of a model's parameters from those of one device."""
+
+    model: str
+    optimizer: str
+    devices: int
+    difference: float
+
+
+def entries(models: Sequence[str], optimizers: Sequence[str], devices: Sequence[int], steps: int) -> Iterator[Entry]:
+    """Train each model with each optimizer on each number of devices; yield the differences from one device.
+
+    The entry of one device is the difference between two runs on it: 0, as runs repeat to the bit.
+    """
+    for model in models:
+        for optimizer in optimizers:
+            want = list(trained(MODELS[model], OPTIMIZERS[optimizer], 1, steps=steps).values())
+            for count in devices:
+                got = trained(MODELS[model], OPTIMIZERS[optimizer], count, steps=steps)
+                yield Entry(model, optimizer, count, difference(list(got.values()), want))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table that the command line asks for; returns 1 if an entry is above the bound."""
+    options = _parser().parse_args(arguments)
+    print(_line(["model", "optimizer", *(f"{count} devices" for count in options.devices)]))
+    found: list[Entry] = []
+    for entry in entries(options.models, options.optimizers, options.devices, options.steps):
+        found.append(entry)
+        if len(found) % len(options.devices) == 0:
+            row = found[-len(options.devices) :]
+            print(_line([entry.model, entry.optimizer, *(f"{each.difference:.1e}" for each in row)]), flush=True)
+    worst = max(found, key=lambda entry: entry.difference)
+    print(
+        f"worst of {len(found)} entries after {options.steps} steps: {worst.difference:.1e}, {worst.model}, "
+        f"{worst.optimizer}, {worst.devices} devices; the bound is {options.bound:.0e}"
+    )
+    if options.json:
+        Path(options.json).write_text(json.dumps([entry._asdict() for entry in found], indent=1), encoding="utf-8")
+    if worst.difference > options.bound:
+        print(f"netbuilder-prove: {worst.difference:.1e} is above the bound", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "  ".join([cells[0].ljust(20), cells[1].ljust(10), *(cell.rjust(9) for cell in cells[2:])])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="netbuilder-prove",
+        description="Train small models on several numbers of devices, and print how much their parameters differ from "
+        "those of one device: ||a - b|| / max(||b||, 1e-6 sqrt(n)).",
+    )
+    parser.add_argument("--models", type=_some_of(MODELS), default=list(MODELS), metavar="NAMES",
+                        help=f"with commas between them: {', '.join(MODELS)} (all)")  # fmt: skip
+    parser.add_argument("--optimizers", type=_some_of(OPTIMIZERS), default=list(OPTIMIZERS), metavar="NAMES",
+                        help=f"with commas between them: {', '.join(OPTIMIZERS)} (all)")  # fmt: skip
+    parser.add_argument("--devices", type=_counts, default=list(DEVICES), metavar="NUMBERS",
+                        help="replicas on the CPU, with commas between them (1,2,3,4,8)")  # fmt: skip
+    parser.add_argument("--steps", type=int, default=10, help="steps of training (10)")
+    parser.add_argument("--bound", type=float, default=1e-5, help="what no entry may exceed (1e-5)")
+    parser.add_argument("--json", metavar="FILE", help="write the entries there, too")
+    return parser
+
+
+def _some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    def names(text: str) -> list[str]:
+        found = [name.strip() for name in text.split(",")]
+        if unknown := [name for name in found if name not in known]:
+            raise argparse.ArgumentTypeError(f"unknown {unknown}; there are {', '.join(known)}")
+        return found
+
+    return names
+
+
+def _counts(text: str) -> list[int]:
+    counts = [int(part) for part in text.split(",") if part.strip().isdigit()]
+    if not counts or len(counts) < text.count(",") + 1 or any(count < 1 or SAMPLES % count for count in counts):
+        raise argparse.ArgumentTypeError(f"wanted numbers that divide {SAMPLES}, such as 1,2,3,4,8, got {text!r}")
+    return counts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

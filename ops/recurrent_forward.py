@@ -359,6 +359,7 @@ class BoundForward:
 
 
 def assign(out: Array, value: Array) -> None:
+    """Copy ``value``, or what it broadcasts to, into ``out``."""
     out[...] = value
 
 

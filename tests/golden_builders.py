@@ -10,7 +10,7 @@ from typing import Any
 import golden_data
 from netbuilder import graph, optimizers, zoo
 from netbuilder.graph.net_names import reset_names
-from netbuilder.model import ModelHelper, brew
+from netbuilder.model import ModelHelper, brew, rnn
 from netbuilder.optimizers import reset_optimizer_instance_count
 
 __all__ = ["rebuild"]
@@ -24,6 +24,11 @@ for_table = optimizer.AdagradOptimizer(alpha=0.1, epsilon=1e-4, rowWise=True)
 for_others = optimizer.SgdOptimizer(0.1, policy="fixed")
 for info in model.GetOptimizationParamInfo():
     (for_table if info.name == "vecs" else for_others)(model.net, model.param_init_net, info)
+""",
+    "lstm": """
+model = ModelHelper("lstm", arg_scope={"order": "NCHW"})
+model.AddGradientOperators(build_lstm(model, 1.0, 3, 4, 4))
+optimizer.build_sgd(model, 0.05, policy="fixed", momentum=0.9, nesterov=1)
 """,
     "memonger_inference": """
 model = ModelHelper("memonger_inference", arg_scope={"order": "NCHW"})
@@ -49,6 +54,7 @@ def rebuild(net: golden_data.Net, names: Mapping[str, Any] | None = None) -> Mod
         "core": graph,
         "optimizer": optimizers,
         "resnet": zoo.resnet,
+        "rnn_cell": rnn,
         "V": _TABLE_ROWS,
         "D": _TABLE_COLUMNS,
         "R": _ROWS_READ,

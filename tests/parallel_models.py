@@ -13,7 +13,7 @@ import numpy as np
 import golden_data
 from netbuilder import graph, optimizers, parallel, zoo
 from netbuilder.graph.net_names import reset_names
-from netbuilder.model import ModelHelper, brew
+from netbuilder.model import ModelHelper, brew, rnn
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
@@ -142,6 +142,7 @@ def golden_parallel(name: str) -> tuple[ModelHelper, parallel.Replicas]:
         "caffe2_pb2": _Core,
         "optimizer": optimizers,
         "resnet": zoo.resnet,
+        "rnn_cell": rnn,
         "V": _TABLE_ROWS,
         "D": _TABLE_COLUMNS,
         "R": _ROWS_READ,
@@ -183,6 +184,8 @@ def _forward(name: str, space: dict[str, Any], kept: dict[str, Any]) -> Callable
         return lambda model, scale: space["build_embed_fc"](model, kept["vecs"], scale, _ROWS_READ, _TABLE_COLUMNS)
     if "embed_inside" in name:
         return lambda model, scale: space["eb_in"](model, scale, None)
+    if "lstm" in name:
+        return lambda model, scale: space["build_lstm"](model, scale, 3, 4, 4)
     if "resnet50" in name:
         return lambda model, scale: space["resnet50"](model, scale, None)
     return lambda model, scale: space["build_convnet"](model, loss_scale=scale, c=4, classes=5)

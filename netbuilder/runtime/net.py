@@ -154,7 +154,7 @@ class RuntimeNet:
         name = instruction.outputs[0] if instruction.outputs else instruction.op_def.type
         for replica, prefix in enumerate(self._replicas):
             if name.startswith(prefix):
-                return name[len(prefix) :], replica, prefix
+                return name.replace(prefix, ""), replica, prefix  # cells put names with it behind their own
         return name, 0, ""
 
     def _compile_inner(self, net: NetDef) -> Callable[[], None]:

@@ -69,7 +69,7 @@ class KernelContext:
             self.workspace,
             device=self._device,
             seed=self._workspace_seed,
-            stream=f"{name.removeprefix(self._prefix)} in step {step}",
+            stream=f"{name.replace(self._prefix, '') if self._prefix else name} in step {step}",
             replica=self._replica,
             prefix=self._prefix,
             compile_net=self._compile_net,

@@ -13,6 +13,8 @@ SAME = [
     "dp_embed_inside_1",
     "dp_embed_outside_1",
     "dp_embed_outside_2",
+    "dp_lstm_1",
+    "dp_lstm_2",
     "gpu_structure_convnet_1",
     "gpu_structure_convnet_2",
     "gpu_structure_convnet_2_nccl",
@@ -26,8 +28,6 @@ SAME = [
 LATER = {
     "dp_convnet_2_combine_bn": "batch normalisation over all devices",
     "dp_convnet_2_memory": "memory planning",
-    "dp_lstm_1": "recurrent nets",
-    "dp_lstm_2": "recurrent nets",
     "gpu_structure_convnet_2_combine_bn": "batch normalisation over all devices",
     "gpu_structure_convnet_2_memory": "memory planning",
     "mlp_bmuf_2": "block-wise updates",

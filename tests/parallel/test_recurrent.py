@@ -1,0 +1,94 @@
+"""Recurrent nets under data parallelism: the same parameters on any number of devices, names scoped exactly once."""
+
+import numpy as np
+import pytest
+
+from netbuilder import parallel
+from netbuilder.graph.rename import blob_names
+from netbuilder.model import brew, rnn
+from netbuilder.passes import check_devices
+from netbuilder.runtime import Workspace
+from parallel_models import OPTIMIZERS, distance, parallelize
+
+STEPS, SAMPLES, WIDTH, HIDDEN = 5, 12, 3, 4
+
+
+def lstm(model, loss_scale):
+    """An LSTM over sequences of different lengths: seq (steps, N, 3), label (steps N,) of 4 classes."""
+    states, *_ = rnn.LSTM(model, "seq", "lengths", ["h0", "c0"], WIDTH, HIDDEN, scope="lstm", outputs_with_grads=(0,))
+    rows, _ = model.net.Reshape(states, ["rows", "rows_shape"], shape=[-1, HIDDEN])
+    scores = brew.fc(model, rows, "scores", HIDDEN, 4)
+    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
+    return [model.Scale(loss, scale=loss_scale)]
+
+
+def dropout_rnn(model, loss_scale):
+    """Two layers with dropout between them, which draws the same for a sample on whichever device it is."""
+    below = rnn.LSTMCell(WIDTH, HIDDEN, 0.0, memory_optimization=True, name="below")
+    above = rnn.LSTMCell(HIDDEN, HIDDEN, 0.0, memory_optimization=True, name="above")
+    dropped = rnn.DropoutCell(below, 0.5, name="drop", is_test=False)
+    cell = rnn.MultiRNNCell([dropped, above], name="two")
+    states, _ = cell.apply_over_sequence(model, "seq", "lengths", ["h0", "c0"] * 2)
+    rows, _ = model.net.Reshape(states, ["rows", "rows_shape"], shape=[-1, HIDDEN])
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "scores", HIDDEN, 4), "label"], ["softmax", "loss"])
+    return [model.Scale(loss, scale=loss_scale)]
+
+
+def trained(devices, forward=lstm, optimizer="momentum", **options):
+    model, record = parallelize(devices, forward, OPTIMIZERS[optimizer])
+    workspace, r = Workspace(threads=2, **options), np.random.default_rng(5)
+    for number in range(4):
+        batch = {
+            "seq": r.normal(size=(STEPS, SAMPLES, WIDTH)).astype(np.float32),
+            "h0": r.normal(size=(1, SAMPLES, HIDDEN)).astype(np.float32),
+            "c0": r.normal(size=(1, SAMPLES, HIDDEN)).astype(np.float32),
+            "label": r.integers(0, 4, (STEPS, SAMPLES)).astype(np.int32),
+            "lengths": r.integers(1, STEPS + 1, SAMPLES).astype(np.int32),
+        }
+        for name, whole in batch.items():
+            axis = 0 if name == "lengths" else 1
+            for blob, part in zip(record.devices.copies(name), np.split(whole, len(record), axis)):
+                workspace.feed(blob, part.reshape(-1) if name == "label" else part)
+        if number == 0:
+            parallel.RunInitNet(model, workspace=workspace)
+        parallel.RunNet(model, workspace=workspace)
+    return model, record, [workspace.fetch(record.blobs(name)[0]) for name in record.parameters]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "adam"])
+def test_equal_over_device_counts(optimizer):
+    _, _, one = trained([0], optimizer=optimizer)
+    for count in (2, 3, 4):
+        assert distance(trained(range(count), optimizer=optimizer)[2], one) < 1e-5, count
+
+
+def test_equal_with_dropout_and_gates_computed_again():
+    one = trained([0], dropout_rnn)[2]
+    for count in (2, 3):
+        assert distance(trained(range(count), dropout_rnn)[2], one) < 1e-5, count
+
+
+def test_equal_without_the_library():
+    assert distance(trained([0, 1], engines=())[2], trained([0])[2]) < 1e-5
+
+
+def test_names_are_scoped_exactly_once():
+    model, record, _ = trained([0, 1])
+    recurrent = [op for op in model.net.Proto().op if op.type.startswith("RecurrentNetwork")]
+    assert len(recurrent) == 4
+    for op in recurrent:
+        names = {name.lstrip("_") for name in blob_names(op)}
+        scope = next(scope for scope in record.devices.scopes if op.input[0].startswith(scope))
+        wrong = [name for name in names if scope not in name or name.count("cpu_") != 1]
+        assert not wrong
+
+
+def test_devices_of_step_nets():
+    model, record, _ = trained([0, 1])
+    proto = model.net.Proto()
+    check_devices(proto, devices=record.devices)
+    op = next(op for op in proto.op if op.type == "RecurrentNetwork" and op.input[0].startswith("cpu_1/"))
+    step = next(argument.n for argument in op.arg if argument.name == "step_net")
+    step.op[0].input[1] = "cpu_0/lstm/gates_t_w"
+    with pytest.raises(Exception, match=r"input 'cpu_0/lstm/gates_t_w' belongs to CPU 0"):
+        check_devices(proto, devices=record.devices)

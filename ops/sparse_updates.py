@@ -183,12 +183,7 @@ class RowWiseSparseAdagrad(_SparseUpdate):
 
 
 @dataclass(frozen=True)
-class _SparseAdam(_SparseUpdate):
-    state = 3
-    counter = 6
-    inputs = ("param", "moment_1", "moment_2", "indices", "grad", "lr", "iter")
-    outputs = ("output_param", "output_moment_1", "output_moment_2", "output_grad?")
-    must_inplace = ((0, 0), (1, 1), (2, 2))
+class _Moments(_SparseUpdate):
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-5
@@ -197,6 +192,15 @@ class _SparseAdam(_SparseUpdate):
         for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
             if not 0 <= value < 1:
                 raise ArgumentError(f"{self.type}: {name} must lie in [0, 1), got {value}")
+
+
+@dataclass(frozen=True)
+class _SparseAdam(_Moments):
+    state = 3
+    counter = 6
+    inputs = ("param", "moment_1", "moment_2", "indices", "grad", "lr", "iter")
+    outputs = ("output_param", "output_moment_1", "output_moment_2", "output_grad?")
+    must_inplace = ((0, 0), (1, 1), (2, 2))
 
     def moved(self, ctx: RunContext, rows: Rows, g: Any, square: Any) -> tuple[Any, Any]:
         """Return both new running means."""
@@ -256,7 +260,7 @@ class RowWiseSparseAdam(_SparseAdam):
 
 @register
 @dataclass(frozen=True)
-class SmartDecaySparseAdam(_SparseAdam):
+class SmartDecaySparseAdam(_Moments):
     """Adam on the rows ``indices``, which first make up for the iterations in which they were not touched.
 
     With k iterations since a row was seen, ``last_seen`` says when, and t = iter + 1 now:

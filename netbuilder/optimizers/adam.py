@@ -31,14 +31,15 @@ class AdamOptimizer(Optimizer):
         lr_alpha: how fast the rate changes.
         normalized_lr_adaption: go by the cosine of the angle, not by the product.
         rowWise: keep one v a row, ``<parameter>_avg_second_moment``, of the mean of its squares; sparse gradients only.
-        enableRAdam: smaller steps as long as little is known of v (see the operator SparseAdam); sparse gradients only.
-        use_smart_decay: let a row make up, when it is touched, for the iterations without it, which
-            ``<parameter>_last_seen`` tells (see the operator SmartDecaySparseAdam); sparse gradients only.
+        enableRAdam: for sparse gradients, smaller steps as long as little is known of v (see the operator SparseAdam);
+            dense ones take the plain steps, as in Caffe2.
+        use_smart_decay: let a row of a sparse gradient make up, when it is touched, for the iterations without it,
+            which ``<parameter>_last_seen`` tells (see the operator SmartDecaySparseAdam).
         kwargs: arguments of the policy.
 
     Raises:
         ArgumentError: options exclude each other, or the shape that one needs is not known.
-        GradientError: a gradient is dense, and an option is for sparse ones.
+        GradientError: a gradient is dense, and ``rowWise`` is for sparse ones.
 
     Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2015, arXiv:1412.6980, algorithm 1.
     """
@@ -62,9 +63,8 @@ class AdamOptimizer(Optimizer):
     ) -> None:
         super().__init__()
         for_sparse = {"rowWise": rowWise, "enableRAdam": enableRAdam, "use_smart_decay": use_smart_decay}
-        self.for_sparse = [name for name, wanted in for_sparse.items() if wanted]
-        if len(self.for_sparse) > 1:
-            raise ArgumentError(f"AdamOptimizer: no update has {' and '.join(self.for_sparse)} at once; choose one")
+        if len(wanted := [name for name, value in for_sparse.items() if value]) > 1:
+            raise ArgumentError(f"AdamOptimizer: no update has {' and '.join(wanted)} at once; choose one")
         if use_smart_decay and use_lr_adaption:
             raise ArgumentError("AdamOptimizer: use_smart_decay gives no effective gradient for use_lr_adaption")
         self.alpha = alpha
@@ -85,12 +85,10 @@ class AdamOptimizer(Optimizer):
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
         param, grad = param_info.blob, param_info.grad
         sparse = isinstance(grad, GradientSlice)
-        if self.for_sparse and not sparse:
-            raise GradientError(
-                f"AdamOptimizer: {self.for_sparse[0]} is for sparse gradients; that of {param_info} is dense"
-            )
+        if self.rowWise and not sparse:
+            raise GradientError(f"AdamOptimizer: rowWise is for sparse gradients; that of {param_info} is dense")
         lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
-        state = self._moments(param_init_net, param_info)
+        state = self._moments(param_init_net, param_info, smart=sparse and self.use_smart_decay)
         self._share(iteration)
         options: dict[str, Any] = {
             "beta1": float(self.beta1),
@@ -119,16 +117,16 @@ class AdamOptimizer(Optimizer):
                 normalized_lr_adaption=int(self.normalized_lr_adaption),
             )
 
-    def _moments(self, param_init_net: Net, param_info: ParameterInfo) -> list[BlobReference]:
+    def _moments(self, param_init_net: Net, param_info: ParameterInfo, *, smart: bool) -> list[BlobReference]:
         """Add what the update keeps, in the order of its inputs."""
         param = param_info.blob
         first = self._state(param_init_net, param, "_first_moment")
         if self.rowWise:
             return [first, self._row_state(param_init_net, param_info, "_avg_second_moment", value=0.0)]
         moments = [first, self._state(param_init_net, param, "_second_moment")]
-        if self.use_smart_decay:
-            fill = {"value": 0, "dtype": TensorProto.INT64}
-            moments.append(self._row_state(param_init_net, param_info, "_last_seen", **fill))
+        if smart:
+            seen = self._row_state(param_init_net, param_info, "_last_seen", value=0, dtype=TensorProto.INT64)
+            moments.append(seen)
         return moments
 
     def scale_learning_rate(self, scale: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, ParameterInfo
@@ -130,20 +130,18 @@ def _move(model: ModelHelper, devices: Devices, name: str, readers: dict[str, li
             op.input[0] = name
             if not devices.is_cpu:
                 op.device_option.CopyFrom(host)
-    first, *others = _makers(init_net, copies) or [None]
-    if first is not None:
-        first.output[0] = name
-        first.device_option.CopyFrom(host)
-        _remove(init_net, others)
+    if makers := _makers(init_net, copies):
+        makers[0].output[0] = name
+        makers[0].device_option.CopyFrom(host)
+        _remove(init_net, copies)
     for net in (main, init_net):
         net.external_input[:] = dict.fromkeys(name if blob in copies else blob for blob in net.external_input)
     return _list_once(model, copies, BlobReference(name, model.param_init_net))
 
 
-def _remove(net: NetDef, ops: Iterable[OperatorDef | None]) -> None:
-    gone = {blob for op in ops if op is not None for blob in op.output}
+def _remove(net: NetDef, blobs: Sequence[str]) -> None:
     for index in reversed(range(len(net.op))):
-        if gone.intersection(net.op[index].output):
+        if any(blob in blobs for blob in net.op[index].output):
             del net.op[index]
 
 

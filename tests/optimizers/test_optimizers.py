@@ -248,7 +248,6 @@ class TestRefusals:
             (lambda: add_weight_decay(table_model(), 0.1), "weight decay: the gradient of table is sparse"),
             (lambda: build_adagrad(model_of(), 0.1, rowWise=True), "rowWise is for sparse gradients; that of fc0_w"),
             (lambda: build_adam(model_of(), 0.1, rowWise=True), "rowWise is for sparse gradients; that of fc0_w"),
-            (lambda: build_adam(model_of(), 0.1, use_smart_decay=True), "use_smart_decay is for sparse gradients"),
         ],
     )
     def test_gradients(self, make, match):

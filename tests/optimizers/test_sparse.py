@@ -117,6 +117,14 @@ def test_a_table_has_an_optimizer_of_its_own():
     assert updates == ["RowWiseSparseAdagrad"]
 
 
+@pytest.mark.parametrize("name", ["radam", "smart_decay_adam"])
+def test_dense_gradients_take_plain_steps(name):
+    got, _ = run(table_model(BUILDERS[name], dense=True), 2)
+    plain = {"radam": lambda model: optimizers.build_adam(model, 0.05, beta2=0.9)}.get(name, BUILDERS["adam"])
+    want, _ = run(table_model(plain, dense=True), 2)
+    np.testing.assert_array_equal(got.fetch("table"), want.fetch("table"))
+
+
 @pytest.mark.parametrize("name", ["row_wise_adagrad", "row_wise_adam", "smart_decay_adam"])
 def test_one_number_a_row_needs_the_shape(name):
     model = ModelHelper("table")

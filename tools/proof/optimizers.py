@@ -11,7 +11,7 @@ from netbuilder.model import ModelHelper
 
 __all__ = ["OPTIMIZERS"]
 
-_SUM = {"sparse_dedup_aggregator": "sum"}
+_SUM: dict[str, Any] = {"sparse_dedup_aggregator": "sum"}
 
 
 def _row_wise(model: ModelHelper) -> Any:

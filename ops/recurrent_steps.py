@@ -12,6 +12,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import Prepared, RunContext
 from netbuilder.ops.operator import STRING, Operator, TensorSpec, decode
+from netbuilder.ops.recurrent_versions import one_shape_a_name
 from netbuilder.ops.registry import find
 from netbuilder.proto import NetDef, NetError, OperatorDef, OperatorError, ShapeError
 
@@ -72,7 +73,7 @@ class StepNet:
     def __init__(self, net: NetDef) -> None:
         self.name = net.name
         self.ops = []
-        for index, op_def in enumerate(net.op):
+        for index, op_def in enumerate(one_shape_a_name(net.op)):
             try:
                 op = decode(find(op_def.type), op_def)
             except NetError as error:

@@ -1,0 +1,77 @@
+"""Train a character language model on a text, and let it write: ``netbuilder-char-lm``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from netbuilder.proto import NetError
+from netbuilder.tools.sequences.char_model import CharModel, Size, Writer
+from netbuilder.tools.sequences.characters import Characters
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, export and write as the command line says; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.text is not None:
+            _train(options)
+        if options.write:
+            writer = Writer(options.export)
+            prime = options.prime or writer.alphabet[0]
+            print(prime + writer.write(prime, options.write, temperature=options.temperature, seed=options.seed))
+    except (NetError, OSError) as error:
+        print(f"netbuilder-char-lm: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="netbuilder-char-lm",
+        description="Train an LSTM to foresee the next character of a text, export it, and let it write.",
+    )
+    parser.add_argument("text", nargs="?", help="a text file in UTF-8; without it, what --export holds writes")
+    parser.add_argument("--export", metavar="FOLDER", required=True, help="where the predictor is written and read")
+    parser.add_argument("--epochs", type=int, default=5, help="passes over the text (5)")
+    parser.add_argument("--batch", type=int, default=32, help="parts of the text read beside each other (32)")
+    parser.add_argument("--steps", type=int, default=50, help="characters of a piece (50)")
+    parser.add_argument("--hidden", type=int, default=128, help="width of the states (128)")
+    parser.add_argument("--layers", type=int, default=1, help="LSTMs one above the other (1)")
+    parser.add_argument("--rate", type=float, default=0.003, help="learning rate of Adam (0.003)")
+    parser.add_argument("--devices", type=int, default=1, help="replicas on the CPU (1)")
+    parser.add_argument("--seed", type=int, default=1, help="of first values and draws (1)")
+    parser.add_argument("--write", type=int, default=0, metavar="N", help="write so many characters at the end")
+    parser.add_argument("--prime", default="", help="what the written text begins with")
+    parser.add_argument("--temperature", type=float, default=0.7, help="below 1 the likely characters gain (0.7)")
+    return parser
+
+
+def _train(options: argparse.Namespace) -> None:
+    text = Characters(Path(options.text).read_text(encoding="utf-8"))
+    if options.devices < 1 or options.batch % options.devices:
+        raise NetError(f"--batch {options.batch} does not divide over --devices {options.devices}")
+    size = Size(len(text.alphabet), options.hidden, options.layers)
+    model = CharModel(size, options.batch, options.devices, options.rate, options.seed)
+    for epoch in range(options.epochs):
+        began, losses = time.perf_counter(), []
+        if epoch:
+            model.reset()
+        for now, then in text.batches(options.batch, options.steps):
+            losses.append(model.step(now, then))
+        seconds = time.perf_counter() - began
+        print(
+            f"epoch {epoch + 1}: loss {sum(losses) / len(losses):.3f} nats a character, "
+            f"{len(losses) * options.batch * options.steps / seconds:.0f} characters/s",
+            flush=True,
+        )
+    model.export(options.export, text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

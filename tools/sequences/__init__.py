@@ -1,0 +1,1 @@
+"""What the examples of sequence models are made of."""

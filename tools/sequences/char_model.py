@@ -1,0 +1,204 @@
+"""A character language model: it is built, trained data-parallel, writes text, and is exported."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder import parallel
+from netbuilder.exchange import load_predictor, save_predictor
+from netbuilder.graph import BlobReference, DeviceScope
+from netbuilder.model import Initializer, ModelHelper, brew
+from netbuilder.model.rnn import LSTM
+from netbuilder.optimizers import build_adam
+from netbuilder.proto import PROTO_CPU, NetDef
+from netbuilder.proto.arguments import make_device_option
+from netbuilder.runtime import Workspace
+from netbuilder.tools.sequences.characters import Characters
+
+__all__ = ["CharModel", "Size", "Writer"]
+
+Array = np.ndarray[Any, Any]
+TABLE = BlobReference("characters/vectors")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a model is.
+
+    Args:
+        characters: of the alphabet.
+        hidden: width of the states.
+        layers: how many LSTMs stand one above the other.
+        embedding: width of the vectors of characters.
+    """
+
+    characters: int
+    hidden: int = 128
+    layers: int = 1
+    embedding: int = 32
+
+    @property
+    def states(self) -> list[str]:
+        """The names of the states between pieces: hidden and cell of each layer."""
+        return [f"{kind}_{i}" for i in range(self.layers) for kind in ("hidden", "cell")]
+
+
+def add_table(model: ModelHelper, size: Size) -> None:
+    """Make the vectors of the characters, once for all replicas: their gradient is sparse."""
+    with DeviceScope(make_device_option(PROTO_CPU)):
+        fill = Initializer("GaussianFill", std=0.1)
+        model.create_param(TABLE, [size.characters, size.embedding], fill)
+
+
+def add_language_model(model: ModelHelper, size: Size, *, forward_only: bool = False) -> tuple[Any, list[Any]]:
+    """Add the net from ``characters``, (steps, samples) int32, to a number for each next character.
+
+    Returns:
+        The numbers, (steps * samples, characters), and the states behind the last step.
+    """
+    rows = model.net.Gather([TABLE, "characters"], "rows")
+    starts = [model.net.Copy(model.net.StopGradient(name, f"{name}_given"), f"{name}_start") for name in size.states]
+    results = LSTM(
+        model,
+        rows,
+        None,
+        starts,
+        size.embedding,
+        [size.hidden] * size.layers,
+        scope="lstm",
+        forward_only=forward_only,
+        return_last_layer_only=False,
+    )
+    flat, _ = model.net.Reshape(results[-4], ["outputs", "outputs_shape"], shape=[-1, size.hidden])
+    scores = brew.fc(model, flat, "scores", size.hidden, size.characters)
+    return scores, list(results[1::2])
+
+
+class CharModel:
+    """A language model in training, a replica on each device; states go on from piece to piece.
+
+    Args:
+        size: of the model.
+        batch: columns of a piece, over all devices.
+        devices: replicas on the CPU.
+        rate: the learning rate of Adam.
+        seed: of the first values.
+    """
+
+    def __init__(self, size: Size, batch: int, devices: int, rate: float = 0.003, seed: int = 1) -> None:
+        self.size, self.batch = size, batch
+        self.model = ModelHelper("language")
+        add_table(self.model, size)
+        self.record = parallel.Parallelize_CPU(
+            self.model,
+            lambda model: None,
+            self._forward,
+            optimizer_builder_fun=lambda model: build_adam(model, rate),
+            devices=list(range(devices)),
+        )
+        self.workspace = Workspace(seed=seed)
+        self.started = False
+
+    def _forward(self, model: ModelHelper, scale: float) -> list[Any]:
+        scores, states = add_language_model(model, self.size)
+        labels = model.net.FlattenToVec("next", "labels")
+        _, loss = model.net.SoftmaxWithLoss([scores, labels], ["chances", "loss"])
+        for name, state in zip(self.size.states, states):
+            model.net.Copy(model.net.StopGradient(state, f"{name}_end"), name)  # what the next piece begins with
+        return [model.Scale(loss, scale=scale)]
+
+    def step(self, now: Array, then: Array) -> float:
+        """Train on one piece; return the mean loss in front of the step, in nats a character."""
+        for name, value in (("characters", now), ("next", then)):
+            for blob, part in zip(self.record.devices.copies(name), np.split(value, len(self.record), axis=1)):
+                self.workspace.feed(blob, np.ascontiguousarray(part))
+        if not self.started:
+            self.reset()
+            parallel.RunInitNet(self.model, workspace=self.workspace)
+            self.started = True
+        parallel.RunNet(self.model, 1, workspace=self.workspace)
+        losses = [self.workspace.fetch(blob) for blob in self.record.devices.copies("loss")]
+        return float(np.mean(losses))
+
+    def reset(self) -> None:
+        """Let the next piece begin with states of 0."""
+        shape = (1, self.batch // len(self.record), self.size.hidden)
+        for name in self.size.states:
+            for blob in self.record.devices.copies(name):
+                self.workspace.feed(blob, np.zeros(shape, np.float32))
+
+    def export(self, folder: str | os.PathLike[str], text: Characters) -> None:
+        """Write a predictor: characters and states in, chances of the next and states out; with the alphabet."""
+        net, parameters = writing_net(self.size)
+        scope = self.record.devices.scopes[0]
+        values = {name: self.workspace.fetch(name if name == TABLE else scope + str(name)) for name in parameters}
+        save_predictor(
+            folder,
+            net,
+            values,
+            inputs=["characters", *self.size.states],
+            outputs=["chances", *(f"{name}_end" for name in self.size.states)],
+            shapes={"characters": (1, 1), **dict.fromkeys(self.size.states, (1, 1, self.size.hidden))},
+            classes=list(text.alphabet),
+        )
+
+
+def writing_net(size: Size) -> tuple[NetDef, list[str]]:
+    """Return the net that writes, and the names of its parameters."""
+    model = ModelHelper("writing", init_params=False)
+    add_table(model, size)
+    scores, states = add_language_model(model, size, forward_only=True)
+    ends = [model.net.Copy(state, f"{name}_end") for name, state in zip(size.states, states)]
+    model.net.AddExternalOutputs(model.net.Softmax(scores, "chances"), *ends)
+    return model.net.Proto(), [str(parameter) for parameter in model.GetAllParams("")]
+
+
+class Writer:
+    """A language model that writes, from a folder that ``CharModel.export`` wrote.
+
+    Args:
+        folder: of the predictor.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._predictor = load_predictor(folder)
+        self.alphabet = "".join(self._predictor.classes or ())
+
+    def write(self, prime: str, length: int, *, temperature: float = 1.0, seed: int = 0) -> str:
+        """Return ``length`` characters that go on from ``prime``.
+
+        Args:
+            prime: at least one character.
+            temperature: chances are taken to the power of its inverse: below 1 the likely ones gain; 0: the likeliest.
+            seed: of the draws.
+        """
+        text, rng = Characters(prime + self.alphabet, self.alphabet), np.random.default_rng(seed)
+        states = {name: np.zeros(shape, np.float32) for name, shape in self._states().items()}
+        written: list[int] = []
+        chances: Array = np.empty(0)
+        for number in text.encode(prime):
+            chances, states = self._step(int(number), states)
+        for _ in range(length):
+            written.append(drawn(chances, temperature, rng))
+            chances, states = self._step(written[-1], states)
+        return text.decode(written)
+
+    def _states(self) -> dict[str, Any]:
+        return {name: self._predictor.specs[name].shape for name in self._predictor.inputs if name != "characters"}
+
+    def _step(self, number: int, states: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+        found = self._predictor.run({"characters": np.array([[number]], np.int32), **states})
+        return found["chances"][0], {name: found[f"{name}_end"] for name in states}
+
+
+def drawn(chances: Array, temperature: float, rng: Any) -> int:
+    """Draw a number by its chances, sharpened as ``Writer.write`` says."""
+    if temperature <= 0:
+        return int(np.argmax(chances))
+    logs = np.log(np.maximum(np.asarray(chances, np.float64), 1e-30)) / temperature
+    weights = np.exp(logs - logs.max())
+    return int(rng.choice(len(weights), p=weights / weights.sum()))

@@ -1,0 +1,69 @@
+"""A text as numbers of characters, cut into pieces that follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from netbuilder.proto import ArgumentError
+
+__all__ = ["Characters"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Characters:
+    """A text and its alphabet.
+
+    Args:
+        text: at least two characters.
+        alphabet: the characters, in their order; None: those of the text, sorted.
+
+    Raises:
+        ArgumentError: the text is too short, or has a character that the alphabet has not.
+    """
+
+    def __init__(self, text: str, alphabet: str | None = None) -> None:
+        self.alphabet = "".join(sorted(set(text))) if alphabet is None else alphabet
+        self._number = {character: i for i, character in enumerate(self.alphabet)}
+        if len(text) < 2:
+            raise ArgumentError(f"a text has two characters at least, got {text!r}")
+        self.numbers = self.encode(text)
+
+    def encode(self, text: str) -> Array:
+        """Return the numbers of characters, int32.
+
+        Raises:
+            ArgumentError: one is not in the alphabet.
+        """
+        strange = sorted(set(text).difference(self._number))
+        if strange:
+            raise ArgumentError(f"the characters {strange} are not in the text; it has {self.alphabet!r}")
+        return np.array([self._number[character] for character in text], np.int32)
+
+    def decode(self, numbers: Any) -> str:
+        """Return the text of some numbers."""
+        return "".join(self.alphabet[int(number)] for number in numbers)
+
+    def batches(self, batch: int, steps: int) -> Iterator[tuple[Array, Array]]:
+        """Yield (characters, the ones behind them), (steps, batch) int32 each; each column goes on where it was.
+
+        Args:
+            batch: columns; the text is cut into so many parts.
+            steps: characters of each in a piece.
+
+        Raises:
+            ArgumentError: the text is too short for one piece.
+        """
+        length = (len(self.numbers) - 1) // batch
+        if length < steps:
+            raise ArgumentError(
+                f"a batch of {batch} parts of {steps} characters needs a text of {batch * steps + 1}, "
+                f"this has {len(self.numbers)}"
+            )
+        now = self.numbers[: batch * length].reshape(batch, length).T
+        then = self.numbers[1 : batch * length + 1].reshape(batch, length).T
+        for start in range(0, length - steps + 1, steps):
+            yield now[start : start + steps], then[start : start + steps]

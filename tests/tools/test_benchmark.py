@@ -82,7 +82,7 @@ def test_layers_are_those_of_residual_nets():
     assert [Work(net, 1).layers for net in ("resnet18", "resnet152", "mlp", "vgg16", "resnet")] == [18, 152, 0, 0, 0]
 
 
-@pytest.mark.parametrize("task", ["mlp", "resnet18", "inception_v1", "alexnet"])
+@pytest.mark.parametrize("task", ["mlp", "resnet18", "inception_v1", "alexnet", "lstm"])
 def test_our_side_trains(task):
     training = Training(TASKS[task].small)
     losses = []
@@ -101,8 +101,8 @@ def test_our_side_has_momentum_decay_of_weights_and_no_gradient_of_the_data(task
     updates = [op for op in ops if op.type == "MomentumSGDUpdate"]
     assert len(updates) == len(model.GetParams())
     assert all(arguments(op)["momentum"] == pytest.approx(0.9) for op in updates)
-    first = next(op for op in ops if op.type in ("Conv", "FC"))
-    assert first.input[0] == "data"
+    first = next(op for op in ops if op.type in ("Conv", "FC", "Gather"))
+    assert "data" in first.input
     if first.type == "Conv":
         assert not any("data_grad" in op.output for op in ops)
 
@@ -252,8 +252,8 @@ def test_build_counts_both_nets(capsys, tmp_path):
     found = json.loads(file.read_text())
     assert [r["devices"] for r in found["results"]] == [1, 2]
     assert "cores" in found["machine"]
-    one, two = build.build_time(1), build.build_time(2)
-    assert two.operators > 1.8 * one.operators
+    one, two = (r["operators"] for r in found["results"])
+    assert two > 1.8 * one
 
 
 def test_the_machine_is_described():

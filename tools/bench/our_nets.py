@@ -6,6 +6,9 @@ from typing import Any
 
 from netbuilder.graph.blob import ScopedName
 from netbuilder.model import ModelHelper, brew
+from netbuilder.model.initializers import Initializer
+from netbuilder.model.parameter_info import ParameterTags
+from netbuilder.model.rnn.lstm import LSTMCell
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.arguments import set_argument
 from netbuilder.tools.bench.work import Work
@@ -48,7 +51,23 @@ def _dropout(work: Work) -> dict[str, Any]:
     return {} if work.dropout else {"dropout": 0.0}
 
 
+def _lstm(model: ModelHelper, work: Work) -> Any:
+    table = model.create_param(
+        "table", [work.classes, work.size], Initializer("UniformFill", min=-0.1, max=0.1), ParameterTags.WEIGHT
+    )
+    words = model.net.Gather([table, "data"], "words", dense_gradient=1)
+    zeros = [
+        model.param_init_net.ConstantFill([], name, shape=[1, work.batch, work.size], value=0.0)
+        for name in ("h0", "c0")
+    ]
+    cell = LSTMCell(work.size, work.size, forget_bias=0.0, memory_optimization=False, name="lstm")
+    states, _ = cell.apply_over_sequence(model, words, None, zeros)
+    rows, _ = model.net.Reshape(states, ["rows", "rows_shape"], shape=[-1, work.size])
+    return brew.fc(model, rows, "scores", work.size, work.classes)
+
+
 _NETS = {
+    "lstm": _lstm,
     "mlp": _mlp,
     "alexnet": _alexnet,
     "alexnet_one_tower": _alexnet,

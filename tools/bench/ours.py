@@ -38,7 +38,11 @@ class Training:
         self.workspace = Workspace(threads=work.threads)
         self._record = self._build()
         rng = np.random.default_rng(0)
-        self._feed(rng.standard_normal(work.shape, np.float32), rng.integers(0, work.classes, work.batch))
+        if work.net == "lstm":
+            data = rng.integers(0, work.classes, work.shape)
+        else:
+            data = rng.standard_normal(work.shape, np.float32)
+        self._feed(data, rng.integers(0, work.classes, work.labels))
         self.workspace.run_net_once(self.model.param_init_net)
         self.workspace.create_net(self.model.net)
         self._name = self.model.net.Name()
@@ -69,6 +73,8 @@ class Training:
         return build_sgd(model, self._work.rate, momentum=MOMENTUM, nesterov=0)
 
     def _feed(self, data: np.ndarray, label: np.ndarray) -> None:
+        if data.dtype.kind == "i":
+            data = data.astype(np.int32)
         for name, whole in (("data", data), ("label", label.astype(np.int32))):
             copies = self._copies(name)
             for blob, part in zip(copies, np.split(whole, len(copies))):

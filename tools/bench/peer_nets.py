@@ -174,8 +174,31 @@ def inception_v1(work: Work) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(1024, work.classes))
 
 
+class LanguageModel(nn.Module):
+    """Words looked up, an LSTM over them, scores of the next word."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self.table = nn.Embedding(work.classes, work.size)
+        nn.init.uniform_(self.table.weight, -0.1, 0.1)
+        self.lstm = nn.LSTM(work.size, work.size)
+        self.scores = nn.Linear(work.size, work.classes)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.scores(self.lstm(self.table(words))[0].flatten(0, 1))
+
+    def in_order(self) -> list[torch.Tensor]:
+        """Return the parameters in netbuilder's order, the gates as it has them: i, f, o and g."""
+        lstm = self.lstm
+        gates = [lstm.weight_ih_l0, lstm.bias_ih_l0, lstm.weight_hh_l0, lstm.bias_hh_l0]
+        ours = [torch.cat([torch.chunk(p.detach(), 4)[k] for k in (0, 1, 3, 2)]) for p in gates]
+        return [self.table.weight, *ours, self.scores.weight, self.scores.bias]
+
+
 def build(work: Work) -> nn.Module:
     """Return the net of a piece of work, channels last if it takes images."""
+    if work.net == "lstm":
+        return LanguageModel(work)
     if work.net == "mlp":
         return mlp(work)
     others = {

@@ -24,7 +24,8 @@ class Training:
     def __init__(self, work: Work) -> None:
         torch.manual_seed(0)
         self.net = peer_nets.build(work)
-        self.x, self.y = torch.randn(work.shape), torch.randint(0, work.classes, (work.batch,))
+        self.x = torch.randint(0, work.classes, work.shape) if work.net == "lstm" else torch.randn(work.shape)
+        self.y = torch.randint(0, work.classes, (work.labels,))
         if self.x.ndim == 4:
             self.x = self.x.contiguous(memory_format=torch.channels_last)
         self.optimizer = torch.optim.SGD(
@@ -37,11 +38,11 @@ class Training:
 
     def _groups(self, decay: float) -> list[dict]:
         # As netbuilder tags them: weights, of normalisations too, decay; biases do not.
-        parameters = list(self.net.named_parameters())
-        return [
-            {"params": [p for name, p in parameters if name.endswith("weight")], "weight_decay": decay},
-            {"params": [p for name, p in parameters if not name.endswith("weight")], "weight_decay": 0.0},
-        ]
+        groups: dict[float, list] = {decay: [], 0.0: []}
+        for name, parameter in self.net.named_parameters():
+            is_weight = name.rpartition(".")[2].startswith("weight")
+            groups[decay if is_weight else 0.0].append(parameter)
+        return [{"params": parameters, "weight_decay": share} for share, parameters in groups.items() if parameters]
 
     def _loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._half):
@@ -56,7 +57,8 @@ class Training:
 
     def arrays(self) -> list[np.ndarray]:
         """Return copies of the parameters."""
-        return [parameter.detach().contiguous().numpy().copy() for parameter in self.net.parameters()]
+        in_order = getattr(self.net, "in_order", self.net.parameters)
+        return [parameter.detach().contiguous().numpy().copy() for parameter in in_order()]
 
 
 def calm(net: nn.Module) -> None:

@@ -20,11 +20,14 @@ class Work:
     """One training step: softmax, mean loss, gradients of all parameters, momentum, weight decay.
 
     Args:
-        net: "mlp", "alexnet", "alexnet_one_tower", "inception_v1", "vgg16", or "resnet" with its layers behind it.
+        net: "mlp", "alexnet", "alexnet_one_tower", "inception_v1", "vgg16", "lstm", or "resnet" with its layers behind
+            it.
         batch: samples a step, over all devices.
         threads: of the process.
-        size: height and width of the images in pixels; of "mlp" the length of its vectors.
-        classes: of the samples.
+        size: height and width of the images in pixels; of "mlp" the length of its vectors, of "lstm" the width of the
+            looked-up vectors and of the states.
+        classes: of the samples; of "lstm" the words.
+        length: words of a sample of "lstm".
         decay: of the weights (of convolutions, fully connected layers and normalisations, not of biases).
         rate: the learning rate.
         dropout: whether nets that have dropout drop.
@@ -40,6 +43,7 @@ class Work:
     threads: int = 1
     size: int = 224
     classes: int = 1000
+    length: int = 35
     decay: float = 1e-4
     rate: float = 0.001
     dropout: bool = True
@@ -66,7 +70,14 @@ class Work:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a batch."""
+        if self.net == "lstm":
+            return (self.length, self.batch)
         return (self.batch, self.size) if self.net == "mlp" else (self.batch, 3, self.size, self.size)
+
+    @property
+    def labels(self) -> int:
+        """How many labels a batch has."""
+        return self.length * self.batch if self.net == "lstm" else self.batch
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,12 @@ TASKS = {
         500,
         300,
         Work("mlp", 4, size=8, classes=8, decay=1.0, rate=0.01),
+    ),
+    "lstm": Task(
+        Work("lstm", 20, size=512, classes=10_000, decay=0.0),
+        5,
+        6,
+        Work("lstm", 4, size=8, classes=12, length=5, decay=1.0, rate=0.01),
     ),
     "resnet18": _images("resnet18", 32, 4, 64),
     "resnet50": _images("resnet50", 32, 2, 64),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +20,7 @@ from netbuilder.proto.errors import NetError, ParseError
 from netbuilder.proto.whole_file import whole_file
 from netbuilder.proto.wire import find_fault, is_plain_text
 
-__all__ = ["load", "load_text", "parse", "parse_text", "save", "save_text", "to_bytes", "to_text"]
+__all__ = ["load", "load_text", "parse", "parse_text", "save", "save_all", "save_text", "to_bytes", "to_text"]
 
 M = TypeVar("M", bound=Message)
 PathLike = str | os.PathLike[str]
@@ -51,13 +53,28 @@ def save(path: PathLike, message: Message) -> None:
         NetError: the message is empty, or lacks required fields.
         OSError: the file cannot be written; one that was there is as before.
     """
-    data = to_bytes(message)
-    if not data:
-        raise NetError(
-            f"{os.fspath(path)!r}: cannot write an empty {_name(type(message))}, which could not be told from "
-            "a file that was cut short; give it a name"
-        )
-    _write(path, data)
+    save_all({path: message})
+
+
+def save_all(messages: Mapping[PathLike, Message]) -> None:
+    """Write messages to binary files that belong together: what may fail is done before the first takes its place.
+
+    Raises:
+        NetError: a message is empty, or lacks required fields.
+        OSError: a file cannot be written; those that were there are as before.
+    """
+    with contextlib.ExitStack() as stack:
+        for path, message in messages.items():
+            data = to_bytes(message)
+            if not data:
+                raise NetError(
+                    f"{os.fspath(path)!r}: cannot write an empty {_name(type(message))}, which could not be told from "
+                    "a file that was cut short; give it a name"
+                )
+            file = stack.enter_context(whole_file(path))
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def parse(data: bytes, message_class: type[M], *, source: str = "the given bytes", allow_unknown: bool = False) -> M:

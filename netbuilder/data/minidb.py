@@ -5,6 +5,7 @@ The lengths (of the key, of the value) are little-endian int32; nothing else is 
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -26,8 +27,11 @@ def read_minidb(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
 
     Raises:
         FileNotFoundError: there is no such file.
+        IsADirectoryError: it is a folder.
         ParseError: the file is cut short or no minidb file; the message names file, record and offset.
     """
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, "is a folder, not a minidb file", os.fspath(path))
     number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:  # Python warns of a file object that the collector of cycles finds open, of a number it does not
         with os.fdopen(number, "rb", closefd=False) as file:

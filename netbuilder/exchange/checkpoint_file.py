@@ -39,12 +39,15 @@ class Checkpoint:
     Args:
         blobs: values by name, without scopes of devices: parameters, computed parameters, the optimizer's state.
         step: how often the main net had run.
-        metric: what the best checkpoint is chosen by.
+        metric: what the best checkpoint is chosen by, a number.
         model: name of the model.
         net: name of its main net.
         random: what random operators draw by.
         readers: for each reader of a database, how many records of its pass it had read.
         state: what the caller keeps besides: text, numbers, None, and lists and dicts (with text as keys) of these.
+
+    Raises:
+        NetError: ``step`` is no such number, or ``metric`` not one number.
     """
 
     blobs: Mapping[str, Array]
@@ -55,6 +58,11 @@ class Checkpoint:
     random: RandomState | None = None
     readers: Mapping[str, int] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.step, bool) or not isinstance(self.step, (int, np.integer)) or self.step < 0:
+            raise NetError(f"checkpoint: step counts the steps done, from 0 on, got {self.step!r}")
+        object.__setattr__(self, "metric", _as_number(self.metric))
 
 
 def write_checkpoint(path: PathLike, checkpoint: Checkpoint) -> None:
@@ -141,6 +149,17 @@ def _records(manifest: bytes, blobs: Mapping[str, Array]) -> Iterator[tuple[str,
         yield from blob_records(name, value)
 
 
+def _as_number(value: Any) -> float | None:
+    """Return a metric as a float, also where it is an array of one, as a blob of accuracy is."""
+    if value is None:
+        return None
+    try:
+        (number,) = np.asarray(value, np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        raise NetError(f"checkpoint: metric is one number or None, got {value!r}") from None
+    return float(number)
+
+
 def _as_array(value: Any) -> Any:
     """Return a string or a number of NumPy's as an array of one; all else as it is."""
     if isinstance(value, np.generic):
@@ -168,12 +187,25 @@ def _digest(name: str, value: Any) -> str:
 
 def _sealed(manifest: dict[str, Any]) -> bytes:
     try:
+        _check_keys(manifest["state"])
         text = json.dumps(manifest, sort_keys=True, default=_plain)
     except (TypeError, ValueError) as error:
         raise NetError(
             f"checkpoint: its state must be text, numbers, None, and lists and dicts of these: {error}"
         ) from error
     return f"{hashlib.sha256(text.encode()).hexdigest()} {text}".encode()
+
+
+def _check_keys(value: Any) -> None:
+    """Raise TypeError if a dict has a key that is no text, which JSON would make one."""
+    if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise TypeError(f"keys of dicts are text, got {wrong[0]!r}")
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return
+    for item in value:
+        _check_keys(item)
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from netbuilder.data.db_reader import read_records
 from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.predictor import Predictor
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
 from netbuilder.graph.rename import place_operators
 from netbuilder.ops.operator import TensorSpec
@@ -67,7 +68,8 @@ class PredictorExportMeta:
         trainer_prefix: stands in front of the parameters' names in the trainer's workspace, and not in the file.
 
     Raises:
-        NetError: inputs, outputs or parameters are named twice or overlap, or the net reads something else.
+        NetError: inputs, outputs or parameters are named twice or overlap, the net reads something else, or does not
+            make an output.
         ArgumentError: a shape is given for a blob that is neither input nor output nor parameter.
     """
 
@@ -108,6 +110,20 @@ class PredictorExportMeta:
             raise ArgumentError(
                 f"{where}: shapes are given for {strange}, which are neither inputs nor outputs nor parameters"
             )
+        self._check_net(where)
+
+    def _check_net(self, where: str) -> None:
+        """Refuse a net that reads what nobody gives, or that does not make the outputs."""
+        before = [message_of(net) for net in (self.extra_init_net, self.global_init_net) if net is not None]
+        known = {*self.inputs, *self.parameters, *(blob for net in before for op in net.op for blob in op.output)}
+        if unknown := [blob for blob in dict.fromkeys(undefined_inputs(self.predict_net.op)) if blob not in known]:
+            raise NetError(
+                f"{where}: reads {unknown}, which are neither among its inputs {list(self.inputs)} nor its parameters "
+                "nor made by extra_init_net or global_init_net"
+            )
+        known.update(blob for op in self.predict_net.op for blob in op.output)
+        if unknown := [blob for blob in self.outputs if blob not in known]:
+            raise NetError(f"{where}: no operator makes the outputs {unknown}")
 
     def inputs_name(self) -> str:
         """The key under which the file names the inputs."""

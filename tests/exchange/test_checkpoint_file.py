@@ -101,6 +101,25 @@ def test_a_state_that_cannot_be_stored(tmp_path, value):
     assert os.listdir(tmp_path) == []
 
 
+def test_keys_that_would_come_back_as_text(tmp_path):
+    with pytest.raises(NetError, match=r"lists and dicts of these: keys of dicts are text, got 3"):
+        write_checkpoint(tmp_path / "c", checkpoint(state={"seen": [{"a": {3: 1}}]}))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, True, "7"])
+def test_a_step_is_a_number_of_steps(step):
+    with pytest.raises(NetError, match="step counts the steps done, from 0 on, got"):
+        checkpoint(step=step)
+
+
+def test_a_metric_is_one_number():
+    assert checkpoint(metric=np.float32([[0.5]])).metric == 0.5
+    for metric in ("good", [1, 2], {}):
+        with pytest.raises(NetError, match="metric is one number or None, got"):
+            checkpoint(metric=metric)
+
+
 # Broken files.
 
 
@@ -156,7 +175,7 @@ def test_files_of_other_kinds(tmp_path):
             read_checkpoint(tmp_path / "foreign")
     with pytest.raises(FileNotFoundError, match="none"):
         read_checkpoint(tmp_path / "none")
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(IsADirectoryError, match="is a folder, not a minidb file: '/"):
         read_checkpoint(tmp_path)
 
 

@@ -19,6 +19,7 @@ from netbuilder.exchange.predictor_exporter import (
 from netbuilder.graph import Net
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError, BlobError, MetaNetDef, NetDef, NetError, ParseError, files
+from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from structure import differences
 
@@ -156,6 +157,17 @@ def test_parameters_with_a_trainers_prefix(tmp_path):
 def test_contradictions_are_refused(arguments, options, error, match):
     with pytest.raises(error, match=match):
         PredictorExportMeta(NetDef(name="n"), *arguments, **options)
+
+
+def test_a_net_has_to_fit_the_names():
+    net = NetDef(name="n", op=[make_op("FC", ["x", "w", "b"], ["y"])])
+    with pytest.raises(NetError, match=r"predictor 'n': reads \['b'\], which are neither among its inputs \['x'\]"):
+        PredictorExportMeta(net, ["w"], ["x"], ["y"])
+    with pytest.raises(NetError, match=r"no operator makes the outputs \['z'\]"):
+        PredictorExportMeta(net, ["w", "b"], ["x"], ["z"])
+    fill = NetDef(op=[make_op("ConstantFill", [], ["b"], shape=[2])])
+    for where in ("extra_init_net", "global_init_net"):
+        assert PredictorExportMeta(net, ["w"], ["x"], ["y"], **{where: fill}).outputs == ("y",)
 
 
 def test_nothing_is_left_of_a_file_that_cannot_be_written(tmp_path):

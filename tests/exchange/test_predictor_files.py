@@ -1,6 +1,8 @@
 """Predictors in files: golden ones read, written ones read back, and what is refused."""
 
+import errno
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -163,6 +165,25 @@ def test_a_save_that_fails_leaves_the_files_as_they_were(tmp_path, scorer):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     workspace.feed("fc_b", np.zeros(4))
     with pytest.raises(ArgumentError, match="blob 'fc_b': an init net cannot hold elements of type float64"):
+        save_predictor(tmp_path, net, parameters, outputs=["scores"], workspace=workspace)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("call", [0, 1])
+def test_a_disk_that_fills_leaves_the_predictor_that_was_there(tmp_path, scorer, monkeypatch, call):
+    net, parameters, workspace = scorer
+    save_predictor(tmp_path, net, parameters, outputs=["scores"], workspace=workspace)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    workspace.feed("fc_b", np.ones(4, np.float32))
+    calls = []
+
+    def fsync(number):
+        calls.append(number)
+        if len(calls) > call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="cannot be written: No space left on device"):
         save_predictor(tmp_path, net, parameters, outputs=["scores"], workspace=workspace)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 

@@ -56,11 +56,13 @@ def export_onnx(
         outputs: blobs wanted; None: the net's external outputs.
         workspace: has the parameters' values; None: the current default one.
         fold: put normalisations into the weights in front of them.
-        dynamic_batch: leave the first extent of inputs and outputs open, under the name "N".
+        dynamic_batch: leave the batch open, under the name "N": the first extent of the first input, of others that
+            have the same, and whatever of the outputs follows it.
         opset: version of ONNX's operators, 13 to 21.
 
     Raises:
-        OperatorError: an operator has no meaning in ONNX, or not with these arguments; the message names it.
+        OperatorError: an operator has no meaning in ONNX, or not with these arguments, or not for any batch; the
+            message names it.
         NetError: the net is wrong, or a normalisation that is to be folded is in training mode.
         BlobError: an output is not in the net, or a parameter not in the workspace.
         ArgumentError: ``opset`` is out of range.
@@ -100,7 +102,11 @@ def onnx_model(
     if fold:
         net.external_output[:] = wanted
         net, values = fold_batch_norm(net, values)
-    model = _Export(net, values, specs, wanted, opset).model(onnx, dynamic_batch)
+    export = _Export(net, values, specs, wanted, opset)
+    export.write()
+    if dynamic_batch:
+        export.open_batch()
+    model = export.model(onnx)
     onnx.checker.check_model(model, full_check=True)
     return model
 
@@ -143,11 +149,14 @@ class _Export:
         self._versions: Versions = number_versions(net.op)
         self._names = _value_names(self._versions)
         self._outputs = [self._names[self._versions.last[name]] for name in outputs]
+        self._node_names: set[str] = set()
+        self._values = values
+        self._open: dict[str, list[Any]] = {}  # shapes of inputs and outputs with what follows the batch as text
         self.graph = Graph(opset, values)
         self.graph.specs.update({name: spec_of(value) for name, value in values.items()} | dict(inputs))
 
-    def model(self, onnx: Any, dynamic_batch: bool) -> Any:
-        """Return the whole model."""
+    def write(self) -> None:
+        """Write all operators."""
         for index, op_def in enumerate(self._net.op):
             try:
                 self._add(index, op_def)
@@ -156,8 +165,39 @@ class _Export:
                 if op_def.debug_info:
                     where += f", made at {op_def.debug_info}"
                 raise OperatorError(f"ONNX export, {where}: {error}") from error
+
+    def open_batch(self) -> None:
+        """Leave the batch open, having found by writing the net for twice the batch what follows it.
+
+        Raises:
+            OperatorError: the nodes are others then, so that the model would not do for any batch.
+        """
+        batch = next((spec.shape[0] for spec in self._inputs.values() if spec.shape), 0)
+        if batch < 1:
+            return
+        doubled = {
+            name: spec.with_shape((2 * batch, *spec.shape[1:])) if spec.shape[:1] == (batch,) else spec
+            for name, spec in self._inputs.items()
+        }
+        twice = _Export(self._net, self._values, doubled, [], self.graph.opset)
+        twice._outputs = self._outputs
+        remedy = f"give dynamic_batch=False for a model that takes batches of {batch} only"
+        try:
+            twice.write()
+        except OperatorError as error:
+            raise OperatorError(f"{error} (with twice the batch); {remedy}") from error
+        if (place := self.graph.difference(twice.graph)) is not None:
+            raise OperatorError(
+                f"ONNX export, net {self._net.name!r}: {place} holds what depends on the batch; {remedy}"
+            )
+        for name in (*self._inputs, *self._outputs):
+            shape, other = self.graph.spec(name).shape, twice.graph.spec(name).shape
+            self._open[name] = [_extent(n, batch) if n != m else n for n, m in zip(shape, other)]
+
+    def model(self, onnx: Any) -> Any:
+        """Return the whole model."""
         helper = onnx.helper
-        infos = [[self._info(helper, name, dynamic_batch) for name in names] for names in (self._inputs, self._outputs)]
+        infos = [[self._info(helper, name) for name in names] for names in (self._inputs, self._outputs)]
         graph = helper.make_graph(
             self.graph.nodes, self._net.name or "predictor", *infos,
             [onnx.numpy_helper.from_array(value, name) for name, value in self.graph.initializers.items()],
@@ -186,18 +226,26 @@ class _Export:
         before = len(self.graph.nodes)
         write(self.graph, op, ins, [self._names[value] if used else "" for value, used in zip(values, read)])
         for number, node in enumerate(self.graph.nodes[before:]):
-            node.name = op_def.name or f"{op_def.type}_{index}" + (f"_{number}" if number else "")
+            node.name = self._node_name((op_def.name or f"{op_def.type}_{index}") + (f"_{number}" if number else ""))
 
-    def _info(self, helper: Any, name: str, dynamic_batch: bool) -> Any:
+    def _node_name(self, wanted: str) -> str:
+        name, number = wanted, 1
+        while name in self._node_names:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._node_names.add(name)
+        return name
+
+    def _info(self, helper: Any, name: str) -> Any:
         spec = self.graph.spec(name)
-        shape: list[Any] = list(spec.shape)
-        if dynamic_batch and shape and shape[0] == self._batch:
-            shape[0] = "N"
+        shape = self._open.get(name, list(spec.shape))
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(spec.dtype), shape)
 
-    @property
-    def _batch(self) -> int:
-        return next((spec.shape[0] for spec in self._inputs.values() if spec.shape), -1)
+
+def _extent(extent: int, batch: int) -> str:
+    """Return the name of an extent that follows the batch."""
+    times, rest = divmod(extent, batch)
+    return "N" if extent == batch else f"{times}*N" if not rest else f"{extent}*N/{batch}"
 
 
 def _value_names(versions: Versions) -> list[str]:

@@ -98,6 +98,16 @@ class Graph:
         self.nodes.append(onnx_library().helper.make_node(kind, list(inputs), list(outputs), **given))
         return outputs[0]
 
+    def difference(self, other: Graph) -> str | None:
+        """Return the first node or constant that another graph has otherwise, in words; None: they do the same."""
+        for mine, theirs in zip(self.nodes, other.nodes):
+            if mine != theirs:
+                return f"node {mine.name!r} ({mine.op_type})"
+        for name, value in self._used.items():
+            if name not in self._constants and not np.array_equal(value, other._used.get(name)):  # type: ignore[arg-type]
+                return f"constant {name!r}"
+        return None if len(self.nodes) == len(other.nodes) else "the net"
+
     def between(self, kind: str, inputs: Sequence[str], hint: str, **attributes: Any) -> str:
         """Add a node whose result only this operator reads; return its name."""
         return self.add(kind, inputs, [self.fresh(hint)], **attributes)

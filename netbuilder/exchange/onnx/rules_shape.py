@@ -90,10 +90,9 @@ def _slice(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         return [int(n) for n in g.constant_of(x[i], op, what).ravel()] if len(x) > i else list(given)
 
     starts, ends = bounds(1, op.starts, "starts"), bounds(2, op.ends, "ends")
-    shape = g.spec(x[0]).shape
     # Caffe2 counts from behind by -1 for "to the end", ONNX by a number beyond it.
-    starts = [n if n >= 0 else extent + 1 + n for n, extent in zip(starts, shape)]
-    stops = [n if n >= 0 else (np.iinfo(np.int64).max if n == -1 else n + 1) for n in ends]
+    end = np.iinfo(np.int64).max
+    starts, stops = ([n if n >= 0 else end if n == -1 else n + 1 for n in bound] for bound in (starts, ends))
     names = [
         g.constant(f"{y[0]}/{name}", value, np.int64)
         for name, value in (("starts", starts), ("ends", stops), ("axes", list(range(len(starts)))))

@@ -180,6 +180,7 @@ MANY = {
     "Split": (make_op("Split", ["a"], ["y", "z"], axis=1, split=[1, 3]), {"a": f(2, 4)}, ["y", "z"]),
     "Split, one part read": (make_op("Split", ["a"], ["y", "z"], axis=1), {"a": f(2, 4)}, ["z"]),
 }  # fmt: skip
+ONE_BATCH = {"WeightedSum", "MatMul transposed"}
 NOT_READ_BACK = {"LayerNorm", "Concat, extents read", "Shape", "Shape of axes"}
 
 
@@ -188,7 +189,7 @@ def one(op, values, outputs, name):
     net.external_input.extend(values)
     net.external_output.extend(outputs)
     inputs = [key for key in values if key in ("a", "b", "x0") or op.type in _TWO_FED]
-    return compare(net, values, inputs, outputs, again=name not in NOT_READ_BACK)
+    return compare(net, values, inputs, outputs, again=name not in NOT_READ_BACK, dynamic_batch=name not in ONE_BATCH)
 
 
 _TWO_FED = {"Sum", "Max", "Min", "Mean", "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "LT", "GT", "LE", "GE", "EQ",
@@ -312,6 +313,55 @@ def test_a_blob_that_is_overwritten_keeps_its_name_at_last():
     net.external_output.append("y")
     model = compare(net, {"x": f(3, 4)}, ["x"], ["y"])
     assert [node.output[0] for node in model.graph.node] == ["x/1", "y/0", "y"]
+
+
+def batches(ops, outputs, **shapes):
+    """Export for batches as given, compare with ours at another one; return the shapes of the outputs."""
+    net = NetDef(name="open", op=ops)
+    model = onnx_model(net, {}, shapes=shapes, outputs=outputs)
+    feeds = {name: f(5, *shape[1:]) for name, shape in shapes.items()}
+    workspace = Workspace()
+    for name, value in feeds.items():
+        workspace.feed(name, value)
+    workspace.run_net_once(net)
+    for name, theirs in zip(outputs, run_onnx(model, feeds)):
+        np.testing.assert_allclose(theirs, workspace.fetch(name), rtol=1e-5)
+    return [[dim.dim_param or dim.dim_value for dim in info.type.tensor_type.shape.dim] for info in model.graph.output]
+
+
+def test_what_follows_the_batch_stays_open():
+    ops = [
+        make_op("Slice", ["x"], ["y"], starts=[-3, 0], ends=[-1, -2]),  # the last two
+        make_op("Concat", ["x", "x"], ["z", "extents"], axis=0),
+        make_op("Transpose", ["x"], ["t"]),
+        make_op("ReduceSum", ["x"], ["sums"], axes=[0], keepdims=0),
+        make_op("Split", ["t"], ["a", "b"], axis=0),
+    ]
+    assert batches(ops, ["y", "z", "t", "sums", "a"], x=(4, 4)) == [[2, 3], ["2*N", 4], [4, "N"], [4], [2, "N"]]
+
+
+@pytest.mark.parametrize(
+    ("op", "match"),
+    [
+        (make_op("Split", ["x"], ["y", "other"], axis=0, split=[1, 3]), "with twice the batch"),
+        (make_op("Concat", ["x", "x"], ["other", "y"], axis=0), "constant 'y/extents' holds what depends on the batch"),
+    ],
+    ids=lambda value: getattr(value, "type", ""),
+)
+def test_nets_that_take_one_batch_only(op, match):
+    def export(**options):
+        return onnx_model(NetDef(name="one", op=[op]), {}, shapes={"x": (4, 6)}, outputs=["y"], **options)
+
+    with pytest.raises(OperatorError, match=match):
+        export()
+    assert export(dynamic_batch=False).graph.output[0].name == "y"
+
+
+def test_nodes_have_names_of_their_own():
+    ops = [make_op("Swish", ["x"], ["y"], name="same"), make_op("Swish", ["y"], ["z"], name="same")]
+    model = onnx_model(NetDef(op=ops), {}, shapes={"x": (2, 3)}, outputs=["z"])
+    names = [node.name for node in model.graph.node]
+    assert len(set(names)) == len(names) and names[0] == "same" and all(name.startswith("same") for name in names)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "feed arrays by workspace.feed or a Prefetch, or read a database by TensorProtosDBInput",
-        "CloseRebatchingQueue CreateBlobsQueueDB CreateRebatchingQueue CreateTextFileReader "
+        "CloseRebatchingQueue CreateBlobsQueueDB CreateRebatchingQueue "
         "DequeueRebatchingQueue EnqueueRebatchingQueue LastNWindowCollector RemoveDataBlocks "
-        "ReservoirSampling TextFileReaderRead VideoInput WeightedSampleDequeueBlobs",
+        "ReservoirSampling VideoInput WeightedSampleDequeueBlobs",
     ),
     (
         "several hosts are not in this version; on one, Parallelize makes the exchange between devices",
@@ -41,28 +41,18 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "",
-        "APMeter AccumulateHistogram AddPadding AliasWithName AveragePut BBoxTransform BatchBoxCox "
-        "BatchBucketOneHot BatchBucketize BatchDenseToSparse BatchSparseToDense BernoulliJSD BisectPercentile "
-        "BoxWithNMSLimit CollectAndDistributeFpnRpnProposals CollectRpnProposals CopyRowsToTensor CreateMap "
-        "DataCouple DeformConv DenseVectorToIdList DistributeFpnProposals EnsureDense FindDuplicateElements "
-        "FlexibleTopK GatherByKey GatherPadding GatherRanges GatherRangesToDense GenerateProposals "
-        "GenerateProposalsCPP GetGPUMemoryUsage HeatmapMaxKeypoint IncrementPut IndexFreeze IndexGet "
-        "IndexHash IndexLoad IndexSize IndexStore IntIndexCreate IntegralImage IsMemberOf KeySplit "
-        "KeyValueToMap LC LC1D LC2D LC3D LengthsPartition LengthsToShape LengthsTopK LongIndexCreate "
-        "MapToKeyValue MaxPoolWithIndex MergeDenseFeatureTensors MergeIdLists MergeMultiListFeatureTensors "
-        "MergeMultiMapFeatureTensors MergeMultiScalarFeatureTensors MergeSingleListFeatureTensors "
-        "MergeSingleMapFeatureTensors MergeSingleScalarFeatureTensors NormalizePlanarYUV NumpyTile "
-        "PadEmptySamples Partition Percentile PiecewiseLinearTransform RangeFill ReduceFrontWeightedSum "
-        "RemovePadding RoIAlignRotated RoIPool ScaleBlobs Scatter SegmentOneHot "
-        "SelfBinningHistogram SinusoidPositionEncoding SortedSegmentRangeLogMeanExp "
-        "SortedSegmentRangeLogSumExp SortedSegmentRangeMax SortedSegmentRangeMean SortedSegmentRangeSum "
-        "SortedSegmentWeightedSum SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement "
-        "SparseLengthsMax SparseLengthsSumSparseLookup SparseSortedSegmentMean SparseSortedSegmentSum "
-        "SparseSortedSegmentWeightedSum SparseToDenseMask SparseUnsortedSegmentMean SparseUnsortedSegmentSum "
-        "SparseUnsortedSegmentWeightedSum SplitByLengths StdDevPut StringEndsWith StringEquals "
-        "StringIndexCreate StringJoin StringPrefix StringStartsWith StringSuffix TT TTSparseLengthsSum "
-        "UniqueUniformFill UnsafeCoalesce UnsortedSegmentWeightedSum VariableLengthSequencePadding "
-        "WeightedMultiSampling WeightedSample",
+        "APMeter AccumulateHistogram AliasWithName AveragePut BBoxTransform BatchBoxCox BatchDenseToSparse "
+        "BatchSparseToDense BernoulliJSD BisectPercentile BoxWithNMSLimit "
+        "CollectAndDistributeFpnRpnProposals CollectRpnProposals CopyRowsToTensor CreateMap DataCouple "
+        "DeformConv DistributeFpnProposals EnsureDense FindDuplicateElements FlexibleTopK GenerateProposals "
+        "GenerateProposalsCPP GetGPUMemoryUsage HeatmapMaxKeypoint IncrementPut IntegralImage IsMemberOf "
+        "KeySplit KeyValueToMap LC LC1D LC2D LC3D LengthsToShape LengthsTopK MapToKeyValue MaxPoolWithIndex "
+        "NormalizePlanarYUV NumpyTile Percentile PiecewiseLinearTransform RangeFill ReduceFrontWeightedSum "
+        "RoIAlignRotated RoIPool ScaleBlobs Scatter SelfBinningHistogram SinusoidPositionEncoding "
+        "SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement SparseLengthsMax "
+        "SparseLengthsSumSparseLookup StdDevPut StringEndsWith StringEquals StringJoin StringPrefix "
+        "StringStartsWith StringSuffix TT TTSparseLengthsSum UniqueUniformFill UnsafeCoalesce "
+        "VariableLengthSequencePadding WeightedMultiSampling WeightedSample",
     ),
 )
 """(what there is instead, "" where nothing comes near; operators with spaces between them)."""

@@ -55,6 +55,7 @@ class Broadcasting(Operator):
 
     Without ``broadcast`` shapes join as in NumPy. With it, B's shape is a run of A's: from ``axis`` on, or
     from the axis that ``axis_str`` names in ``order``, by default the last ones; a B of one element is a scalar.
+    ``allow_broadcast_fastpath`` is read by no one; nets carry it.
     """
 
     broadcast: bool = False

@@ -14,7 +14,7 @@ from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Concat", "DepthConcat", "DepthSplit", "Split"]
+__all__ = ["Concat", "DepthConcat", "DepthSplit", "Split", "joined_slopes"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,20 @@ class JoinArguments(Operator):
         axis = channel_axis(self.order, ndim) if self.axis is None else self.axis
         require(-ndim <= axis < ndim, self, f"axis must lie in [{-ndim}, {ndim}) for {shape}, got {axis}")
         return axis % ndim
+
+
+def joined_slopes(g: GradientContext) -> list[OperatorDef]:
+    """Return the operators that join the gradients of all parts of X to that of X."""
+    made, slopes = [], []
+    for i, output in enumerate(g.op.output):
+        if not g.has_d_output(i):
+            # Nothing depends on this part, so its gradient is zero.
+            slopes.append(output + "_grad_autogen_zero")
+            made.append(make_op("ConstantFill", [output], slopes[-1:], value=0.0))
+        else:
+            slopes.append(g.d_output(i))
+    d_input = g.d_input("X")
+    return [*made, make_op("Concat", slopes, [d_input, f"_{d_input}_dims"])]
 
 
 @dataclass(frozen=True)
@@ -114,16 +128,7 @@ class _Split(JoinArguments):
         return [(*x.shape[:axis], n, *x.shape[axis + 1 :]) for n in split]
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        made, slopes = [], []
-        for i, output in enumerate(g.op.output):
-            if not g.has_d_output(i):
-                # Nothing depends on this part, so its gradient is zero.
-                slopes.append(output + "_grad_autogen_zero")
-                made.append(make_op("ConstantFill", [output], slopes[-1:], value=0.0))
-            else:
-                slopes.append(g.d_output(i))
-        d_input = g.d_input("X")
-        return [*made, make_op("Concat", slopes, [d_input, f"_{d_input}_dims"])]
+        return joined_slopes(g)
 
     def flops(self, x: TensorSpec, split: TensorSpec | None = None) -> int:
         return 0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from checks import check_forward
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.matmul import BatchMatMul, MatMul
 from netbuilder.proto import GradientError
@@ -96,7 +97,13 @@ def test_cost():
 
 @pytest.mark.parametrize(
     ("a", "b", "shape"),
-    [((4,), (4,), (1,)), ((4,), (4, 3), (3,)), ((3, 4), (4,), (3,)), ((4,), (2, 4, 3), (2, 3)), ((2, 3, 4), (4,), (2, 3))],
+    [
+        ((4,), (4,), (1,)),
+        ((4,), (4, 3), (3,)),
+        ((3, 4), (4,), (3,)),
+        ((4,), (2, 4, 3), (2, 3)),
+        ((2, 3, 4), (4,), (2, 3)),
+    ],
 )
 def test_vectors_are_rows_and_columns(a, b, shape):
     rng = np.random.default_rng(0)

@@ -43,11 +43,11 @@ class _OfStep(Operator):
 @register
 @dataclass(frozen=True)
 class rnn_internal_apply_link(_OfStep):
-    """Y = ``window`` rows of X, from row timestep + offset on; X itself is passed on."""
+    """Y = ``window`` rows of X, from row timestep + offset on; X stays as it is, and is an output for the order."""
 
     inputs = ("timestep", "X")
     outputs = ("Y", "X_out")
-    inplace = ((1, 1),)
+    must_inplace = ((1, 1),)
     window: int = 1
 
     def check(self) -> None:

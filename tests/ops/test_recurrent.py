@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from cupy_double import gpus
 from netbuilder.graph.gradients import differentiate
+from netbuilder.graph.rename import place_operators
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorError
-from netbuilder.proto.arguments import make_op, set_argument
+from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 
 STEPS, SAMPLES, WIDTH = 4, 3, 2
@@ -119,41 +121,6 @@ def test_plain_kernels_and_bound_ones_agree():
     bound, plain = run(ops, feeds), run(ops, feeds, (), without="bound_kernels")
     for name in ("all", "last", *gradients.values()):
         np.testing.assert_allclose(bound.fetch(name), plain.fetch(name), rtol=1e-5, atol=1e-6)
-
-
-def stored(op, **changes):
-    """``op`` with the backward step net stored in it that its gradient made, keeping what that reads."""
-    ops, _ = with_gradient(op, {"all": "d_all"})
-    kept = type(op)()
-    kept.CopyFrom(op)
-    for argument in ops[1].arg:
-        if argument.name.startswith(("backward_", "param", "recompute")):
-            kept.arg.add().CopyFrom(argument)
-    for name, value in changes.items():
-        set_argument(kept, name, value)
-    return kept
-
-
-def test_stored_backward_step_net_reads_what_was_kept():
-    v = values()
-    feeds = {**v, "d_all": np.random.default_rng(2).normal(size=(STEPS, SAMPLES, WIDTH))}
-    op = stored(recurrent(tanh_step(make_op("Copy", ["s"], ["unused"]))))
-    backward = next(argument.n for argument in op.arg if argument.name == "backward_step_net")
-    again = {name for argument in op.arg if argument.name == "recompute_blobs_on_backward" for name in argument.strings}
-    first, gradients = with_gradient(op, {"all": "d_all"})
-    keep = type(op)()
-    keep.CopyFrom(op)
-    net = NetDef()
-    net.CopyFrom(backward)
-    del net.op[:]
-    net.op.extend(o for o in backward.op if o.is_gradient_op or o.type == "Copy")
-    set_argument(keep, "backward_step_net", net)
-    set_argument(keep, "recompute_blobs_on_backward", [])
-    second, _ = with_gradient(keep, {"all": "d_all"})
-    one, two = run(first, feeds), run(second, feeds)
-    for name in ("all", *gradients.values()):
-        np.testing.assert_array_equal(one.fetch(name), two.fetch(name))
-    assert again or one.spec("work").size <= two.spec("work").size
 
 
 def test_nothing_is_kept_without_a_backward_step_net():
@@ -327,3 +294,86 @@ def test_errors_name_the_operator_and_the_step():
     feeds = {**v, "table": np.zeros((3, 2)), "indices": np.array([0, 1, 7, 0], np.int32)}
     with pytest.raises(OperatorError, match=r"step net 'step', operator 3: Gather .* in step 2: "):
         run([op], feeds)
+
+
+def lstm():
+    """An LSTM over sequences of different lengths, and its feeds."""
+    step = NetDef(
+        name="step",
+        op=[
+            make_op("FC", ["h_prev", "w", "b"], ["gates"], axis=2),
+            make_op("Sum", ["gates", "x"], ["gates"]),
+            make_op("LSTMUnit", ["h_prev", "c_prev", "gates", "lengths", "timestep"], ["h", "c"], forget_bias=0.5),
+        ],
+    )
+    op = recurrent(
+        step,
+        inputs=["seq", "h0", "c0", "w", "b", "lengths"],
+        outputs=["all", "last", "cells", "work"],
+        recurrent_states=["states", "memories"],
+        initial_recurrent_state_ids=[1, 2],
+        link_internal=["h_prev", "h", "c_prev", "c", "x"],
+        link_external=["states", "states", "memories", "memories", "seq"],
+        link_offset=[0, 1, 0, 1, 0],
+        alias_src=["states", "states", "memories"],
+        alias_dst=["all", "last", "cells"],
+        alias_offset=[1, -1, 1],
+        outputs_with_grads=[0, 2],
+    )
+    r = np.random.default_rng(4)
+    shapes = {
+        "seq": (STEPS, SAMPLES, 4 * WIDTH),
+        "h0": (SAMPLES, WIDTH),
+        "c0": (SAMPLES, WIDTH),
+        "w": (4 * WIDTH, WIDTH),
+    }
+    shapes |= {"b": (4 * WIDTH,), "d_all": (STEPS, SAMPLES, WIDTH), "d_cells": (STEPS, SAMPLES, WIDTH)}
+    feeds = {name: r.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    return op, {**feeds, "lengths": np.array([STEPS, 1, 2], np.int32)}
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["computed again", "kept"])
+def test_kernels_agree(fresh):
+    """Plain and bound kernels, oneDNN and NumPy, a GPU (its double), gates kept or computed again: one result."""
+    op, feeds = lstm()
+    ops, gradients = with_gradient(op, {"all": "d_all", "cells": "d_cells"})
+    if fresh:
+        ops, gradients = with_gradient(keeping(op, ops[-1]), {"all": "d_all", "cells": "d_cells"})
+    want = run(ops, feeds, (), without="bound_kernels")
+    names = ["all", "last", "cells", *gradients.values()]
+    kept = want.spec("work").size - 2 * 128  # beside the two states, (5, 3, 2) each
+    assert kept == (384 if fresh else 0)  # the gates, (4, 1, 3, 8)
+    for other in (run(ops, feeds), run(ops, feeds, ()), on_gpu(ops, feeds, names)):
+        for name in names:
+            np.testing.assert_allclose(other.fetch(name), want.fetch(name), rtol=1e-4, atol=1e-5, err_msg=name)
+    ended = want.fetch("all")
+    np.testing.assert_array_equal(ended[1:, 1], np.broadcast_to(ended[0, 1], ended[1:, 1].shape))
+
+
+def keeping(op, gradient):
+    """``op`` with the backward step net of its gradient stored in it, reading the gates where that computed them."""
+    kept = type(op)()
+    kept.CopyFrom(op)
+    for argument in gradient.arg:
+        if argument.name.startswith(("backward_", "param")):
+            kept.arg.add().CopyFrom(argument)
+            if argument.name == "backward_step_net":
+                made = kept.arg[-1].n.op
+                own = [o for o in made if o.type.endswith("Gradient") or "_grad" in o.output[0]]
+                del made[: len(made) - len(own)]
+    return kept
+
+
+def on_gpu(ops, feeds, names):
+    net = NetDef(name="outer", op=ops, external_input=list(feeds))
+    place_operators(net, make_device_option(1, 0))
+    with gpus(1):
+        workspace = Workspace()
+        for name, value in feeds.items():
+            workspace.feed(name, value)
+        workspace.create_net(net)
+        workspace.run_net("outer", 2)
+        found = Workspace()
+        for name in names:
+            found.feed(name, workspace.fetch(name))
+    return found

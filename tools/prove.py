@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from netbuilder.tools.proof.measure import difference, trained
-from netbuilder.tools.proof.models import MODELS, SAMPLES
+from netbuilder.tools.proof.models import SAMPLES, TABLES
 from netbuilder.tools.proof.optimizers import OPTIMIZERS
+from netbuilder.tools.proof.sequences import SEQUENCES
 
-__all__ = ["Entry", "entries", "main"]
+__all__ = ["MODELS", "Entry", "entries", "main"]
+
+MODELS = {**TABLES, **SEQUENCES}
+"""What is trained, by name."""
 
 DEVICES = (1, 2, 3, 4, 8)
 

@@ -8,8 +8,8 @@ import pytest
 
 from netbuilder.tools import prove
 from netbuilder.tools.proof.measure import difference, trained
-from netbuilder.tools.proof.models import MODELS
 from netbuilder.tools.proof.optimizers import OPTIMIZERS
+from netbuilder.tools.prove import MODELS
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -1,4 +1,4 @@
-"""Small models that are trained on several numbers of devices, with batches from a fixed seed."""
+"""What is trained on several numbers of devices, with batches from a fixed seed: models with tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.proto import PROTO_CPU
 from netbuilder.proto.arguments import make_device_option
 
-__all__ = ["MODELS", "SAMPLES", "ProofModel"]
+__all__ = ["SAMPLES", "TABLES", "ProofModel"]
 
 SAMPLES = 24
 """Samples of a batch, a number that 1, 2, 3, 4 and 8 divide."""
@@ -84,10 +84,10 @@ def _tied(model: ModelHelper, loss_scale: float, table: Any) -> list[Any]:
     return _loss(model, brew.fc(model, scores, "fc2", _ROWS, _CLASSES), loss_scale)
 
 
-MODELS: dict[str, ProofModel] = {
+TABLES: dict[str, ProofModel] = {
     "embedding outside": ProofModel(_looked_up, _indices, outside=_table_outside),
     "embedding inside": ProofModel(_looked_up, _indices),
     "embedding moved out": ProofModel(_looked_up, _indices, options={"outside_from_bytes": 0}),
     "both on one table": ProofModel(_tied, _indices),
 }
-"""By name."""
+"""By name: models whose table gets a sparse gradient, or a sparse one and a dense one."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
+from netbuilder.data.object_records import ObjectKind, register_kind
 from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
-from netbuilder.proto import NetError
+from netbuilder.proto import BlobProto, NetError, ParseError, TensorProto
 
 __all__ = [
     "AtomicBool",
@@ -64,6 +65,20 @@ class Counter:
         with self._lock:
             before, self._count = self._count, count
         return before
+
+
+def _write_counter(blob: BlobProto, counter: Counter) -> None:
+    tensor = TensorProto(name=blob.name, data_type=TensorProto.INT64, dims=[1], int64_data=[counter.count])
+    blob.tensor.CopyFrom(tensor)
+
+
+def _read_counter(blob: BlobProto) -> Counter:
+    if len(blob.tensor.int64_data) != 1:
+        raise ParseError(f"a counter of {len(blob.tensor.int64_data)} numbers; it has one")
+    return Counter(blob.tensor.int64_data[0])
+
+
+register_kind(ObjectKind("std::unique_ptr<Counter<int64_t>>", Counter, _write_counter, _read_counter))
 
 
 class AtomicBool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from netbuilder.data.blob_records import CHUNK_SIZE, BlobParts, blob_records, re
 from netbuilder.data.db_reader import DBReader, read_records
 from netbuilder.data.minidb import write_minidb
 from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.registry import kernel, register
@@ -254,9 +254,10 @@ def _kept_devices(devices: dict[str, DeviceOption]) -> dict[str, DeviceOption]:
 
 def _feed(ctx: RunContext, name: str, value: Any, device: DeviceOption | None) -> Any:
     """Set a blob of the workspace; return its buffer."""
-    if device is None and value.dtype != STRING:
+    is_numbers = hasattr(value, "dtype") and value.dtype != STRING
+    if device is None and is_numbers:
         value = ctx.xp.asarray(value)
-    ctx.workspace.feed(name, value, device if value.dtype != STRING else None)
+    ctx.workspace.feed(name, value, device if is_numbers else None)
     return ctx.workspace.get(name).buffer
 
 

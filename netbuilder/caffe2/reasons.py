@@ -18,8 +18,15 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.serialized_test.serialized_test_util.SerializedTestCase.serialize_test",
     ),
     (
-        "memory planning is not in this version",
-        "python.memonger",
+        "plans order operators and share memory by themselves; memonger's functions that rewrite nets and count bytes "
+        "are here",
+        "python.memonger.AssignmentAlgorithm python.memonger.apply_assignments "
+        "python.memonger.apply_recurrent_blob_assignments python.memonger.compute_assignments "
+        "python.memonger.compute_assignments_dp python.memonger.compute_assignments_greedy "
+        "python.memonger.compute_blob_assignments python.memonger.compute_interference_graph "
+        "python.memonger.get_updated_ranges python.memonger.is_compatible "
+        "python.memonger.topological_sort_traversal python.memonger.topological_sort_traversal_longest_path "
+        "python.memonger.verify_assignments",
     ),
     (
         "several hosts are not in this version",
@@ -76,23 +83,9 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.onnx",
     ),
     (
-        "checkpoint jobs are not in this version; netbuilder.exchange.save_checkpoint and load_checkpoint save "
-        "training and resume it",
-        "python.checkpoint",
-    ),
-    (
-        "readers of files are not in this version; dataset.Dataset, dataio and pipeline read records in blobs, "
-        "brew.db_input a database",
-        "python.cached_reader python.db_file_reader python.text_file_reader",
-    ),
-    (
         "it is a part of Caffe2's construction of control flow; net_builder, control, brew.cond and brew.loop add "
         "branches and loops",
         "python.control_ops_grad python.control_ops_util python.core.control_op_remap",
-    ),
-    (
-        "pictures of arrays are for libraries that draw; net_drawer and netbuilder-draw draw nets",
-        "python.visualize",
     ),
     (
         "layer models are not served; brew adds layers to a ModelHelper",
@@ -111,7 +104,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "they are",
         "python.examples python.models.imagenet_trainer_test_utils "
         "python.embedding_generation_benchmark python.benchmark_generator "
-        "python.models.download python.muji",
+        "python.models.download",
     ),
     (
         "Caffe 1 is not read",

@@ -157,8 +157,7 @@ class DatasetReader(Reader):
 
     def setup_ex(self, init_net: Net, exit_net: Net | None) -> None:
         if self.cursor is None:
-            name = init_net.NextName(self.name)
-            self.cursor = init_net.CreateTreeCursor([], name, fields=self.dataset.field_names())
+            self.cursor = init_net.CreateTreeCursor([], init_net.NextBlob(self.name), fields=self.dataset.field_names())
 
     def _made(self) -> Any:
         if self.cursor is None:
@@ -205,8 +204,7 @@ class DatasetRandomReader(Reader):
 
     def setup_ex(self, init_net: Net, exit_net: Net | None) -> None:
         if self.cursor is None:
-            name = init_net.NextName(self.name)
-            self.cursor = init_net.CreateTreeCursor([], name, fields=self.dataset.field_names())
+            self.cursor = init_net.CreateTreeCursor([], init_net.NextBlob(self.name), fields=self.dataset.field_names())
 
     def reset(self, net: Net) -> None:
         net.ResetCursor([self.cursor], [])

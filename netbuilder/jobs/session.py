@@ -47,7 +47,8 @@ class Session:
 
         Args:
             runnable: which.
-            workspace_type: of steps and nets, where their blobs lie; None: in the session's workspace.
+            workspace_type: of single tasks, steps and nets, where their blobs lie; None: in the session's workspace.
+                A group that does not say otherwise has a private one.
             setup_net_list: nets that run before.
 
         Raises:
@@ -111,7 +112,8 @@ def _as_group(runnable: Any, workspace_type: str | None) -> TaskGroup:
         if workspace_type is not None and runnable.workspace_type() not in (None, workspace_type):
             raise NetError(f"session: the group's workspace is {runnable.workspace_type()!r}, not {workspace_type!r}")
         return runnable
-    group = TaskGroup(workspace_type if workspace_type or isinstance(runnable, Task) else WorkspaceType.GLOBAL)
+    own = runnable.workspace_type() if isinstance(runnable, Task) else None
+    group = TaskGroup(workspace_type or own or WorkspaceType.GLOBAL)
     if isinstance(runnable, Task):
         group.add(runnable)
     elif isinstance(runnable, Plan):
@@ -150,12 +152,13 @@ class LocalSession(Session):
     def _compile_task_group(cls, task_group: TaskGroup, setup_net_list: Any = None) -> Any:
         with Cluster():
             task = task_group.to_task()
+        kind = task_group.workspace_type() or task.workspace_type()
         step = task.get_step()
         if setup_net_list:
             step = execution_step("with_setup", [execution_step("setup", list(setup_net_list)), step])
         plan = Plan("task_group_plan")
         plan.AddStep(step)
-        return plan, task.output_list(), task.workspace_type()
+        return plan, task.output_list(), kind
 
     def _run_compiled(self, compiled: Any) -> None:
         plan, outputs, workspace_type = compiled

@@ -244,7 +244,7 @@ class Workspace:
         Raises:
             NetError: there is no such net, an operator failed, or ``iterations`` is no whole number from 0 on.
         """
-        net = self._nets.get(name)
+        net = self._nets.get(name) if isinstance(name, str) else None
         if net is None:
             net = self._net(name)
         if not hasattr(iterations, "__index__") or iterations < 0:

@@ -7,9 +7,9 @@ from house import ROOT
 from netbuilder.caffe2.reasons import GROUPS
 
 IMPORTS = {
-    "import caffe2.python.memonger": "has no module python.memonger: memory planning is not in this version",
-    "from caffe2.python import memonger": "has no module python.memonger: memory planning",
-    "from netbuilder.caffe2.python import memonger": "has no module python.memonger: memory planning",
+    "import caffe2.python.caffe_translator": "has no module python.caffe_translator: Caffe 1 is not read",
+    "from caffe2.python import caffe_translator": "has no module python.caffe_translator: Caffe 1 is not read",
+    "from netbuilder.caffe2.python import layers": "has no module python.layers: layer models are not served",
     "from caffe2.python.models.seq2seq import train": "python.models.seq2seq.train: netbuilder.model.seq2seq.beam_search",
     "from caffe2.python.onnx import backend": "has no module python.onnx: ONNX is not in this version",
     "from caffe2.python import worksapce": "has no module python.worksapce; nearest: python.workspace",

@@ -87,9 +87,13 @@ class TestBlobs:
         assert np.array_equal(workspace.FetchBlob("y"), workspace.FetchBlob("x"))
 
     def test_records_of_other_things(self):
-        workspace.RunOperatorOnce(core.CreateOperator("CreateMutex", [], ["mutex"]))
-        with pytest.raises(BlobError, match="blob 'mutex' holds .* cannot be serialised"):
-            workspace.SerializeBlob("mutex")
+        workspace.RunOperatorOnce(core.CreateOperator("CreateCounter", [], ["counter"], init_count=7))
+        workspace.DeserializeBlob("again", workspace.SerializeBlob("counter"))
+        workspace.RunOperatorOnce(core.CreateOperator("CountUp", ["again"], ["count"]))
+        assert workspace.FetchBlob("count") == 7
+        workspace.RunOperatorOnce(core.CreateOperator("CreateAtomicBool", [], ["flag"]))
+        with pytest.raises(BlobError, match="blob 'flag' holds .* cannot be serialised"):
+            workspace.SerializeBlob("flag")
         with pytest.raises(ParseError, match="the bytes for blob 'y'"):
             workspace.DeserializeBlob("y", b"\xff\xff")
         with pytest.raises(NetError, match="cannot be made from a record of type 'other'"):

@@ -58,11 +58,27 @@ def test_a_string_is_one_record(value):
 
 
 def test_what_cannot_be_stored_is_refused(tmp_path):
-    with pytest.raises(NetError, match="blob 'x': tensors and strings can be stored, and this is dict"):
+    with pytest.raises(NetError, match="blob 'x': tensors, strings, .* can be stored, and this is dict"):
         write_blobs(tmp_path / "x.minidb", {"x": {}})
     with pytest.raises(NetError, match="chunk_size counts elements"):
         list(blob_records("x", np.zeros(2), chunk_size=-1))
     assert list(tmp_path.iterdir()) == []
+
+
+def cursor(place):
+    content = b"a b:lengths b:values "
+    blob = BlobProto(name="x", type="std::unique_ptr<TreeCursor>", content=content)
+    blob.tensor.int64_data.extend(place)
+    return blob
+
+
+def test_cursors():
+    parts = BlobParts()
+    parts.add("x", cursor([2, 3]), "here")
+    read = parts.value("x", "here")
+    assert (read.names, read.place) == (["a", "b:lengths", "b:values"], [2, 3])
+    ((key, data),) = blob_records("y", read)
+    assert key == "y" and BlobProto.FromString(data).tensor.int64_data == [2, 3]
 
 
 def record(value, segment=None, name="x"):
@@ -81,7 +97,13 @@ def record(value, segment=None, name="x"):
         ([record([1.0, 2]), record([1.0, 2, 3])], r"chunk of shape \(3,\), others of 'x' have \(2,\)"),
         ([record([1.0, 2]), record([1, 2])], "elements of type int64, others of 'x' are float64"),
         ([record([1.0, 2]), BlobProto(name="x", type="std::string", content=b"s")], "has blob 'x' twice"),
-        ([BlobProto(name="x", type="std::mutex")], "blob 'x' is of type 'std::mutex'; tensors and strings are read"),
+        (
+            [BlobProto(name="x", type="std::map")],
+            "blob 'x' is of type 'std::map'; what is read are tensors, strings and",
+        ),
+        ([cursor([3])], r"here: a cursor over the columns .* stands at \[3\]: a number for each domain"),
+        ([cursor([3, -1])], "a number for each domain"),
+        ([cursor([]), cursor([])], "has blob 'x' twice"),
     ],
 )
 def test_records_that_do_not_fit(blobs, message):

@@ -1,0 +1,81 @@
+"""Rows of text files: columns between tabs, rows between line ends, read by turns."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from netbuilder.proto import NetError, ParseError, TensorProto
+
+__all__ = ["TextRows"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_KINDS = {TensorProto.STRING: np.dtype(object), TensorProto.FLOAT: np.dtype(np.float32)}
+
+
+class TextRows:
+    """The rows of a file, which several readers share.
+
+    Each row ends with a line end, "\\n" or "\\r\\n"; tabs stand between its columns. There are no quotes, and no signs
+    that stand for others.
+
+    Args:
+        path: the file.
+        types: of each column, of TensorProto.DataType: STRING or FLOAT.
+        passes: how often the file is read.
+
+    Raises:
+        NetError: there is no column, or one of another type.
+        FileNotFoundError: there is no such file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], types: list[int], passes: int = 1) -> None:
+        if not types or any(kind not in _KINDS for kind in types):
+            names = [TensorProto.DataType.Name(kind) for kind in types]  # type: ignore[arg-type]
+            raise NetError(f"{os.fspath(path)!r}: needs columns, and these are FLOAT or STRING, got the types {names}")
+        self.path = os.fspath(path)
+        self.columns = len(types)
+        self._types = [_KINDS[kind] for kind in types]
+        self._passes = passes
+        self._lock = threading.Lock()
+        with open(self.path, "rb"):  # refused now, not at the first read
+            pass
+        self._rows = self._read()
+
+    def _read(self) -> Iterator[list[bytes]]:
+        for _ in range(self._passes):
+            with open(self.path, "rb") as file:
+                for number, line in enumerate(file, 1):
+                    row = line.rstrip(b"\r\n").split(b"\t")
+                    if len(row) != self.columns or not line.endswith(b"\n"):
+                        why = "" if line.endswith(b"\n") else ", and the last one ends with a line end, too"
+                        raise ParseError(
+                            f"{self.path!r}, row {number}: {len(row)} columns; each has {self.columns}, with tabs "
+                            f"between them{why}"
+                        )
+                    yield row
+
+    def next(self, rows: int) -> list[Array]:
+        """Return the next rows, column by column; fewer at the end, none behind it.
+
+        Raises:
+            ParseError: a row has another number of columns, or something else where a number should be.
+        """
+        with self._lock:
+            found = [row for _, row in zip(range(rows), self._rows)]
+        return [self._column(index, [row[index] for row in found]) for index in range(self.columns)]
+
+    def _column(self, index: int, values: list[bytes]) -> Array:
+        if self._types[index].kind == "O":
+            column = np.empty(len(values), object)
+            column[:] = values
+            return column
+        try:
+            return np.array([float(value) for value in values], np.float32)
+        except ValueError as error:
+            raise ParseError(f"{self.path!r}, column {index}: {error}, where a number should be") from error

@@ -1,0 +1,100 @@
+"""memonger: nets that share memory, on the net whose results Caffe2's memonger left, and on one with gradients."""
+
+import numpy as np
+import pytest
+
+import golden_data
+from netbuilder.caffe2.python import brew, core, memonger, model_helper, workspace
+from netbuilder.proto import NetDef, NetError
+
+
+def inference_net():
+    golden = golden_data.net("memonger_inference")
+    return golden.protos["net_before"] if "net_before" in golden.protos else golden.protos["net"]
+
+
+def names_of(net):
+    return {name for op in net.op for name in op.output}
+
+
+def training_net():
+    model = model_helper.ModelHelper("memonger")
+    with core.NameScope("name_x"):
+        blob = "data"
+        for index in range(4):
+            blob = brew.fc(model, blob, f"fc{index}", 3, 3)
+        loss = model.net.AveragedLoss(model.net.LabelCrossEntropy([model.net.Softmax(blob), "label"]), "loss")
+    gradients = model.AddGradientOperators([loss])
+    return model, [gradients[param] for param in model.params], loss
+
+
+def test_inference():
+    net = inference_net()
+    static = [*net.external_input, net.op[-1].output[0]]
+    for shared in (
+        memonger.optimize_inference_fast(net, static),
+        memonger.optimize_inference_for_dag(core.Net(net), ["data"]),
+        memonger.optimize_interference(net, static).net,
+    ):
+        assert len(names_of(shared)) < len(names_of(net)) and shared.op[-1].output[0] == net.op[-1].output[0]
+        assert memonger.verify_graph_equality(net, shared) and memonger.verify_inplace_blobs(net, shared)
+    other = NetDef()
+    other.CopyFrom(net)
+    other.op[3].input[0] = "data"
+    assert not memonger.verify_graph_equality(net, other)
+
+
+def test_counts():
+    net = core.Net("chain")
+    for index in range(4):
+        net.Relu(f"x{index}", f"x{index + 1}")
+    workspace.FeedBlob("x0", np.ones((2, 5), np.float32))
+    workspace.RunNetOnce(net)
+    sizes = memonger.collect_blob_sizes(net)
+    assert sizes == {f"x{index}": 40 for index in range(5)} and memonger.blob_nbytes("nothing") == 0
+    made = memonger.optimize_interference(net.Proto(), ["x0", "x4"], blob_sizes=sizes)
+    assert memonger.compute_statistics(made.assignments) == (160, 120)
+    assert memonger.get_memory_usage(made.assignments) == 120
+    assert memonger.compute_ranges(net.Proto().op)["x2"] == memonger.LiveRange(1, 2)
+    shapes, types = workspace.InferShapesAndTypes([net], {"x0": [2, 5]})
+    total, each = memonger.estimate_memory_usage([net.Proto()], shapes, types, core.DeviceOption(0, 0))
+    assert total == 160 and each["x3"] == 40
+    assert memonger.estimate_memory_usage([net.Proto()], shapes, types, core.DeviceOption(1, 0)) == (0, {})
+    with pytest.raises(NetError, match="the shape of blob 'x1' is not in"):
+        memonger.estimate_memory_usage([net.Proto()], {}, types, core.DeviceOption(0, 0))
+
+
+@pytest.mark.parametrize("activations", [False, True])
+def test_gradients(activations):
+    model, gradients, loss = training_net()
+    before = model.net.Proto()
+    shapes = dict.fromkeys(names_of(before), (4, 3))
+    shared = memonger.share_grad_blobs(
+        model.net, [loss], gradients, "name_x", share_activations=activations, blob_shapes=shapes
+    )
+    assert sum("_shared" in name for name in names_of(shared)) >= 2
+    assert len(names_of(shared)) < len(names_of(before)) - (2 if activations else 0)
+    data, label = np.random.default_rng(0).standard_normal((4, 3)), np.int32([0, 1, 2, 0])
+    results = []
+    for net in (before, shared):
+        workspace.ResetWorkspace()
+        workspace.FeedBlob("name_x/data", data.astype(np.float32))
+        workspace.FeedBlob("name_x/label", label)
+        workspace.FeedBlob("data", data.astype(np.float32))
+        workspace.FeedBlob("label", label)
+        workspace.RunNetOnce(model.param_init_net)
+        workspace.RunNetOnce(net)
+        results.append([workspace.FetchBlob(str(blob)) for blob in [*gradients, loss]])
+    assert all(np.array_equal(a, b) for a, b in zip(*results))
+
+
+def test_refusals():
+    model, gradients, loss = training_net()
+    with pytest.raises(NetError, match="has gradients, as of operator .*share_grad_blobs is for such nets"):
+        memonger.optimize_inference_for_dag(model.net, ["data"])
+    with pytest.raises(NetError, match="has no gradients; call AddGradientOperators"):
+        memonger.share_grad_blobs(inference_net(), [], [], "")
+    released = memonger.release_blobs_when_used(model.net.Proto(), [str(blob) for blob in gradients])
+    assert sum(op.type == "Free" for op in released.op) > 5
+    with pytest.raises(AttributeError, match="compute_interference_graph: plans order operators and share memory"):
+        memonger.compute_interference_graph  # noqa: B018

@@ -12,7 +12,7 @@ import pytest
 from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.proto.arguments import arguments
 from netbuilder.tools import benchmark
-from netbuilder.tools.bench import build, machine
+from netbuilder.tools.bench import machine
 from netbuilder.tools.bench.check import CHANGE_BOUND, Agreement, replay
 from netbuilder.tools.bench.growth import Sweeps, growth
 from netbuilder.tools.bench.ours import Training

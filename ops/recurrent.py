@@ -88,7 +88,7 @@ class RecurrentNetworkGradient(Recurrent):
     outputs = ("dX+",)
 
     @cached_property
-    def forward_inputs(self) -> tuple[str, ...]:  # type: ignore[override]
+    def forward_inputs(self) -> tuple[str, ...]:
         outputs = len(set(self.alias_dst)) + 1
         return self.input_names[len(self.outputs_with_grads) : len(self.input_names) - outputs]
 

@@ -53,7 +53,7 @@ class EdgeContext:
     def repeats(self, input: int) -> bool:
         return False
 
-    def held_kernel(self, *args: Any) -> None:
+    def held_kernel(self, *args: Any) -> Any:
         return None
 
     def does(self, optimisation: str) -> bool:

@@ -39,7 +39,7 @@ class Training:
         self._record = self._build()
         rng = np.random.default_rng(0)
         if work.net == "lstm":
-            data = rng.integers(0, work.classes, work.shape)
+            data: Any = rng.integers(0, work.classes, work.shape)
         else:
             data = rng.standard_normal(work.shape, np.float32)
         self._feed(data, rng.integers(0, work.classes, work.labels))

@@ -89,6 +89,10 @@ OPTIMISATIONS: Mapping[str, Optimisation] = MappingProxyType({
         "small operators run NumPy kernels that are bound to their memory beforehand; without it, the plain ones",
         ROUNDING,
     ),
+    "winograd": Optimisation(
+        "convolutions of 3x3 with strides of 1 are computed by Winograd's minimal filtering where that is measured to "
+        "be faster", ROUNDING,
+    ),
     "measured_choices": Optimisation(
         "of several kernels that can serve, the one that was quickest when tried on this machine is taken; without "
         "it, the one that is quickest on most", ROUNDING,

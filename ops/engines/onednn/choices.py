@@ -32,7 +32,7 @@ SWITCH_VARIABLE = "NETBUILDER_MEASURE"
 
 _ROUNDS = 5
 _CLEARLY = 0.97  # in how much of the first candidate's time another one has to be through to take its place
-_FORMAT = 1  # of the file, and of what the names of choices mean
+_FORMAT = 2  # of the file, and of what the names of choices mean
 
 Candidates = Mapping[str, Callable[[], Sequence[Prepared]]]
 """Name -> makes the kernel and, behind it, whatever else a step needs if it is chosen; nothing if it cannot serve."""

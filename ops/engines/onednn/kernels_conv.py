@@ -5,7 +5,8 @@ In bfloat16, images and a rounded copy of the weights are read, and images are w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import CHANNELS_LAST, Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn import winograd
 from netbuilder.ops.engines.onednn.channels_last import ThroughChannelsLast, forward_through, last_in, may_turn
 from netbuilder.ops.engines.onednn.choices import fastest
 from netbuilder.ops.engines.onednn.convolutions import Views, described, forward, free, serves, wish, worth_measuring
@@ -20,6 +22,7 @@ from netbuilder.ops.engines.onednn.layout import Desc, element_code, plain_in
 from netbuilder.ops.engines.onednn.precision import types_for_products
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
+    Extra,
     In,
     Out,
     PostOp,
@@ -106,18 +109,27 @@ def _prepare_forward(
         return direct
     code = element_code(made.argument(c.SRC))
 
-    def other() -> Prepared | None:
+    def last() -> Prepared | None:
         found = forward_through(v, ends.x, ends.y, code, bias, inference, post, threads=ctx.threads)
         return None if found is None else ends.through(found, found.conv.spec(c.WEIGHTS, w, v.weights))
 
-    return _faster(f"forward {described(v, code)}", ctx, direct, other)
+    def minimal() -> Prepared | None:
+        found = winograd.forward(v, ends.x, ends.y, b is not None, post, w, threads=ctx.threads)
+        return None if found is None else ends.minimal(found)
+
+    others = {"channels last": last}
+    if ctx.does("winograd") and winograd.may_serve(v, code):
+        others["winograd"] = minimal
+    return _fastest(f"forward {described(v, code)}", ctx, direct, others)
 
 
-def _faster(key: str, ctx: PlanContext, direct: Prepared, other: Callable[[], Prepared | None]) -> Prepared:
-    """Return whichever kernel takes less time, with the reorder of the weights in each step of a training net."""
+def _fastest(
+    key: str, ctx: PlanContext, direct: Prepared, others: Mapping[str, Callable[[], Prepared | None]]
+) -> Prepared:
+    """Return the kernel that takes least time, with the reorder of the weights in each step of a training net."""
     constant = ctx.is_constant(1)
 
-    def with_reorder() -> list[Prepared]:
+    def with_reorder(other: Callable[[], Prepared | None]) -> list[Prepared]:
         made = other()
         if made is None:
             return []
@@ -127,10 +139,13 @@ def _faster(key: str, ctx: PlanContext, direct: Prepared, other: Callable[[], Pr
 
     chosen = fastest(
         f"{key}{', constant weights' if constant else ''}",
-        {"blocked": lambda: [direct], "channels last": with_reorder},
+        {
+            "blocked": lambda: [direct],
+            **{name: functools.partial(with_reorder, other) for name, other in others.items()},
+        },
         ctx.threads,
     )
-    return direct if chosen == "blocked" else other() or direct
+    return direct if chosen == "blocked" else others[chosen]() or direct
 
 
 @dataclass(frozen=True)
@@ -152,7 +167,10 @@ class _Ends:
         steps = found.steps(In(0), Out(0), In(1), In(2) if self.b is not None else None)
         return self._prepared(weights, steps, found.scratch)
 
-    def _prepared(self, weights: TensorSpec, steps: list[Step], scratch: int = 0) -> Prepared:
+    def minimal(self, found: winograd.Winograd) -> Prepared:
+        return self._prepared(found.weights, list(found.steps), found.scratch)
+
+    def _prepared(self, weights: TensorSpec, steps: Sequence[Step | Extra], scratch: int = 0) -> Prepared:
         inputs = [self.x, weights, *([self.b.plain] if self.b is not None else [])]
         if not self.add:
             return prepared(inputs, [self.y], steps, scratch=scratch)

@@ -31,8 +31,20 @@ from netbuilder.ops.engines.onednn.convolutions import (
 )
 from netbuilder.ops.engines.onednn.layout import Desc, View, desc_in, element_code, plain_in
 from netbuilder.ops.engines.onednn.precision import types_for_products
-from netbuilder.ops.engines.onednn.primitive import Held, In, Out, Place, Primitive, Scratch, Step, first_fast, prepared
+from netbuilder.ops.engines.onednn.primitive import (
+    Extra,
+    Held,
+    In,
+    Out,
+    Place,
+    Primitive,
+    Scratch,
+    Step,
+    first_fast,
+    prepared,
+)
 from netbuilder.ops.engines.onednn.reorders import reorder, reorder_primitive
+from netbuilder.ops.engines.onednn.winograd import Winograd, data_gradient, filter_gradient, may_serve
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["conv_gradient", "conv_transpose_gradient"]
@@ -53,13 +65,16 @@ class _Found:
     """The primitives of a convolution's gradient.
 
     ``widen``: reorders of X and dY to float32, on whose results ``dw`` then computes. ``through``: what computes dX in
-    place of ``dx``, for the same dY and into the same order.
+    place of ``dx``, for the same dY and into the same order. ``minimal_dw``, ``minimal_dx``: what computes dW and dX by
+    minimal filtering in their place, from the same X and dY.
     """
 
     dw: Primitive
     dx: Primitive | None
     widen: tuple[Primitive, ...] = ()
     through: ThroughChannelsLast | None = None
+    minimal_dw: Winograd | None = None
+    minimal_dx: Winograd | None = None
 
     @property
     def slow(self) -> bool:
@@ -73,18 +88,24 @@ class _Found:
     @property
     def scratch(self) -> int:
         """Bytes of scratch memory that dX needs."""
+        if self.minimal_dx is not None:
+            return self.minimal_dx.scratch
         return self.through.scratch if self.through is not None else 0
 
     def weights(self, spec: TensorSpec, view: View) -> TensorSpec:
         """Return the spec in which the weights are wanted, for dX."""
+        if self.minimal_dx is not None:
+            return self.minimal_dx.weights
         made = self.through.conv if self.through is not None else self.dx
         assert made is not None
         return made.spec(c.WEIGHTS, spec, view)
 
-    def dx_steps(self, dy: Place, weights: Place, dx: Place) -> list[Step]:
-        """Return what computes dX, from places of dY and the weights."""
+    def dx_steps(self, dy: Place, weights: Place, dx: Place) -> list[Step | Extra]:
+        """Return what computes dX, from places of dY and the weights (of ``minimal_dx``: those it was made for)."""
+        if self.minimal_dx is not None:
+            return list(self.minimal_dx.steps)
         if self.through is not None:
-            return self.through.steps(dy, dx, weights)
+            return list(self.through.steps(dy, dx, weights))
         return [] if self.dx is None else [Step(self.dx, {c.DIFF_DST: dy, c.WEIGHTS: weights, c.DIFF_SRC: dx})]
 
     def dw_kernel(self, v: Views, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared:
@@ -92,15 +113,27 @@ class _Found:
         bias = self.dw.nbytes(c.DIFF_BIAS)
         steps, room = self.dw_steps({c.DIFF_BIAS: Held(bias)} if bias else {})
         inputs = [self.x(x, v.x), None, self.dy(dy, v.y)]
-        return prepared(inputs, [self.dw.spec(c.DIFF_WEIGHTS, w.plain, v.weights)], steps, scratch=room)
+        outputs = [self.dw_spec(w, v.weights)]
+        if bias and self.minimal_dw is not None:
+            outputs.append(TensorSpec(v.bias.dims, x.dtype))
+        return prepared(inputs, outputs, steps, scratch=room)
 
-    def dw_steps(self, more: dict[int, Place]) -> tuple[list[Step], int]:
+    def dw_spec(self, w: TensorSpec, view: View) -> TensorSpec:
+        """Return the spec in which the gradient of the weights is written."""
+        if self.minimal_dw is not None:
+            return self.minimal_dw.weights
+        return self.dw.spec(c.DIFF_WEIGHTS, w.plain, view)
+
+    def dw_steps(self, more: dict[int, Place]) -> tuple[list[Step | Extra], int]:
         """Return what computes the gradients of the weights and, if ``more`` says where, the bias; and scratch bytes.
 
         X is input 0, dY input 2, the gradient of the weights output 0.
         """
+        if self.minimal_dw is not None:
+            return list(self.minimal_dw.steps), self.minimal_dw.scratch
         places: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_WEIGHTS: Out(0), **more}
-        steps, room = [], 0
+        steps: list[Step | Extra] = []
+        room = 0
         for made, number in zip(self.widen, (c.SRC, c.DIFF_DST)):
             copy = Scratch(room, made.nbytes(c.DST))
             room += -(-copy.nbytes // 64) * 64
@@ -128,9 +161,32 @@ def _prepare_gradient(
         search = _Search(op, ctx, v, code)
         found = search.find(x, dy) if code == c.F32 else search.find_best(x, w, dy)
         if found is not None and not found.slow:
+            found = _with_faster_dw(op, ctx, v, found, x, w, dy)
             return _bound(op, v, _with_faster_dx(op, ctx, v, found, x, w, dy), x, w, dy)
         slow = slow or found
     return _bound(op, v, slow, x, w, dy) if slow is not None else None
+
+
+def _with_faster_dw(
+    op: Any, ctx: PlanContext, v: Views, found: _Found, x: TensorSpec, w: TensorSpec, dy: TensorSpec
+) -> _Found:
+    """Return primitives that compute the gradient of the weights in the faster way."""
+    code = element_code(found.dw.argument(c.DIFF_DST))
+    if not ctx.does("winograd") or not worth_measuring(op, ctx, v, x, w) or not may_serve(v, code):
+        return found
+    bias = Out(1) if op.computes_db else None
+
+    def minimal() -> _Found | None:
+        specs = found.x(x, v.x), found.dy(dy, v.y), w.plain
+        made = filter_gradient(v, *specs, (In(0), In(2), Out(0)), bias, threads=ctx.threads)
+        return None if made is None else dataclasses.replace(found, minimal_dw=made)
+
+    def kernels(found: _Found | None) -> list[Prepared]:
+        return [] if found is None else [found.dw_kernel(v, x, w, dy)]
+
+    key = f"gradient of the weights of {described(v, code)}, {'with' if bias else 'without'} a bias"
+    chosen = fastest(key, {"blocked": lambda: kernels(found), "winograd": lambda: kernels(minimal())}, ctx.threads)
+    return found if chosen == "blocked" else minimal() or found
 
 
 def _with_faster_dx(
@@ -141,11 +197,16 @@ def _with_faster_dx(
         return found
     code = element_code(found.dx.argument(c.DIFF_DST))
     ends = found.dy(dy, v.y), found.dx.spec(c.DIFF_SRC, x.plain, v.x)
-    lies = found.dw.spec(c.DIFF_WEIGHTS, w.plain, v.weights)
+    lies = found.dw_spec(w, v.weights)
+    last_output = Out(2 if op.computes_db else 1)
 
-    def other() -> _Found | None:
+    def last() -> _Found | None:
         through = backward_data_through(v, ends[1], ends[0], code, threads=ctx.threads)
         return None if through is None else dataclasses.replace(found, through=through)
+
+    def minimal(places: tuple[Place, Place, Place] = (In(2), In(1), last_output)) -> _Found | None:
+        made = data_gradient(v, ends[1], ends[0], w, places, threads=ctx.threads)
+        return None if made is None else dataclasses.replace(found, minimal_dx=made)
 
     def kernels(found: _Found | None) -> list[Prepared]:
         if found is None:
@@ -155,11 +216,11 @@ def _with_faster_dx(
         kernel = prepared([ends[0], wanted], [ends[1]], steps, scratch=found.scratch)
         return [kernel] if lies == wanted else [kernel, reorder(ctx, lies, wanted)]
 
-    key = f"gradient of the images of {described(v, code)}"
-    chosen = fastest(
-        key, {"blocked": lambda: kernels(found), "channels last": lambda: kernels(other())}, ctx.threads
-    )  # fmt: skip
-    return found if chosen == "blocked" else other() or found
+    ways = {"blocked": lambda: kernels(found), "channels last": lambda: kernels(last())}
+    if ctx.does("winograd") and may_serve(v, code):
+        ways["winograd"] = lambda: kernels(minimal((In(0), In(1), Out(0))))
+    chosen = fastest(f"gradient of the images of {described(v, code)}", ways, ctx.threads)
+    return {"blocked": lambda: found, "channels last": last, "winograd": minimal}[chosen]() or found
 
 
 class _Search:
@@ -238,7 +299,7 @@ class _Search:
 
 def _bound(op: Any, v: Views, found: _Found, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared:
     inputs: list[TensorSpec | None] = [found.x(x, v.x), None, found.dy(dy, v.y)]
-    outputs = [found.dw.spec(c.DIFF_WEIGHTS, w.plain, v.weights)]
+    outputs = [found.dw_spec(w, v.weights)]
     more: dict[int, Place] = {}
     if op.computes_db:
         more[c.DIFF_BIAS] = Out(1)

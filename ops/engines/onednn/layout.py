@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.contexts import PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.library import check, dnnl
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = [
     "BlockedLayout",
+    "DerivedLayout",
     "Desc",
     "Exact",
     "View",
@@ -115,6 +117,29 @@ class BlockedLayout:
 
     def __repr__(self) -> str:
         return f"<oneDNN layout {self.text}>"
+
+
+class DerivedLayout:
+    """What a kernel computes from a value before it reads it; nothing is written in it, and nothing read back.
+
+    Args:
+        nbytes: of what is derived.
+        text: what it is.
+    """
+
+    engine = "ONEDNN"
+    itemsize = 4
+    __slots__ = ("nbytes", "text")
+
+    def __init__(self, nbytes: int, text: str) -> None:
+        self.nbytes, self.text = nbytes, text
+
+    def __repr__(self) -> str:
+        return f"<oneDNN layout {self.text}>"
+
+    def copy(self, ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
+        """Prepare what computes it from a value as it lies."""
+        raise NotImplementedError
 
 
 class Exact:

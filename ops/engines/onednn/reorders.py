@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, row_major
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, DerivedLayout, Desc, desc_of, row_major
 from netbuilder.ops.engines.onednn.primitive import (
     In,
     Out,
@@ -46,6 +46,8 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
     """
     if source.shape != target.shape or source.dtype != target.dtype:
         raise ValueError(f"a reorder changes neither shape nor dtype: {source} cannot become {target}")
+    if isinstance(target.layout, DerivedLayout) and target.layout is not source.layout:
+        return target.layout.copy(ctx, source, target)
     after = alone(ctx, source.size)
     if source.layout is target.layout:
         return _copy(source, target)

@@ -1,0 +1,145 @@
+"""Convolutions by minimal filtering, against float64: forward, joined with a Relu, backward; where they do not serve."""
+
+import numpy as np
+import pytest
+
+from checks import interpret
+from kernel_cases import random
+from kernel_checks import B16, PLAIN, value_of
+from netbuilder.ops.engines import onednn
+from netbuilder.ops.operator import decode
+from netbuilder.ops.registry import find
+from netbuilder.proto.arguments import make_op
+from prepared import Value, bind
+
+if not onednn.available():
+    pytest.skip("needs oneDNN", allow_module_level=True)
+
+from netbuilder.ops.engines.onednn import convolutions, kernels_conv, kernels_conv_gradient, winograd
+
+CASES = {
+    "whole tiles": ((4, 16, 8, 12), (32, 16, 3, 3), {"kernel": 3, "pad": 1}),
+    "odd numbers of tiles, with rests": ((6, 32, 9, 11), (48, 32, 3, 3), {"kernel": 3, "pad": 1}),
+    "no padding": ((2, 16, 7, 6), (16, 16, 3, 3), {"kernel": 3}),
+    "uneven padding": ((2, 16, 7, 6), (16, 16, 3, 3), {"kernel": 3, "pad_t": 2, "pad_l": 0, "pad_b": 1, "pad_r": 2}),
+    "less than a tile": ((3, 16, 2, 3), (16, 16, 3, 3), {"kernel": 3, "pad": 1}),
+    "one image": ((1, 64, 7, 7), (64, 64, 3, 3), {"kernel": 3, "pad": 1}),
+}
+
+
+@pytest.fixture(autouse=True)
+def chosen(monkeypatch):
+    """Let these kernels serve wherever they can, few images at a time; what they were chosen for."""
+    keys = []
+
+    def fastest(key, candidates, n):
+        if "winograd" in candidates and list(candidates["winograd"]()):
+            keys.append(key)
+            return "winograd"
+        return next(iter(candidates))
+
+    for module in (kernels_conv, kernels_conv_gradient):
+        monkeypatch.setattr(module, "fastest", fastest)
+    monkeypatch.setattr(convolutions, "WORTH", 0)
+    monkeypatch.setattr(winograd, "_ROOM", 1 << 17)
+    monkeypatch.setenv("NETBUILDER_MEASURE", "1")
+    return keys
+
+
+def arrays_of(shape, weights):
+    return {"x": random(*shape), "w": random(*weights, seed=1), "b": random(weights[0], seed=2)}
+
+
+def exact(op_defs, arrays):
+    return interpret(op_defs, {name: array.astype(np.float64) for name, array in arrays.items()})
+
+
+def near(value, want):
+    assert value.shape == want.shape
+    assert np.abs(value - want).max() <= 5e-6 * max(np.abs(want).max(), 1)
+
+
+def test_the_matrices_compute_correlations():
+    b, g, a = winograd.matrices()
+    rng = np.random.default_rng(0)
+    data, window = rng.normal(size=6), rng.normal(size=3)
+    assert np.allclose(a @ ((g @ window) * (b @ data)), np.correlate(data, window), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("block", [PLAIN, B16])
+@pytest.mark.parametrize("case", CASES)
+def test_forward(case, block, threads, bias, chosen):
+    shape, weights, given = CASES[case]
+    arrays = arrays_of(shape, weights)
+    if not bias:
+        del arrays["b"]
+    op_def = make_op("Conv", list(arrays), ["y"], **given)
+    values = [value_of(array, block if name == "x" else 0) for name, array in arrays.items()]
+    bound = bind(kernels_conv.conv, decode(find("Conv"), op_def), values, threads=threads)
+    for _ in range(2):  # what the first run leaves in scratch memory is no part of the second
+        bound.call()
+    assert chosen
+    near(bound.outputs[0].plain(), exact([op_def], arrays)["y"])
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_joined_with_what_follows(add, chosen):
+    shape, weights, given = CASES["odd numbers of tiles, with rests"]
+    arrays = arrays_of(shape, weights)
+    op_def = make_op("Conv", list(arrays), ["y"], **given)
+    want = exact([op_def], arrays)["y"]
+    addend = random(*want.shape, seed=3)
+
+    def make(op, ctx, x, w, b, *more):
+        return onednn.fused_conv(op, ctx, [x, w, b], relu=True, add=more[0] if more else None)
+
+    values = [value_of(arrays["x"], B16), Value.of(arrays["w"]), Value.of(arrays["b"])]
+    values += [value_of(addend, B16)] if add else []
+    bound = bind(make, decode(find("Conv"), op_def), values, threads=2)
+    bound.call()
+    assert bool(chosen) != add  # what is added is left to the library's own kernels
+    near(bound.outputs[0].plain(), np.maximum(want + addend if add else want, 0))
+
+
+@pytest.mark.parametrize("outputs", [["dw", "db", "dx"], ["dw", "dx"]])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_gradient(case, threads, outputs, chosen):
+    shape, weights, given = CASES[case]
+    arrays = arrays_of(shape, weights)
+    forward = make_op("Conv", list(arrays), ["y"], **given)
+    arrays["dy"] = random(*exact([forward], arrays)["y"].shape, seed=4)
+    given = given if "db" in outputs else {**given, "no_bias": 1}
+    op_def = make_op("ConvGradient", ["x", "w", "dy"], outputs, **given)
+    values = [value_of(arrays[name], B16 if name != "w" else 0) for name in op_def.input]
+    make = kernels_conv_gradient.conv_gradient
+    bound = bind(make, decode(find("ConvGradient"), op_def), values, threads=threads)
+    for _ in range(2):
+        bound.call()
+    assert len(chosen) == 2
+    want = exact([op_def], arrays)
+    for name, value in zip(op_def.output, bound.outputs):
+        near(value.plain(), want[name])
+
+
+@pytest.mark.parametrize(
+    ("shape", "weights", "given"),
+    [
+        ((2, 16, 8, 8), (16, 16, 3, 3), {"kernel": 3, "stride": 2}),
+        ((2, 16, 8, 8), (16, 16, 3, 3), {"kernel": 3, "dilation": 2}),
+        ((2, 32, 8, 8), (32, 16, 3, 3), {"kernel": 3, "group": 2}),
+        ((2, 16, 8, 8), (16, 16, 5, 5), {"kernel": 5}),
+        ((2, 3, 8, 8), (16, 3, 3, 3), {"kernel": 3}),
+        ((2, 16, 8), (16, 16, 3), {"kernels": [3]}),
+    ],
+    ids=["strides", "dilation", "groups", "5x5", "channels that fill no block", "1-D"],
+)
+def test_others_are_left_alone(shape, weights, given, chosen):
+    arrays = arrays_of(shape, weights)
+    op_def = make_op("Conv", list(arrays), ["y"], **given)
+    bound = bind(kernels_conv.conv, decode(find("Conv"), op_def), [Value.of(array) for array in arrays.values()])
+    bound.call()
+    assert not chosen
+    near(bound.outputs[0].plain(), exact([op_def], arrays)["y"])

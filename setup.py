@@ -86,6 +86,8 @@ setup(
             "netbuilder-make-db = netbuilder.tools.make_db:main",
             "netbuilder-profile = netbuilder.tools.profile:main",
             "netbuilder-draw = netbuilder.tools.draw:main",
+            "netbuilder-char-lm = netbuilder.tools.char_lm:main",
+            "netbuilder-seq2seq = netbuilder.tools.seq2seq:main",
             "netbuilder-prove = netbuilder.tools.prove:main",
         ]
     },

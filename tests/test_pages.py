@@ -10,7 +10,7 @@ from house import ROOT
 from netbuilder.model import brew
 from netbuilder.ops.absent import ABSENT
 from netbuilder.ops.registry import operator_types
-from netbuilder.tools import benchmark, draw, extract_predictor_net, imagenet_trainer, make_db
+from netbuilder.tools import benchmark, char_lm, draw, extract_predictor_net, imagenet_trainer, make_db, seq2seq
 from netbuilder.tools.training import options
 
 
@@ -63,6 +63,10 @@ def test_commands_of_the_page(tmp_path, monkeypatch):
             benchmark._parser().parse_args(arguments)
         if name == "netbuilder-draw":
             draw._parser().parse_args(arguments)
+        if name == "netbuilder-char-lm":
+            char_lm._parser().parse_args(arguments)
+        if name == "netbuilder-seq2seq":
+            seq2seq._parser().parse_args(arguments)
         if name in mains and "out/digits" in " ".join(arguments):
             assert mains[name](arguments) == 0
             ran += 1

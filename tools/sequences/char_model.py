@@ -13,11 +13,11 @@ from netbuilder.exchange import load_predictor, save_predictor
 from netbuilder.graph import BlobReference, DeviceScope
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.model.rnn import LSTM
-from netbuilder.optimizers import build_adam
 from netbuilder.proto import PROTO_CPU, NetDef
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from netbuilder.tools.sequences.characters import Characters
+from netbuilder.tools.sequences.tables import build_update
 
 __all__ = ["CharModel", "Size", "Writer"]
 
@@ -97,7 +97,7 @@ class CharModel:
             self.model,
             lambda model: None,
             self._forward,
-            optimizer_builder_fun=lambda model: build_adam(model, rate),
+            optimizer_builder_fun=lambda model: build_update(model, rate, size.embedding),
             devices=list(range(devices)),
         )
         self.workspace = Workspace(seed=seed)

@@ -22,11 +22,11 @@ from netbuilder.model.seq2seq import (
     build_initial_rnn_decoder_states,
     output_projection,
 )
-from netbuilder.optimizers import build_adam
 from netbuilder.proto import PROTO_CPU
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from netbuilder.tools.sequences.pairs import Batch, Pairs
+from netbuilder.tools.sequences.tables import build_update
 
 __all__ = ["Shape", "Translator"]
 
@@ -167,7 +167,7 @@ class Translator:
             self.model,
             lambda model: None,
             lambda model, scale: self._forward(model, scale, tables),
-            optimizer_builder_fun=lambda model: build_adam(model, rate),
+            optimizer_builder_fun=lambda model: build_update(model, rate, shape.embedding),
             devices=list(range(devices)),
         )
         self.workspace = Workspace(seed=seed)

@@ -1,0 +1,27 @@
+"""Tables of vectors whose rows are looked up by matrices of numbers."""
+
+from __future__ import annotations
+
+from netbuilder.graph import GradientSlice
+from netbuilder.model import ModelHelper
+from netbuilder.optimizers import build_adam
+
+__all__ = ["build_update"]
+
+
+def build_update(model: ModelHelper, rate: float, width: int) -> None:
+    """Update a model by Adam, each row of a table once a step, by the sum of its gradients.
+
+    So the order of the words, and over how many devices they are dealt out, make no difference.
+
+    Args:
+        rate: the learning rate.
+        width: of the tables' rows.
+    """
+    for parameter, gradient in model.param_to_grad.items():
+        if isinstance(gradient, GradientSlice):  # one index a row, one row of values for each
+            indices = model.net.FlattenToVec(gradient.indices, f"{gradient.indices}_flat")
+            flat = [f"{gradient.values}_flat", f"{gradient.values}_flat_shape"]
+            values = model.net.Reshape(gradient.values, flat, shape=[-1, width])[0]
+            model.param_to_grad[parameter] = GradientSlice(indices, values)
+    build_adam(model, rate, sparse_dedup_aggregator="sum")

@@ -17,6 +17,8 @@ COMMANDS = {
     "draw": ("draw", "draw a net in one page of HTML"),
     "profile": ("profile", "tell where the time of a net goes"),
     "benchmark": ("benchmark", "time netbuilder beside other programs"),
+    "char-lm": ("char_lm", "train a language model of characters, and let it write"),
+    "seq2seq": ("seq2seq", "train a model that reverses and adds sequences"),
     "prove": ("prove", "show that data, batch and seed give the same parameters on any number of devices"),
 }
 """Name of a command -> its module in ``netbuilder.tools``, and what it does. Installed, it is ``netbuilder-NAME``."""

@@ -14,6 +14,7 @@ from typing import Any
 from netbuilder.proto import DeviceError, NetError
 from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.images import load_images
+from netbuilder.tools.training.limit import StepLimit
 from netbuilder.tools.training.metrics import Metrics
 from netbuilder.tools.training.options import Options, parse
 from netbuilder.tools.training.phases import phase_table
@@ -47,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say_what_runs(options, run, len(train), len(test))
             _resume(options, run)
             saving = Saving(options, run)
-            with Stopping() as stopping:
+            limit = StepLimit(options.step_limit, options.first_step_limit)
+            run.tick = limit.passed
+            with Stopping() as stopping, limit:
                 accuracy = _train(options, run, saving, stopping)
         if stopping.by is not None:
             return _say_how_to_go_on(stopping, run, saving, arguments)

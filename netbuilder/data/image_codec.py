@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.scratch import Scratch
 from netbuilder.proto import DeviceError, NetError, ParseError
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "decode_image",
     "encode_jpeg",
     "image_libraries",
+    "mirror_image",
     "resize_image",
     "split_channels",
 ]
@@ -67,7 +69,14 @@ def _library(names: tuple[str, ...], wanted: str | None, what: str) -> tuple[str
     )
 
 
-def decode_image(data: bytes, *, color: bool = True, where: str = "image", library: str | None = None) -> Array:
+def decode_image(
+    data: bytes,
+    *,
+    color: bool = True,
+    where: str = "image",
+    library: str | None = None,
+    scratch: Scratch | None = None,
+) -> Array:
     """Return the pixels of an encoded image, in any format that the library reads.
 
     Args:
@@ -76,6 +85,7 @@ def decode_image(data: bytes, *, color: bool = True, where: str = "image", libra
         where: what to call the image in errors.
         library: which one decodes; None: the fastest that is installed. simplejpeg decodes JPEG only, and leaves the
             rest to the others.
+        scratch: memory for the pixels, if the library can decode into it; None: memory of their own.
 
     Raises:
         ParseError: the bytes are no image, or a damaged one; a file that is cut short is refused, not filled up.
@@ -86,17 +96,23 @@ def decode_image(data: bytes, *, color: bool = True, where: str = "image", libra
     names = tuple(LIBRARIES) if data[:3] == _JPEG else ("opencv", "pillow")
     name, module = _library(names, library, "decoding")
     if name == "simplejpeg":
-        pixels = _by_simplejpeg(module, data, color, where)
+        pixels = _by_simplejpeg(module, data, color, where, scratch)
         if pixels is not None:
             return pixels
         name, module = _library(("opencv", "pillow"), None, "decoding a JPEG in CMYK")
     return (_by_opencv if name == "opencv" else _by_pillow)(module, data, color, where)
 
 
-def _by_simplejpeg(module: Any, data: bytes, color: bool, where: str) -> Array | None:
+def _by_simplejpeg(module: Any, data: bytes, color: bool, where: str, scratch: Scratch | None) -> Array | None:
     """Return the pixels; None: of a kind that the library does not convert."""
     try:
-        return module.decode_jpeg(data, colorspace="BGR" if color else "GRAY", fastdct=True, fastupsample=True)
+        buffer = None
+        if scratch is not None:
+            height, width = module.decode_jpeg_header(data)[:2]
+            buffer = scratch.take("decoded", height * width * (3 if color else 1))
+        return module.decode_jpeg(
+            data, colorspace="BGR" if color else "GRAY", fastdct=True, fastupsample=True, buffer=buffer
+        )
     except ValueError as error:
         try:
             if module.decode_jpeg_header(data)[2] in ("CMYK", "YCCK"):
@@ -153,7 +169,13 @@ def as_channels(pixels: Array, color: bool) -> Array:
 
 
 def resize_image(
-    pixels: Array, height: int, width: int, *, interpolation: str = "linear", library: str | None = None
+    pixels: Array,
+    height: int,
+    width: int,
+    *,
+    interpolation: str = "linear",
+    library: str | None = None,
+    scratch: Scratch | None = None,
 ) -> Array:
     """Return pixels of another size.
 
@@ -162,6 +184,7 @@ def resize_image(
         height, width: in pixels.
         interpolation: "linear", or "area", which means over all pixels that shrink into one.
         library: "opencv" or "pillow" (whose "linear" is over them all, too); None: the former if it is installed.
+        scratch: memory for the result, if the library can write into it; not that of ``pixels``.
 
     Raises:
         DeviceError: no library is installed.
@@ -173,7 +196,11 @@ def resize_image(
     name, module = _library(("opencv", "pillow"), library, "resizing")
     if name == "opencv":
         kind = module.INTER_AREA if interpolation == "area" else module.INTER_LINEAR
-        found = module.resize(pixels, (width, height), interpolation=kind)
+        out = None
+        if scratch is not None:
+            shape = (height, width, *([pixels.shape[2]] if pixels.shape[2] > 1 else []))
+            out = scratch.take("resized", height * width * pixels.shape[2]).reshape(shape)
+        found = module.resize(pixels, (width, height), dst=out, interpolation=kind)
     else:
         kind = module.Resampling.BOX if interpolation == "area" else module.Resampling.BILINEAR
         image = module.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
@@ -181,12 +208,27 @@ def resize_image(
     return found if found.ndim == 3 else found[:, :, None]
 
 
+def mirror_image(pixels: Array, *, scratch: Scratch | None = None) -> Array:
+    """Return pixels (H, W, C) with left and right changed.
+
+    Args:
+        pixels: uint8 or float32.
+        scratch: memory for the result; None: memory of its own.
+    """
+    module = _load("opencv")
+    if module is None or pixels.shape[2] not in (1, 3):
+        return pixels[:, ::-1]
+    flat = pixels if pixels.shape[2] == 3 else pixels[:, :, 0]
+    out = None
+    if scratch is not None and pixels.dtype == np.uint8:
+        out = scratch.take("mirrored", pixels.size).reshape(flat.shape)
+    return module.flip(flat, 1, dst=out).reshape(pixels.shape)
+
+
 def split_channels(pixels: Array) -> Sequence[Array]:
     """Return the channels of pixels (H, W, C), each (H, W) and together in memory, which is quicker to go through."""
     module = _load("opencv")
     if module is not None and pixels.shape[2] == 3:
-        if pixels.strides[1] < 0:  # OpenCV would copy a mirrored image first, slowly
-            return [plane[:, ::-1] for plane in module.split(pixels[:, ::-1])]
         return module.split(pixels)
     return list(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 

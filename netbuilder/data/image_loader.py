@@ -15,6 +15,7 @@ import numpy as np
 from netbuilder.data.image_records import ImageRecord
 from netbuilder.data.image_sets import ImageSet
 from netbuilder.data.image_transform import ImageTransform
+from netbuilder.data.scratch import Scratch
 from netbuilder.proto import NetError, ParseError, ShapeError
 
 __all__ = ["MOST_THREADS", "ImageLoader", "decoding_threads", "look_at_images"]
@@ -77,7 +78,8 @@ class ImageLoader:
         self.threads = decoding_threads(threads)
         self.damaged: dict[int, str] = {}
         self._seed, self._rank, self._skip, self._ahead = seed, rank, skip_damaged, ahead
-        self._lock = threading.Lock()
+        self._lock, self._own = threading.Lock(), threading.local()
+        self._free: list[Array] = []  # memory of batches that were read, with ``reuse``
         self._looked = False
 
     def order(self, epoch: int, *, shuffle: bool = True, num_shards: int = 1, shard_id: int = 0) -> Array:
@@ -123,17 +125,16 @@ class ImageLoader:
         each = max(1, min(8, size // (2 * self.threads)))
         with ThreadPoolExecutor(self.threads, thread_name_prefix="netbuilder-decode") as pool:
             waiting: deque[_Batch] = deque()
-            free: list[Array] = []
             try:
                 for start in range(skip * size, len(order), size):
-                    made = _Batch(min(size, len(order) - start), free.pop() if free else None)
+                    made = _Batch(min(size, len(order) - start), self._memory() if reuse else None)
                     self._submit(made, pool, order, start, each, epoch, replace)
                     waiting.append(made)
                     while len(waiting) >= self._ahead or waiting and start + size >= len(order):
                         done = waiting.popleft()
                         yield self._seen(done.whole())
                         if reuse:
-                            free += done.memory()
+                            self._free += done.memory()
             finally:
                 pool.shutdown(cancel_futures=True)
 
@@ -155,11 +156,12 @@ class ImageLoader:
 
     def _decode_into(self, made: _Batch, place: int, candidates: Iterator[int], epoch: int, replace: bool) -> None:
         """Put the first of the candidates into the batch that is not damaged."""
+        scratch = self._scratch()
         error: ParseError | None = None
         for number in candidates:
             try:
                 record = self.images[number]
-                pixels = record.pixels(self.transform.color, self.transform.library)
+                pixels = record.pixels(self.transform.color, self.transform.library, scratch)
                 label = record.label
             except ParseError as found:
                 if not self._skip:
@@ -168,10 +170,23 @@ class ImageLoader:
                 error = found
                 continue
             rng = np.random.default_rng([self._seed, self._rank, epoch, number])
-            made.put(place, self.transform, pixels, rng, label, record)
+            made.put(place, self.transform, pixels, rng, label, record, scratch)
             return
         if error is not None and (replace or len(self.damaged) >= len(self.images)):
             raise error  # nothing is left
+
+    def _memory(self) -> Array | None:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return None
+
+    def _scratch(self) -> Scratch:
+        """The memory of this thread."""
+        found = getattr(self._own, "scratch", None)
+        if found is None:
+            found = self._own.scratch = Scratch()
+        return found
 
     def _count(self, number: int, error: ParseError) -> None:
         with self._lock:
@@ -207,9 +222,9 @@ class _Batch:
 
     def put(
         self, place: int, transform: ImageTransform, pixels: Array, rng: np.random.Generator, label: int,
-        record: ImageRecord,
+        record: ImageRecord, scratch: Scratch,
     ) -> None:  # fmt: skip
-        ready = transform.pixels(pixels, rng, record.where)
+        ready = transform.pixels(pixels, rng, record.where, scratch)
         shape = (transform.channels, *ready.shape[:2])
         with self._lock:
             if self._images is None:

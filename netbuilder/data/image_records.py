@@ -13,6 +13,7 @@ import numpy as np
 
 from netbuilder.data.datum import Datum, read_datum
 from netbuilder.data.image_codec import as_channels, decode_image
+from netbuilder.data.scratch import Scratch
 from netbuilder.data.tensor_records import proto_to_tensor, proto_values, tensor_to_proto
 from netbuilder.proto import NetError, ParseError, TensorProto, TensorProtos
 
@@ -35,15 +36,15 @@ class ImageRecord:
     image: bytes | Array
     tensors: tuple[Array, ...]
 
-    def pixels(self, color: bool = True, library: str | None = None) -> Array:
-        """Return the pixels (H, W, C), uint8, C being 3 or 1.
+    def pixels(self, color: bool = True, library: str | None = None, scratch: Scratch | None = None) -> Array:
+        """Return the pixels (H, W, C), uint8, C being 3 or 1; arguments are those of ``decode_image``.
 
         Raises:
             ParseError: the image is damaged.
             DeviceError: no library that decodes it is installed.
         """
         if isinstance(self.image, bytes):
-            return decode_image(self.image, color=color, where=self.where, library=library)
+            return decode_image(self.image, color=color, where=self.where, library=library, scratch=scratch)
         return as_channels(self.image, color)
 
     @property

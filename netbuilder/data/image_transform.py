@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.data.image_codec import resize_image, split_channels
+from netbuilder.data.image_codec import mirror_image, resize_image, split_channels
 from netbuilder.data.image_color import jitter, lighting
+from netbuilder.data.scratch import Scratch
 from netbuilder.proto import ArgumentError, ShapeError
 
 __all__ = ["ImageTransform"]
@@ -113,21 +114,24 @@ class ImageTransform:
         """3 or 1."""
         return 3 if self.color else 1
 
-    def pixels(self, image: Array, rng: np.random.Generator, where: str = "image") -> Array:
+    def pixels(
+        self, image: Array, rng: np.random.Generator, where: str = "image", scratch: Scratch | None = None
+    ) -> Array:
         """Return the image before it is normalised: (H, W, C), uint8, or float32 where its colours are changed.
 
         Args:
             image: uint8, (H, W, C).
             rng: what is drawn comes from there; the same numbers give the same image.
             where: what to call the image in errors.
+            scratch: memory for an image of another size; None: memory of its own.
 
         Raises:
             ShapeError: it is smaller than the crop, or the box is not in it.
         """
         image = self._boxed(image, where)
         if self.crop_first and self.crop and not self.area_crop and not self.is_test:
-            image = self._cut(image, rng)
-        image = self._cropped(self._sized(image, rng), rng, where)
+            image = self._cut(image, rng, scratch)
+        image = self._cropped(self._sized(image, rng, scratch), rng, where)
         if not self.is_test:
             if self.color_jitter:
                 saturation, brightness, contrast = self.color_jitter
@@ -135,7 +139,7 @@ class ImageTransform:
             if self.color_lighting:
                 image = lighting(image, rng, self.color_lighting)
             if self.mirror and rng.random() < 0.5:
-                image = image[:, ::-1]
+                image = mirror_image(image, scratch=scratch)
         return image
 
     def normalise(self, pixels: Array, out: Array) -> None:
@@ -174,7 +178,7 @@ class ImageTransform:
             return int(rng.integers(self.random_scale[0], self.random_scale[1] + 1))
         return self.scale or (self.minsize if shorter < self.minsize else 0)
 
-    def _cut(self, image: Array, rng: np.random.Generator) -> Array:
+    def _cut(self, image: Array, rng: np.random.Generator, scratch: Scratch | None) -> Array:
         """Return the crop, cut out and scaled; the image as it is, if its size stays."""
         height, width = image.shape[:2]
         scale = self._length(min(height, width), rng)
@@ -182,13 +186,13 @@ class ImageTransform:
             return image
         side = max(1, min(height, width, round(self.crop * min(height, width) / scale)))
         top, left = (int(rng.integers(0, n - side + 1)) for n in (height, width))
-        return self._resize(image[top : top + side, left : left + side], self.crop, self.crop)
+        return self._resize(image[top : top + side, left : left + side], self.crop, self.crop, scratch)
 
-    def _sized(self, image: Array, rng: np.random.Generator) -> Array:
+    def _sized(self, image: Array, rng: np.random.Generator, scratch: Scratch | None) -> Array:
         height, width = image.shape[:2]
         if self.area_crop and not self.is_test:
             top, left, height, width = _part(height, width, rng)
-            return self._resize(image[top : top + height, left : left + width], self.crop, self.crop)
+            return self._resize(image[top : top + height, left : left + width], self.crop, self.crop, scratch)
         shorter = min(height, width)
         if self.crop_first and not self.is_test and (height, width) == (self.crop, self.crop):
             return image
@@ -196,12 +200,12 @@ class ImageTransform:
         if not scale:
             return image
         if self.warp:
-            return self._resize(image, scale, scale)
-        return self._resize(image, height * scale // shorter, width * scale // shorter)
+            return self._resize(image, scale, scale, scratch)
+        return self._resize(image, height * scale // shorter, width * scale // shorter, scratch)
 
-    def _resize(self, image: Array, height: int, width: int) -> Array:
+    def _resize(self, image: Array, height: int, width: int, scratch: Scratch | None) -> Array:
         return resize_image(
-            image, height, width, interpolation=self.interpolation,
+            image, height, width, interpolation=self.interpolation, scratch=scratch,
             library=None if self.library == "simplejpeg" else self.library,
         )  # fmt: skip
 

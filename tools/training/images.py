@@ -46,7 +46,7 @@ class Images:
         return int(self.labels.max()) + 1
 
     def batches(
-        self, size: int, rng: np.random.Generator | None = None, start: int = 0
+        self, size: int, rng: np.random.Generator | None = None, start: int = 0, *, reuse: bool = False
     ) -> Iterator[tuple[Array, Array]]:
         """Yield batches of images and labels.
 
@@ -54,6 +54,7 @@ class Images:
             size: samples a batch.
             rng: shuffles the samples; None: in order. The last batch is as large as it comes.
             start: batches at the beginning that are left out.
+            reuse: of no account for images in memory.
         """
         order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
         for first in range(start * size, len(self), size):

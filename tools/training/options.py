@@ -56,6 +56,7 @@ class Options:
         keep: how many of the last are kept, besides the best.
         resume: a checkpoint, a folder of them, or "auto"; None: begin anew.
         without: optimisations of plans that are switched off.
+        step_limit, first_step_limit: seconds that a step may take; None: no limit, ten times the former.
         input: of images that are decoded as they are needed.
         accumulate_steps: micro-batches that a batch is dealt out over.
         measure_speed_up: time steps on one device and on all before.
@@ -92,6 +93,8 @@ class Options:
     keep: int = 3
     resume: str | None = None
     without: frozenset[str] = frozenset()
+    step_limit: float | None = None
+    first_step_limit: float | None = None
     input: InputOptions = InputOptions()
     accumulate_steps: int = 1
     base_batch: int | None = None
@@ -168,6 +171,11 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("--no-norm-decay", action="store_true", help="no decay of the scales of normalisations either")
     step.add_argument("--label-smoothing", type=float, default=0.0, metavar="SHARE",
                       help="share of a label that all classes have, usually 0.1 (0)")  # fmt: skip
+    step.add_argument("--step-limit", type=float, metavar="SECONDS",
+                      help="a run that takes longer over a step tells what its threads do, and ends")  # fmt: skip
+    step.add_argument(
+        "--first-step-limit", type=float, metavar="SECONDS", help="for the first step (ten times as long)"
+    )
     step.add_argument("--seed", type=int, default=0, help="of initial values and order of samples (0)")
     out = parser.add_argument_group("result")
     out.add_argument("--export", metavar="FOLDER", help="write a predictor (init_net.pb, predict_net.pb)")
@@ -218,7 +226,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         step_epochs=found.step_epochs, checkpoint=found.checkpoint, every_steps=found.checkpoint_every_steps,
         every_epochs=_every_epochs(found), keep=found.keep, resume=found.resume, without=found.without,
         input=images, accumulate_steps=found.accumulate_steps, base_batch=found.base_batch,
-        measure_speed_up=found.measure_speed_up,
+        measure_speed_up=found.measure_speed_up, step_limit=found.step_limit,
+        first_step_limit=found.first_step_limit,
         warmup_epochs=found.warmup_epochs, warmup_start=found.warmup_start, norm_decay=not found.no_norm_decay,
         label_smoothing=found.label_smoothing, out=found.out, tensorboard=found.tensorboard, plot=found.plot,
         metrics=found.metrics or (str(Path(found.out) / "metrics.jsonl") if found.out else None),
@@ -292,6 +301,11 @@ def _problem(options: Options) -> str | None:
             f"--batch: {options.batch} samples cannot be shared evenly by {who}; "
             f"{options.batch // parts * parts or parts} can"
         )
+    for name in ("step_limit", "first_step_limit"):
+        if (value := getattr(options, name)) is not None and not value > 0:
+            return f"--{name.replace('_', '-')}: must be greater than 0 seconds, got {value:g}"
+    if options.first_step_limit is not None and options.step_limit is None:
+        return "--first-step-limit: give --step-limit, too"
     if options.base_batch is not None and options.base_batch < 1:
         return f"--base-batch: must be greater than 0, got {options.base_batch}"
     if not 0 <= options.label_smoothing < 1:

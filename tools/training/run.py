@@ -108,6 +108,7 @@ class Run:
         self._of_step, self._step_seen, self._measured = {"loss": 0.0, "accuracy": 0.0}, 0, 0
         self._first_step = 0  # steps that an earlier run has done
         self._counts: deque[int] = deque()  # samples of micro-batches that are not read yet
+        self.tick: Callable[[], object] = lambda: None  # called behind each step of training or evaluation
         self._loss: float | None = None  # of the last step that was read
         self._top1: float | None = None
         self._watch = Watch(self._classes)
@@ -158,6 +159,7 @@ class Run:
                 if place % each:
                     continue
                 self.step += 1
+                self.tick()
                 progress.step(seen, self._loss, self._top1)
                 seen = 0
                 if stop():
@@ -252,7 +254,7 @@ class Run:
 
     def _batches(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         rng = np.random.default_rng([self.options.seed, epoch])
-        return self._train_images.batches(self.options.batch, rng, self.step)
+        return self._train_images.batches(self.options.batch, rng, self.step, reuse=True)  # Prefetch copies
 
     @property
     def learning_rate(self) -> float:
@@ -321,7 +323,7 @@ class Run:
     def evaluation(self) -> Evaluation:
         """Evaluate the net in test mode on all held-out samples, each counted once."""
         first = among = count = 0
-        batches = self._test_images.batches(self.options.batch)
+        batches = self._test_images.batches(self.options.batch, reuse=True)
         with self._prefetch(self._test_model, batches, ["data"]) as input:
             for batch in input:
                 RunNet(self._test_model, 1, workspace=self._workspace)
@@ -332,6 +334,7 @@ class Run:
                 # Of classes with the same probability argmax takes the first.
                 first += int((scores.argmax(axis=1) == labels).sum())
                 among += int((before < _AMONG).sum())
+                self.tick()
                 count += len(labels)  # damaged images may have been left out
         return Evaluation(first / max(count, 1), among / max(count, 1), count)
 

@@ -1,0 +1,88 @@
+"""Memory used again: images decoded, resized and mirrored in it are what they are without, batch after batch."""
+
+import numpy as np
+import pytest
+
+from netbuilder.data import ImageLoader, ImageTransform, decode_image, encode_jpeg, image_libraries, resize_image
+from netbuilder.data.image_codec import mirror_image
+from netbuilder.data.image_records import ImageRecord
+from netbuilder.data.scratch import Scratch
+
+pytestmark = pytest.mark.skipif(not image_libraries(), reason="needs a library for images")
+SIZES = [(20, 30), (31, 17), (8, 9), (40, 40), (20, 30)]
+
+
+def photo(height, width, channels=3):
+    return np.random.default_rng(height * width).integers(0, 256, (height, width, channels), np.uint8)
+
+
+@pytest.mark.parametrize("color", [True, False])
+def test_images_of_many_sizes_in_the_same_memory(color):
+    scratch = Scratch()
+    for height, width in SIZES:
+        data = encode_jpeg(photo(height, width))
+        plain = decode_image(data, color=color)
+        found = decode_image(data, color=color, scratch=scratch)
+        np.testing.assert_array_equal(found, plain)
+        np.testing.assert_array_equal(
+            mirror_image(resize_image(found, 10, 12, scratch=scratch), scratch=scratch),
+            resize_image(plain, 10, 12)[:, ::-1],
+        )
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_mirrored(channels, dtype):
+    pixels = photo(6, 9, channels).astype(dtype)
+    for scratch in (None, Scratch()):
+        np.testing.assert_array_equal(mirror_image(pixels, scratch=scratch), pixels[:, ::-1])
+
+
+def test_memory_grows_and_very_much_is_not_kept():
+    scratch = Scratch()
+    small = scratch.take("a", 10)
+    assert np.shares_memory(small, scratch.take("a", 5)) and not np.shares_memory(small, scratch.take("b", 5))
+    assert scratch.take("a", 100).size == 100
+    assert scratch.take("c", (64 << 20) + 1).size == (64 << 20) + 1 and "c" not in scratch._kept
+
+
+class Photos:
+    classes = ()
+
+    def __init__(self):
+        self._files = [encode_jpeg(photo(*SIZES[k % len(SIZES)])) for k in range(20)]
+
+    def __len__(self):
+        return len(self._files)
+
+    def __getitem__(self, number):
+        return ImageRecord(f"photo {number}", self._files[number], (np.array([number], np.int32),))
+
+    def labels(self):
+        return np.arange(len(self), dtype=np.int32)
+
+
+def test_batches_in_memory_that_is_used_again():
+    transform = ImageTransform(scale=12, crop=10, mirror=True, mean=(128,), std=(64,))
+    loader = ImageLoader(Photos(), transform, threads=3)
+    for epoch in range(3):
+        order = loader.order(epoch)
+        fresh = list(loader.batches(order, 6, epoch=epoch))
+        again = loader.batches(order, 6, epoch=epoch, reuse=True)
+        count = 0
+        for (images, labels), (wanted, same) in zip(again, fresh, strict=True):
+            np.testing.assert_array_equal(images, wanted)
+            np.testing.assert_array_equal(labels, same)
+            count += 1
+        assert count == 4
+    assert 1 <= len(loader._free) <= 3  # what the epochs pass on to each other
+
+
+def test_batches_left_out_at_the_beginning():
+    loader = ImageLoader(Photos(), ImageTransform(scale=12, crop=10, mirror=True))
+    order = loader.order(0)
+    whole = list(loader.batches(order, 6))
+    rest = list(loader.batches(order, 6, skip=2))
+    assert len(rest) == 2
+    for (one, _), (other, _) in zip(whole[2:], rest, strict=True):
+        np.testing.assert_array_equal(one, other)

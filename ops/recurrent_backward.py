@@ -53,13 +53,14 @@ class BackwardPlan:
     Args:
         op: the gradient operator.
         specs: of its inputs.
+        join: let gradients of weights be one product over all steps.
 
     Raises:
         ShapeError: they do not fit.
         NetError: a link or a blob is unknown.
     """
 
-    def __init__(self, op: Recurrent, specs: Sequence[TensorSpec]) -> None:
+    def __init__(self, op: Recurrent, specs: Sequence[TensorSpec], *, join: bool = True) -> None:
         self.op = op
         self.given = len(op.outputs_with_grads)
         count = len(op.forward_inputs)
@@ -77,7 +78,7 @@ class BackwardPlan:
         self._check_reads()
         self.specs = self._step_specs()
         self.once = self._once()
-        self.products = self._products()
+        self.products = self._products() if join else []
         self.steps = self._steps()
         self.stacked: dict[str, Slot] = {}
         self.local = self._local()

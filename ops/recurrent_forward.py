@@ -180,12 +180,14 @@ class ForwardPlan:
     Args:
         op: the forward operator, or its gradient.
         specs: of the forward operator's inputs.
+        keep: keep what the backward step net reads; without it, the states alone.
 
     Raises:
         ShapeError: they do not fit.
     """
 
-    def __init__(self, op: Recurrent, specs: Sequence[TensorSpec]) -> None:
+    def __init__(self, op: Recurrent, specs: Sequence[TensorSpec], *, keep: bool = True) -> None:
+        self.keep = keep
         self.op = op
         self.inputs = dict(zip(op.forward_inputs, specs))
         first = specs[0]
@@ -271,7 +273,7 @@ class ForwardPlan:
     def _kept(self) -> tuple[dict[str, Slot], dict[str, Slot]]:
         """Return where that lies of a step, or of all steps, what only the backward step net reads again."""
         op = self.op
-        if op.backward_step_net is None:
+        if op.backward_step_net is None or not self.keep:
             return {}, {}
         once = {name for step in self.once for name in step.outputs}
         wanted = [name for name in op.backward.read if name in op.step.written and name not in op.linked]

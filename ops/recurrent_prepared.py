@@ -20,21 +20,30 @@ _ALIGNMENT = 64
 @prepare(RecurrentNetwork, device=CPU)
 def prepare_recurrent_network(op: RecurrentNetwork, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
     inputs = [spec.plain for spec in specs]
-    plan = ForwardPlan(op, inputs)
+    outputs: list[TensorSpec | None] = list(ForwardPlan(op, inputs).output_specs(op.output_names))
+    plan = ForwardPlan(op, inputs, keep=ctx.demand(op.n_out - 1) != "never")
     kernels = Kernels(op.step.ops, plan.specs, plan.fixed, ctx)
     local = local_slots(plan)[0].nbytes
+    if not plan.keep:  # the states alone, in memory that others use, too
+        outputs[-1] = None
+    states = 0 if plan.keep else plan.memory.nbytes
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        return BoundForward(plan, kernels, ctx.run, ins, outs, scratch[:local], scratch[local:]).calls.run
+        memory = outs[-1] if plan.keep else scratch[:states]
+        arrays = [*outs[:-1], memory]
+        bound = BoundForward(
+            plan, kernels, ctx.run, ins, arrays, scratch[states : states + local], scratch[states + local :]
+        )
+        return bound.calls.run
 
-    size = max(local + kernels.nbytes, _ALIGNMENT)
-    return Prepared(inputs, plan.output_specs(op.output_names), bind, scratch=size, name="steps")
+    size = max(states + local + kernels.nbytes, _ALIGNMENT)
+    return Prepared(inputs, outputs, bind, scratch=size, name="steps")
 
 
 @prepare(RecurrentNetworkGradient, device=CPU)
 def prepare_recurrent_network_gradient(op: RecurrentNetworkGradient, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
     inputs = [spec.plain for spec in specs]
-    plan = BackwardPlan(op, inputs)
+    plan = BackwardPlan(op, inputs, join=ctx.does("step_products"))
     kernels = Kernels([*plan.once, *plan.steps], plan.specs, plan.fixed, ctx)
     local = plan.arena.nbytes
 

@@ -114,7 +114,7 @@ class _HeldContext(EdgeContext):
         return self._outer.does(optimisation)
 
     def repeats(self, input: int) -> bool:
-        return input in self._same
+        return input in self._same and self.does("step_copies")
 
     def held_kernel(self, *args: Any) -> Prepared | None:
         return self._outer.held_kernel(*args)

@@ -97,6 +97,13 @@ OPTIMISATIONS: Mapping[str, Optimisation] = MappingProxyType({
         "of several kernels that can serve, the one that was quickest when tried on this machine is taken; without "
         "it, the one that is quickest on most", ROUNDING,
     ),
+    "step_products": Optimisation(
+        "the gradient of a weight that a step net uses once is one product over all steps of a recurrent net, not a "
+        "sum of one a step", ROUNDING,
+    ),
+    "step_copies": Optimisation(
+        "the weights of a step net are copied, once a run, into the order that products like best", ROUNDING,
+    ),
     "kept_plans": Optimisation("plans for shapes seen before are kept; without it, only the last one is"),
 })  # fmt: skip
 """Name -> what it is, in the order in which docs/optimisations.md lists them."""

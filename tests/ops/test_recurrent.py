@@ -377,3 +377,29 @@ def on_gpu(ops, feeds, names):
         for name in names:
             found.feed(name, workspace.fetch(name))
     return found
+
+
+def test_what_nobody_reads_is_not_kept():
+    """A net with a gradient of its step stored runs as a predictor: nothing is written for the gradient."""
+    op, feeds = lstm()
+    op = keeping(op, with_gradient(op, {"all": "d_all"})[0][-1])
+    net = NetDef(name="outer", op=[op], external_input=list(op.input), external_output=["all", "cells"])
+    workspace = Workspace(threads=1)
+    for name in op.input:
+        workspace.feed(name, feeds[name])
+    workspace.create_net(net, observable="outputs")
+    workspace.run_net("outer", 2)
+    want = run([op], {name: feeds[name] for name in op.input})
+    for name in ("all", "cells"):
+        np.testing.assert_array_equal(workspace.fetch(name), want.fetch(name))
+    (plan,) = workspace.net("outer")._plans[0]
+    assert plan.steps[0].outputs[-1] is None
+
+
+@pytest.mark.parametrize("without", ["step_products", "step_copies", "step_products,step_copies"])
+def test_without_optimisations(without):
+    op, feeds = lstm()
+    ops, gradients = with_gradient(op, {"all": "d_all", "cells": "d_cells"})
+    one, other = run(ops, feeds), run(ops, feeds, without=without)
+    for name in ("all", "cells", *gradients.values()):
+        np.testing.assert_allclose(one.fetch(name), other.fetch(name), rtol=1e-4, atol=1e-5, err_msg=name)

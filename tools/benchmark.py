@@ -2,7 +2,7 @@
 
 Training steps beside PyTorch, one line each: ``mlp``, ``resnet18``, ``resnet50``, ``inception_v1``, ``vgg16``,
 ``alexnet`` (two towers, with normalisation over channels), ``alexnet_one_tower``, ``lstm`` (a language model of 35
-words and 10,000 in all); with ``--check``, whether both sides
+words and 10,000 in all), ``attention`` (a cell with attention over 20 words); with ``--check``, whether both sides
 compute the same. ``predict``: the exported ResNet-50, batch 1 and 32, beside onnxruntime. ``sparse``: SparseLengthsSum
 and its gradient beside PyTorch's embedding_bag. Ourselves: ``devices`` (two CPU devices beside one with the same
 threads and batch), ``growth`` (time an image against batch, depth, width, devices), ``build`` (Parallelize, per

@@ -82,7 +82,7 @@ def test_layers_are_those_of_residual_nets():
     assert [Work(net, 1).layers for net in ("resnet18", "resnet152", "mlp", "vgg16", "resnet")] == [18, 152, 0, 0, 0]
 
 
-@pytest.mark.parametrize("task", ["mlp", "resnet18", "inception_v1", "alexnet", "lstm"])
+@pytest.mark.parametrize("task", ["mlp", "resnet18", "inception_v1", "alexnet", "lstm", "attention"])
 def test_our_side_trains(task):
     training = Training(TASKS[task].small)
     losses = []

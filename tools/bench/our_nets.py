@@ -8,7 +8,7 @@ from netbuilder.graph.blob import ScopedName
 from netbuilder.model import ModelHelper, brew
 from netbuilder.model.initializers import Initializer
 from netbuilder.model.parameter_info import ParameterTags
-from netbuilder.model.rnn.lstm import LSTMCell
+from netbuilder.model.rnn import AttentionType, LSTMCell, LSTMWithAttentionCell
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.arguments import set_argument
 from netbuilder.tools.bench.work import Work
@@ -51,22 +51,38 @@ def _dropout(work: Work) -> dict[str, Any]:
     return {} if work.dropout else {"dropout": 0.0}
 
 
-def _lstm(model: ModelHelper, work: Work) -> Any:
-    table = model.create_param(
-        "table", [work.classes, work.size], Initializer("UniformFill", min=-0.1, max=0.1), ParameterTags.WEIGHT
+def _looked_up(model: ModelHelper, work: Work) -> Any:
+    """Add a table of vectors, and those of the words in ``data``."""
+    fill = Initializer("UniformFill", min=-0.1, max=0.1)
+    table = model.create_param("table", [work.classes, work.size], fill, ParameterTags.WEIGHT)
+    return model.net.Gather([table, "data"], "words", dense_gradient=1)
+
+
+def _zeros(model: ModelHelper, work: Work, *names: str) -> list[Any]:
+    shape = [1, work.batch, work.size]
+    return [model.param_init_net.ConstantFill([], name, shape=shape, value=0.0) for name in names]
+
+
+def _attention(model: ModelHelper, work: Work) -> Any:
+    words = _looked_up(model, work)
+    cell = LSTMWithAttentionCell(
+        work.size, words, None, work.size, work.size, "decoder", AttentionType.Regular, None, 0.0, False, False
     )
-    words = model.net.Gather([table, "data"], "words", dense_gradient=1)
-    zeros = [
-        model.param_init_net.ConstantFill([], name, shape=[1, work.batch, work.size], value=0.0)
-        for name in ("h0", "c0")
-    ]
+    outputs, _ = cell.apply_over_sequence(model, words, None, _zeros(model, work, "h0", "c0", "seen0"))
+    rows, _ = model.net.Reshape(outputs, ["rows", "rows_shape"], shape=[-1, cell.get_output_dim()])
+    return brew.fc(model, rows, "scores", cell.get_output_dim(), work.classes)
+
+
+def _lstm(model: ModelHelper, work: Work) -> Any:
+    words = _looked_up(model, work)
     cell = LSTMCell(work.size, work.size, forget_bias=0.0, memory_optimization=False, name="lstm")
-    states, _ = cell.apply_over_sequence(model, words, None, zeros)
+    states, _ = cell.apply_over_sequence(model, words, None, _zeros(model, work, "h0", "c0"))
     rows, _ = model.net.Reshape(states, ["rows", "rows_shape"], shape=[-1, work.size])
     return brew.fc(model, rows, "scores", work.size, work.classes)
 
 
 _NETS = {
+    "attention": _attention,
     "lstm": _lstm,
     "mlp": _mlp,
     "alexnet": _alexnet,

@@ -38,7 +38,7 @@ class Training:
         self.workspace = Workspace(threads=work.threads)
         self._record = self._build()
         rng = np.random.default_rng(0)
-        if work.net == "lstm":
+        if work.reads_words:
             data: Any = rng.integers(0, work.classes, work.shape)
         else:
             data = rng.standard_normal(work.shape, np.float32)

@@ -174,6 +174,36 @@ def inception_v1(work: Work) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(1024, work.classes))
 
 
+class Attention(nn.Module):
+    """A decoder that looks at the vectors of all words in each step: an LSTM cell and attention written out."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        size = work.size
+        self.table = nn.Embedding(work.classes, size)
+        nn.init.uniform_(self.table.weight, -0.1, 0.1)
+        self.keys = nn.Linear(size, size)
+        self.from_input = nn.Linear(size, 4 * size)
+        self.from_state = nn.Linear(2 * size, 4 * size)
+        self.query = nn.Linear(size, size)
+        self.logits = nn.Linear(size, 1, bias=False)
+        self.scores = nn.Linear(2 * size, work.classes)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        rows = self.table(words)
+        keys, given, read = self.keys(rows), self.from_input(rows), rows.permute(1, 2, 0)
+        hidden = cell = seen = torch.zeros_like(rows[0])
+        outputs = []
+        for x in given:
+            i, f, o, g = (x + self.from_state(torch.cat([hidden, seen], 1))).chunk(4, 1)
+            cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+            hidden = torch.sigmoid(o) * torch.tanh(cell)
+            weights = torch.softmax(self.logits(torch.tanh(keys + self.query(hidden))), 0)
+            seen = torch.bmm(read, weights.transpose(0, 1))[..., 0]
+            outputs.append(torch.cat([hidden, seen], 1))
+        return self.scores(torch.cat(outputs))
+
+
 class LanguageModel(nn.Module):
     """Words looked up, an LSTM over them, scores of the next word."""
 
@@ -197,6 +227,8 @@ class LanguageModel(nn.Module):
 
 def build(work: Work) -> nn.Module:
     """Return the net of a piece of work, channels last if it takes images."""
+    if work.net == "attention":
+        return Attention(work)
     if work.net == "lstm":
         return LanguageModel(work)
     if work.net == "mlp":

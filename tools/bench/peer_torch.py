@@ -24,7 +24,7 @@ class Training:
     def __init__(self, work: Work) -> None:
         torch.manual_seed(0)
         self.net = peer_nets.build(work)
-        self.x = torch.randint(0, work.classes, work.shape) if work.net == "lstm" else torch.randn(work.shape)
+        self.x = torch.randint(0, work.classes, work.shape) if work.reads_words else torch.randn(work.shape)
         self.y = torch.randint(0, work.classes, (work.labels,))
         if self.x.ndim == 4:
             self.x = self.x.contiguous(memory_format=torch.channels_last)

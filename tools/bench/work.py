@@ -20,14 +20,14 @@ class Work:
     """One training step: softmax, mean loss, gradients of all parameters, momentum, weight decay.
 
     Args:
-        net: "mlp", "alexnet", "alexnet_one_tower", "inception_v1", "vgg16", "lstm", or "resnet" with its layers behind
-            it.
+        net: "mlp", "alexnet", "alexnet_one_tower", "inception_v1", "vgg16", "lstm", "attention", or "resnet" with its
+            layers behind it.
         batch: samples a step, over all devices.
         threads: of the process.
-        size: height and width of the images in pixels; of "mlp" the length of its vectors, of "lstm" the width of the
-            looked-up vectors and of the states.
-        classes: of the samples; of "lstm" the words.
-        length: words of a sample of "lstm".
+        size: height and width of the images in pixels; of "mlp" the length of its vectors, of "lstm" and
+            "attention" the width of the looked-up vectors and of the states.
+        classes: of the samples; of "lstm" and "attention" the words.
+        length: words of a sample of these.
         decay: of the weights (of convolutions, fully connected layers and normalisations, not of biases).
         rate: the learning rate.
         dropout: whether nets that have dropout drop.
@@ -70,14 +70,19 @@ class Work:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a batch."""
-        if self.net == "lstm":
+        if self.reads_words:
             return (self.length, self.batch)
         return (self.batch, self.size) if self.net == "mlp" else (self.batch, 3, self.size, self.size)
 
     @property
     def labels(self) -> int:
         """How many labels a batch has."""
-        return self.length * self.batch if self.net == "lstm" else self.batch
+        return self.length * self.batch if self.reads_words else self.batch
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether samples are words by their numbers."""
+        return self.net in ("lstm", "attention")
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,12 @@ TASKS = {
         5,
         6,
         Work("lstm", 4, size=8, classes=12, length=5, decay=1.0, rate=0.01),
+    ),
+    "attention": Task(
+        Work("attention", 20, size=256, classes=1000, length=20, decay=0.0),
+        5,
+        6,
+        Work("attention", 4, size=8, classes=12, length=5, decay=1.0, rate=0.01),
     ),
     "resnet18": _images("resnet18", 32, 4, 64),
     "resnet50": _images("resnet50", 32, 2, 64),

@@ -12,6 +12,7 @@ __all__ = [
     "blob_names",
     "held_nets",
     "place_operators",
+    "rename_arguments",
     "rename_blobs",
     "rename_in_group",
     "rename_in_operator",
@@ -61,7 +62,7 @@ def rename_in_operator(op: OperatorDef, names: Mapping[str, str] | Renaming) -> 
         rename_blobs(net, rename)
         held = True
     if held:
-        _rename_arguments(op, rename)
+        rename_arguments(op, rename)
 
 
 def blob_names(op: OperatorDef) -> Iterator[str]:
@@ -81,9 +82,12 @@ def blob_names(op: OperatorDef) -> Iterator[str]:
             yield from blob_names(inner)
 
 
-def _rename_arguments(op: OperatorDef, rename: Renaming) -> None:
-    """Rename blobs in the arguments that name some, as those of recurrent nets do."""
+def rename_arguments(op: OperatorDef, names: Mapping[str, str] | Renaming) -> None:
+    """Rename blobs in the arguments of an operator that name some, as those of recurrent nets do."""
     named = _blob_arguments(op)
+    if not named:
+        return
+    rename = _as_function(names)
     for argument in op.arg:
         if argument.name in named:
             if argument.HasField("s"):

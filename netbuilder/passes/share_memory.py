@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from netbuilder.graph.rename import held_nets
+from netbuilder.graph.rename import held_nets, rename_arguments
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -132,6 +132,7 @@ def share_memory(
     for op in result.op:
         for blobs_of_op in (op.input, op.output):
             blobs_of_op[:] = [names.get(name, name) for name in blobs_of_op]
+        rename_arguments(op, names)
     return result, names
 
 

@@ -6,7 +6,10 @@ import pytest
 from netbuilder import parallel
 from netbuilder.graph.rename import blob_names
 from netbuilder.model import brew, rnn
+from netbuilder.ops.operator import decode
+from netbuilder.ops.registry import find
 from netbuilder.passes import check_devices
+from netbuilder.passes.share_memory import share_memory
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, distance, parallelize
 
@@ -92,3 +95,14 @@ def test_devices_of_step_nets():
     step.op[0].input[1] = "cpu_0/lstm/gates_t_w"
     with pytest.raises(Exception, match=r"input 'cpu_0/lstm/gates_t_w' belongs to CPU 0"):
         check_devices(proto, devices=record.devices)
+
+
+def test_shared_memory_keeps_the_links():
+    """Names that the pass gives blobs reach the arguments that link the step net to them; the results stay."""
+    model, record, want = trained([0])
+    net, names = share_memory(model.net.Proto(), lambda name: "i2h" in name or "rows" in name or "hidden" in name)
+    assert names
+    for op in net.op:
+        if op.type.startswith("RecurrentNetwork"):
+            assert not names.keys() & set(blob_names(op))
+            decode(find(op.type), op)

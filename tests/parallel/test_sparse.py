@@ -75,28 +75,28 @@ def forward(table=None, index_blobs=("first", "second"), tables=("table",)):
     return build
 
 
-def parallelized(devices, build, update, outside=False, **options):
+def parallelized(devices, build, update, outside=False, gpu=False, **options):
     model = ModelHelper("tables")
     table = None
     if outside:
         with NameScope("host"), DeviceScope(make_device_option(0, 0)):
             table = make_table(model)
-    record = parallel.Parallelize_CPU(
-        model, no_input, build(table), optimizer_builder_fun=update, devices=list(devices), **options
-    )
+    make = parallel.Parallelize_GPU if gpu else parallel.Parallelize_CPU
+    record = make(model, no_input, build(table), optimizer_builder_fun=update, devices=list(devices), **options)
     return model, record
 
 
-def trained(count, update, build=forward, steps=3, outside=False, **options):
+def trained(count, update, build=forward, steps=2, outside=False, gpu=False, **options):
     """Train on so many devices; return all parameters by name without scope, the model and the workspace."""
-    model, record = parallelized(range(count), build, update, outside, **options)
-    workspace, rng = Workspace(threads=2, seed=1), np.random.default_rng(3)
+    model, record = parallelized(range(count), build, update, outside, gpu, **options)
+    workspace = Workspace(threads=1, seed=1, **({"engines": ()} if gpu else {}))
+    rng = np.random.default_rng(3)
     for step in range(steps):
         batch = {name: rng.integers(0, ROWS, SAMPLES).astype(np.int32) for name in ("first", "second")}
         batch["label"] = rng.integers(0, 4, SAMPLES).astype(np.int32)
         for name, whole in batch.items():
-            for blob, part in zip(record.devices.copies(name), np.split(whole, count)):
-                workspace.feed(blob, part)
+            for blob, part, option in zip(record.devices.copies(name), np.split(whole, count), record.devices.options):
+                workspace.feed(blob, part, option)
         if step == 0:
             parallel.RunInitNet(model, workspace=workspace)
         parallel.RunNet(model, workspace=workspace)
@@ -114,7 +114,7 @@ def values(*args, **kwargs):
 def test_devices_equal_one(outside, optimizer):
     update = OPTIMIZERS[optimizer]
     one = values(1, update, outside=outside)
-    for count in COUNTS:
+    for count in COUNTS if not outside else (3, 8):
         assert distance(values(count, update, outside=outside), one) < FLOAT32, count
     assert distance(values(2, update, outside=outside, steps=1), one) > 1e-4  # later steps do something
 
@@ -293,3 +293,14 @@ def test_a_table_for_gpus_is_looked_up_on_the_host():
     touching = [op for op in model.net.Proto().op if "table" in (*op.input, *op.output)]
     assert [op.type for op in touching] == ["Gather"] * 4 + ["SparseAdagrad"]
     assert all(op.device_option.device_type == 0 for op in touching)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "row_wise_adagrad", "adam", "smart_decay_adam", "storm"])
+def test_two_gpus_equal_one_device_of_the_cpu(two_gpus, optimizer):
+    """On doubles, and on real ones where there are two: a table inside, one put outside, one used in both ways."""
+    close = 1e-4 if two_gpus is None else FLOAT32
+    update = OPTIMIZERS[optimizer]
+    assert distance(values(2, update, gpu=True), values(1, update)) < close
+    assert distance(values(2, update, gpu=True, outside_from_bytes=0), values(1, update)) < close
+    if optimizer in ("sgd", "momentum", "adam"):
+        assert distance(values(2, update, tied, gpu=True), values(1, update, tied)) < close

@@ -113,7 +113,7 @@ class AttentionCell(RNNCell):
         timestep: Blob,
         extra_inputs: ExtraInputs | None = None,
     ) -> list[BlobReference]:
-        before = [ref for ref in map(rectified, states) if ref is not None]
+        before = [rectified(state) for state in states]
         count = len(self.decoder_cell.get_state_names())
         context = before[count]
         extra = [(context, self.encoder_output_dim), *(extra_inputs or ())]
@@ -147,10 +147,10 @@ class AttentionCell(RNNCell):
             return *apply_regular_attention(model, width, transposed, weighted, *state, self.name, lengths), []
         if self.coverage_weights is None:
             raise NetError(f"cell {self._shown()}: build_initial_coverage comes before the first step")
-        *found_covered, coverage = apply_soft_coverage_attention(
+        context, weights, again, coverage = apply_soft_coverage_attention(
             model, width, transposed, weighted, *state, self.name, lengths, own[1], self.coverage_weights
         )
-        return *found_covered, [coverage]
+        return context, weights, again, [coverage]
 
     def get_attention_weights(self) -> BlobReference | None:
         """Return the weights of the last step added, (samples, encoder steps, 1)."""

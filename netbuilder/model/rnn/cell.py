@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from netbuilder.graph.blob import BlobReference, ScopedBlobReference
 from netbuilder.graph.scope import SEPARATOR
@@ -24,6 +24,18 @@ class StateInitializer(Protocol):
 
     def create_states(self, model: ModelHelper) -> list[BlobReference]:
         """Return a blob for each state, of the shape (width,), the same for all samples."""
+
+
+@overload
+def rectified(blob: Blob) -> BlobReference: ...
+
+
+@overload
+def rectified(blob: None) -> None: ...
+
+
+@overload
+def rectified(blob: Blob | None) -> BlobReference | None: ...
 
 
 def rectified(blob: Blob | None) -> BlobReference | None:
@@ -149,7 +161,7 @@ class RNNCell:
                 f"cell {self._shown()}: has {len(names)} states, {names}; initial_states must have one value for each, "
                 f"got {initial_states!r}"
             )
-        return [ref for ref in map(rectified, initial_states) if ref is not None]
+        return [rectified(state) for state in initial_states]
 
     def _outputs_with_grads(self, given: Sequence[int] | None) -> list[int]:
         return [2 * self.get_output_state_index()] if given is None else list(given)

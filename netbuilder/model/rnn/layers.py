@@ -222,7 +222,8 @@ def _layered_LSTM(
     if return_params:
         raise ArgumentError("layered_LSTM: return_params is not served; model.GetParams() lists all parameters")
     make = create_lstm or LSTM
-    given, states, results = input_blob, initial_states, ()
+    given, states = input_blob, initial_states
+    results: tuple[BlobReference, ...] = ()
     for i, width in enumerate(dim_out):
         last = i + 1 == len(dim_out)
         results = make(

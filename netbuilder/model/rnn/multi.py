@@ -97,7 +97,6 @@ class MultiRNNCell(RNNCell):
 
     def prepare_input(self, model: ModelHelper, input_blob: Blob) -> Blob:
         given = rectified(input_blob)
-        assert given is not None
         with NameScope(self.name):
             return self.cells[0].prepare_input(model, given)
 

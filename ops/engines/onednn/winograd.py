@@ -61,7 +61,9 @@ __all__ = ["Winograd", "data_gradient", "filter_gradient", "forward", "may_serve
 TILE, WINDOW, POINTS = 4, 3, 6
 _FINITE = (0.0, 0.75, -0.75, 1.5, -1.5)
 _AT = POINTS * POINTS  # products of a tile and channel
-_ROOM = 12 << 20  # bytes of tiles, of images and of results, that are worked on at a time
+_ROOM = 5 << 20  # bytes of tiles, of images and of results, that are worked on at a time
+    float(__import__("os").environ.get("WROOM", "12")) * (1 << 20)
+)  # bytes of tiles, of images and of results, that are worked on at a time
 _FLOAT = 4  # bytes
 
 
@@ -334,12 +336,23 @@ class _Room:
         return place
 
 
-class _Source:
-    """Steps that bring a part of images into tiles of 6x6 and to the 36 points."""
+def _over(place: Scratch, *extents: int) -> Scratch:
+    """Return the first part of a place that is free again, for other values."""
+    return Scratch(place.offset, int(np.prod(extents)) * _FLOAT)
 
-    def __init__(self, tiles: _Tiles, lie: _Lie, image: tuple[int, int], pads: tuple[int, int], room: _Room) -> None:
+
+class _Source:
+    """Steps that bring a part of images into tiles of 6x6 and to the 36 points.
+
+    The tiles are free once they are at the points. Both places are large enough for as many values of ``others``
+    channels.
+    """
+
+    def __init__(
+        self, tiles: _Tiles, lie: _Lie, image: tuple[int, ...], pads: tuple[int, ...], others: int, room: _Room
+    ) -> None:
         self.tiles, self.lie = tiles, lie
-        ch, (height, width), (top, left) = lie.channels, image, pads
+        ch, (height, width), (top, left) = lie.channels, image, pads[:2]
         m, t, s = tiles.images, tiles.rows, tiles.columns
         high, wide = TILE * t + 4, TILE * s + 4  # as far as strides of two tiles reach, which the library checks
         row, col, one = wide * ch, ch, high * wide * ch
@@ -350,7 +363,9 @@ class _Source:
         self.fetch = tiles.reorder(
             _strided(dims, _apart(dims, lies)), _strided(dims, _apart(dims, (one, lie.block, row, col, 1)))
         )
-        self.gathered, self.gather = room.floats(tiles.count, _AT, ch), []
+        most = room.floats(tiles.count, _AT, max(ch, others))
+        self.gathered, self.gather = _over(most, tiles.count, _AT, ch), []
+        self.free = most
         tile = _AT * ch
         for a in range(min(2, t)):
             for b in range(min(2, s)):
@@ -360,7 +375,7 @@ class _Source:
                 made = tiles.reorder(_strided(dims, _apart(dims, read)), _strided(dims, _apart(dims, written)))
                 here, there = TILE * (a * row + b * col) * _FLOAT, (a * s + b) * m * tile * _FLOAT
                 self.gather.append((made, here, there))
-        self.points = room.floats(_AT, tiles.count, ch)
+        self.points = room.floats(_AT, tiles.count, max(ch, others))
         self.evaluate = tiles.evaluated(_AT, ch)
 
     def before(self) -> Extra:
@@ -434,7 +449,7 @@ def _images(
     tiles, room = _Tiles.of(v, height, width, threads), _Room()
     n, ch, k = tiles.count, lies.channels, wanted.channels
     try:
-        read = _Source(tiles, lies, source[1].dims[2:], (pads[0], pads[1]), room)
+        read = _Source(tiles, lies, source[1].dims[2:], pads, k, room)
         windows = _strided((_AT, ch, k), (ch * k, 1, ch)) if flipped else _plain(_AT, ch, k)
         multiply = tiles.product(_plain(_AT, n, ch), windows, _plain(_AT, n, k))
         interpolate = tiles.product(
@@ -444,7 +459,7 @@ def _images(
         regions = [(tiles.reorder(a, b), here, there) for a, here, b, there in tiles.results(wanted)]
     except _Missing:
         return None
-    products, results = room.floats(_AT, n, k), room.floats(n, TILE**2, k)
+    products, results = _over(read.free, _AT, n, k), _over(read.points, n, TILE**2, k)
     steps: list[Step | Extra] = [read.before()]
     size = tiles.images * wanted.image * _FLOAT
     last = {c.SRC: _constant("results"), c.WEIGHTS: products, c.DST: results}
@@ -482,7 +497,7 @@ def filter_gradient(
     column = _plain(1, n * TILE**2), _plain(n * TILE**2, k), _plain(1, k)
     more = (PostOp("sum"),)
     try:
-        read = _Source(tiles, lies, v.x.dims[2:], (v.window[2][0], v.window[2][1]), room)
+        read = _Source(tiles, lies, v.x.dims[2:], tuple(v.window[2]), k, room)
         regions = [(tiles.reorder(b, a), here, there) for a, here, b, there in tiles.results(wanted)]
         evaluate = tiles.evaluated(TILE**2, k)
         multiply = tiles.product(*each), tiles.product(*each, post=more)
@@ -490,7 +505,7 @@ def filter_gradient(
         finish = tiles.product(_plain(WINDOW**2, _AT), _plain(_AT, ch * k), _plain(WINDOW**2, ch * k))
     except _Missing:
         return None
-    results, points, sums = room.floats(n, TILE**2, k), room.floats(_AT, n, k), room.floats(_AT, ch, k)
+    results, points, sums = room.floats(n, TILE**2, k), _over(read.free, _AT, n, k), room.floats(_AT, ch, k)
     steps: list[Step | Extra] = [read.before(), _zeroed(results)]
     size = tiles.images * wanted.image * _FLOAT
     for part in range(tiles.parts):

@@ -272,6 +272,39 @@ def test_a_name_outside_that_is_taken_is_refused():
         parallelized([0, 1], lambda table: build, OPTIMIZERS["sgd"], outside_from_bytes=0)
 
 
+def test_checkpoints_and_predictors_know_a_table_put_outside():
+    _, model, workspace = trained(2, OPTIMIZERS["adagrad"], outside_from_bytes=0)
+    kept = set(map(str, parallel.GetCheckpointParams(model)))
+    assert {"table", "table_squared_sum", "cpu_0/fc_w"} <= kept and not any("cpu_1/" in blob for blob in kept)
+    net, blobs = parallel.ExtractPredictorNet(model, ["first", "second"], ["x"])
+    assert list(map(str, blobs)) == ["table"]
+    batch = {name: np.int32([3, 5]) for name in ("first", "second")}
+    for name, rows in batch.items():
+        workspace.feed(name, rows)
+    workspace.run_net_once(net)
+    np.testing.assert_array_equal(workspace.fetch("x")[:, :COLUMNS], workspace.fetch("table")[[3, 5]])
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_uneven_shares(outside):
+    """Seven samples on three devices give what they give on one."""
+    rng = np.random.default_rng(2)
+    batch = {name: rng.integers(0, ROWS, 7).astype(np.int32) for name in ("first", "second")}
+    batch["label"] = rng.integers(0, 4, 7).astype(np.int32)
+    found = []
+    for count in (1, 3):
+        model, record = parallelized(range(count), forward, OPTIMIZERS["adagrad"], outside, weighted_shares=True)
+        workspace = Workspace(threads=1, seed=1)
+        next(parallel.feed_shares(model, batch, workspace=workspace))
+        parallel.RunInitNet(model, workspace=workspace)  # which begins with equal weights
+        for _ in range(2):
+            for _ in parallel.feed_shares(model, batch, workspace=workspace):
+                parallel.RunNet(model, workspace=workspace)
+        names = [record.blobs(name)[0] for name in record.parameters] + list(record.outside)
+        found.append([workspace.fetch(name) for name in names])
+    assert distance(found[1], found[0]) < FLOAT32
+
+
 @pytest.mark.parametrize("size, error", [(-1, NetError), (1.5, TypeError), (True, TypeError)])
 def test_the_size_is_checked(size, error):
     with pytest.raises(error, match="outside_from_bytes must"):

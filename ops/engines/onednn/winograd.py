@@ -62,8 +62,6 @@ TILE, WINDOW, POINTS = 4, 3, 6
 _FINITE = (0.0, 0.75, -0.75, 1.5, -1.5)
 _AT = POINTS * POINTS  # products of a tile and channel
 _ROOM = 5 << 20  # bytes of tiles, of images and of results, that are worked on at a time
-    float(__import__("os").environ.get("WROOM", "12")) * (1 << 20)
-)  # bytes of tiles, of images and of results, that are worked on at a time
 _FLOAT = 4  # bytes
 
 

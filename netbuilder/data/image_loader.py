@@ -6,9 +6,10 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -144,33 +145,42 @@ class ImageLoader:
         """Let the threads fill a batch with the images of ``order`` from ``start`` on."""
 
         def decode(first: int, numbers: list[int]) -> None:
-            for place, number in enumerate(numbers, first):
-                candidates: Iterator[int] = iter([number])
+            # All that is small comes first: decoding drives the interpreter out of the core's cache each time.
+            begun = [self._begun(number, epoch) for number in numbers]
+            for place, one in enumerate(begun, first):
+                others: Iterator[int] = iter(())
                 if replace:
-                    candidates = (int(order[(start + place + k) % len(order)]) for k in range(len(order)))
-                self._decode_into(made, place, candidates, epoch, replace)
+                    others = (int(order[(start + place + k) % len(order)]) for k in range(1, len(order)))
+                self._decode_into(made, place, chain([one], (self._begun(n, epoch) for n in others)), replace)
 
         for first in range(0, made.size, each):
             numbers = [int(n) for n in order[start + first : start + min(first + each, made.size)]]
             made.futures.append(pool.submit(decode, first, numbers))
 
-    def _decode_into(self, made: _Batch, place: int, candidates: Iterator[int], epoch: int, replace: bool) -> None:
+    def _begun(self, number: int, epoch: int) -> _Begun:
+        """Read the record of an image, and make ready what its random numbers come from."""
+        rng = np.random.default_rng([self._seed, self._rank, epoch, number])
+        try:
+            record = self.images[number]
+            return _Begun(number, rng, record, record.label)
+        except ParseError as error:
+            return _Begun(number, rng, error, 0)
+
+    def _decode_into(self, made: _Batch, place: int, candidates: Iterable[_Begun], replace: bool) -> None:
         """Put the first of the candidates into the batch that is not damaged."""
-        scratch = self._scratch()
-        error: ParseError | None = None
-        for number in candidates:
+        scratch, error = self._scratch(), None
+        for one in candidates:
             try:
-                record = self.images[number]
-                pixels = record.pixels(self.transform.color, self.transform.library, scratch)
-                label = record.label
+                if isinstance(one.record, ParseError):
+                    raise one.record
+                pixels = one.record.pixels(self.transform.color, self.transform.library, scratch)
             except ParseError as found:
                 if not self._skip:
                     raise
-                self._count(number, found)
+                self._count(one.number, found)
                 error = found
                 continue
-            rng = np.random.default_rng([self._seed, self._rank, epoch, number])
-            made.put(place, self.transform, pixels, rng, label, record, scratch)
+            made.put(place, self.transform, pixels, one.rng, one.label, one.record, scratch)
             return
         if error is not None and (replace or len(self.damaged) >= len(self.images)):
             raise error  # nothing is left
@@ -201,6 +211,15 @@ class ImageLoader:
             self._looked = True
             look_at_images(*batch)
         return batch
+
+
+class _Begun(NamedTuple):
+    """An image that is to be decoded; in the place of its record why there is none."""
+
+    number: int
+    rng: np.random.Generator
+    record: ImageRecord | ParseError
+    label: int
 
 
 class _Batch:

@@ -5,8 +5,10 @@ import shlex
 
 import pytest
 
+import netbuilder.exchange.onnx.export
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from house import ROOT
+from netbuilder.exchange.onnx.graph import rules
 from netbuilder.model import brew
 from netbuilder.ops.absent import ABSENT
 from netbuilder.ops.registry import operator_types
@@ -31,6 +33,13 @@ def listed(section: str) -> list[str]:
 )
 def test_the_page_of_operators(section, names):
     assert listed(section) == names
+
+
+def test_the_page_of_onnx_lists_the_operators_that_can_be_written():
+    page = (ROOT / "docs" / "onnx.md").read_text(encoding="utf-8")
+    count, names = re.search(r"^(\d+) operators can be written:\n\n(.*?)\n\n", page, re.S | re.M).groups()
+    assert re.findall(r"`(\w+)`", names) == sorted(rules())
+    assert int(count) == len(rules())
 
 
 def test_readme_links_every_page():

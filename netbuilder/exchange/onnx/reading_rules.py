@@ -21,6 +21,7 @@ _SAME = {
     "Reciprocal": "Reciprocal", "Softplus": "Softplus", "Softsign": "Softsign", "Erf": "Erf", "Add": "Add",
     "Sub": "Sub", "Mul": "Mul", "Div": "Div", "Pow": "Pow", "And": "And", "Or": "Or", "Xor": "Xor", "Less": "LT",
     "Greater": "GT", "LessOrEqual": "LE", "GreaterOrEqual": "GE", "Equal": "EQ", "Where": "Where",
+    "Tan": "Tan", "Asin": "Asin", "Acos": "Acos", "Atan": "Atan", "Sinh": "Sinh", "Cosh": "Cosh",
 }  # fmt: skip
 
 

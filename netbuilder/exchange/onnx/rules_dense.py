@@ -85,6 +85,61 @@ def _layer_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("LayerNormalization", inputs, [y[0]], axis=axis, epsilon=op.epsilon)
 
 
-@rule("Gather")
+@rule("RMSNorm")
+def _rms_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if any(y[1:]):
+        raise OperatorError("RMSNorm: the deviation is read; ONNX export has the first output alone")
+    spec = g.spec(x[0])
+    axes = list(range(op.axis % spec.ndim, spec.ndim))
+    square = g.between("Mul", [x[0], x[0]], f"{y[0]}/square")
+    if g.opset >= 18:
+        mean = g.between("ReduceMean", [square, g.constant(f"{y[0]}/axes", axes, np.int64)], f"{y[0]}/mean")
+    else:
+        mean = g.between("ReduceMean", [square], f"{y[0]}/mean", axes=axes)
+    raised = g.between("Add", [mean, g.constant(f"{y[0]}/eps", op.eps, spec.dtype)], f"{y[0]}/raised")
+    normal = g.between("Div", [x[0], g.between("Sqrt", [raised], f"{y[0]}/root")], f"{y[0]}/normal")
+    g.add("Add", [g.between("Mul", [normal, x[1]], f"{y[0]}/scaled"), x[2]], [y[0]])
+
+
+@rule("Normalize", "NormalizeL1")
+def _normalize(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    axis = op.axis % g.spec(x[0]).ndim
+    g.add("LpNormalization", x[:1], [y[0]], axis=axis, p=1 if op.type == "NormalizeL1" else 2)
+
+
+@rule("ElementwiseLinear")
+def _elementwise_linear(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    spec = g.spec(x[0])
+    shape = spec.shape[op.axis % spec.ndim :]
+    laid = x[1:3]
+    if len(shape) != 1:
+        wanted = g.constant(f"{y[0]}/features", shape, np.int64)
+        laid = [g.between("Reshape", [name, wanted], f"{y[0]}/{name}") for name in x[1:3]]
+    g.add("Add", [g.between("Mul", [x[0], laid[0]], f"{y[0]}/scaled"), laid[1]], [y[0]])
+
+
+@rule("Glu")
+def _glu(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    spec = g.spec(x[0])
+    axis = op.dim % spec.ndim
+    extents = g.constant(f"{y[0]}/extents", [spec.shape[axis] // 2] * 2, np.int64)
+    halves = [g.fresh(f"{y[0]}/{name}") for name in ("value", "gate")]
+    g.add("Split", [x[0], extents], halves, axis=axis)
+    g.add("Mul", [halves[0], g.between("Sigmoid", halves[1:], f"{y[0]}/sigmoid")], [y[0]])
+
+
+@rule("TopK")
+def _top_k(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if len(x) > 1 or any(y[2:]):
+        raise OperatorError("TopK: k as an input, or the flattened indices, have no counterpart in ONNX")
+    spec = g.spec(x[0])
+    axis = op.axis % spec.ndim
+    if op.k > spec.shape[axis]:
+        raise OperatorError(f"TopK: k={op.k} of {spec.shape[axis]} elements; ONNX takes no more than there are")
+    names = [name or g.fresh(f"{x[0]}/unused") for name in y[:2]]
+    g.add("TopK", [x[0], g.constant(f"{names[0]}/k", [op.k], np.int64)], names, axis=axis)
+
+
+@rule("Gather", "BatchGather")
 def _gather(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
-    g.add("Gather", x[:2], [y[0]], axis=op.axis)
+    g.add("Gather", x[:2], [y[0]], axis=op.along(g.spec(x[0]).ndim))

@@ -18,7 +18,8 @@ _SAME = {
     "Floor": "Floor", "Ceil": "Ceil", "Sin": "Sin", "Cos": "Cos", "Sign": "Sign", "Negative": "Neg", "Not": "Not",
     "Reciprocal": "Reciprocal", "Softplus": "Softplus", "Softsign": "Softsign", "Erf": "Erf", "Copy": "Identity",
     "Alias": "Identity", "StopGradient": "Identity", "CopyCPUToGPU": "Identity", "CopyGPUToCPU": "Identity",
-    "EnsureCPUOutput": "Identity",
+    "EnsureCPUOutput": "Identity", "CopyOnDeviceLike": "Identity", "CopyFromCPUInput": "Identity", "Tan": "Tan",
+    "Asin": "Asin", "Acos": "Acos", "Atan": "Atan", "Sinh": "Sinh", "Cosh": "Cosh",
 }  # fmt: skip
 _MANY = {"Sum": "Sum", "Max": "Max", "Min": "Min", "Mean": "Mean"}
 _TWO = {
@@ -134,6 +135,54 @@ def _scale(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("Mul", [x[0], g.constant(f"{y[0]}/scale", op.scale, g.spec(x[0]).dtype)], [y[0]])
 
 
+@rule("ReluN")
+def _relu_n(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    dtype = g.spec(x[0]).dtype
+    bounds = [g.constant(f"{y[0]}/{name}", value, dtype) for name, value in (("min", 0), ("max", op.n))]
+    g.add("Clip", [x[0], *bounds], [y[0]])
+
+
+@rule("Mish")
+def _mish(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    """x * tanh(softplus(x)): as an operator of its own it came with opset 18."""
+    soft = g.between("Softplus", x[:1], f"{y[0]}/softplus")
+    g.add("Mul", [x[0], g.between("Tanh", [soft], f"{y[0]}/tanh")], [y[0]])
+
+
+@rule("Log1p")
+def _log1p(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    one = g.constant(f"{y[0]}/one", 1, g.spec(x[0]).dtype)
+    g.add("Log", [g.between("Add", [x[0], one], f"{y[0]}/sum")], [y[0]])
+
+
+@rule("Logit")
+def _logit(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    dtype = g.spec(x[0]).dtype
+    least, most, one = (
+        g.constant(f"{y[0]}/{n}", v, dtype) for n, v in (("min", op.eps), ("max", 1 - op.eps), ("one", 1))
+    )
+    p = g.between("Clip", [x[0], least, most], f"{y[0]}/p")
+    g.add("Log", [g.between("Div", [p, g.between("Sub", [one, p], f"{y[0]}/rest")], f"{y[0]}/odds")], [y[0]])
+
+
+@rule("Cbrt")
+def _cbrt(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    third = g.constant(f"{y[0]}/third", 1 / 3, g.spec(x[0]).dtype)
+    root = g.between("Pow", [g.between("Abs", x[:1], f"{y[0]}/abs"), third], f"{y[0]}/root")
+    g.add("Mul", [root, g.between("Sign", x[:1], f"{y[0]}/sign")], [y[0]])
+
+
+@rule("ReplaceNaN")
+def _replace_nan(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    value = g.constant(f"{y[0]}/value", op.value, g.spec(x[0]).dtype)
+    g.add("Where", [g.between("IsNaN", x[:1], f"{y[0]}/is_nan"), value, x[0]], [y[0]])
+
+
+@rule("SumRelu")
+def _sum_relu(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Relu", [g.between("Sum", x, f"{y[0]}/sum")], [y[0]])
+
+
 @rule("Dropout")
 def _dropout(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if not op.is_test:
@@ -156,14 +205,33 @@ def _where(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("Where", x[:3], [y[0]])
 
 
+def _reduced(g: Graph, kind: str, x: str, y: str, axes: Sequence[int], keep: int = 0) -> None:
+    if not axes:
+        g.add("Identity", [x], [y])
+    elif kind == "ReduceSum" or g.opset >= 18:
+        g.add(kind, [x, g.constant(f"{y}/axes", axes, np.int64)], [y], keepdims=keep)
+    else:
+        g.add(kind, [x], [y], axes=list(axes), keepdims=keep)
+
+
 @rule("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
 def _reduce(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
-    keep = 1 if op.keepdims else 0
     axes = list(op.axes) or list(range(g.spec(x[0]).ndim))
-    if op.type == "ReduceSum" or g.opset >= 18:
-        g.add(op.type, [x[0], g.constant(f"{y[0]}/axes", axes, np.int64)], [y[0]], keepdims=keep)
-    else:
-        g.add(op.type, x[:1], [y[0]], axes=axes, keepdims=keep)
+    _reduced(g, op.type, x[0], y[0], axes, 1 if op.keepdims else 0)
+
+
+@rule("ReduceFrontSum", "ReduceFrontMean", "ReduceFrontMax", "ReduceBackSum", "ReduceBackMean", "ReduceBackMax")
+def _reduce_end(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if len(x) > 1:
+        raise OperatorError(f"{op.type} with lengths has no counterpart in ONNX that netbuilder knows of")
+    ndim, kind = g.spec(x[0]).ndim, op.type.replace("Front", "").replace("Back", "")
+    axes = range(op.num_reduce_dim) if "Front" in op.type else range(ndim - op.num_reduce_dim, ndim)
+    _reduced(g, kind, x[0], y[0], list(axes))
+
+
+@rule("SumElements")
+def _sum_elements(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    _reduced(g, "ReduceMean" if op.average else "ReduceSum", x[0], y[0], list(range(g.spec(x[0]).ndim)))
 
 
 @rule("ArgMax", "ArgMin")

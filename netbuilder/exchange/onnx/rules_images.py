@@ -50,16 +50,19 @@ def _weights(g: Graph, op: Any, w: str, y: str) -> str:
     return g.between("Transpose", [w], f"{y}/w", perm=_first_order(g.spec(w).ndim))
 
 
-@rule("Conv")
+@rule("Conv", "Conv1D", "Conv2D", "Conv3D", "ConvRelu")
 def _conv(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     geometry = op.geometry(g.spec(x[0]), g.spec(x[1]))
     weights = _weights(g, op, x[1], y[0])
 
     def write(image: str, made: str) -> None:
+        sums = g.fresh(f"{made}/sums") if op.type == "ConvRelu" else made
         g.add(
-            "Conv", [image, weights, *x[2:3]], [made],
+            "Conv", [image, weights, *x[2:3]], [sums],
             dilations=list(geometry.dilations), group=op.group, **_windows(geometry),
         )  # fmt: skip
+        if sums != made:
+            g.add("Relu", [sums], [made])
 
     _on_images(g, op, x[0], y[0], write)
 
@@ -88,18 +91,19 @@ def _conv_transpose(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> No
     _on_images(g, op, x[0], y[0], write)
 
 
-@rule("MaxPool", "AveragePool")
+@rule(*(f"{kind}{axes}" for kind in ("MaxPool", "AveragePool") for axes in ("", "1D", "2D", "3D")))
 def _pool(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     geometry = op.geometry(g.spec(x[0]))
+    kind = "MaxPool" if op.type.startswith("MaxPool") else "AveragePool"
 
     def write(image: str, made: str) -> None:
         if op.global_pooling:
-            g.add(f"Global{op.type}", [image], [made])
+            g.add(f"Global{kind}", [image], [made])
             return
         attributes = _windows(geometry)
-        if op.type == "AveragePool":
+        if kind == "AveragePool":
             attributes["count_include_pad"] = 1 if op.count_include_pad else 0
-        g.add(op.type, [image], [made], **attributes)
+        g.add(kind, [image], [made], **attributes)
 
     _on_images(g, op, x[0], y[0], write)
 
@@ -136,32 +140,69 @@ def _instance_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> Non
     _on_images(g, op, x[0], y[0], write)
 
 
+@rule("GroupNorm")
+def _group_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    """Each group as one channel of an InstanceNormalization; as an operator of its own it came with opset 18."""
+    _only_first(op, y)
+    shape = g.spec(y[0]).shape
+    extents = shape[2:] if op.order == "NCHW" else shape[1:-1]
+    channels = shape[1] if op.order == "NCHW" else shape[-1]
+
+    def write(image: str, made: str) -> None:
+        cut = g.constant(f"{made}/groups", [0, op.group, -1], np.int64)
+        parts = g.between("Reshape", [image, cut], f"{made}/cut")
+        ones, zeros = (
+            g.constant(f"{made}/{name}", [v] * op.group, np.float32) for name, v in (("ones", 1), ("zeros", 0))
+        )
+        normal = g.between("InstanceNormalization", [parts, ones, zeros], f"{made}/normal", epsilon=op.epsilon)
+        whole = g.constant(f"{made}/shape", [0, channels, *extents], np.int64)
+        images = g.between("Reshape", [normal, whole], f"{made}/images")
+        scaled = g.between("Mul", [images, _along_channels(g, x[1], len(extents), made)], f"{made}/scaled")
+        g.add("Add", [scaled, _along_channels(g, x[2], len(extents), made)], [made])
+
+    _on_images(g, op, x[0], y[0], write)
+
+
+@rule("AffineChannel")
+def _affine_channel(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    behind = g.spec(x[0]).ndim - 2 if op.order == "NCHW" else 0
+    scale, bias = (_along_channels(g, name, behind, y[0]) for name in x[1:3])
+    g.add("Add", [g.between("Mul", [x[0], scale], f"{y[0]}/scaled"), bias], [y[0]])
+
+
+def _along_channels(g: Graph, numbers: str, behind: int, y: str) -> str:
+    """Return a number per channel laid so that so many axes lie behind the channels."""
+    if not behind:
+        return numbers
+    shape = g.constant(f"{y}/per_channel", [-1, *[1] * behind], np.int64)
+    return g.between("Reshape", [numbers, shape], f"{y}/{numbers}")
+
+
 @rule("PRelu")
 def _prelu(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     slope = g.spec(x[1])
     ones = g.spec(x[0]).ndim - 2 if op.order == "NCHW" and slope.size > 1 else 0
-    column = x[1]
-    if ones > 0:
-        shape = g.constant(f"{y[0]}/slope_shape", [slope.size, *[1] * ones], np.int64)
-        column = g.between("Reshape", [x[1], shape], f"{y[0]}/slope")
-    g.add("PRelu", [x[0], column], [y[0]])
+    g.add("PRelu", [x[0], _along_channels(g, x[1], ones, y[0])], [y[0]])
 
 
-@rule("ResizeNearest", "UpsampleBilinear")
+@rule("ResizeNearest", "ResizeNearest3D", "UpsampleBilinear")
 def _resize(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if len(x) > 1:
         raise OperatorError(f"{op.type}: scales as an input are computed; give width_scale and height_scale")
-    scales = g.constant(f"{y[0]}/scales", [1, 1, op.height_scale, op.width_scale], np.float32)
+    scales = g.constant(f"{y[0]}/scales", [1, 1, *op.scales], np.float32)
     mode = (
         {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        if op.type == "ResizeNearest"
+        if op.type != "UpsampleBilinear"
         else {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
     )
 
     def write(image: str, made: str) -> None:
         g.add("Resize", [image, "", scales], [made], **mode)
 
-    _on_images(g, op, x[0], y[0], write)
+    if op.layout == "NCHW":
+        write(x[0], y[0])
+    else:
+        _on_images(g, op, x[0], y[0], write)
 
 
 @rule("PadImage")

@@ -33,10 +33,10 @@ def _concat(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("Concat", x, [y[0]], axis=_axis(g, op, x[0]) if not op.add_axis else int(op.axis))
 
 
-@rule("Split")
+@rule("Split", "DepthSplit")
 def _split(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if op.add_axis:
-        raise OperatorError("Split with add_axis has no counterpart in ONNX that netbuilder knows of")
+        raise OperatorError(f"{op.type} with add_axis has no counterpart in ONNX that netbuilder knows of")
     axis = _axis(g, op, x[0]) % g.spec(x[0]).ndim
     extents = [g.spec(name).shape[axis] if name else 0 for name in y]
     missing = [i for i, name in enumerate(y) if not name]
@@ -64,6 +64,17 @@ def _flatten(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 @rule("FlattenToVec")
 def _flatten_to_vec(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("Reshape", [x[0], g.constant(f"{y[0]}/shape", [-1], np.int64)], [y[0]])
+
+
+@rule("MergeDim")
+def _merge_dim(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Reshape", [x[0], g.constant(f"{y[0]}/shape", [-1, *g.spec(y[0]).shape[1:]], np.int64)], [y[0]])
+
+
+@rule("PrependDim")
+def _prepend_dim(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    shape = [op.dim_size, -1, *g.spec(y[0]).shape[2:]]
+    g.add("Reshape", [x[0], g.constant(f"{y[0]}/shape", shape, np.int64)], [y[0]])
 
 
 @rule("ExpandDims", "Squeeze")
@@ -109,7 +120,12 @@ def _tile(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("Tile", [x[0], g.constant(f"{y[0]}/repeats", repeats, np.int64)], [y[0]])
 
 
-@rule("Cast")
+@rule("Size")
+def _size(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Size", x[:1], [y[0]])
+
+
+@rule("Cast", "FloatToHalf", "HalfToFloat")
 def _cast(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     number = onnx_library().helper.np_dtype_to_tensor_dtype(g.spec(y[0]).dtype)
     g.add("Cast", x[:1], [y[0]], to=number)

@@ -11,7 +11,7 @@ __all__ = ["ABSENT", "GROUPS", "instead_of"]
 GROUPS: tuple[tuple[str, str], ...] = (
     (
         "Print writes a blob within a run, workspace.fetch gives it after one",
-        "LogFatal Summarize",
+        "LogFatal",
     ),
     (
         "workspace.feed sets a blob",

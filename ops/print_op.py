@@ -1,11 +1,12 @@
-"""Print: a blob written to the standard output within a run."""
+"""Print: a blob written to the standard output, or a file, within a run."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
@@ -13,10 +14,21 @@ from netbuilder.ops.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError
 
-__all__ = ["Print"]
+__all__ = ["Print", "append_line"]
 
 _runs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+_begun: WeakSet[Any] = WeakSet()
 _lock = threading.Lock()
+
+_NAMES = {
+    "float32": "float",
+    "float64": "double",
+    "int64": "long int",
+    "int32": "int",
+    "uint8": "unsigned char",
+    "object": "std::string",
+}
+"""How Caffe2 calls types in logs."""
 
 
 @register
@@ -24,7 +36,8 @@ _lock = threading.Lock()
 class Print(Operator):
     """Write name, type, shape and elements of a blob to the standard output, on one line.
 
-    Of more than ``limit`` elements the first ones are written (0 or less: 1000); of ``every_n`` runs, the first.
+    Of more than ``limit`` elements the first ones are written (0 or less: 1000); of ``every_n`` runs, the first. With
+    ``to_file`` the line, in Caffe2's form, goes to "<blob>.log" under the workspace's root folder.
     """
 
     inputs = ("tensor",)
@@ -35,10 +48,6 @@ class Print(Operator):
     every_n: int = 1
 
     def check(self) -> None:
-        if self.to_file:
-            raise ArgumentError(
-                "Print: to_file is not served; the text goes to the standard output, which may be sent on"
-            )
         if self.every_n < 1:
             raise ArgumentError(f"Print: every_n must be 1 or more, got {self.every_n}")
 
@@ -55,8 +64,36 @@ def print_(op: Print, ctx: RunContext, tensor: Any) -> tuple[Any, ...]:
         run = _runs.get(ctx, 0)
         _runs[ctx] = run + 1
     if run % op.every_n == 0:
-        sys.stdout.write(_line(ctx, ctx.op_def.input[0], tensor, op.limit if op.limit > 0 else 1000))
+        name, limit = ctx.op_def.input[0], op.limit if op.limit > 0 else 1000
+        if op.to_file:
+            append_line(ctx, f"{name}.log", _logged(ctx, name, tensor, limit))
+        else:
+            sys.stdout.write(_line(ctx, name, tensor, limit))
     return ()
+
+
+def append_line(ctx: RunContext, name: str, line: str) -> None:
+    """Append to a file under the workspace's root folder; the first line of a net's operator begins it anew.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = os.path.join(getattr(ctx.workspace, "root_folder", "."), name)
+    with _lock:
+        mode = "a" if ctx in _begun else "w"
+        _begun.add(ctx)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(path, mode, encoding="utf-8") as file:
+            file.write(line)
+
+
+def _logged(ctx: RunContext, name: str, value: Any, limit: int) -> str:
+    if not hasattr(value, "dtype"):
+        return f"{name}: {value}\n"
+    kind = _NAMES.get(str(value.dtype), str(value.dtype))
+    extents = "".join(f"{extent}," for extent in value.shape)
+    elements = ctx.host(value.reshape(-1)[:limit]).tolist()
+    return f"Tensor {name} of type {kind}. Dims: ({extents}): {','.join(map(_text, elements))}\n"
 
 
 def _line(ctx: RunContext, name: str, value: Any, limit: int) -> str:

@@ -17,6 +17,7 @@ from netbuilder.caffe2.reasons import reason_of
 __all__ = ["names_of", "refuse_missing_modules"]
 
 FACE = "netbuilder.caffe2"
+PAGE = "docs/caffe2.md"
 _FROM_IMPORT = dis.opmap["IMPORT_FROM"]
 
 
@@ -91,5 +92,7 @@ def _text(kind: str, name: str, present: Sequence[str]) -> str:
     near = [by_last[found] for found in difflib.get_close_matches(last, by_last, n=4, cutoff=0.7 if reason else 0.6)]
     text = f"netbuilder.caffe2 has no {kind}{name}" + (f": {reason}" if reason else "")
     if near:
-        return f"{text}; nearest: {', '.join(near)}"
-    return text if reason else f"{text}; it has {', '.join(present)}"
+        text = f"{text}; nearest: {', '.join(near)}"
+    elif not reason:
+        text = f"{text}; it has {', '.join(present)}"
+    return f"{text} (see {PAGE})"

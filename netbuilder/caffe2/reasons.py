@@ -63,7 +63,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.fakefp16_transform_lib python.fakelowp",
     ),
     (
-        "netbuilder.model.seq2seq.beam_search finds the best sequences of a step net, and netbuilder-seq2seq is a trainer",
+        "netbuilder.model.seq2seq.beam_search finds the best sequences of a step net, and netbuilder-seq2seq is a "
+        "trainer",
         "python.models.seq2seq.beam_search python.models.seq2seq.train python.models.seq2seq.translate",
     ),
     (
@@ -79,8 +80,9 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.core.recurrent_network_op_remap",
     ),
     (
-        "ONNX is not in this version",
-        "python.onnx",
+        "onnx.backend and onnx.frontend read and write models, and netbuilder.exchange.onnx with more options",
+        "python.onnx.backend_cpp_rep python.onnx.backend_rep python.onnx.bin python.onnx.error python.onnx.helper "
+        "python.onnx.onnxifi python.onnx.test_onnxifi python.onnx.tests python.onnx.workspace",
     ),
     (
         "it is a part of Caffe2's construction of control flow; net_builder, control, brew.cond and brew.loop add "
@@ -193,8 +195,8 @@ def reason_of(name: str) -> str:
     Args:
         name: without "caffe2.", such as "python.memonger"; what lies in a missing module is missing with it.
 
-    >>> reason_of("python.onnx.backend")
-    'ONNX is not in this version'
+    >>> reason_of("python.caffe_translator.main")
+    'Caffe 1 is not read'
     """
     while name:
         if name in REASONS:

@@ -1,16 +1,21 @@
 """Writes ``data/signatures.json``: which names Caffe2's modules have, and which parameters its functions take.
 
-Needed only when modules are added to the list; run by a Python that has Caffe2 (the one inside PyTorch 1.10 did it).
+Needed only when modules are added to the list; run by a Python that has Caffe2 (the one inside PyTorch 1.10 did it),
+networkx and matplotlib.
 """
 
 import importlib
 import inspect
 import json
 import os
+import pkgutil
+import re
 
 MODULES = [
     "attention",
     "brew",
+    "cached_reader",
+    "checkpoint",
     "cnn",
     "context",
     "control",
@@ -20,6 +25,7 @@ MODULES = [
     "data_workers",
     "dataio",
     "dataset",
+    "db_file_reader",
     "device_checker",
     "dyndep",
     "experiment_util",
@@ -38,6 +44,7 @@ MODULES = [
     "helpers.pooling",
     "helpers.train",
     "hypothesis_test_util",
+    "memonger",
     "model_helper",
     "modeling.initializers",
     "modeling.parameter_info",
@@ -47,6 +54,7 @@ MODULES = [
     "models.seq2seq.seq2seq_util",
     "models.shufflenet",
     "modifier_context",
+    "muji",
     "net_builder",
     "net_drawer",
     "net_printer",
@@ -74,11 +82,14 @@ MODULES = [
     "session",
     "task",
     "test_util",
+    "text_file_reader",
     "timeout_guard",
     "tt_core",
     "utils",
+    "visualize",
     "workspace",
 ]
+PYTHON = "caffe2.python."
 EXTENSION = "caffe2.python.caffe2_pybind11_state"
 TAKEN_OVER = {"core": ["DeviceScope", "NameScope"]}
 SIMPLE = (type(None), bool, int, float, str)
@@ -139,6 +150,17 @@ def helpers(brew):
     return {"functions": dict.fromkeys(sorted(registered)), "classes": {}, "values": []}
 
 
+def public_modules():
+    """All modules but tests, and those inside packages of which nothing is here."""
+    import caffe2.python as root
+
+    names = [found.name[len(PYTHON) :] for found in pkgutil.walk_packages(root.__path__, PYTHON, onerror=str)]
+    whole = ("docs", "examples", "fakelowp", "ideep", "layers", "mint", "mkl", "operator_test", "test", "trt")
+    kept = [name for name in names if not re.search(r"(^|[._])tests?($|[._])", name) or "test_util" in name]
+    kept = [name for name in kept if name.split(".")[0] not in whole or "." not in name]
+    return sorted(name for name in kept if not re.search(r"(^|\.)_|pybind11", name))
+
+
 def main():
     table = {}
     for name in MODULES:
@@ -152,7 +174,7 @@ def main():
         protos[module.__name__.split(".")[-1]] = sorted(names)
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "signatures.json")
     with open(path, "w") as file:
-        json.dump({"python": table, "proto": protos}, file, indent=1, sort_keys=True)
+        json.dump({"modules": public_modules(), "python": table, "proto": protos}, file, indent=1, sort_keys=True)
         file.write("\n")
 
 

@@ -14,10 +14,7 @@ from suite import OperatorSuite, f32, floats, refusal
 class TestPrint(OperatorSuite):
     operator = Print
     no_gradient = "it has no output"
-    refusals = (
-        refusal(Print(to_file=True), [f32(2)], "to_file is not served", ArgumentError),
-        refusal(Print(every_n=0), [f32(2)], "every_n must be 1 or more, got 0", ArgumentError),
-    )
+    refusals = (refusal(Print(every_n=0), [f32(2)], "every_n must be 1 or more, got 0", ArgumentError),)
 
     def draw(self, data):
         return Print(limit=2), [data.draw(floats((0, 2), 3))]
@@ -51,6 +48,20 @@ def test_the_line(capsys, value, line):
 def test_some_elements_and_some_runs(capsys):
     assert printed(capsys, np.int32([1, 2, 3]), limit=2) == "x: int32 (3,): 1, 2, ...\n"
     assert printed(capsys, np.int32([1]), runs=5, every_n=2).count("\n") == 3
+
+
+def test_files(tmp_path):
+    """The lines that Caffe2 wrote; a net created anew begins the files anew."""
+    for _ in range(2):
+        workspace = Workspace()
+        workspace.root_folder = str(tmp_path)
+        workspace.feed("m", np.float32([[1, 0.5]]))
+        workspace.feed("a/i", np.int64(3))
+        net = NetDef(name="net", op=[make_op("Print", [name], [], to_file=1) for name in ("m", "a/i")])
+        workspace.create_net(net)
+        workspace.run_net("net", 2)
+    assert (tmp_path / "m.log").read_text() == "Tensor m of type float. Dims: (1,2,): 1,0.5\n" * 2
+    assert (tmp_path / "a" / "i.log").read_text() == "Tensor a/i of type long int. Dims: (): 3\n" * 2
 
 
 def test_what_is_no_tensor(capsys):

@@ -1,0 +1,7 @@
+"""ONNX models read and written; netbuilder.exchange.onnx has more options."""
+
+from netbuilder.caffe2.absent import names_of
+
+__all__: list[str] = []
+
+__getattr__ = names_of(__name__)

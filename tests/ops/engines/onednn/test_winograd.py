@@ -1,4 +1,4 @@
-"""Convolutions by minimal filtering, against float64: forward, joined with a Relu, backward; where they do not serve."""
+"""Convolutions by minimal filtering, against float64: forward, with a Relu, backward; where they do not serve."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,13 @@ from prepared import Value, bind
 if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
 
-from netbuilder.ops.engines.onednn import convolutions, kernels_conv, kernels_conv_gradient, winograd
+from netbuilder.ops.engines.onednn import (
+    convolutions,
+    kernels_conv,
+    kernels_conv_gradient,
+    winograd_matrices,
+    winograd_tiles,
+)
 
 CASES = {
     "whole tiles": ((4, 16, 8, 12), (32, 16, 3, 3), {"kernel": 3, "pad": 1}),
@@ -41,7 +47,7 @@ def chosen(monkeypatch):
     for module in (kernels_conv, kernels_conv_gradient):
         monkeypatch.setattr(module, "fastest", fastest)
     monkeypatch.setattr(convolutions, "WORTH", 0)
-    monkeypatch.setattr(winograd, "_ROOM", 1 << 17)
+    monkeypatch.setattr(winograd_tiles, "_ROOM", 1 << 17)
     monkeypatch.setenv("NETBUILDER_MEASURE", "1")
     return keys
 
@@ -60,7 +66,7 @@ def near(value, want):
 
 
 def test_the_matrices_compute_correlations():
-    b, g, a = winograd.matrices()
+    b, g, a = winograd_matrices.matrices()
     rng = np.random.default_rng(0)
     data, window = rng.normal(size=6), rng.normal(size=3)
     assert np.allclose(a @ ((g @ window) * (b @ data)), np.correlate(data, window), rtol=0, atol=1e-14)

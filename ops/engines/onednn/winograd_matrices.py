@@ -1,0 +1,78 @@
+"""Winograd's minimal filtering in one and two directions: its matrices, and products with them.
+
+The points are 0, 3/4, -3/4, 3/2, -3/2 and infinity: with them, results in float32 are a few units of 1e-6 of the
+greatest one from exact ones (with 0, 1, -1, 2, -2 and infinity, four times as far).
+
+Source of how to choose points: B. Barabasz et al., Error Analysis and Improving the Accuracy of Winograd Convolution
+for Deep Neural Networks, 2018.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.layout import Desc, View, plain_in, row_major
+from netbuilder.ops.engines.onednn.library import dnnl
+from netbuilder.ops.engines.onednn.primitive import Held, PostOp, Primitive, cached, compile_primitive
+
+__all__ = ["AT", "FLOAT", "POINTS", "TILE", "WINDOW", "constant", "matrices", "ones", "plain", "product", "strided"]
+
+TILE, WINDOW, POINTS = 4, 3, 6
+AT = POINTS * POINTS  # products of a tile and channel
+FLOAT = 4  # bytes
+_FINITE = (0.0, 0.75, -0.75, 1.5, -1.5)
+
+
+@functools.cache
+def matrices() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return B', G and A' of one direction: results are A' (G g * B' d) for a window g of 3 and data d of 6."""
+    evaluate = [_evaluation(extent) for extent in (POINTS, WINDOW, TILE)]
+    whole, window, tile = evaluate
+    return np.linalg.inv(whole).T, window, tile.T
+
+
+def _evaluation(extent: int) -> np.ndarray[Any, Any]:
+    """Return the matrix that takes coefficients to values at the points; at infinity the value is the last one."""
+    finite = np.vander(np.array(_FINITE), extent, increasing=True)
+    return np.vstack([finite, np.eye(extent)[-1:]])
+
+
+@functools.cache
+def constant(which: str) -> Held:
+    """Return the memory of a matrix for both directions: rows by columns as the products want it."""
+    b, g, a = matrices()
+    flipped = g[:, ::-1]
+    found = {
+        "data": np.kron(b, b), "window": np.kron(g, g), "flipped": np.kron(flipped, flipped), "results": np.kron(a, a),
+        "results gradient": np.kron(a, a).T, "window gradient": np.kron(g, g).T,
+    }[which]  # fmt: skip
+    held = Held(found.size * FLOAT)
+    as_flat(held.buffer, np.float32)[:] = found.astype(np.float32).reshape(-1)
+    return held
+
+
+@functools.cache
+def ones(n: int) -> Held:
+    held = Held(n * FLOAT)
+    as_flat(held.buffer, np.float32)[:] = 1
+    return held
+
+
+@cached
+def product(a: Desc, b: Desc, bias: Desc | None, y: Desc, post: tuple[PostOp, ...]) -> Primitive:
+    null = dnnl().ffi.NULL
+    return compile_primitive("matmul", a.handle, b.handle, null if bias is None else bias.handle, y.handle, post=post)
+
+
+def plain(*dims: int) -> Desc:
+    return plain_in(row_major(dims), c.F32)
+
+
+def strided(dims: Sequence[int], strides: Sequence[int]) -> Desc:
+    return plain_in(View(tuple(dims), tuple(strides)), c.F32)

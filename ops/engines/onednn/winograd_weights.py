@@ -1,0 +1,71 @@
+"""Windows of 3x3 as minimal filtering reads them: evaluated at 36 points."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from netbuilder.ops.contexts import PlanContext, Prepared
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, DerivedLayout, View, desc_of, layout_of, plain_in
+from netbuilder.ops.engines.onednn.primitive import In, Out, Primitive, Scratch, Step, prepared
+from netbuilder.ops.engines.onednn.reorders import reorder_primitive
+from netbuilder.ops.engines.onednn.winograd_matrices import AT, FLOAT, WINDOW, constant, plain, product
+from netbuilder.ops.operator import TensorSpec
+
+__all__ = ["by_place", "derived_weights"]
+
+
+class DerivedWeights(DerivedLayout):
+    """Windows evaluated at the 36 points, (36, I, O); equal ones are one object.
+
+    Args:
+        view: the weights, O, I, 3, 3.
+        flipped: turned round, for the gradient of images.
+    """
+
+    __slots__ = ("flipped", "view")
+
+    def __init__(self, view: View, flipped: bool) -> None:
+        self.view, self.flipped = view, flipped
+        super().__init__(
+            view.dims[0] * view.dims[1] * AT * FLOAT,
+            f"windows at 36 points{', turned round' if flipped else ''}, of {'x'.join(map(str, view.dims))}",
+        )
+
+    def copy(self, ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
+        n = self.view.dims[0] * self.view.dims[1]
+        multiply = product(plain(AT, WINDOW**2), plain(WINDOW**2, n), None, plain(AT, n), (), threads=ctx.threads)
+        read: In | Scratch = In(0)
+        steps, nbytes = [], 0
+        if source.layout is not by_place(self.view):
+            wanted = plain_in(_places_outermost(self.view), c.F32)
+            made = reorder_primitive(desc_of(source, self.view), wanted, threads=ctx.threads)
+            nbytes = source.plain.nbytes
+            read = Scratch(0, nbytes)
+            steps.append(_step(made, {c.SRC: In(0), c.DST: read}))
+        matrix = constant("flipped" if self.flipped else "window")
+        steps.append(_step(multiply, {c.SRC: matrix, c.WEIGHTS: read, c.DST: Out(0)}))
+        return prepared([source], [target], steps, scratch=nbytes)
+
+
+@functools.lru_cache(1024)
+def derived_weights(view: View, flipped: bool) -> DerivedWeights:
+    return DerivedWeights(view, flipped)
+
+
+def _places_outermost(view: View) -> View:
+    """Return weights O, I, 3, 3 in the order 3, 3, I, O."""
+    o, i = view.dims[:2]
+    return View(view.dims, (1, o, WINDOW * i * o, i * o))
+
+
+def by_place(view: View) -> BlockedLayout | None:
+    """Return the layout of weights in that order."""
+    return layout_of(plain_in(_places_outermost(view), c.F32).handle, view)
+
+
+def _step(made: Primitive | None, places: dict[int, Any]) -> Step:
+    if made is None:
+        raise RuntimeError("oneDNN lacks a product or reorder that it had when the convolution was made ready")
+    return Step(made, places)

@@ -50,8 +50,8 @@ def test_a_language_model_learns_writes_and_is_exported(tmp_path, capsys):
     assert writer.write("a", 9, seed=1) == writer.write("a", 9, seed=1)
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_a_language_model_is_the_same_on_any_number_of_devices(layers):
+def test_a_language_model_is_the_same_on_any_number_of_devices():
+    layers = 2
     text = Characters(TEXT)
     found = {}
     for devices in (1, 2, 3):
@@ -90,11 +90,11 @@ def test_a_translator_learns_to_reverse(capsys):
     assert "20 new questions answered rightly" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("attention", ["none", "regular", "recurrent", "dot", "soft_coverage"])
+@pytest.mark.parametrize("attention", ["none", "regular", "soft_coverage"])
 def test_a_translator_is_the_same_on_any_number_of_devices(attention):
     pairs = Pairs("add", 2)
     found = {}
-    for devices in (1, 2) if attention != "regular" else (1, 2, 4):
+    for devices in (1, 2) if attention != "regular" else (1, 2, 4, 8):
         reset_names()
         reset_optimizer_instance_count()
         translator = Translator(Shape(pairs.words, 6, 4, attention), devices, rate=0.01)

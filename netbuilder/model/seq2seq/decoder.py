@@ -172,7 +172,7 @@ def build_initial_rnn_decoder_states(
                     brew.fc(model, final, name, dim_in=encoder_units_per_layer[i + offset], dim_out=width, axis=2)
                 )
             else:
-                states.append(rectified(final))  # type: ignore[arg-type]
+                states.append(rectified(final))
     if use_attention:
         states.append(_zeros(model, "initial_attention_weighted_encoder_context", encoder_units_per_layer[-1]))
     return states

@@ -114,9 +114,9 @@ def rnn_bidirectional_layer(
     """
     given, lengths = rectified(inputs), rectified(input_lengths)
     common = (input_size, num_units, dropout_keep_prob, forward_only, return_sequence_output, return_final_state)
-    forth = rnn_unidirectional_layer(model, given, lengths, *common, scope=joined_name(scope, "fw"))  # type: ignore[arg-type]
+    forth = rnn_unidirectional_layer(model, given, lengths, *common, scope=joined_name(scope, "fw"))
     turned = model.net.ReversePackedSegs([given, lengths], joined_name(scope, "reversed_inputs"))
-    back = rnn_unidirectional_layer(model, turned, lengths, *common, scope=joined_name(scope, "bw"))  # type: ignore[arg-type]
+    back = rnn_unidirectional_layer(model, turned, lengths, *common, scope=joined_name(scope, "bw"))
     outputs = hidden = cell = None
     if return_sequence_output:
         reversed_back = model.net.ReversePackedSegs([back[0], lengths], joined_name(scope, "outputs_bw"))
@@ -201,7 +201,7 @@ def build_embedding_encoder(
         outputs, last_hidden, last_cell = (rnn_bidirectional_layer if both else rnn_unidirectional_layer)(
             model=model,
             inputs=outputs,
-            input_lengths=lengths,  # type: ignore[arg-type]
+            input_lengths=lengths,
             input_size=size,
             num_units=config["num_units"],
             dropout_keep_prob=config.get("dropout_keep_prob"),

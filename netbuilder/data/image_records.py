@@ -6,6 +6,7 @@ BYTE, pixels of shape (height, width, channels), colours in the order blue, gree
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,12 +191,11 @@ _FIRST_PROTO, _DIMS, _DATA_TYPE, _STRING_DATA = 1 << 3 | 2, 1 << 3, 2 << 3, 6 <<
 def _of_protos(value: bytes, where: str) -> ImageRecord:
     quick = _encoded_image(value)
     if quick is not None:
-        others = TensorProtos()
+        rest = value[quick[1] :]
         try:
-            others.ParseFromString(value[quick[1] :])
-            return ImageRecord(where, quick[0], tuple(_tensor(p, where) for p in others.protos))
-        except ParseError:
-            raise
+            return ImageRecord(where, quick[0], _few_tensors(rest) if len(rest) <= _SHORT else _tensors(rest))
+        except ParseError as error:
+            raise ParseError(f"{where}: {error}") from error
         except Exception:  # of the protobuf library; what follows says what is wrong
             pass
     protos = _protos(value)
@@ -215,6 +215,24 @@ def _of_protos(value: bytes, where: str) -> ImageRecord:
             "bytes of an image file, or BYTE with pixels (H, W, C); TensorProtosDBInput reads tensors of any kind"
         )
     return ImageRecord(where, image, tuple(_tensor(p, where) for p in protos.protos[1:]))
+
+
+def _tensors(value: bytes) -> tuple[Array, ...]:
+    protos = TensorProtos()
+    protos.ParseFromString(value)
+    return tuple(proto_values(p) if not p.dims else proto_to_tensor(p) for p in protos.protos)
+
+
+@functools.lru_cache(4096)
+def _few_tensors(value: bytes) -> tuple[Array, ...]:
+    """Return the tensors behind an image where they are short, as a label is: most records have one of few labels."""
+    found = _tensors(value)
+    for tensor in found:
+        tensor.setflags(write=False)  # they are shared
+    return found
+
+
+_SHORT = 64  # bytes
 
 
 def _tensor(proto: TensorProto, where: str) -> Array:

@@ -111,7 +111,7 @@ def _images(
     products, results = over(read.free, AT, n, k), over(read.points, n, TILE**2, k)
     steps: list[Step | Extra] = [read.before()]
     size = tiles.images * wanted.image * FLOAT
-    last = {c.SRC: constant("results"), c.WEIGHTS: products, c.DST: results}
+    last: dict[int, Place] = {c.SRC: constant("results"), c.WEIGHTS: products, c.DST: results}
     if bias is not None:
         last[c.BIAS] = bias
     for part in range(tiles.parts):

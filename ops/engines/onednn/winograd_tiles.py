@@ -227,7 +227,7 @@ class Source:
             read = Part(self.padded, here, self.padded.nbytes - here)
             written = Part(self.gathered, there, self.gathered.nbytes - there)
             steps.append(Step(made, {c.SRC: read, c.DST: written}))
-        places = {c.SRC: constant("data"), c.WEIGHTS: self.gathered, c.DST: self.points}
+        places: dict[int, Place | Part] = {c.SRC: constant("data"), c.WEIGHTS: self.gathered, c.DST: self.points}
         return [*steps, Step(self.evaluate, places)]
 
 

@@ -18,6 +18,7 @@ from netbuilder.data.blob_records import BlobParts, write_blobs
 from netbuilder.data.db_reader import read_records
 from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.predictor import Predictor
+from netbuilder.graph import Net
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
@@ -323,8 +324,8 @@ def _read(filename: str | os.PathLike[str], db_type: str) -> tuple[MetaNetDef, d
 def prepare_prediction_net(
     filename: str | os.PathLike[str], db_type: str, device_option: DeviceOption | None = None, *args: Any,
     workspace: Workspace | None = None, **kwargs: Any,
-) -> str:  # fmt: skip
-    """Load a predictor into a workspace and create its net; return the net's name, for ``run_net``.
+) -> Net:  # fmt: skip
+    """Load a predictor into a workspace and create its net; return the net, for ``run_net`` and ``run_net_once``.
 
     Args:
         filename, db_type, device_option, workspace: see ``load_from_db``.
@@ -343,8 +344,9 @@ def prepare_prediction_net(
             place_operators(net, device_option)
         nets.append(net)
     space.run_net_once(nets[0])
-    name: str = space.create_net(nets[1], overwrite=True)
-    return name
+    made = Net(nets[1])
+    space.create_net(made, overwrite=True)
+    return made
 
 
 def load_predictor_from_db(

@@ -40,10 +40,11 @@ def test_prepare_prediction_net(tmp_path):
     path = str(tmp_path / "predictor.minidb")
     wanted = save(path)
     workspace.ResetWorkspace()
-    name = predictor_exporter.prepare_prediction_net(path, "minidb")
+    net = predictor_exporter.prepare_prediction_net(path, "minidb")
     workspace.FeedBlob("x", np.float32([[1, 2]]))
-    workspace.RunNet(name)
-    np.testing.assert_array_equal(workspace.FetchBlob("y"), wanted)
+    for run in (workspace.RunNet, workspace.RunNetOnce):
+        run(net)
+        np.testing.assert_array_equal(workspace.FetchBlob("y"), wanted)
 
 
 def test_parts_of_a_meta_net():

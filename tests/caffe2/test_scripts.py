@@ -43,7 +43,7 @@ def test_same_numbers(name, tmp_path):
             np.testing.assert_allclose(got[key], value, rtol=rtol, atol=atol, err_msg=key)
 
 
-@pytest.mark.parametrize("name", ["records", "step_control", "builders", "records_in_blobs", "epochs"])
+@pytest.mark.parametrize("name", ["records", "step_control", "builders", "records_in_blobs", "epochs", "tutorials"])
 def test_same_words(name, tmp_path):
     """``data/<script>.txt`` is what the script printed on Caffe2."""
     printed = run(HERE / "scripts" / f"{name}.py", cwd=tmp_path).stdout

@@ -103,6 +103,10 @@ class Tiles:
     def reorder(self, source: Desc, target: Desc) -> Primitive:
         return _needed(reorder_primitive(source, target, threads=self.threads))
 
+    def copy(self, dims: Sequence[int], read: Sequence[int], written: Sequence[int]) -> Primitive:
+        """Return the copy between two orders of values, given by their strides."""
+        return self.reorder(strided(dims, _apart(dims, read)), strided(dims, _apart(dims, written)))
+
     def product(
         self, a: Desc, b: Desc, y: Desc, bias: Desc | None = None, post: Sequence[PostOp] = ()
     ) -> Primitive:  # fmt: skip
@@ -197,19 +201,17 @@ class Source:
         self.start = (top * row + left * col) * FLOAT
         dims = (m, lie.groups, height, width, lie.block)
         lies = (lie.image, lie.group, lie.row, lie.column, lie.inner)
-        self.fetch = tiles.reorder(
-            strided(dims, _apart(dims, lies)), strided(dims, _apart(dims, (one, lie.block, row, col, 1)))
-        )
+        self.fetch = tiles.copy(dims, lies, (one, lie.block, row, col, 1))
         most = room.floats(tiles.count, AT, max(ch, others))
         self.gathered, self.gather = over(most, tiles.count, AT, ch), []
         self.free = most
         tile = AT * ch
         for a in range(min(2, t)):
             for b in range(min(2, s)):
-                dims = (m, (t - a + 1) // 2, (s - b + 1) // 2, POINTS, POINTS, ch)
+                some = (m, (t - a + 1) // 2, (s - b + 1) // 2, POINTS, POINTS, ch)
                 read = (one, 2 * TILE * row, 2 * TILE * col, row, col, 1)
                 written = (tile, 2 * s * m * tile, 2 * m * tile, POINTS * ch, ch, 1)
-                made = tiles.reorder(strided(dims, _apart(dims, read)), strided(dims, _apart(dims, written)))
+                made = tiles.copy(some, read, written)
                 here, there = TILE * (a * row + b * col) * FLOAT, (a * s + b) * m * tile * FLOAT
                 self.gather.append((made, here, there))
         self.points = room.floats(AT, tiles.count, max(ch, others))

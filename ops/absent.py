@@ -41,14 +41,12 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "",
-        "APMeter AccumulateHistogram AliasWithName AveragePut BBoxTransform BatchBoxCox BatchDenseToSparse "
-        "BatchSparseToDense BernoulliJSD BisectPercentile BoxWithNMSLimit "
-        "CollectAndDistributeFpnRpnProposals CollectRpnProposals CopyRowsToTensor CreateMap DataCouple "
-        "DeformConv DistributeFpnProposals EnsureDense FindDuplicateElements FlexibleTopK GenerateProposals "
-        "GenerateProposalsCPP GetGPUMemoryUsage HeatmapMaxKeypoint IncrementPut IntegralImage IsMemberOf "
-        "KeySplit KeyValueToMap LC LC1D LC2D LC3D LengthsToShape LengthsTopK MapToKeyValue MaxPoolWithIndex "
-        "NormalizePlanarYUV NumpyTile Percentile PiecewiseLinearTransform RangeFill ReduceFrontWeightedSum "
-        "RoIAlignRotated RoIPool ScaleBlobs Scatter SelfBinningHistogram SinusoidPositionEncoding "
+        "APMeter AccumulateHistogram AveragePut BBoxTransform BatchBoxCox BernoulliJSD BisectPercentile "
+        "BoxWithNMSLimit CollectAndDistributeFpnRpnProposals CollectRpnProposals CreateMap DataCouple "
+        "DeformConv DistributeFpnProposals FlexibleTopK GenerateProposals GenerateProposalsCPP "
+        "GetGPUMemoryUsage HeatmapMaxKeypoint IncrementPut IntegralImage KeySplit KeyValueToMap LC LC1D "
+        "LC2D LC3D MapToKeyValue MaxPoolWithIndex Percentile PiecewiseLinearTransform "
+        "ReduceFrontWeightedSum RoIAlignRotated ScaleBlobs SelfBinningHistogram SinusoidPositionEncoding "
         "SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement SparseLengthsMax "
         "SparseLengthsSumSparseLookup StdDevPut StringEndsWith StringEquals StringJoin StringPrefix "
         "StringStartsWith StringSuffix TT TTSparseLengthsSum UniqueUniformFill UnsafeCoalesce "

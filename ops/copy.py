@@ -17,12 +17,14 @@ from netbuilder.proto.arguments import make_op
 
 __all__ = [
     "Alias",
+    "AliasWithName",
     "Copy",
     "CopyCPUToGPU",
     "CopyFromCPUInput",
     "CopyGPUToCPU",
     "CopyOnDeviceLike",
     "EnsureCPUOutput",
+    "EnsureDense",
     "StopGradient",
 ]
 
@@ -110,6 +112,30 @@ class Alias(_Copying):
 
 @register
 @dataclass(frozen=True)
+class AliasWithName(Alias):
+    """Alias under a ``name``, which nobody reads; nor is ``is_backward`` read."""
+
+    name: str = ""
+    is_backward: bool = False
+
+
+@register
+@dataclass(frozen=True)
+class EnsureDense(_Copying):
+    """Y = X; the gradient of X is that of Y, as a dense tensor."""
+
+    inplace = ((0, 0),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        sparse = g.d_output_sparse("Y")
+        if sparse is not None:
+            return [make_op("SparseToDense", [sparse.indices, sparse.values, g.input("X")], [g.d_input("X")])]
+        g.set_d_input("X", g.d_output("Y"))
+        return []
+
+
+@register
+@dataclass(frozen=True)
 class StopGradient(_Copying):
     """Y = X; no gradient passes."""
 
@@ -137,12 +163,14 @@ for _to_host in (CopyGPUToCPU, EnsureCPUOutput):
 
 
 @kernel(Alias)
+@kernel(AliasWithName)
 def alias(op: Alias, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (x,)
 
 
+@kernel(EnsureDense)
 @kernel(StopGradient)
-def stop_gradient(op: StopGradient, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+def stop_gradient(op: EnsureDense | StopGradient, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (x,)
 
 
@@ -171,6 +199,8 @@ for _copying in (
     CopyFromCPUInput,
     EnsureCPUOutput,
     Alias,
+    AliasWithName,
+    EnsureDense,
     StopGradient,
 ):
     prepare(_copying, device=CPU)(_prepare_copy)

@@ -16,7 +16,7 @@ from netbuilder.ops.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 
-__all__ = ["ConstantFill", "DiagonalFill", "Fill"]
+__all__ = ["ConstantFill", "DiagonalFill", "Fill", "RangeFill"]
 
 Shape = tuple[int, ...]
 
@@ -188,3 +188,15 @@ def diagonal_fill(op: DiagonalFill, ctx: RunContext, like: Any = None) -> tuple[
     step = sum(math.prod(shape[i + 1 :]) for i in range(len(shape)))  # from one diagonal element to the next
     y.reshape(-1)[: step * min(shape) : step] = op.element()
     return (y,)
+
+
+@register
+@dataclass(frozen=True)
+class RangeFill(Fill):
+    """0, 1, 2, ... in the order of the elements, float32."""
+
+
+@kernel(RangeFill)
+def range_fill(op: RangeFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
+    shape = op.target(ctx, like)
+    return (ctx.xp.arange(math.prod(shape), dtype=np.float32).reshape(shape),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -327,3 +328,33 @@ def weighted_gradient_both(
     values = dy.take(numbers, axis=0)
     d_weights = (as_rows(values) * as_rows(x).take(indices, axis=0)).sum(axis=1)
     return values * per_row(weights, dy), d_weights
+
+
+@prepare(SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient, device=CPU)
+def _prepare_both(op: Operator, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    """Values and gradients of weights, in pieces of rows that stay in a core's cache."""
+    plain = [spec.plain for spec in specs]
+    dy = plain[1]
+    width = math.prod(dy.shape[1:])
+    piece = max(1, CACHED_BYTES // max(2 * width * dy.dtype.itemsize, 1))
+    part = piece * width * dy.dtype.itemsize
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        (w, slope, lengths, x, indices), (values, d_weights) = inputs, outputs
+        table, slopes, out = as_rows(x), as_rows(slope), as_rows(values)
+        spare = [scratch[at : at + part].view(dy.dtype).reshape(piece, width) for at in (0, part)]
+
+        def run() -> None:
+            check_indices(op.type, indices, x.shape[0])
+            numbers = segment_numbers(ctx.run, counts_of_lengths(op, ctx.run, lengths, indices.shape[0]))
+            for begin in range(0, numbers.size, piece):
+                end = min(begin + piece, numbers.size)
+                rows, of_segments = (memory[: end - begin] for memory in spare)
+                table.take(indices[begin:end], 0, rows, "clip")
+                slopes.take(numbers[begin:end], 0, of_segments, "clip")
+                np.einsum("ij,ij->i", rows, of_segments, out=d_weights[begin:end])
+                np.multiply(of_segments, w[begin:end, None], out[begin:end])
+
+        return run
+
+    return Prepared(plain, op.infer(*plain), bind, scratch=2 * part, capturable=False, name="numpy rows in pieces")

@@ -22,9 +22,9 @@ def test_every_operator_that_caffe2_computed_is_registered_or_absent():
 @pytest.mark.parametrize(
     ("op_type", "text"),
     [
-        ("RoIPool", "unknown operator 'RoIPool'; Caffe2's operator RoIPool is not in this version (netbuilder"),
+        ("RoIAlignRotated", "unknown operator 'RoIAlignRotated'; Caffe2's operator RoIAlignRotated is not in this version (netbuilder"),
         ("Summarize", "Caffe2's operator Summarize is not in this version: Print writes a blob within a run"),
-        ("RoIPoolGradient", "Caffe2's operator RoIPoolGradient is not in this version"),
+        ("RoIAlignRotatedGradient", "Caffe2's operator RoIAlignRotatedGradient is not in this version"),
         ("Int8Conv", "Caffe2's operator Int8Conv is not in this version: quantised nets are not served"),
         ("Softmacks", "unknown operator 'Softmacks'; did you mean Softmax?"),
         ("Qwerty", "unknown operator 'Qwerty' (netbuilder"),

@@ -6,14 +6,17 @@ from hypothesis import strategies as st
 
 from checks import run_plain
 from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.ops.contexts import Sparse
 from netbuilder.ops.copy import (
     Alias,
+    AliasWithName,
     Copy,
     CopyCPUToGPU,
     CopyFromCPUInput,
     CopyGPUToCPU,
     CopyOnDeviceLike,
     EnsureCPUOutput,
+    EnsureDense,
     StopGradient,
 )
 from netbuilder.ops.operator import STRING
@@ -67,6 +70,22 @@ class TestEnsureCPUOutput(_Copying):
 
 class TestAlias(_Copying):
     operator = Alias
+
+
+class TestAliasWithName(_Copying):
+    operator = AliasWithName
+
+
+class TestEnsureDense(_Copying):
+    operator = EnsureDense
+
+    def test_a_sparse_gradient_becomes_dense(self):
+        given = {0: Sparse("i", "v")}
+        made, where = operator_gradient(make_op("EnsureDense", ["x"], ["y"]), given)
+        assert [(op.type, list(op.input), list(op.output)) for op in made] == [
+            ("SparseToDense", ["i", "v", "x"], ["x_grad"])
+        ]
+        assert where == {0: "x_grad"}
 
 
 class TestStopGradient(_Copying):

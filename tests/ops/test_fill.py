@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from checks import run_plain
 from fill_suite import FillOperatorSuite, draw_shape, shared_refusals
 from netbuilder.graph.gradient_context import operator_gradient
-from netbuilder.ops.fill import ConstantFill, DiagonalFill
+from netbuilder.ops.fill import ConstantFill, DiagonalFill, RangeFill
 from netbuilder.ops.operator import TensorSpec, decode
 from netbuilder.proto import ArgumentError, ShapeError, TensorProto
 from netbuilder.proto.arguments import make_op
@@ -55,6 +55,21 @@ class TestDiagonalFill(FillOperatorSuite):
             shape = (tuple(like.astype(int)) if op.input_as_shape else like.shape) + op.extra_shape
         grid = np.indices(shape)
         return [np.where((grid == grid[0]).all(axis=0), 2.5, 0.0)]
+
+
+class TestRangeFill(FillOperatorSuite):
+    operator = RangeFill
+    refusals = shared_refusals(RangeFill)
+
+    def draw(self, data):
+        args, inputs = draw_shape(data, data.draw(st.sampled_from([(2, 3), (4, 2), (2, 2, 2), (0, 2)])))
+        return RangeFill(**args), inputs
+
+    def reference(self, op, like=None):
+        shape = op.shape
+        if like is not None:
+            shape = (tuple(like.astype(int)) if op.input_as_shape else like.shape) + op.extra_shape
+        return [np.arange(np.prod(shape)).reshape(shape)]
 
 
 def test_value_from_the_second_input():

@@ -111,10 +111,10 @@ def digits(folder):
     feed_parameters(model)
     workspace.CreateNet(model.net, overwrite=True)
     losses = []
-    for _ in range(24):
+    for _ in range(12):
         workspace.RunNet(model.net)
         losses.append(round(float(workspace.blobs["loss"]), 2))
-    print("losses", losses[::6], "accuracy", float(workspace.FetchBlob("accuracy")))
+    print("losses", losses[::3], "accuracy", float(workspace.FetchBlob("accuracy")))
     for name in sorted(os.listdir(folder)):
         if name.endswith((".log", ".summary")):
             with open(os.path.join(folder, name)) as file:

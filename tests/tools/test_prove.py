@@ -2,10 +2,12 @@
 
 import json
 import re
+import shlex
 
 import numpy as np
 import pytest
 
+from house import ROOT
 from netbuilder.tools import prove
 from netbuilder.tools.proof.measure import difference, trained
 from netbuilder.tools.proof.optimizers import OPTIMIZERS
@@ -70,3 +72,9 @@ def test_options(arguments, match, capsys):
     with pytest.raises(SystemExit):
         prove.main(arguments)
     assert re.search(match, capsys.readouterr().err)
+
+
+def test_commands_of_the_page():
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    lines = [shlex.split(line) for line in re.findall(r"^    (netbuilder-prove.*)", page, re.M)]
+    assert [len(prove._parser().parse_args(line[1:]).models) for line in lines] == [len(MODELS), 2, len(MODELS)]

@@ -270,7 +270,7 @@ class _MergeGradient(_Grouped):
         _, rows = _entries(groups)
         if "lengths" in groups[0] and ("presence" in groups[0] or "values_lengths" in groups[0]):
             sizes = np.array([_values_of_entries(group).sum() for group in groups])
-            _, rows = _rows_of_values(groups, rows, sizes)
+            _, rows = _rows_of_values(groups, rows, sizes.tolist())
         elif "presence" in groups[0]:
             sizes = np.array([group["presence"].size for group in groups])
         else:

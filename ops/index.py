@@ -29,7 +29,11 @@ __all__ = [
 ]
 
 _MOST = 2**31 - 1
-_KINDS = {"IntIndexCreate": np.dtype(np.int32), "LongIndexCreate": np.dtype(np.int64), "StringIndexCreate": STRING}
+_KINDS: dict[str, np.dtype[Any]] = {
+    "IntIndexCreate": np.dtype(np.int32),
+    "LongIndexCreate": np.dtype(np.int64),
+    "StringIndexCreate": STRING,
+}
 
 
 class Index:

@@ -186,8 +186,8 @@ class UnsortedSegmentWeightedSum(_Unsorted):
 
 
 def _sum_rows(op: _Picked, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
-    named = dict(zip(type(op).inputs, given))
-    x, segments, indices, weights = (named.get(name) for name in ("X", "segments", "indices", "weights"))
+    named: dict[str, Any] = dict(zip(type(op).inputs, given))
+    x, segments, indices, weights = named["X"], named["segments"], named.get("indices"), named.get("weights")
     _check_given(op, x, segments, indices, weights)
     counts, order = op.counts(ctx, segments)
     rows = as_rows(x)

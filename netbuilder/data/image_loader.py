@@ -29,6 +29,7 @@ MOST_THREADS = 64
 """Upper bound of threads that decode."""
 
 _TOLD = 10  # damaged images that the log names one by one
+_WORD = (1 << 64) - 1
 _FEW = 8  # labels that may be all alike by chance
 
 
@@ -146,41 +147,41 @@ class ImageLoader:
 
         def decode(first: int, numbers: list[int]) -> None:
             # All that is small comes first: decoding drives the interpreter out of the core's cache each time.
-            begun = [self._begun(number, epoch) for number in numbers]
+            begun = [self._begun(number) for number in numbers]
             for place, one in enumerate(begun, first):
                 others: Iterator[int] = iter(())
                 if replace:
                     others = (int(order[(start + place + k) % len(order)]) for k in range(1, len(order)))
-                self._decode_into(made, place, chain([one], (self._begun(n, epoch) for n in others)), replace)
+                self._decode_into(made, place, chain([one], map(self._begun, others)), epoch, replace)
 
         for first in range(0, made.size, each):
             numbers = [int(n) for n in order[start + first : start + min(first + each, made.size)]]
             made.futures.append(pool.submit(decode, first, numbers))
 
-    def _begun(self, number: int, epoch: int) -> _Begun:
-        """Read the record of an image, and make ready what its random numbers come from."""
-        rng = np.random.default_rng([self._seed, self._rank, epoch, number])
+    def _begun(self, number: int) -> _Begun:
+        """Read the record of an image."""
         try:
             record = self.images[number]
-            return _Begun(number, rng, record, record.label)
+            return _Begun(number, record, record.label)
         except ParseError as error:
-            return _Begun(number, rng, error, 0)
+            return _Begun(number, error, 0)
 
-    def _decode_into(self, made: _Batch, place: int, candidates: Iterable[_Begun], replace: bool) -> None:
+    def _decode_into(self, made: _Batch, place: int, candidates: Iterable[_Begun], epoch: int, replace: bool) -> None:
         """Put the first of the candidates into the batch that is not damaged."""
-        scratch, error = self._scratch(), None
+        own, error = self._of_thread(), None
         for one in candidates:
             try:
                 if isinstance(one.record, ParseError):
                     raise one.record
-                pixels = one.record.pixels(self.transform.color, self.transform.library, scratch)
+                pixels = one.record.pixels(self.transform.color, self.transform.library, own.scratch)
             except ParseError as found:
                 if not self._skip:
                     raise
                 self._count(one.number, found)
                 error = found
                 continue
-            made.put(place, self.transform, pixels, one.rng, one.label, one.record, scratch)
+            rng = own.drawn_for(epoch, one.number)
+            made.put(place, self.transform, pixels, rng, one.label, one.record, own.scratch)
             return
         if error is not None and (replace or len(self.damaged) >= len(self.images)):
             raise error  # nothing is left
@@ -191,11 +192,10 @@ class ImageLoader:
         except IndexError:
             return None
 
-    def _scratch(self) -> Scratch:
-        """The memory of this thread."""
-        found = getattr(self._own, "scratch", None)
+    def _of_thread(self) -> _Own:
+        found: _Own | None = getattr(self._own, "found", None)
         if found is None:
-            found = self._own.scratch = Scratch()
+            found = self._own.found = _Own(self._seed, self._rank)
         return found
 
     def _count(self, number: int, error: ParseError) -> None:
@@ -213,11 +213,32 @@ class ImageLoader:
         return batch
 
 
+class _Own:
+    """What a thread has for itself: memory, and random numbers of which each image has a stretch of its own.
+
+    Args:
+        seed, rank: of all that is drawn.
+    """
+
+    def __init__(self, seed: int, rank: int) -> None:
+        self.scratch = Scratch()
+        self._bits = np.random.Philox(0)
+        self._rng = np.random.Generator(self._bits)
+        self._key, self._none = (seed & _WORD, rank & _WORD), np.zeros(4, np.uint64)
+
+    def drawn_for(self, epoch: int, number: int) -> np.random.Generator:
+        """Return what draws for an image; the next image's is the same object, which then draws other numbers."""
+        self._bits.state = {
+            "bit_generator": "Philox", "state": {"counter": (0, number, epoch & _WORD, 0), "key": self._key},
+            "buffer": self._none, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0,
+        }  # fmt: skip
+        return self._rng
+
+
 class _Begun(NamedTuple):
     """An image that is to be decoded; in the place of its record why there is none."""
 
     number: int
-    rng: np.random.Generator
     record: ImageRecord | ParseError
     label: int
 

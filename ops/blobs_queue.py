@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError
-from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.registry import kernel, register
-from netbuilder.proto import ArgumentError, NetError, ShapeError
+from netbuilder.proto import ArgumentError, NetError, OperatorDef, ShapeError
 
 __all__ = [
     "CloseBlobsQueue",
@@ -152,6 +152,9 @@ class DequeueBlobs(Operator):
     stateful = True
     timeout_secs: float = 0.0
 
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # what is read is where a net begins
+
     def check(self) -> None:
         if self.timeout_secs < 0:
             raise ArgumentError(f"DequeueBlobs: timeout_secs must not be negative, got {self.timeout_secs}")
@@ -176,6 +179,9 @@ class SafeDequeueBlobs(Operator):
     dynamic = True
     stateful = True
     num_records: int = 1
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # what is read is where a net begins
 
     def check(self) -> None:
         if self.num_records < 1:

@@ -8,11 +8,11 @@ import numpy as np
 
 from netbuilder.data.db_reader import DBReader
 from netbuilder.data.tensor_records import proto_to_tensor
-from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.registry import kernel, register
-from netbuilder.proto import ArgumentError, NetError, ParseError, ShapeError, TensorProtos
+from netbuilder.proto import ArgumentError, NetError, OperatorDef, ParseError, ShapeError, TensorProtos
 from netbuilder.proto.files import parse
 
 __all__ = ["CreateDB", "TensorProtosDBInput"]
@@ -58,6 +58,9 @@ class TensorProtosDBInput(Operator):
     dynamic = True
     stateful = True
     batch_size: int = 0
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # what is read is where a net begins
 
     def check(self) -> None:
         if self.batch_size < 0:

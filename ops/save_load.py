@@ -12,12 +12,12 @@ import numpy as np
 from netbuilder.data.blob_records import CHUNK_SIZE, BlobParts, blob_records, record_name
 from netbuilder.data.db_reader import DBReader, read_records
 from netbuilder.data.minidb import write_minidb
-from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.registry import kernel, register
-from netbuilder.proto import PROTO_CUDA, ArgumentError, BlobError, BlobProto, DeviceOption, NetError
+from netbuilder.proto import PROTO_CUDA, ArgumentError, BlobError, BlobProto, DeviceOption, NetError, OperatorDef
 from netbuilder.proto.files import parse
 
 __all__ = ["Checkpoint", "DBExists", "Load", "Save", "Snapshot"]
@@ -180,6 +180,9 @@ class Load(Operator):
     keep_device: bool = False
     load_all: bool = False
     allow_incomplete: bool = False
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # what is read is where a net begins
 
     def check(self) -> None:
         if not self.n_in and not self.db and not self.dbs:

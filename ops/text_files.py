@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.data.text_rows import TextRows
-from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.counters import shared_object
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator
 from netbuilder.ops.registry import kernel, register
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import ArgumentError, OperatorDef
 
 __all__ = ["CreateTextFileReader", "TextFileReaderRead"]
 
@@ -56,6 +56,9 @@ class TextFileReaderRead(Operator):
     stateful = True
     outputs_on_host = True
     batch_size: int = 1
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # what is read is where a net begins
 
     def check(self) -> None:
         if self.batch_size < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,8 +25,11 @@ class DropoutArguments(Operator):
 
     ratio: float = 0.5
     is_test: bool = False
+    sample_axis: int = 0
 
     def check(self) -> None:
+        if self.sample_axis < 0:
+            raise ArgumentError(f"{self.type}: sample_axis must be 0 or more, got {self.sample_axis}")
         if not 0 <= self.ratio < 1:
             raise ArgumentError(f"{self.type}: ratio, the share of X dropped, must lie in [0, 1), got {self.ratio}")
 
@@ -34,6 +38,9 @@ class DropoutArguments(Operator):
 @dataclass(frozen=True)
 class Dropout(DropoutArguments):
     """Y = X * mask / (1 - ratio), with a random mask that is False for a share ``ratio`` of X; in test mode Y = X.
+
+    Replicas draw for each sample what one device would draw for it; ``sample_axis`` says which axis counts samples, for
+    sequences (steps, samples, width) 1. It is ours, not Caffe2's.
 
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
     """
@@ -45,6 +52,8 @@ class Dropout(DropoutArguments):
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind == "f", self, f"X must be of a floating type, got {x.dtype}")
+        text = f"sample_axis must be an axis of X, of shape {x.shape}, got {self.sample_axis}"
+        require(self.sample_axis < max(x.ndim, 1), self, text)
         return (x.plain, x.with_dtype(np.bool_))[: self.n_out]
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -63,7 +72,9 @@ class Dropout(DropoutArguments):
 def dropout(op: Dropout, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     if op.is_test:
         return (x, ctx.xp.ones(x.shape, bool))
-    mask = ctx.uniform(x.shape, per_sample=True) >= op.ratio
+    axis = op.sample_axis
+    drawn = ctx.uniform((*x.shape[axis : axis + 1], *x.shape[:axis], *x.shape[axis + 1 :]), per_sample=True)
+    mask = ctx.xp.moveaxis(drawn, 0, axis) >= op.ratio if axis else drawn >= op.ratio
     return (_masked(op, x, mask), mask)
 
 
@@ -81,6 +92,8 @@ def _prepare_dropout(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared |
     run, size = ctx.run, x.size
     if op.is_test or run is None or size == 0:
         return None
+    if math.prod(x.shape[: op.sample_axis]) > 1:
+        return _prepare_along(op, ctx, x)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         mask = outputs[1] if op.n_out > 1 else np.empty(size, np.bool_)
@@ -99,6 +112,30 @@ def _prepare_dropout(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared |
                 draw.write(key, start, kept)
                 np.multiply(kept, scale, factor)
                 np.multiply(given, factor, result)
+
+        return call
+
+    return Prepared([x.plain], op.infer(x), bind, inplace=((0, 0),), capturable=False, name="numpy in pieces")
+
+
+def _prepare_along(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared:
+    """Prepare Dropout whose first axis does not count samples: the mask is drawn sample by sample, and moved."""
+    run, size, axis = ctx.run, x.size, op.sample_axis
+    shape = (x.shape[axis], *x.shape[:axis], *x.shape[axis + 1 :])
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        drawn, mask = np.empty(shape, np.bool_), outputs[1] if op.n_out > 1 else np.empty(x.shape, np.bool_)
+        moved, flat = np.moveaxis(drawn, 0, axis), drawn.reshape(-1)
+        draw = AtLeast(op.ratio, run.position(shape, per_sample=True)[1])
+        scale, factors = _scale(op, x.dtype), np.empty(x.shape, x.dtype)
+
+        def call() -> None:
+            key, _ = run.position(shape)
+            for start in range(0, size, draw.piece):
+                draw.write(key, start, flat[start : start + draw.piece])
+            np.copyto(mask, moved)
+            np.multiply(mask, scale, factors)
+            np.multiply(inputs[0], factors, outputs[0])
 
         return call
 

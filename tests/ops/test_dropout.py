@@ -28,6 +28,8 @@ class TestDropout(OperatorSuite):
         refusal(Dropout(), [i32(3)], "must be of a floating type, got int32"),
         refusal(Dropout(ratio=1.0), [f32(3)], r"ratio, the share of X dropped, must lie in \[0, 1\)", ArgumentError),
         refusal(Dropout(ratio=-0.1), [f32(3)], "got -0.1", ArgumentError),
+        refusal(Dropout(sample_axis=-1), [f32(3)], "sample_axis must be 0 or more, got -1", ArgumentError),
+        refusal(Dropout(sample_axis=1), [f32(3)], r"sample_axis must be an axis of X, of shape \(3,\), got 1"),
     )
 
     def draw(self, data):

@@ -37,6 +37,15 @@ def dropout_rnn(model, loss_scale):
     return [model.Scale(loss, scale=loss_scale)]
 
 
+def dropout_behind(model, loss_scale):
+    """An LSTM whose outputs of all steps, (steps, N, 4), go through dropout."""
+    cell = rnn.DropoutCell(rnn.LSTMCell(WIDTH, HIDDEN, 0.0, False, name="lstm"), 0.5, name="drop", is_test=False)
+    states, _ = cell.apply_over_sequence(model, "seq", "lengths", ["h0", "c0"])
+    rows, _ = model.net.Reshape(states, ["rows", "rows_shape"], shape=[-1, HIDDEN])
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "scores", HIDDEN, 4), "label"], ["softmax", "loss"])
+    return [model.Scale(loss, scale=loss_scale)]
+
+
 def trained(devices, forward=lstm, optimizer="momentum", **options):
     model, record = parallelize(devices, forward, OPTIMIZERS[optimizer])
     workspace, r = Workspace(threads=2, **options), np.random.default_rng(5)
@@ -65,10 +74,17 @@ def test_equal_over_device_counts(optimizer):
         assert distance(trained(range(count), optimizer=optimizer)[2], one) < 1e-5, count
 
 
-def test_equal_with_dropout_and_gates_computed_again():
-    one = trained([0], dropout_rnn)[2]
+@pytest.mark.parametrize("forward", [dropout_rnn, dropout_behind])
+@pytest.mark.parametrize("engines", [None, ()])
+def test_equal_with_dropout(forward, engines):
+    one = trained([0], forward)[2]
     for count in (2, 3):
-        assert distance(trained(range(count), dropout_rnn)[2], one) < 1e-5, count
+        assert distance(trained(range(count), forward, engines=engines)[2], one) < 1e-5, count
+
+
+def test_plain_dropout_draws_what_the_bound_one_draws():
+    one, other = (trained([0, 1], dropout_behind, without=without)[2] for without in ((), ("bound_kernels",)))
+    assert distance(other, one) < 1e-5
 
 
 def test_equal_without_the_library():

@@ -240,6 +240,7 @@ class DropoutCell(RNNCell):
             [self.scope(name), self.scope(f"_{name}_mask")],
             ratio=float(self.dropout_ratio),
             is_test=self.is_test,
+            sample_axis=1,
             engine=CUDNN if self.use_cudnn else "DEFAULT",
         )[0]
         return dropped

@@ -166,9 +166,7 @@ class Optimizer:
 
     def _refuse_unknown(self, arguments: Iterable[str]) -> None:
         """Raise ArgumentError for what neither this optimizer nor the learning rate takes."""
-        known = {field.name for field in fields(LearningRate)}.union(
-            *(inspect.signature(takes).parameters for takes in (type(self), self.build_lr))
-        )
+        known = self._known_arguments()
         for name in arguments:
             if name not in known and not name.startswith(LearningRate.open_arguments):
                 near = difflib.get_close_matches(name, known, n=3)
@@ -176,6 +174,23 @@ class Optimizer:
                     f"{type(self).__name__}: unknown argument {name!r}"
                     + (f"; did you mean {', '.join(near)}?" if near else "; it is none of a rate's policy either")
                 )
+
+    @classmethod
+    def _known_arguments(cls) -> set[str]:
+        own = (inspect.signature(takes).parameters for takes in (cls, cls.build_lr))
+        return {field.name for field in fields(LearningRate)}.union(*own)
+
+    @classmethod
+    def unknown_arguments(cls, arguments: Iterable[str], *takers: Any) -> list[str]:
+        """Return those that neither this optimizer, a learning rate nor ``takers`` have, nor any like them."""
+        known = cls._known_arguments().union(*(inspect.signature(taker).parameters for taker in takers))
+        return [
+            name
+            for name in arguments
+            if name not in known
+            and not name.startswith(LearningRate.open_arguments)
+            and not difflib.get_close_matches(name, known)
+        ]
 
     def _scaled(self, net: Net, rate: BlobReference) -> BlobReference:
         if self._lr_multiplier is None:

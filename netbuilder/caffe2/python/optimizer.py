@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder import optimizers as native
 from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.left_out import without_unknown
 from netbuilder.caffe2.python import workspace
 from netbuilder.optimizers import (
     LR_INJECTION,
@@ -27,19 +29,6 @@ from netbuilder.optimizers import (
     WngradOptimizer,
     YellowFinOptimizer,
     add_weight_decay,
-    build_adadelta,
-    build_adagrad,
-    build_adam,
-    build_decay_adagrad,
-    build_fp16_sgd,
-    build_ftrl,
-    build_gftrl,
-    build_multi_precision_sgd,
-    build_rms_prop,
-    build_sgd,
-    build_storm,
-    build_wngrad,
-    build_yellowfin,
     get_param_device,
     reset_optimizer_instance_count,
 )
@@ -82,6 +71,20 @@ __all__ = [
 ]
 
 __getattr__ = names_of(__name__)
+
+build_adadelta = without_unknown(native.build_adadelta, AdadeltaOptimizer)
+build_adagrad = without_unknown(native.build_adagrad, AdagradOptimizer)
+build_adam = without_unknown(native.build_adam, AdamOptimizer)
+build_decay_adagrad = without_unknown(native.build_decay_adagrad, DecayAdagradOptimizer)
+build_fp16_sgd = without_unknown(native.build_fp16_sgd, FP16SgdOptimizer)
+build_ftrl = without_unknown(native.build_ftrl, FtrlOptimizer)
+build_gftrl = without_unknown(native.build_gftrl, GFtrlOptimizer)
+build_multi_precision_sgd = without_unknown(native.build_multi_precision_sgd, MultiPrecisionSgdOptimizer)
+build_rms_prop = without_unknown(native.build_rms_prop, RmsPropOptimizer)
+build_sgd = without_unknown(native.build_sgd, SgdOptimizer)
+build_storm = without_unknown(native.build_storm, StormOptimizer)
+build_wngrad = without_unknown(native.build_wngrad, WngradOptimizer)
+build_yellowfin = without_unknown(native.build_yellowfin, YellowFinOptimizer)
 
 
 def get_lr_injection() -> Any:

@@ -140,7 +140,7 @@ def _update_rows(op: SparseAdagrad, ctx: RunContext, param: Any, moment: Any, in
     """Update rows of ``param`` and ``moment`` where they are."""
     indices = indices.reshape(-1)
     grad = grad.reshape((-1, *param.shape[1:]))
-    for positions in distinct_rows(op, ctx, indices, param.shape[0]):
+    for positions in distinct_rows(op, ctx, indices, param.shape[0], width=math.prod(param.shape[1:])):
         rows, g = indices[positions], widen(grad[positions])
         p = widen(param[rows])
         if op.weight_decay:

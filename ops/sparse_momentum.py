@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
@@ -49,7 +50,7 @@ def _update_rows(
     indices = indices.reshape(-1)
     rows_of = (-1, *param.shape[1:])
     grad, steps = grad.reshape(rows_of), steps.reshape(rows_of)
-    for positions in distinct_rows(op, ctx, indices, param.shape[0]):
+    for positions in distinct_rows(op, ctx, indices, param.shape[0], width=math.prod(param.shape[1:])):
         rows, g = indices[positions], widen(grad[positions])
         step, new = momentum_step(op, g, widen(moment[rows]), rate_as(lr, g))
         moment[rows] = new

@@ -81,7 +81,8 @@ def _update_rows(op: _SparseUpdate, ctx: RunContext, targets: Rows, indices: Any
     tables, effective = targets[: op.state], targets[op.state :]
     indices = indices.reshape(-1)
     grad = grad.reshape((-1, *tables[0].shape[1:]))
-    for positions in distinct_rows(op, ctx, indices, tables[0].shape[0]):
+    width = math.prod(tables[0].shape[1:])
+    for positions in distinct_rows(op, ctx, indices, tables[0].shape[0], width=width):
         rows = indices[positions]
         here = op.row_numbers(numbers, rows)
         results = op.update(ctx, [widen(table[rows]) for table in tables], widen(grad[positions]), here)

@@ -61,10 +61,17 @@ def rate_as(lr: Any, like: Any) -> Any:
     return lr.reshape(()).astype(like.dtype)
 
 
-def distinct_rows(op: Operator, ctx: RunContext, indices: Any, rows: int) -> Iterator[Any]:
+_PIECE = 1 << 15
+"""Elements of rows that are updated at a time: the few arrays of an update then fit a core's second cache."""
+
+
+def distinct_rows(op: Operator, ctx: RunContext, indices: Any, rows: int, *, width: int = 0) -> Iterator[Any]:
     """Yield selections of positions in ``indices`` (flat) that hold no row twice: first occurrences, then second ones.
 
     A sparse update that goes through them in order does what a loop over single rows would do.
+
+    Args:
+        width: elements of a row, for updates of single rows: on the CPU their selections are small enough for a cache.
 
     Raises:
         ShapeError: an index lies outside the table.
@@ -78,15 +85,15 @@ def distinct_rows(op: Operator, ctx: RunContext, indices: Any, rows: int) -> Ite
     order = xp.argsort(indices, kind="stable")
     ordered = indices[order]
     occurrence = xp.arange(indices.size) - xp.searchsorted(ordered, ordered)  # how often the row came before
-    most = int(occurrence.max())
-    if most == 0:
-        yield slice(None)
+    together = max(1, _PIECE // width) if width and not ctx.is_gpu else indices.size
+    if int(occurrence.max()) == 0:
+        yield from (slice(begin, begin + together) for begin in range(0, indices.size, together))
         return
     by_occurrence = order[xp.argsort(occurrence, kind="stable")]
     ends = np.cumsum(ctx.host(xp.bincount(occurrence)))
     start = 0
     for end in ends.tolist():
-        yield by_occurrence[start:end]
+        yield from (by_occurrence[begin : min(begin + together, end)] for begin in range(start, end, together))
         start = end
 
 

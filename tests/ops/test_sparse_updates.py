@@ -5,6 +5,8 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import DEVICES, run_plain
+from netbuilder.ops import update_rules
+from netbuilder.ops.adagrad import SparseAdagrad
 from netbuilder.ops.sparse_updates import (
     RowWiseSparseAdagrad,
     RowWiseSparseAdam,
@@ -232,3 +234,24 @@ def test_an_index_outside_the_table_is_refused(index, device):
     p = np.ones((3, 2), np.float32)
     with pytest.raises(ShapeError, match=rf"RowWiseSparseAdagrad: indices must lie in \[0, 3\), got {index}"):
         run_plain(RowWiseSparseAdagrad(), [p, p[:, 0], np.int32([0, index]), p[:2], RATE], device)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize(
+    ("op", "state"), [(SparseAdagrad(), (9, 3)), (RowWiseSparseAdagrad(), (9,))], ids=["each", "row"]
+)
+def test_pieces_of_rows(op, state, repeated, monkeypatch):
+    """Rows that are updated in pieces end as those that are updated at once."""
+    rng = np.random.default_rng(0)
+    indices = rng.integers(0, 9, 20) if repeated else rng.permutation(9)
+    given = [
+        rng.standard_normal((9, 3)).astype(np.float32),
+        rng.uniform(1, 2, state).astype(np.float32),
+        indices,
+        rng.standard_normal((len(indices), 3)).astype(np.float32),
+        np.float32([-0.1]),
+    ]
+    whole = run_plain(op.with_arity(5, 2), given)
+    monkeypatch.setattr(update_rules, "_PIECE", 6)
+    for one, other in zip(whole, run_plain(op, given)):
+        np.testing.assert_array_equal(one, other)

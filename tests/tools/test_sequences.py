@@ -103,7 +103,7 @@ def test_a_translator_is_the_same_on_any_number_of_devices(attention):
     for devices in found:
         np.testing.assert_allclose(found[devices][0], found[1][0], rtol=1e-5)
         assert found[1][1].keys() == found[devices][1].keys()
-        assert distance(found[devices][1], found[1][1]) < 1e-4
+        assert distance(found[devices][1], found[1][1]) < 1e-3  # Adam makes much of gradients near 0
 
 
 def test_answers_are_those_of_the_training_net():

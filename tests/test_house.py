@@ -27,7 +27,7 @@ DIRECT = {
     "jobs": {"exchange"},
     "zoo": {"model"},
 }
-FACES = {"caffe2", "tools", ""}  # "" is the root package, which imports every room when asked for a name
+FACES = {"caffe2", "tools", "__main__", ""}  # "" is the root package, which imports every room when asked for a name
 LINES_AT_MOST = 500
 
 PYTHON_FILES = [path for path in files() if path.suffix == ".py" and not path.name.endswith("_pb2.py")]

@@ -228,10 +228,11 @@ class _Own:
 
     def drawn_for(self, epoch: int, number: int) -> np.random.Generator:
         """Return what draws for an image; the next image's is the same object, which then draws other numbers."""
-        self._bits.state = {
+        state: Any = {
             "bit_generator": "Philox", "state": {"counter": (0, number, epoch & _WORD, 0), "key": self._key},
             "buffer": self._none, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0,
         }  # fmt: skip
+        self._bits.state = state
         return self._rng
 
 

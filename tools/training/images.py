@@ -89,7 +89,7 @@ def load_images(
         names = tuple(map(str, range(10)))
     else:
         _check_source(Path(source))
-        parts = tuple(_idx(Path(source), part) for part in ("train", "test"))
+        parts = _idx(Path(source), "train"), _idx(Path(source), "test")
         names = ()
     if options.transforms:
         train, test = (_pixels(part, f"data {source!r}", names) for part in parts)

@@ -170,8 +170,10 @@ _translator("translator_of_layers", [6, 6], [6, 6], "regular")
 _translator("translator_of_other_widths", [6], [4], "regular")
 _translator("translator_of_more_layers", [6], [6, 6], "regular")
 
-# Arguments that Caffe2 hands on and no operator reads, and the default of one that does.
-_UNREAD = {"order", "use_cudnn", "cudnn_exhaustive_search", "use_grad_hack", "freeze_bias", "sequence_lengths"}
+# Arguments that Caffe2 hands on and no operator reads, the default of one that does, and one of ours.
+_UNREAD = frozenset(
+    "order use_cudnn cudnn_exhaustive_search use_grad_hack freeze_bias sequence_lengths sample_axis".split()
+)
 
 
 def lines_of(net, indent=""):

@@ -1,4 +1,4 @@
-"""Runs the calls of ``calls_rnn.py`` on Caffe2 and writes the nets they make to ``rnn_nets.json.gz``.
+"""Runs ``calls_rnn.py`` and ``numbers_rnn.py`` on Caffe2 and writes ``rnn_nets.json.gz`` and ``rnn_numbers.npz``.
 
 Needed only when calls change; run by a Python that has Caffe2 (the one inside PyTorch 1.10 did it).
 """
@@ -9,7 +9,9 @@ import os
 from types import SimpleNamespace
 
 import calls_rnn
-from caffe2.python import attention, core, gru_cell, model_helper, recurrent, rnn_cell
+import numbers_rnn
+import numpy as np
+from caffe2.python import attention, core, gru_cell, model_helper, recurrent, rnn_cell, workspace
 from caffe2.python.models.seq2seq import seq2seq_model_helper, seq2seq_util
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -22,6 +24,7 @@ MODULES = SimpleNamespace(
     rnn_cell=rnn_cell,
     seq2seq_model_helper=seq2seq_model_helper,
     seq2seq_util=seq2seq_util,
+    workspace=workspace,
 )
 
 
@@ -41,6 +44,12 @@ def main():
     with open(os.path.join(HERE, "rnn_nets.json.gz"), "wb") as file:
         with gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
             packed.write(text)
+    numbers = {
+        f"{name}/{key}": value
+        for name in numbers_rnn.NETS
+        for key, value in numbers_rnn.numbers_of(MODULES, name).items()
+    }
+    np.savez_compressed(os.path.join(HERE, "rnn_numbers.npz"), **numbers)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from netbuilder.graph import reset_names
 from recorded.calls_rnn import CALLS, lines_of
+from recorded.numbers_rnn import NETS, numbers_of
 
-MODULES = ("core", "model_helper", "rnn_cell", "gru_cell", "recurrent", "attention")
+MODULES = ("workspace", "core", "model_helper", "rnn_cell", "gru_cell", "recurrent", "attention")
 SEQ2SEQ = ("seq2seq_util", "seq2seq_model_helper")
 
 # What differs, in how many lines, and why.
@@ -58,3 +60,13 @@ def test_nets_are_those_of_caffe2(name):
     ]
     reason, count = JUSTIFIED.get(name, ("", 0))
     assert len(changed) == count, "\n".join([reason, *changed])
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_losses_and_gradients_are_those_of_caffe2(name):
+    with np.load(Path(__file__).parent / "rnn_numbers.npz") as stored:
+        want = {key.partition("/")[2]: stored[key] for key in stored.files if key.startswith(f"{name}/")}
+    found = numbers_of(face(), name)
+    assert found.keys() == want.keys()
+    for key, value in want.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-5 * np.abs(value).max(), err_msg=key)

@@ -15,7 +15,7 @@ __all__ = ["TextRows"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_KINDS = {TensorProto.STRING: np.dtype(object), TensorProto.FLOAT: np.dtype(np.float32)}
+_KINDS: dict[int, np.dtype[Any]] = {TensorProto.STRING: np.dtype(object), TensorProto.FLOAT: np.dtype(np.float32)}
 
 
 class TextRows:
@@ -36,7 +36,7 @@ class TextRows:
 
     def __init__(self, path: str | os.PathLike[str], types: list[int], passes: int = 1) -> None:
         if not types or any(kind not in _KINDS for kind in types):
-            names = [TensorProto.DataType.Name(kind) for kind in types]  # type: ignore[arg-type]
+            names = [TensorProto.DataType.Name(kind) for kind in types]
             raise NetError(f"{os.fspath(path)!r}: needs columns, and these are FLOAT or STRING, got the types {names}")
         self.path = os.fspath(path)
         self.columns = len(types)

@@ -231,8 +231,8 @@ def estimate_memory_usage(
         NetError: the shape of a blob is not known.
     """
     found: dict[str, int] = {}
-    for proto in map(message_of, protos):
-        for op in proto.op:
+    for proto in protos:
+        for op in message_of(proto).op:
             here, there = op.device_option, devicescope
             if (here.device_type, here.device_id) != (there.device_type, there.device_id):
                 continue
@@ -244,7 +244,7 @@ def estimate_memory_usage(
     return sum(found.values()), found
 
 
-_ITEM_BYTES = {
+_ITEM_BYTES: dict[int, int] = {
     TensorProto.DOUBLE: 8,
     TensorProto.INT64: 8,
     TensorProto.FLOAT16: 2,

@@ -88,7 +88,8 @@ def _pairs(path: Path, files: list[bytes], interpolation: str, inputs: Inputs) -
         for _ in loader.batches(order, inputs.batch, reuse=True):
             pass
 
-    sides = (ours, *_bare_loops(files, interpolation, inputs.batch))
+    out = np.zeros((inputs.batch, 3, _CROP, _CROP), np.float32)
+    sides = (ours, *_bare_loops(files, interpolation, out))
     rates: tuple[list[float], ...] = ([], [], [])
     for side in sides:
         side()
@@ -110,11 +111,12 @@ def _pairs(path: Path, files: list[bytes], interpolation: str, inputs: Inputs) -
     return Line(text, record)
 
 
-def _bare_loops(files: list[bytes], interpolation: str, batch: int) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return what fills batches from files in memory by plain calls of the libraries, and what decodes and resizes."""
+def _bare_loops(
+    files: list[bytes], interpolation: str, out: np.ndarray[Any, Any]
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return what fills batches (``out``) from files in memory by plain calls of the libraries, and what decodes and resizes."""
     side = round(_CROP * _HEIGHT / _SCALE)
     top, left = (_HEIGHT - side) // 2, (_WIDTH - side) // 2
-    out = np.zeros((batch, 3, _CROP, _CROP), np.float32)
     factors = [np.float32(1 / std) for std in _STD]
     shifts = [np.float32(-mean / std) for mean, std in zip(_MEAN, _STD)]
 
@@ -127,7 +129,7 @@ def _bare_loops(files: list[bytes], interpolation: str, batch: int) -> tuple[Cal
             pixels = cut(data)
             if number % 2:
                 pixels = mirror_image(pixels)
-            for plane, target, factor, shift in zip(split_channels(pixels), out[number % batch], factors, shifts):
+            for plane, target, factor, shift in zip(split_channels(pixels), out[number % len(out)], factors, shifts):
                 target[...] = plane
                 target *= factor
                 target += shift

@@ -114,7 +114,7 @@ def _pairs(path: Path, files: list[bytes], interpolation: str, inputs: Inputs) -
 def _bare_loops(
     files: list[bytes], interpolation: str, out: np.ndarray[Any, Any]
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return what fills batches (``out``) from files in memory by plain calls of the libraries, and what decodes and resizes."""
+    """Return what fills the batch ``out`` from files by plain calls of the libraries, and what decodes and resizes."""
     side = round(_CROP * _HEIGHT / _SCALE)
     top, left = (_HEIGHT - side) // 2, (_WIDTH - side) // 2
     factors = [np.float32(1 / std) for std in _STD]

@@ -158,11 +158,12 @@ class _OnIndex(Operator):
     def index(self, value: Any) -> Index:
         return shared_object(self, value, Index, "IntIndexCreate, LongIndexCreate or StringIndexCreate")
 
-    def check_keys(self, index: Index, keys: Any) -> Any:
+    def keys_on_host(self, ctx: RunContext, index: Index, keys: Any) -> Any:
+        """Return the keys, which must be of the index's type."""
         require(
             keys.dtype == index.key_type, self, f"keys must be of the index's type, {index.key_type}, got {keys.dtype}"
         )
-        return np.asarray(keys)
+        return keys if keys.dtype == STRING else ctx.host(keys)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -222,7 +223,7 @@ class IndexGet(_OnIndex):
 @kernel(IndexGet)
 def index_get(op: IndexGet, ctx: RunContext, handle: Any, keys: Any) -> tuple[Any, ...]:
     index = op.index(handle)
-    return (index.get(op.check_keys(index, keys)),)
+    return (index.get(op.keys_on_host(ctx, index, keys)),)
 
 
 @register
@@ -238,7 +239,7 @@ class IndexLoad(_OnIndex):
 @kernel(IndexLoad)
 def index_load(op: IndexLoad, ctx: RunContext, handle: Any, items: Any) -> tuple[Any, ...]:
     index = op.index(handle)
-    index.load(op.check_keys(index, items).reshape(-1)[op.skip_first_entry :])
+    index.load(op.keys_on_host(ctx, index, items).reshape(-1)[op.skip_first_entry :])
     return (handle,)
 
 

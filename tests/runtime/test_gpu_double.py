@@ -36,6 +36,10 @@ OF_THE_HOST = {
     ),
     **dict.fromkeys("CheckAtomicBool CreateAtomicBool".split(), "a shared truth value, which is no array"),
     **dict.fromkeys("Checkpoint DBExists Save Snapshot".split(), "files, which are read and written from the host"),
+    **dict.fromkeys(
+        "IndexFreeze IndexLoad IndexSize IndexStore IntIndexCreate LongIndexCreate StringIndexCreate".split(),
+        "an index, which is no array",
+    ),
     **dict.fromkeys("CreateScope HasScope".split(), "a scope of blobs, which is no array"),
     **dict.fromkeys("StatRegistryCreate StatRegistryExport".split(), "statistics of the process"),
     **dict.fromkeys("TimerBegin TimerEnd TimerGet TimerGetAndEnd WallClockTime".split(), "the clock of the host"),

@@ -2,12 +2,20 @@
 
 import numpy as np
 
+from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import channel_blocked, image_view
+from netbuilder.ops.engines.onednn.library import dnnl
 from netbuilder.ops.operator import TensorSpec
 from prepared import Value
 
 PLAIN, B16, B8 = 0, 16, 8
+
+
+def has_instructions(name):
+    """Whether oneDNN uses an instruction set on this CPU: ``avx512`` or ``bfloat16`` (AVX512_BF16)."""
+    wanted = {"avx512": 0x27, "bfloat16": 0xE7}[name]
+    return onednn.available() and dnnl().lib.dnnl_get_effective_cpu_isa() & wanted == wanted
 
 
 def value_of(array, block, last=False):

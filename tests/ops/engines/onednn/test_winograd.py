@@ -5,7 +5,7 @@ import pytest
 
 from checks import interpret
 from kernel_cases import random
-from kernel_checks import B16, PLAIN, value_of
+from kernel_checks import B16, PLAIN, has_instructions, value_of
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.operator import decode
 from netbuilder.ops.registry import find
@@ -105,7 +105,8 @@ def test_joined_with_what_follows(add, chosen):
     values += [value_of(addend, B16)] if add else []
     bound = bind(make, decode(find("Conv"), op_def), values, threads=2)
     bound.call()
-    assert bool(chosen) != add  # what is added is left to the library's own kernels
+    # What is added is left to the library's own kernels; narrower CPUs have no product with a Relu.
+    assert bool(chosen) != add or not has_instructions("avx512")
     near(bound.outputs[0].plain(), np.maximum(want + addend if add else want, 0))
 
 

@@ -45,12 +45,12 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "BoxWithNMSLimit CollectAndDistributeFpnRpnProposals CollectRpnProposals CreateMap DataCouple "
         "DeformConv DistributeFpnProposals FlexibleTopK GenerateProposals GenerateProposalsCPP "
         "GetGPUMemoryUsage HeatmapMaxKeypoint IncrementPut IntegralImage KeySplit KeyValueToMap LC LC1D "
-        "LC2D LC3D MapToKeyValue MaxPoolWithIndex Percentile PiecewiseLinearTransform "
-        "ReduceFrontWeightedSum RoIAlignRotated ScaleBlobs SelfBinningHistogram SinusoidPositionEncoding "
-        "SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement SparseLengthsMax "
-        "SparseLengthsSumSparseLookup StdDevPut StringEndsWith StringEquals StringJoin StringPrefix "
-        "StringStartsWith StringSuffix TT TTSparseLengthsSum UniqueUniformFill UnsafeCoalesce "
-        "VariableLengthSequencePadding WeightedMultiSampling WeightedSample",
+        "LC2D LC3D MapToKeyValue MaxPoolWithIndex Percentile PiecewiseLinearTransform RoIAlignRotated "
+        "SelfBinningHistogram SinusoidPositionEncoding SparseDropoutWithReplacement "
+        "SparseItemwiseDropoutWithReplacement SparseLengthsMax SparseLengthsSumSparseLookup StdDevPut "
+        "StringEndsWith StringEquals StringJoin StringPrefix StringStartsWith StringSuffix TT "
+        "TTSparseLengthsSum UniqueUniformFill UnsafeCoalesce VariableLengthSequencePadding "
+        "WeightedMultiSampling WeightedSample",
     ),
 )
 """(what there is instead, "" where nothing comes near; operators with spaces between them)."""

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from netbuilder.data.blob_records import CHUNK_SIZE, BlobParts, blob_records, record_name
-from netbuilder.data.db_reader import DBReader, read_records
-from netbuilder.data.minidb import write_minidb
+from netbuilder.data.db_reader import DATABASES, DBReader, read_records, write_records
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.engines.gpu import gpu
@@ -22,7 +21,6 @@ from netbuilder.proto.files import parse
 
 __all__ = ["Checkpoint", "DBExists", "Load", "Save", "Snapshot"]
 
-_WRITTEN = "minidb"
 _DEFAULT_CHUNKS = -1
 _CONVERSION = re.compile(r"%(%|[-+ 0]*\d*l{0,2}[diu])")
 
@@ -45,9 +43,10 @@ class _Saving(Operator):
     def check(self) -> None:
         if not self.db:
             raise ArgumentError(f"{self.type}: db, the path of the file, must be given")
-        if self.db_type != _WRITTEN:
+        if self.db_type.lower() not in DATABASES:
             raise ArgumentError(
-                f"{self.type}: db_type must be {_WRITTEN!r}, the one that is written; got {self.db_type!r}"
+                f"{self.type}: db_type must be {' or '.join(map(repr, DATABASES))}, which are written; "
+                f"got {self.db_type!r}"
             )
         if self.chunk_size < _DEFAULT_CHUNKS:
             raise ArgumentError(
@@ -86,6 +85,8 @@ class _Saving(Operator):
 @dataclass(frozen=True)
 class Save(_Saving):
     """Write blobs to a file, whole or not at all; one of that name is replaced.
+
+    ``db_type``: "minidb", or "lmdb", which is a folder.
 
     Names lose all up to the end of the first ``strip_prefix`` in them, or are ``blob_name_overrides``. A relative path
     begins at the workspace's root folder, unless ``absolute_path`` is set. ``chunk_size``: elements a record.
@@ -145,8 +146,9 @@ def _write(op: _Saving, ctx: RunContext, db: str, values: Iterable[Any]) -> None
     chunk_size = CHUNK_SIZE if op.chunk_size == _DEFAULT_CHUNKS else op.chunk_size
     device = ctx.op_def.device_option if ctx.is_gpu else None
     arrays = [ctx.host(v) if hasattr(v, "dtype") and v.dtype != STRING else v for v in values]
-    write_minidb(
+    write_records(
         _path(ctx, db, op.absolute_path),
+        op.db_type.lower(),
         (
             record
             for name, array in zip(names, arrays)
@@ -245,7 +247,7 @@ def _sources(op: Load, ctx: RunContext, readers: Sequence[Any]) -> Iterator[tupl
     if not readers:
         for db in op.dbs or (op.db,):
             path = _path(ctx, db, op.absolute_path)
-            yield path, read_records(path, op.db_type)
+            yield path, read_records(path, op.db_type.lower())
 
 
 def _kept_devices(devices: dict[str, DeviceOption]) -> dict[str, DeviceOption]:

@@ -53,7 +53,7 @@ class CheckpointManager:
     Args:
         db_prefix: the folder of the files.
         node_name: the node.
-        db_type: "minidb".
+        db_type: "minidb" or "lmdb".
         metadata_handler: is told of checkpoints, and asked for the last one: an object with ``set_params``,
             ``last_epoch``, ``cp_accessible``, ``write`` and, if wanted, ``report``; None: every epoch is up to the
             caller.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data import record_name
-from netbuilder.data.db_reader import read_records
+from netbuilder.data.db_reader import DATABASES, read_records
 from netbuilder.graph import ExecutionStep, NameScope, Net, execution_step
 from netbuilder.graph.records import InitEmptyRecord, Scalar, Struct
 from netbuilder.jobs.cluster import Cluster
@@ -103,7 +103,7 @@ class DBFileReader(Reader):
 
     def _init_reader_schema(self, field_names: Any = None) -> Any:
         if field_names is None:
-            found = {record_name(key) for key, _ in read_records(self.db_path, self.db_type)}
+            found = {record_name(key) for key, _ in read_records(self.db_path, self.db_type.lower())}
             field_names = sorted(found)
         if not field_names:
             raise NetError(f"{type(self).__name__}: {self.db_path!r} has no blobs, and so no columns")
@@ -148,7 +148,7 @@ class CachedReader(DBFileReader):
     Args:
         original_reader: the other one; its records must be known.
         db_path: the database.
-        db_type: "minidb".
+        db_type: "minidb" or "lmdb".
         name, batch_size, loop_over: as of ``DBFileReader``.
     """
 
@@ -165,8 +165,8 @@ class CachedReader(DBFileReader):
     ) -> None:
         if not original_reader:
             raise NetError("CachedReader: needs a reader to keep the records of")
-        if db_type != "minidb":
-            raise NetError(f"CachedReader: db_type must be 'minidb', the one that is written; got {db_type!r}")
+        if db_type.lower() not in DATABASES:
+            raise NetError(f"CachedReader: db_type must be one of {sorted(DATABASES)}, got {db_type!r}")
         self.original_reader = original_reader
         super().__init__(db_path, db_type, name, batch_size, loop_over)
 

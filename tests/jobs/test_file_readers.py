@@ -133,5 +133,5 @@ def test_database_refusals(tmp_path):
         DBFileReader(str(tmp_path / "empty"), "minidb")
     with pytest.raises(NetError, match="is not set up; call setup_ex"):
         DBFileReader("none", "minidb", field_names=["a"]).read(Net("read"))
-    with pytest.raises(NetError, match="must be 'minidb', the one that is written; got 'LevelDB'"):
+    with pytest.raises(NetError, match=r"must be one of \['lmdb', 'minidb'\], got 'LevelDB'"):
         CachedReader(data_set(Workspace(), Net("init")).reader(), "x")

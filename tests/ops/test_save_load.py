@@ -67,7 +67,7 @@ class TestSave(FileSuite):
     operator = Save
     refusals = (
         refusal(Save(db_type="minidb"), [f32(2)], "db, the path of the file, must be given", ArgumentError),
-        refusal(Save(db="x", db_type="leveldb"), [f32(2)], "must be 'minidb', .* got 'leveldb'", ArgumentError),
+        refusal(Save(db="x", db_type="leveldb"), [f32(2)], "must be 'lmdb' or 'minidb', .* got 'leveldb'", ArgumentError),
         refusal(Save(db="x", db_type="minidb", chunk_size=-2), [f32(2)], "chunk_size counts elements", ArgumentError),
         refusal(
             Save(db="x", db_type="minidb", strip_prefix="a", blob_name_overrides=("b",)), [f32(2)],
@@ -345,3 +345,14 @@ def test_a_net_that_saves_what_it_computes_and_one_that_loads_it(tmp_path):
 def test_unknown_kinds_of_databases(file):
     with pytest.raises(NetError, match="unknown type of database 'rocks'"):
         load(file, ["y"], db_type="rocks")
+
+
+def test_lmdb(tmp_path, blobs):
+    """As Caffe2's tutorial on CIFAR-10 checkpoints its parameters."""
+    pytest.importorskip("lmdb")
+    save(tmp_path / "f.lmdb", blobs, db_type="lmdb")
+    assert (tmp_path / "f.lmdb").is_dir()
+    loaded = load(tmp_path / "f.lmdb", [], db_type="LMDB", load_all=1)
+    assert loaded.keys() == blobs.keys() and all(np.array_equal(loaded[name], blobs[name]) for name in blobs)
+    save(tmp_path / "c_%03d.lmdb", {"iter": np.int64([6]), "y": blobs["y"]}, "Checkpoint", db_type="lmdb", every=3)
+    assert np.array_equal(load(tmp_path / "c_006.lmdb", ["y"], db_type="lmdb")["y"], blobs["y"])

@@ -150,6 +150,7 @@ def test_gradient_of_weights_on_the_type_that_was_measured_faster(wide_is_faster
     def fastest(key, candidates, n):
         return "float32" if wide_is_faster else "bfloat16"
 
+    monkeypatch.setenv("NETBUILDER_MEASURE", "1")
     monkeypatch.setattr(kernels_conv_gradient, "fastest", fastest)
     arrays = conv_arrays((4, 16, 12, 12), (32, 16, 3, 3), 32)
     op_def = make_op("Conv", list(arrays), ["y"], kernel=3, pad=1)

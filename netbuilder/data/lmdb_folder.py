@@ -56,10 +56,11 @@ class LmdbFile:
         Raises:
             ParseError: the file is damaged.
         """
+        broken = _library(self.path).Error  # now: at the end of the program nothing can be imported any more
         try:
             with self._environment.begin() as reading:
                 yield from reading.cursor()
-        except _library(self.path).Error as error:
+        except broken as error:
             raise ParseError(f"{self.path!r}: cannot be read as lmdb: {error}") from error
 
     def keys(self) -> list[bytes]:

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from image_cases import make_folder
-from netbuilder.data import DummyImages, ImageLoader, ImageTransform, decoding_threads, image_folder, image_libraries
+from netbuilder.data import (
+    DummyImages,
+    ImageLoader,
+    ImageSubset,
+    ImageTransform,
+    decoding_threads,
+    image_folder,
+    image_libraries,
+)
 from netbuilder.proto import NetError, ParseError, ShapeError
 
 pytestmark = pytest.mark.skipif(not image_libraries(), reason="needs a library for images")
@@ -150,3 +158,11 @@ def test_memory_is_written_again_on_request(folder):
         np.testing.assert_array_equal(labels, same)
         places.append(images.__array_interface__["data"][0])
     assert len(places) == 4 and len(set(places)) == 2
+
+
+def test_labels_in_order_are_no_surprise_in_test_mode(caplog):
+    images = ImageSubset(DummyImages(40, 8, 8, classes=2), np.arange(0, 40, 2))
+    for is_test in (True, False):
+        caplog.clear()
+        list(ImageLoader(images, ImageTransform(is_test=is_test)).batches(np.arange(20), 10))
+        assert ("labels in the first batch" in caplog.text) == (not is_test)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef

@@ -59,6 +59,7 @@ def constant(which: str) -> Held:
 
 @functools.cache
 def ones(n: int) -> Held:
+    """Return the memory of so many ones."""
     held = Held(n * FLOAT)
     as_flat(held.buffer, np.float32)[:] = 1
     return held
@@ -66,13 +67,16 @@ def ones(n: int) -> Held:
 
 @cached
 def product(a: Desc, b: Desc, bias: Desc | None, y: Desc, post: tuple[PostOp, ...]) -> Primitive:
+    """Return the primitive for products of matrices, with a bias, and with what follows in ``post``."""
     null = dnnl().ffi.NULL
     return compile_primitive("matmul", a.handle, b.handle, null if bias is None else bias.handle, y.handle, post=post)
 
 
 def plain(*dims: int) -> Desc:
+    """Describe float32 values in plain order."""
     return plain_in(row_major(dims), c.F32)
 
 
 def strided(dims: Sequence[int], strides: Sequence[int]) -> Desc:
+    """Describe float32 values with strides of their own, in elements."""
     return plain_in(View(tuple(dims), tuple(strides)), c.F32)

@@ -75,7 +75,8 @@ def test_public_names_are_told_to_type_checkers():
 def test_public_names_are_listed():
     assert set(netbuilder.__all__) <= set(dir(netbuilder))
     assert all(getattr(netbuilder, name) is not None for name in netbuilder.__all__)
-    assert {module.room for module in library_modules()} - netbuilder._ROOMS <= {"", "__main__", "caffe2", "jobs", "tools"}
+    rooms = {module.room for module in library_modules()} - netbuilder._ROOMS
+    assert rooms <= {"", "__main__", "caffe2", "jobs", "tools"}
 
 
 def test_rooms_are_reachable_from_the_root():

@@ -8,17 +8,12 @@ from golden_builders import rebuild
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd, reset_optimizer_instance_count
-from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
 from structure import differences
 
-# What later slices bring; a net that runs although it stands here fails the test.
-LATER = {
-}
-
 ENGINES = [pytest.param(None, id="engines"), pytest.param((), id="numpy")]
 RUNNABLE = [name for name in golden_data.nets() if golden_data.net(name).runnable]
-ON_ONE_DEVICE = [name for name in RUNNABLE if not name.startswith(("dp_", "gpu_")) and name not in LATER]
+ON_ONE_DEVICE = [name for name in RUNNABLE if not name.startswith(("dp_", "gpu_"))]
 
 
 def wrong_blobs(golden, main, init, engines=None):
@@ -49,17 +44,10 @@ def stored(golden):
 
 
 @pytest.mark.parametrize("engines", ENGINES)
-@pytest.mark.parametrize("name", [name for name in RUNNABLE if name not in LATER])
+@pytest.mark.parametrize("name", RUNNABLE)
 def test_loaded(name, engines):
     golden = golden_data.net(name)
     assert wrong_blobs(golden, *stored(golden), engines) == {}
-
-
-@pytest.mark.parametrize("name", sorted(LATER))
-def test_nets_of_later_slices_are_refused(name):
-    golden = golden_data.net(name)
-    with pytest.raises(NetError, match="unknown operator"):
-        wrong_blobs(golden, *stored(golden))
 
 
 @pytest.mark.parametrize("name", ON_ONE_DEVICE)

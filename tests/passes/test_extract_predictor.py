@@ -248,7 +248,6 @@ def test_renaming_inside_an_operator_with_a_net():
     assert not any("lstm/gates_t_w" in set(blob_names(op)) for op in got.op)
 
 
-
 def test_running_means_come_along():
     """The statistics of batch normalisation are parameters of the predictor, as trained ones are."""
     export = golden_data.export("extract_dropout_bn")

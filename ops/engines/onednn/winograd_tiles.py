@@ -235,6 +235,7 @@ class Source:
 
 def zeroed(place: Scratch) -> Extra:
     """Return the step that fills scratch memory with zeroes."""
+
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         memory = as_flat(scratch[place.offset : place.offset + place.nbytes], np.float32)
         return lambda: memory.fill(0)

@@ -44,8 +44,9 @@ class Summarize(Operator):
 def summarize(op: Summarize, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     op.infer(TensorSpec(tuple(x.shape), x.dtype))
     values = x.astype(np.float64)
-    deviation = values.std(ddof=1) if x.size > 1 else values.sum() * 0
-    parts = [values.min(), values.max(), values.mean(), deviation]
+    mean = values.mean()
+    squares = ctx.xp.square(values - mean).sum()
+    parts = [values.min(), values.max(), mean, ctx.xp.sqrt(squares / max(x.size - 1, 1))]
     summary = ctx.xp.stack([part.reshape(()) for part in map(ctx.xp.asarray, parts)]).astype(np.float32)
     if op.to_file or not op.n_out:
         line = " ".join(f"{part:.6g}" for part in ctx.host(summary).tolist()) + "\n"

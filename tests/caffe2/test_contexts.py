@@ -64,8 +64,10 @@ def test_optimizers_and_regularizers_by_name():
         assert regularizer_context.RegularizerContext.current().has_regularizer("DEFAULT")
 
 
+# A process started in the background may have been told to ignore interrupts.
 GUARDED = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from netbuilder.caffe2.python import timeout_guard
 with timeout_guard.CompleteInTimeOrDie({seconds}):
     time.sleep({sleeps})

@@ -40,6 +40,8 @@ OF_THE_HOST = {
         "IndexFreeze IndexLoad IndexSize IndexStore IntIndexCreate LongIndexCreate StringIndexCreate".split(),
         "an index, which is no array",
     ),
+    **dict.fromkeys("CreateTextFileReader TextFileReaderRead".split(), "lines of a file"),
+    "GetAllBlobNames": "names, which are strings",
     **dict.fromkeys("CreateScope HasScope".split(), "a scope of blobs, which is no array"),
     **dict.fromkeys("StatRegistryCreate StatRegistryExport".split(), "statistics of the process"),
     **dict.fromkeys("TimerBegin TimerEnd TimerGet TimerGetAndEnd WallClockTime".split(), "the clock of the host"),

@@ -95,7 +95,8 @@ class Bound:
 
 def bind(
     make: Any, op: Any, inputs: Sequence[Value], *, inplace: bool = False, threads: int = 1,
-    precision: str = "float32", op_def: OperatorDef | None = None, context: Any = None, **options: Any,
+    precision: str = "float32", op_def: OperatorDef | None = None, context: Any = None, image_order: str = "any order",
+    **options: Any,
 ) -> Any:  # fmt: skip
     """Make a kernel ready and bind it; None if it does not serve.
 
@@ -104,7 +105,7 @@ def bind(
         context: what a kernel that calls plain code runs with.
         inplace: give every pair that the kernel allows one buffer (the inputs are copied first).
     """
-    plan = FakePlan(threads=threads, precision=precision, op_def=op_def or OperatorDef(), run=context, inputs=inputs)
+    plan = FakePlan(threads, precision, image_order, op_def=op_def or OperatorDef(), run=context, inputs=inputs)
     ready = make(op, plan, *(v.spec for v in inputs), **options)
     if ready is None:
         return None

@@ -35,7 +35,7 @@ SWITCH_VARIABLE = "NETBUILDER_MEASURE"
 _ROUNDS = 5
 _CLEARLY = 0.97  # in how much of the first candidate's time another one has to be through to take its place
 _CACHES = 32 << 20  # bytes, about what the caches of a processor hold
-_FORMAT = 2  # of the file, and of what the names of choices mean
+_FORMAT = 3  # of the file, and of what the names of choices mean
 
 Candidates = Mapping[str, Callable[[], Sequence[Prepared]]]
 """Name -> makes the kernel and, behind it, whatever else a step needs if it is chosen; nothing if it cannot serve."""
@@ -67,7 +67,7 @@ def fastest(key: str, candidates: Candidates, n: int) -> str:
 
 
 def seconds(key: str, make: Callable[[], Prepared | None], n: int) -> float:
-    """Return what a kernel takes, in seconds; infinity if there is none.
+    """Return what a kernel takes, in seconds, with what it reads in the caches; infinity if there is none.
 
     Args:
         key, n: see ``fastest``; keys of the two functions are apart.
@@ -84,15 +84,16 @@ def seconds(key: str, make: Callable[[], Prepared | None], n: int) -> float:
         if kernel is not None:
             call = _bound(kernel)
             call()
-            times = [_seconds_of_one(call) for _ in range(_ROUNDS)]
+            times = [_seconds_of_one(call, cold=False) for _ in range(_ROUNDS)]
     result = statistics.median(times)
     known.put(full, result)
     return result
 
 
-def _seconds_of_one(call: Call) -> float:
-    """Return what a call takes, as in a net, whose other operators have filled the caches with values of their own."""
-    _others().fill(0)
+def _seconds_of_one(call: Call, *, cold: bool = True) -> float:
+    """Return what a call takes; if ``cold``, as in a net whose other operators have filled the caches."""
+    if cold:
+        _others().fill(0)
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

@@ -105,7 +105,7 @@ def _prepare_forward(
         ctx.publish(0, NOT_NEGATIVE, True)
     ends = _Ends(made.spec(c.SRC, x, v.x), b, made.spec(c.DST, TensorSpec(v.y_shape, x.dtype), v.y), add is not None)
     direct = ends.direct(made, made.spec(c.WEIGHTS, w, v.weights))
-    if turned or not worth_measuring(op, ctx, v, x, w):
+    if not worth_measuring(op, ctx, v, x, w):
         return direct
     code = element_code(made.argument(c.SRC))
 
@@ -117,10 +117,13 @@ def _prepare_forward(
         found = winograd.forward(v, ends.x, ends.y, b is not None, post, w, threads=ctx.threads)
         return None if found is None else ends.minimal(found)
 
-    others = {"channels last": last}
+    others = {} if turned else {"channels last": last}
     if ctx.does("winograd") and winograd.may_serve(v, code):
         others["winograd"] = minimal
-    return _fastest(f"forward {described(v, code)}", ctx, direct, others)
+    if not others:
+        return direct
+    lie = ", images with channels last" if turned else ""
+    return _fastest(f"forward {described(v, code)}{lie}", ctx, direct, others)
 
 
 def _fastest(

@@ -11,8 +11,9 @@ import numpy as np
 from netbuilder.ops.contexts import Call
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.channels_last import last_in
 from netbuilder.ops.engines.onednn.convolutions import Views
-from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, View, channel_block
+from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, View, channel_block, layout_of
 from netbuilder.ops.engines.onednn.primitive import Extra, Part, Place, PostOp, Primitive, Scratch, Step
 from netbuilder.ops.engines.onednn.reorders import reorder_primitive
 from netbuilder.ops.engines.onednn.winograd_matrices import (
@@ -50,7 +51,7 @@ class Lie:
 
     @staticmethod
     def of(spec: TensorSpec, view: View) -> Lie | None:
-        """Return it for a value as it lies; None for other orders than plain ones and channels in blocks."""
+        """Return it for a value as it lies: plain, channels in blocks or last; None for other orders."""
         _, channels, height, width = view.dims
         layout = spec.layout
         if layout is None:
@@ -58,6 +59,8 @@ class Lie:
             return Lie(channels, channels, n, 0, h, w, ch)
         if not isinstance(layout, BlockedLayout) or layout.code != c.F32 or layout.view != view:
             return None
+        if layout is layout_of(last_in(view, c.F32).handle, view):
+            return Lie(channels, channels, channels * height * width, 0, width * channels, channels, 1)
         block = channel_block(layout)
         if not block or channels % block:
             return None

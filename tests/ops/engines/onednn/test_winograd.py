@@ -6,6 +6,7 @@ import pytest
 from checks import interpret
 from kernel_cases import random
 from kernel_checks import B16, PLAIN, has_instructions, value_of
+from netbuilder.ops.contexts import CHANNELS_LAST
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.operator import decode
 from netbuilder.ops.registry import find
@@ -87,6 +88,18 @@ def test_forward(case, block, threads, bias, chosen):
     for _ in range(2):  # what the first run leaves in scratch memory is no part of the second
         bound.call()
     assert chosen
+    near(bound.outputs[0].plain(), exact([op_def], arrays)["y"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_images_with_channels_last(case, chosen):
+    shape, weights, given = CASES[case]
+    arrays = arrays_of(shape, weights)
+    op_def = make_op("Conv", list(arrays), ["y"], **given)
+    values = [Value.of(array) for array in arrays.values()]
+    bound = bind(kernels_conv.conv, decode(find("Conv"), op_def), values, image_order=CHANNELS_LAST, threads=2)
+    bound.call()
+    assert any("channels last" in key for key in chosen)
     near(bound.outputs[0].plain(), exact([op_def], arrays)["y"])
 
 

@@ -30,7 +30,7 @@ from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["Lie", "Missing", "Room", "Source", "Tiles", "over", "zeroed"]
 
-_ROOM = 5 << 20  # bytes of tiles, of images and of results, that are worked on at a time
+_ROOM = 5 << 19  # bytes of tiles, of images and of results, that are worked on at a time, for each thread
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Tiles:
         o, i = v.weights.dims[:2]
         n = v.x.dims[0]
         one = -(-height // TILE) * -(-width // TILE) * AT * (i + o) * FLOAT
-        images = next(m for m in range(min(n, max(1, _ROOM // one)), 0, -1) if n % m == 0)
+        images = next(m for m in range(min(n, max(1, _ROOM * threads // one)), 0, -1) if n % m == 0)
         return Tiles(images, n // images, height, width, threads)
 
     @property

@@ -23,7 +23,8 @@ from netbuilder.ops.engines.onednn.layout import (
     image_view,
     plain_in,
 )
-from netbuilder.ops.engines.onednn.primitive import Part, Place, PostOp, Primitive, Scratch, Step
+from netbuilder.ops.engines.onednn.places import Part, Place, Scratch
+from netbuilder.ops.engines.onednn.primitive import Extra, PostOp, Primitive, Step
 from netbuilder.ops.engines.onednn.reorders import reorder_primitive
 from netbuilder.ops.operator import TensorSpec
 
@@ -38,6 +39,7 @@ class ThroughChannelsLast:
     """A convolution on parts of a batch.
 
     Args:
+        view: the weights.
         conv: the primitive for one part, images with channels last.
         read, written: the numbers of its arguments that are images.
         fetch, store: the copies from and into the order in which images lie; ``load``: of what is added to the result.
@@ -45,6 +47,7 @@ class ThroughChannelsLast:
         source_bytes, target_bytes: of one part as it lies.
     """
 
+    view: View
     conv: Primitive
     read: int
     written: int
@@ -64,9 +67,13 @@ class ThroughChannelsLast:
     def _start(self) -> int:
         return -(-self.conv.nbytes(self.read) // _ALIGNMENT) * _ALIGNMENT
 
+    def weights(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec in which weights are wanted."""
+        return self.conv.spec(c.WEIGHTS, spec, self.view)
+
     def steps(
         self, source: Place, target: Place, weights: Place, bias: Place | None = None, *, base: int = 0
-    ) -> list[Step]:
+    ) -> list[Step | Extra]:
         """Return the executions for a whole batch.
 
         Args:
@@ -79,7 +86,7 @@ class ThroughChannelsLast:
         arguments: dict[int, Place] = {self.read: read, c.WEIGHTS: weights, self.written: written}
         if bias is not None:
             arguments[c.BIAS] = bias
-        steps = []
+        steps: list[Step | Extra] = []
         for part in range(self.parts):
             here = Part(source, part * self.source_bytes, self.source_bytes)
             there = Part(target, part * self.target_bytes, self.target_bytes)
@@ -111,7 +118,7 @@ def forward_through(
         v.kind, src, free(v.weights, code), bias, dst, v.window, inference, tuple(post), threads=threads
     )  # fmt: skip
     add = any(op.kind == "sum" for op in post)
-    return chunk.joined(conv, (c.SRC, src, v.x, x), (c.DST, dst, v.y, y), add=add)
+    return chunk.joined(v.weights, conv, (c.SRC, src, v.x, x), (c.DST, dst, v.y, y), add=add)
 
 
 def backward_data_through(
@@ -127,7 +134,7 @@ def backward_data_through(
     if hint is None:
         return None
     conv = backward_data(v.kind, src, weights, dst, v.window, hint, threads=threads)
-    return chunk.joined(conv, (c.DIFF_DST, dst, v.y, dy), (c.DIFF_SRC, src, v.x, dx))
+    return chunk.joined(v.weights, conv, (c.DIFF_DST, dst, v.y, dy), (c.DIFF_SRC, src, v.x, dx))
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,7 @@ class _Chunk:
 
     def joined(
         self,
+        weights: View,
         conv: Primitive | None,
         source: tuple[int, Desc, View, TensorSpec],
         target: tuple[int, Desc, View, TensorSpec],
@@ -168,6 +176,7 @@ class _Chunk:
         if fetch is None or store is None or (add and load is None):
             return None
         return ThroughChannelsLast(
+            weights,
             conv,
             read,
             written,

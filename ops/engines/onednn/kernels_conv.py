@@ -19,18 +19,9 @@ from netbuilder.ops.engines.onednn.channels_last import ThroughChannelsLast, for
 from netbuilder.ops.engines.onednn.choices import fastest
 from netbuilder.ops.engines.onednn.convolutions import Views, described, forward, free, serves, wish, worth_measuring
 from netbuilder.ops.engines.onednn.layout import Desc, element_code, plain_in
+from netbuilder.ops.engines.onednn.places import In, Out
 from netbuilder.ops.engines.onednn.precision import types_for_products
-from netbuilder.ops.engines.onednn.primitive import (
-    NOT_NEGATIVE,
-    Extra,
-    In,
-    Out,
-    PostOp,
-    Primitive,
-    Step,
-    first_fast,
-    prepared,
-)
+from netbuilder.ops.engines.onednn.primitive import NOT_NEGATIVE, Extra, PostOp, Primitive, Step, first_fast, prepared
 from netbuilder.ops.engines.onednn.reorders import reorder
 from netbuilder.ops.operator import TensorSpec
 
@@ -111,11 +102,11 @@ def _prepare_forward(
 
     def last() -> Prepared | None:
         found = forward_through(v, ends.x, ends.y, code, bias, inference, post, threads=ctx.threads)
-        return None if found is None else ends.through(found, found.conv.spec(c.WEIGHTS, w, v.weights))
+        return None if found is None else ends.through(found, w)
 
     def minimal() -> Prepared | None:
-        found = winograd.forward(v, ends.x, ends.y, b is not None, post, w, threads=ctx.threads)
-        return None if found is None else ends.minimal(found)
+        found = winograd.forward(v, ends.x, ends.y, b is not None, post, threads=ctx.threads)
+        return None if found is None else ends.through(found, w)
 
     others = {} if turned else {"channels last": last}
     if ctx.does("winograd") and winograd.may_serve(v, code):
@@ -166,12 +157,9 @@ class _Ends:
             arguments[c.BIAS] = In(2)
         return self._prepared(weights, [Step(made, arguments)])
 
-    def through(self, found: ThroughChannelsLast, weights: TensorSpec) -> Prepared:
+    def through(self, found: ThroughChannelsLast | winograd.Winograd, w: TensorSpec) -> Prepared:
         steps = found.steps(In(0), Out(0), In(1), In(2) if self.b is not None else None)
-        return self._prepared(weights, steps, found.scratch)
-
-    def minimal(self, found: winograd.Winograd) -> Prepared:
-        return self._prepared(found.weights, list(found.steps), found.scratch)
+        return self._prepared(found.weights(w), steps, found.scratch)
 
     def _prepared(self, weights: TensorSpec, steps: Sequence[Step | Extra], scratch: int = 0) -> Prepared:
         inputs = [self.x, weights, *([self.b.plain] if self.b is not None else [])]

@@ -30,21 +30,11 @@ from netbuilder.ops.engines.onednn.convolutions import (
     worth_measuring,
 )
 from netbuilder.ops.engines.onednn.layout import Desc, View, desc_in, element_code, plain_in
+from netbuilder.ops.engines.onednn.places import Held, In, Out, Place, Room
 from netbuilder.ops.engines.onednn.precision import types_for_products
-from netbuilder.ops.engines.onednn.primitive import (
-    Extra,
-    Held,
-    In,
-    Out,
-    Place,
-    Primitive,
-    Scratch,
-    Step,
-    first_fast,
-    prepared,
-)
+from netbuilder.ops.engines.onednn.primitive import Extra, Primitive, Step, first_fast, prepared
 from netbuilder.ops.engines.onednn.reorders import reorder, reorder_primitive
-from netbuilder.ops.engines.onednn.winograd import Winograd, data_gradient, filter_gradient, may_serve
+from netbuilder.ops.engines.onednn.winograd import FilterGradient, Winograd, data_gradient, filter_gradient, may_serve
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["conv_gradient", "conv_transpose_gradient"]
@@ -65,16 +55,15 @@ class _Found:
     """The primitives of a convolution's gradient.
 
     ``widen``: reorders of X and dY to float32, on whose results ``dw`` then computes. ``through``: what computes dX in
-    place of ``dx``, for the same dY and into the same order. ``minimal_dw``, ``minimal_dx``: what computes dW and dX by
-    minimal filtering in their place, from the same X and dY.
+    place of ``dx``, for the same dY and into the same order. ``minimal``: what computes dW in place of ``dw``, from the
+    same X and dY.
     """
 
     dw: Primitive
     dx: Primitive | None
     widen: tuple[Primitive, ...] = ()
-    through: ThroughChannelsLast | None = None
-    minimal_dw: Winograd | None = None
-    minimal_dx: Winograd | None = None
+    through: ThroughChannelsLast | Winograd | None = None
+    minimal: FilterGradient | None = None
 
     @property
     def slow(self) -> bool:
@@ -88,58 +77,49 @@ class _Found:
     @property
     def scratch(self) -> int:
         """Bytes of scratch memory that dX needs."""
-        if self.minimal_dx is not None:
-            return self.minimal_dx.scratch
         return self.through.scratch if self.through is not None else 0
 
     def weights(self, spec: TensorSpec, view: View) -> TensorSpec:
         """Return the spec in which the weights are wanted, for dX."""
-        if self.minimal_dx is not None:
-            return self.minimal_dx.weights
-        made = self.through.conv if self.through is not None else self.dx
-        assert made is not None
-        return made.spec(c.WEIGHTS, spec, view)
+        if self.through is not None:
+            return self.through.weights(spec)
+        assert self.dx is not None
+        return self.dx.spec(c.WEIGHTS, spec, view)
 
     def dx_steps(self, dy: Place, weights: Place, dx: Place) -> list[Step | Extra]:
-        """Return what computes dX, from places of dY and the weights (of ``minimal_dx``: those it was made for)."""
-        if self.minimal_dx is not None:
-            return list(self.minimal_dx.steps)
+        """Return what computes dX, from places of dY and the weights."""
         if self.through is not None:
-            return list(self.through.steps(dy, dx, weights))
+            return self.through.steps(dy, dx, weights)
         return [] if self.dx is None else [Step(self.dx, {c.DIFF_DST: dy, c.WEIGHTS: weights, c.DIFF_SRC: dx})]
 
     def dw_kernel(self, v: Views, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared:
-        """Return a kernel that computes the gradient of the weights alone (to see how long that takes)."""
+        """Return a kernel that computes the gradients of the weights and the bias (to see how long that takes)."""
         bias = self.dw.nbytes(c.DIFF_BIAS)
-        steps, room = self.dw_steps({c.DIFF_BIAS: Held(bias)} if bias else {})
+        steps, room = self.dw_steps(Held(bias) if bias else None)
         inputs = [self.x(x, v.x), None, self.dy(dy, v.y)]
-        outputs = [self.dw_spec(w, v.weights)]
-        if bias and self.minimal_dw is not None:
-            outputs.append(TensorSpec(v.bias.dims, x.dtype))
-        return prepared(inputs, outputs, steps, scratch=room)
+        return prepared(inputs, [self.dw_spec(w, v.weights)], steps, scratch=room)
 
     def dw_spec(self, w: TensorSpec, view: View) -> TensorSpec:
         """Return the spec in which the gradient of the weights is written."""
-        if self.minimal_dw is not None:
-            return self.minimal_dw.weights
-        return self.dw.spec(c.DIFF_WEIGHTS, w.plain, view)
+        return self.minimal.weights(w) if self.minimal is not None else self.dw.spec(c.DIFF_WEIGHTS, w.plain, view)
 
-    def dw_steps(self, more: dict[int, Place]) -> tuple[list[Step | Extra], int]:
-        """Return what computes the gradients of the weights and, if ``more`` says where, the bias; and scratch bytes.
+    def dw_steps(self, bias: Place | None) -> tuple[list[Step | Extra], int]:
+        """Return what computes the gradients of the weights and, if ``bias`` says where, the bias; and scratch bytes.
 
         X is input 0, dY input 2, the gradient of the weights output 0.
         """
-        if self.minimal_dw is not None:
-            return list(self.minimal_dw.steps), self.minimal_dw.scratch
-        places: dict[int, Any] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_WEIGHTS: Out(0), **more}
+        if self.minimal is not None:
+            return self.minimal.steps(In(0), In(2), Out(0), bias), self.minimal.scratch
+        places: dict[int, Place] = {c.SRC: In(0), c.DIFF_DST: In(2), c.DIFF_WEIGHTS: Out(0)}
+        if bias is not None:
+            places[c.DIFF_BIAS] = bias
         steps: list[Step | Extra] = []
-        room = 0
+        room = Room()
         for made, number in zip(self.widen, (c.SRC, c.DIFF_DST)):
-            copy = Scratch(room, made.nbytes(c.DST))
-            room += -(-copy.nbytes // 64) * 64
+            copy = room.take(made.nbytes(c.DST))
             steps.append(Step(made, {c.SRC: places[number], c.DST: copy}))
             places[number] = copy
-        return [*steps, Step(self.dw, places)], room
+        return [*steps, Step(self.dw, places)], room.nbytes
 
     def x(self, spec: TensorSpec, view: View) -> TensorSpec:
         """Return the spec in which X is wanted."""
@@ -174,17 +154,15 @@ def _with_faster_dw(
     code = element_code(found.dw.argument(c.DIFF_DST))
     if not ctx.does("winograd") or not worth_measuring(op, ctx, v, x, w) or not may_serve(v, code):
         return found
-    bias = Out(1) if op.computes_db else None
 
     def minimal() -> _Found | None:
-        specs = found.x(x, v.x), found.dy(dy, v.y), w.plain
-        made = filter_gradient(v, *specs, (In(0), In(2), Out(0)), bias, threads=ctx.threads)
-        return None if made is None else dataclasses.replace(found, minimal_dw=made)
+        made = filter_gradient(v, found.x(x, v.x), found.dy(dy, v.y), op.computes_db, threads=ctx.threads)
+        return None if made is None else dataclasses.replace(found, minimal=made)
 
     def kernels(found: _Found | None) -> list[Prepared]:
         return [] if found is None else [found.dw_kernel(v, x, w, dy)]
 
-    key = f"gradient of the weights of {described(v, code)}, {'with' if bias else 'without'} a bias"
+    key = f"gradient of the weights of {described(v, code)}, {'with' if op.computes_db else 'without'} a bias"
     chosen = fastest(key, {"blocked": lambda: kernels(found), "winograd": lambda: kernels(minimal())}, ctx.threads)
     return found if chosen == "blocked" else minimal() or found
 
@@ -198,15 +176,14 @@ def _with_faster_dx(
     code = element_code(found.dx.argument(c.DIFF_DST))
     ends = found.dy(dy, v.y), found.dx.spec(c.DIFF_SRC, x.plain, v.x)
     lies = found.dw_spec(w, v.weights)
-    last_output = Out(2 if op.computes_db else 1)
 
     def last() -> _Found | None:
-        through = backward_data_through(v, ends[1], ends[0], code, threads=ctx.threads)
-        return None if through is None else dataclasses.replace(found, through=through)
+        made = backward_data_through(v, ends[1], ends[0], code, threads=ctx.threads)
+        return None if made is None else dataclasses.replace(found, through=made)
 
-    def minimal(places: tuple[Place, Place, Place] = (In(2), In(1), last_output)) -> _Found | None:
-        made = data_gradient(v, ends[1], ends[0], w, places, threads=ctx.threads)
-        return None if made is None else dataclasses.replace(found, minimal_dx=made)
+    def minimal() -> _Found | None:
+        made = data_gradient(v, ends[1], ends[0], threads=ctx.threads)
+        return None if made is None else dataclasses.replace(found, through=made)
 
     def kernels(found: _Found | None) -> list[Prepared]:
         if found is None:
@@ -218,7 +195,7 @@ def _with_faster_dx(
 
     ways = {"blocked": lambda: kernels(found), "channels last": lambda: kernels(last())}
     if ctx.does("winograd") and may_serve(v, code):
-        ways["winograd"] = lambda: kernels(minimal((In(0), In(1), Out(0))))
+        ways["winograd"] = lambda: kernels(minimal())
     chosen = fastest(f"gradient of the images of {described(v, code)}", ways, ctx.threads)
     return {"blocked": lambda: found, "channels last": last, "winograd": minimal}[chosen]() or found
 
@@ -300,11 +277,10 @@ class _Search:
 def _bound(op: Any, v: Views, found: _Found, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared:
     inputs: list[TensorSpec | None] = [found.x(x, v.x), None, found.dy(dy, v.y)]
     outputs = [found.dw_spec(w, v.weights)]
-    more: dict[int, Place] = {}
-    if op.computes_db:
-        more[c.DIFF_BIAS] = Out(1)
+    bias = Out(1) if op.computes_db else None
+    if bias is not None:
         outputs.append(TensorSpec(v.bias.dims, x.dtype))
-    steps, room = found.dw_steps(more)
+    steps, room = found.dw_steps(bias)
     if found.dx is not None:
         inputs[1] = found.weights(w, v.weights)
         outputs.append(found.dx.spec(c.DIFF_SRC, x.plain, v.x))

@@ -16,20 +16,16 @@ from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.later import without_unread_dx
 from netbuilder.ops.engines.onednn.layout import Desc, View, plain_in, rounded, row_major
-from netbuilder.ops.engines.onednn.library import dnnl
+from netbuilder.ops.engines.onednn.places import Constant, In, Out
 from netbuilder.ops.engines.onednn.precision import types_for_products
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
-    Held,
-    In,
-    Out,
     PostOp,
     Primitive,
     Step,
-    cached,
-    compile_primitive,
     prepared,
 )
+from netbuilder.ops.engines.onednn.products import product
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["batch_matmul", "fc", "fc_gradient", "fused_fc_relu", "matmul"]
@@ -42,12 +38,6 @@ _SMALL_SUMS = 8192
 
 # A copy of the weights, which a dX that is computed later needs, takes about as long as dX for so many rows.
 _FEW_ROWS = 32
-
-
-@cached
-def _product(a: Desc, b: Desc, bias: Desc | None, y: Desc, post: tuple[PostOp, ...]) -> Primitive:
-    null = dnnl().ffi.NULL
-    return compile_primitive("matmul", a.handle, b.handle, null if bias is None else bias.handle, y.handle, post=post)
 
 
 def _matrix(rows: int, columns: int, code: int, transposed: bool = False) -> Desc:
@@ -66,7 +56,7 @@ def _make(
     """
     threads = 1 if rows * inner * columns < SMALL else ctx.threads
     post = (PostOp("relu"),) if relu else ()
-    return _product(
+    return product(
         _matrix(rows, inner, code, trans_a), _matrix(inner, columns, code, trans_b),
         _matrix(1, columns, c.F32) if bias else None, _matrix(rows, columns, result or code), post, threads=threads,
     )  # fmt: skip
@@ -151,9 +141,9 @@ def _repeated_fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: Ten
     rows, columns, inner = op.sizes(x, w)
     view = row_major((inner, columns)) if op._transposed else View((inner, columns), (1, inner))
     threads = 1 if rows * inner * columns < SMALL else ctx.threads
-    made = _product(
+    made = product(
         _matrix(rows, inner, c.F32), plain_in(view, c.F32).free, _matrix(1, columns, c.F32),
-        _matrix(rows, columns, c.F32), (), threads=threads,
+        _matrix(rows, columns, c.F32), threads=threads,
     )  # fmt: skip
     if made is None:
         return None
@@ -202,7 +192,7 @@ def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Te
     factors = {c.SRC: In(0), c.WEIGHTS: In(2)} if op._transposed else {c.SRC: In(2), c.WEIGHTS: In(0)}
     steps: list[Any] = [Step(dw, {**factors, c.DST: Out(0)}), _column_sums(rows, columns)]
     if code == c.BF16:
-        steps[1] = Step(db, {c.SRC: _Ones(rows), c.WEIGHTS: In(2), c.DST: Out(1)})
+        steps[1] = Step(db, {c.SRC: _ones(rows), c.WEIGHTS: In(2), c.DST: Out(1)})
     outputs = [w.plain, TensorSpec((columns,), w.dtype)]
     inputs: list[TensorSpec | None] = [_as(x, code), None, _as(dy, code)]
     if op.n_out > 2:
@@ -212,17 +202,9 @@ def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Te
     return prepared(inputs, outputs, steps)
 
 
-class _Ones(Held):
-    """Ones in bfloat16, whose product with a matrix gives the sums of its columns."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(2 * count)
-
-    @property
-    def buffer(self) -> Any:
-        buffer = super().buffer
-        buffer.view(np.uint16)[:] = 0x3F80
-        return buffer
+def _ones(count: int) -> Constant:
+    """Return ones in bfloat16, whose product with a matrix gives the sums of its columns."""
+    return Constant(np.full(count, 0x3F80, np.uint16))
 
 
 def _column_sums(rows: int, columns: int) -> Any:
@@ -293,7 +275,7 @@ def batch_matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Pre
 
     def make(code: int) -> Made:
         y_desc = plain_in(result, _result(ctx, code))
-        return (_product(plain_in(left, code), plain_in(right, code), None, y_desc, (), threads=threads),)
+        return (product(plain_in(left, code), plain_in(right, code), None, y_desc, threads=threads),)
 
     found = _in_best_type(ctx, batch * rows * inner * columns, make)
     if found is None:

@@ -16,11 +16,10 @@ from netbuilder.ops.engines.flat import PIECE, pieces
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, elements, rounded, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
+from netbuilder.ops.engines.onednn.places import In, Out
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
-    In,
-    Out,
     PostOp,
     Primitive,
     Step,

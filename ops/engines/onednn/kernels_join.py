@@ -23,17 +23,9 @@ from netbuilder.ops.engines.onednn.layout import (
     rounded,
 )
 from netbuilder.ops.engines.onednn.library import check, dnnl
+from netbuilder.ops.engines.onednn.places import In, Out
 from netbuilder.ops.engines.onednn.precision import types_as_given
-from netbuilder.ops.engines.onednn.primitive import (
-    NOT_NEGATIVE,
-    In,
-    Out,
-    Primitive,
-    Step,
-    cached,
-    compile_primitive,
-    prepared,
-)
+from netbuilder.ops.engines.onednn.primitive import NOT_NEGATIVE, Primitive, Step, cached, compile_primitive, prepared
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["concat", "copy", "split"]

@@ -11,12 +11,10 @@ from netbuilder.ops.contexts import Call, Later, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.engines.onednn.layout import Desc, View, image_view, orders_of
+from netbuilder.ops.engines.onednn.places import Held, In, Out
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
-    Held,
-    In,
-    Out,
     Primitive,
     Step,
     cached,

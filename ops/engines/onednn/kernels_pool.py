@@ -16,12 +16,10 @@ from netbuilder.ops.conv_geometry import Geometry
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.ops.engines.onednn.layout import Desc, image_view, orders_of, plain_in
+from netbuilder.ops.engines.onednn.places import Held, In, Out
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
-    Held,
-    In,
-    Out,
     Primitive,
     Step,
     cached,

@@ -16,21 +16,8 @@ from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import plain_in, row_major
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl
-from netbuilder.ops.engines.onednn.primitive import (
-    Held,
-    In,
-    Out,
-    Place,
-    Primitive,
-    Scratch,
-    Sparse,
-    Step,
-    alone,
-    cached,
-    compile_primitive,
-    prepared,
-    team,
-)
+from netbuilder.ops.engines.onednn.places import Constant, In, Out, Place, Room, Scratch, Sparse
+from netbuilder.ops.engines.onednn.primitive import Primitive, Step, alone, cached, compile_primitive, prepared, team
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.ops.rows import check_indices
 from netbuilder.ops.segment_groups import counts_of_lengths
@@ -42,7 +29,7 @@ _UNIMPLEMENTED = 3
 
 
 @cached
-def _product(rows: int, columns: int, count: int, width: int) -> Primitive:
+def _sparse_product(rows: int, columns: int, count: int, width: int) -> Primitive:
     """Compile Y (rows, width) = S X: S has ``count`` elements that are not 0, X is (columns, width)."""
     d = dnnl()
     if not hasattr(d.lib, "dnnl_memory_desc_create_with_csr_encoding"):
@@ -55,27 +42,6 @@ def _product(rows: int, columns: int, count: int, width: int) -> Primitive:
     return compile_primitive("matmul", matrix, x.handle, d.ffi.NULL, y.handle)
 
 
-class _Constant(Held):
-    """Numbers that are the same in each run."""
-
-    def __init__(self, values: Any) -> None:
-        super().__init__(values.nbytes)
-        self._buffer = values
-
-
-class _Room:
-    """Scratch memory, dealt out in order."""
-
-    def __init__(self) -> None:
-        self.used = 0
-
-    def take(self, count: int) -> Scratch:
-        """Return room for so many numbers of 4 bytes."""
-        place = Scratch(self.used, 4 * count)
-        self.used += -(-place.nbytes // 64) * 64
-        return place
-
-
 def _numbers(place: Scratch, scratch: Any, dtype: Any) -> Any:
     return scratch[place.offset : place.offset + place.nbytes].view(dtype)
 
@@ -84,7 +50,7 @@ Fill = Callable[[Sequence[Any], Any], Call]
 
 
 def _prepared(
-    ctx: PlanContext, inputs: Sequence[TensorSpec], y: TensorSpec, table: int, matrix: Sparse, count: int, room: _Room,
+    ctx: PlanContext, inputs: Sequence[TensorSpec], y: TensorSpec, table: int, matrix: Sparse, count: int, room: Room,
     fill: Fill,
 ) -> Prepared | None:  # fmt: skip
     """Return the product of ``matrix`` with the input ``table``, after the call that ``fill(inputs, scratch)`` returns.
@@ -97,12 +63,12 @@ def _prepared(
     if min(rows, columns, count, width) == 0 or max(rows, columns, count) > _MOST:
         return None
     elements = count * width
-    made = _product(rows, columns, count, width, threads=team(ctx, elements))
+    made = _sparse_product(rows, columns, count, width, threads=team(ctx, elements))
     if made is None or made.slow:
         return None
     step = Step(made, {c.SRC: matrix, c.WEIGHTS: In(table), c.DST: Out(0)}, alone(ctx, elements))
     steps: list[Any] = [lambda ins, outs, scratch: fill(ins, scratch), step]
-    result = prepared([spec.plain for spec in inputs], [y], steps, scratch=room.used)
+    result = prepared([spec.plain for spec in inputs], [y], steps, scratch=room.nbytes)
     return dataclasses.replace(result, capturable=False)
 
 
@@ -111,9 +77,9 @@ def lookup(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     x, *weights, indices, lengths = specs
     if x.dtype != np.float32:
         return None
-    count, segments, room = indices.shape[0], lengths.shape[0], _Room()
-    starts = room.take(segments + 1)
-    columns: Place = In(len(specs) - 2) if indices.dtype == np.int32 else room.take(count)
+    count, segments, room = indices.shape[0], lengths.shape[0], Room()
+    starts = room.numbers(segments + 1)
+    columns: Place = In(len(specs) - 2) if indices.dtype == np.int32 else room.numbers(count)
     factors = _factors(op, specs, count, room)
 
     def fill(inputs: Sequence[Any], scratch: Any) -> Call:
@@ -140,8 +106,8 @@ def segment_sums(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | No
     x, lengths = specs[0], specs[-1]
     if x.dtype != np.float32:
         return None
-    count, room = x.shape[0], _Room()
-    starts = room.take(lengths.shape[0] + 1)
+    count, room = x.shape[0], Room()
+    starts = room.numbers(lengths.shape[0] + 1)
     factors = _factors(op, specs, count, room)
 
     def fill(inputs: Sequence[Any], scratch: Any) -> Call:
@@ -155,7 +121,7 @@ def segment_sums(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | No
 
         return call
 
-    matrix = Sparse(factors, _Constant(np.arange(count, dtype=np.int32)), starts)
+    matrix = Sparse(factors, Constant(np.arange(count, dtype=np.int32)), starts)
     return _prepared(ctx, specs, op.infer(*specs)[0], 0, matrix, count, room, fill)
 
 
@@ -164,8 +130,8 @@ def weighted_rows(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | N
     weights, dy = specs[:2]
     if dy.dtype != np.float32:
         return None
-    count, room = weights.shape[0], _Room()
-    columns = room.take(count)
+    count, room = weights.shape[0], Room()
+    columns = room.numbers(count)
     segments = np.arange(dy.shape[0], dtype=np.int32)
 
     def fill(inputs: Sequence[Any], scratch: Any) -> Call:
@@ -176,17 +142,17 @@ def weighted_rows(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | N
 
         return call
 
-    matrix = Sparse(In(0), columns, _Constant(np.arange(count + 1, dtype=np.int32)))
+    matrix = Sparse(In(0), columns, Constant(np.arange(count + 1, dtype=np.int32)))
     return _prepared(ctx, specs, op.infer(*specs)[0], 1, matrix, count, room, fill)
 
 
-def _factors(op: Any, specs: Sequence[TensorSpec], count: int, room: _Room) -> Place:
+def _factors(op: Any, specs: Sequence[TensorSpec], count: int, room: Room) -> Place:
     """Return where the factor of each row comes from: 1, the weights as they come, or made in each run."""
     if op.mean:
-        return room.take(count)
+        return room.numbers(count)
     if "weights" not in type(op).inputs:
-        return _Constant(np.ones(count, np.float32))
-    return In(1) if specs[1].shape == (count,) and not op.by_place else room.take(count)
+        return Constant(np.ones(count, np.float32))
+    return In(1) if specs[1].shape == (count,) and not op.by_place else room.numbers(count)
 
 
 def _cut(op: Any, ctx: PlanContext, lengths: Any, count: int, starts: Any) -> Any:

@@ -10,19 +10,9 @@ import numpy as np
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import Desc, plain_desc, plain_in, rounded, row_major
+from netbuilder.ops.engines.onednn.places import In, Out, Scratch
 from netbuilder.ops.engines.onednn.precision import types_as_given
-from netbuilder.ops.engines.onednn.primitive import (
-    In,
-    Out,
-    Primitive,
-    Scratch,
-    Step,
-    alone,
-    cached,
-    compile_primitive,
-    prepared,
-    team,
-)
+from netbuilder.ops.engines.onednn.primitive import Primitive, Step, alone, cached, compile_primitive, prepared, team
 from netbuilder.ops.labels import Positions
 from netbuilder.ops.operator import TensorSpec
 

@@ -13,7 +13,8 @@ from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn import kernels_conv_gradient as conv
 from netbuilder.ops.engines.onednn.convolutions import Views, backward_data, forward, free, serves
-from netbuilder.ops.engines.onednn.primitive import Held, In, Out, Step, prepared
+from netbuilder.ops.engines.onednn.places import Held, In, Out
+from netbuilder.ops.engines.onednn.primitive import Step, prepared
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["conv_gradient", "conv_transpose_gradient", "without_unread_dx"]

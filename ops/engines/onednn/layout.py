@@ -5,6 +5,7 @@ A value of float32 may lie in memory as bfloat16: that is a matter of its layout
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -119,7 +120,7 @@ class BlockedLayout:
         return f"<oneDNN layout {self.text}>"
 
 
-class DerivedLayout:
+class DerivedLayout(abc.ABC):
     """What a kernel computes from a value before it reads it; nothing is written in it, and nothing read back.
 
     Args:
@@ -137,9 +138,9 @@ class DerivedLayout:
     def __repr__(self) -> str:
         return f"<oneDNN layout {self.text}>"
 
+    @abc.abstractmethod
     def copy(self, ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
         """Prepare what computes it from a value as it lies."""
-        raise NotImplementedError
 
 
 class Exact:

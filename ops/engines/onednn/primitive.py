@@ -7,30 +7,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
-from netbuilder.ops.engines.arrays import aligned_empty, as_flat
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, threads
+from netbuilder.ops.engines.onednn.places import Part, Place, Sparse, memory_at, parts_of
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = [
     "NOT_NEGATIVE",
-    "Held",
-    "In",
-    "Out",
-    "Part",
-    "Place",
+    "Extra",
     "PostOp",
     "Primitive",
-    "Scratch",
-    "Sparse",
     "Step",
+    "alone",
     "cached",
     "compile_primitive",
+    "first_fast",
     "prepared",
+    "team",
 ]
 
 
@@ -183,64 +178,6 @@ def first_fast(make: Callable[..., Primitive | None], candidates: Iterable[tuple
     return found
 
 
-@dataclass(frozen=True)
-class In:
-    """The memory of the operator's input ``index``."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class Out:
-    """The memory of the operator's output ``index``."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class Scratch:
-    """Part of the lane's scratch memory, for values that live within one call."""
-
-    offset: int
-    nbytes: int
-
-
-class Held:
-    """Memory that lives from a forward operator to its backward one; made when first bound."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self._buffer: Any = None
-
-    @property
-    def buffer(self) -> Any:
-        if self._buffer is None:
-            self._buffer = aligned_empty(max(self.nbytes, 1))
-            self._buffer[:] = 0
-        return self._buffer
-
-
-Place = In | Out | Scratch | Held
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some of the memory of another place, from ``offset`` on, in bytes."""
-
-    whole: Place
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class Sparse:
-    """A matrix in compressed rows: its elements that are not 0, their columns, and where each row begins (int32)."""
-
-    values: Place | Part
-    columns: Place | Part
-    starts: Place | Part
-
-
 SMALL = 8192
 """Elementwise work on up to so many elements is done by one thread before several have met."""
 
@@ -274,7 +211,7 @@ class Step:
         """Return a call that executes the primitive on these buffers; its own scratch memory starts at ``start``."""
         d = dnnl()
         buffers = {
-            number: [_memory(part, inputs, outputs, scratch) for part in _parts(place)]
+            number: [memory_at(part, inputs, outputs, scratch) for part in parts_of(place)]
             for number, place in self.arguments.items()
         }
         if self.primitive.scratch:
@@ -292,10 +229,6 @@ class Step:
         return _execution(self.primitive, stream, arguments, self.threads_after, keep)
 
 
-def _parts(place: Place | Part | Sparse) -> tuple[Place | Part, ...]:
-    return (place.values, place.columns, place.starts) if isinstance(place, Sparse) else (place,)
-
-
 def _memory_object(descriptor: Any, parts: Sequence[Any]) -> Any:
     """Return oneDNN's memory object over these arrays: one, or the three of a sparse matrix."""
     d = dnnl()
@@ -307,19 +240,6 @@ def _memory_object(descriptor: Any, parts: Sequence[Any]) -> Any:
         handles = d.ffi.new("void *[]", pointers)
         check(d.lib.dnnl_memory_create_v2(memory, descriptor, d.engine, len(pointers), handles), "sparse memory")
     return memory[0]
-
-
-def _memory(place: Place | Part, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:
-    if isinstance(place, Part):
-        whole = as_flat(_memory(place.whole, inputs, outputs, scratch), np.uint8)
-        return whole[place.offset : place.offset + place.nbytes]
-    if isinstance(place, In):
-        return inputs[place.index]
-    if isinstance(place, Out):
-        return outputs[place.index]
-    if isinstance(place, Scratch):
-        return scratch[place.offset : place.offset + place.nbytes]
-    return place.buffer
 
 
 def _execution(primitive: Primitive, stream: Any, arguments: Any, threads_after: int, keep: Any) -> Call:

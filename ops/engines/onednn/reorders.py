@@ -9,18 +9,8 @@ import numpy as np
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, DerivedLayout, Desc, desc_of, row_major
-from netbuilder.ops.engines.onednn.primitive import (
-    In,
-    Out,
-    Primitive,
-    Scratch,
-    Step,
-    alone,
-    cached,
-    compile_primitive,
-    prepared,
-    team,
-)
+from netbuilder.ops.engines.onednn.places import In, Out, Scratch
+from netbuilder.ops.engines.onednn.primitive import Primitive, Step, alone, cached, compile_primitive, prepared, team
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["reorder", "reorder_primitive"]

@@ -1,4 +1,4 @@
-"""Winograd's minimal filtering in one and two directions: its matrices, and products with them.
+"""Winograd's minimal filtering in one and two directions: its matrices, and how its products see them.
 
 The points are 0, 3/4, -3/4, 3/2, -3/2 and infinity: with them, results in float32 are a few units of 1e-6 of the
 greatest one from exact ones (with 0, 1, -1, 2, -2 and infinity, four times as far).
@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import Desc, View, plain_in, row_major
-from netbuilder.ops.engines.onednn.library import dnnl
-from netbuilder.ops.engines.onednn.primitive import Held, PostOp, Primitive, cached, compile_primitive
+from netbuilder.ops.engines.onednn.places import Constant
 
-__all__ = ["AT", "FLOAT", "POINTS", "TILE", "WINDOW", "constant", "matrices", "ones", "plain", "product", "strided"]
+__all__ = ["AT", "FLOAT", "POINTS", "TILE", "WINDOW", "constant", "matrices", "ones", "plain", "strided"]
 
 TILE, WINDOW, POINTS = 4, 3, 6
 AT = POINTS * POINTS  # products of a tile and channel
@@ -44,7 +42,7 @@ def _evaluation(extent: int) -> np.ndarray[Any, Any]:
 
 
 @functools.cache
-def constant(which: str) -> Held:
+def constant(which: str) -> Constant:
     """Return the memory of a matrix for both directions: rows by columns as the products want it."""
     b, g, a = matrices()
     flipped = g[:, ::-1]
@@ -52,24 +50,13 @@ def constant(which: str) -> Held:
         "data": np.kron(b, b), "window": np.kron(g, g), "flipped": np.kron(flipped, flipped), "results": np.kron(a, a),
         "results gradient": np.kron(a, a).T, "window gradient": np.kron(g, g).T,
     }[which]  # fmt: skip
-    held = Held(found.size * FLOAT)
-    as_flat(held.buffer, np.float32)[:] = found.astype(np.float32).reshape(-1)
-    return held
+    return Constant(found.astype(np.float32))
 
 
 @functools.cache
-def ones(n: int) -> Held:
+def ones(n: int) -> Constant:
     """Return the memory of so many ones."""
-    held = Held(n * FLOAT)
-    as_flat(held.buffer, np.float32)[:] = 1
-    return held
-
-
-@cached
-def product(a: Desc, b: Desc, bias: Desc | None, y: Desc, post: tuple[PostOp, ...]) -> Primitive:
-    """Return the primitive for products of matrices, with a bias, and with what follows in ``post``."""
-    null = dnnl().ffi.NULL
-    return compile_primitive("matmul", a.handle, b.handle, null if bias is None else bias.handle, y.handle, post=post)
+    return Constant(np.ones(n, np.float32))
 
 
 def plain(*dims: int) -> Desc:

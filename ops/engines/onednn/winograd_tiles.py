@@ -14,7 +14,9 @@ from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.channels_last import last_in
 from netbuilder.ops.engines.onednn.convolutions import Views
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, View, channel_block, layout_of
-from netbuilder.ops.engines.onednn.primitive import Extra, Part, Place, PostOp, Primitive, Scratch, Step
+from netbuilder.ops.engines.onednn.places import Part, Place, Room, Scratch
+from netbuilder.ops.engines.onednn.primitive import Extra, PostOp, Primitive, Step
+from netbuilder.ops.engines.onednn.products import product
 from netbuilder.ops.engines.onednn.reorders import reorder_primitive
 from netbuilder.ops.engines.onednn.winograd_matrices import (
     AT,
@@ -23,12 +25,11 @@ from netbuilder.ops.engines.onednn.winograd_matrices import (
     TILE,
     constant,
     plain,
-    product,
     strided,
 )
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = ["Lie", "Missing", "Room", "Source", "Tiles", "over", "zeroed"]
+__all__ = ["Lie", "Missing", "Source", "Tiles", "over", "zeroed"]
 
 _ROOM = 5 << 19  # bytes of tiles, of images and of results, that are worked on at a time, for each thread
 
@@ -167,19 +168,6 @@ def _needed(made: Primitive | None) -> Primitive:
     return made
 
 
-class Room:
-    """Hands out scratch memory."""
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-
-    def floats(self, *extents: int) -> Scratch:
-        n = int(np.prod(extents)) * FLOAT
-        place = Scratch(self.nbytes, n)
-        self.nbytes += -(-n // 64) * 64
-        return place
-
-
 def over(place: Scratch, *extents: int) -> Scratch:
     """Return the first part of a place that is free again, for other values."""
     return Scratch(place.offset, int(np.prod(extents)) * FLOAT)
@@ -200,12 +188,12 @@ class Source:
         m, t, s = tiles.images, tiles.rows, tiles.columns
         high, wide = TILE * t + 4, TILE * s + 4  # as far as strides of two tiles reach, which the library checks
         row, col, one = wide * ch, ch, high * wide * ch
-        self.padded = room.floats(m, high, wide, ch)
+        self.padded = room.numbers(m, high, wide, ch)
         self.start = (top * row + left * col) * FLOAT
         dims = (m, lie.groups, height, width, lie.block)
         lies = (lie.image, lie.group, lie.row, lie.column, lie.inner)
         self.fetch = tiles.copy(dims, lies, (one, lie.block, row, col, 1))
-        most = room.floats(tiles.count, AT, max(ch, others))
+        most = room.numbers(tiles.count, AT, max(ch, others))
         self.gathered, self.gather = over(most, tiles.count, AT, ch), []
         self.free = most
         tile = AT * ch
@@ -217,7 +205,7 @@ class Source:
                 made = tiles.copy(some, read, written)
                 here, there = TILE * (a * row + b * col) * FLOAT, (a * s + b) * m * tile * FLOAT
                 self.gather.append((made, here, there))
-        self.points = room.floats(AT, tiles.count, max(ch, others))
+        self.points = room.numbers(AT, tiles.count, max(ch, others))
         self.evaluate = tiles.evaluated(AT, ch)
 
     def before(self) -> Extra:

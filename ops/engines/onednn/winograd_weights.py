@@ -8,9 +8,11 @@ from typing import Any
 from netbuilder.ops.contexts import PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, DerivedLayout, View, desc_of, layout_of, plain_in
-from netbuilder.ops.engines.onednn.primitive import In, Out, Primitive, Scratch, Step, prepared
+from netbuilder.ops.engines.onednn.places import In, Out, Scratch
+from netbuilder.ops.engines.onednn.primitive import Primitive, Step, prepared
+from netbuilder.ops.engines.onednn.products import product
 from netbuilder.ops.engines.onednn.reorders import reorder_primitive
-from netbuilder.ops.engines.onednn.winograd_matrices import AT, FLOAT, WINDOW, constant, plain, product
+from netbuilder.ops.engines.onednn.winograd_matrices import AT, FLOAT, WINDOW, constant, plain
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["by_place", "derived_weights"]
@@ -35,7 +37,7 @@ class DerivedWeights(DerivedLayout):
 
     def copy(self, ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
         n = self.view.dims[0] * self.view.dims[1]
-        multiply = product(plain(AT, WINDOW**2), plain(WINDOW**2, n), None, plain(AT, n), (), threads=ctx.threads)
+        multiply = product(plain(AT, WINDOW**2), plain(WINDOW**2, n), None, plain(AT, n), threads=ctx.threads)
         read: In | Scratch = In(0)
         steps, nbytes = [], 0
         if source.layout is not by_place(self.view):

@@ -1,0 +1,16 @@
+"""Products of matrices, and of stacks of them, as primitives."""
+
+from __future__ import annotations
+
+from netbuilder.ops.engines.onednn.layout import Desc
+from netbuilder.ops.engines.onednn.library import dnnl
+from netbuilder.ops.engines.onednn.primitive import PostOp, Primitive, cached, compile_primitive
+
+__all__ = ["product"]
+
+
+@cached
+def product(a: Desc, b: Desc, bias: Desc | None, y: Desc, post: tuple[PostOp, ...] = ()) -> Primitive:
+    """Return the primitive for Y = A B, with a bias, and with what follows in ``post``."""
+    null = dnnl().ffi.NULL
+    return compile_primitive("matmul", a.handle, b.handle, null if bias is None else bias.handle, y.handle, post=post)

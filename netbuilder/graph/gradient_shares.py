@@ -159,8 +159,19 @@ def _given(blob: str, base: str, name: str) -> str:
 
 def _join_sparse(blob: str, shares: list[Share], base_if_free: str) -> tuple[list[OperatorDef], Sparse]:
     base = _sparse_base(shares, base_if_free)
-    counts = [0, 0]
     indices, values = [], []
+    for share, gradient in _apart(shares):
+        indices.append(gradient.indices if share.op is not None else _given(blob, base, gradient.indices))
+        values.append(gradient.values if share.values_op is not None else _given(blob, base, gradient.values))
+    out = concat_names(base)
+    made = [make_op("Concat", indices, list(out[:2]), axis=0), make_op("Concat", values, list(out[2:]), axis=0)]
+    return made, Sparse(out[0], out[2])
+
+
+def _apart(shares: Sequence[Share]) -> list[tuple[Share, Sparse]]:
+    """Give the indices and values that sparse shares compute a name for each share; return them with the shares."""
+    counts = [0, 0]
+    renamed: list[tuple[Share, Sparse]] = []
     for share in shares:
         gradient = share.gradient
         assert isinstance(gradient, Sparse)
@@ -171,12 +182,8 @@ def _join_sparse(blob: str, shares: list[Share], base_if_free: str) -> tuple[lis
         if share.values_op is not None:
             new_values = autosplit_name(gradient.values, counts[1])
             counts[1] += 1
-        gradient = share.rename_sparse(new_indices, new_values)
-        indices.append(gradient.indices if new_indices else _given(blob, base, gradient.indices))
-        values.append(gradient.values if new_values else _given(blob, base, gradient.values))
-    out = concat_names(base)
-    made = [make_op("Concat", indices, list(out[:2]), axis=0), make_op("Concat", values, list(out[2:]), axis=0)]
-    return made, Sparse(out[0], out[2])
+        renamed.append((share, share.rename_sparse(new_indices, new_values)))
+    return renamed
 
 
 def _sparse_base(shares: list[Share], base_if_free: str) -> str:
@@ -192,6 +199,9 @@ def _sparse_base(shares: list[Share], base_if_free: str) -> str:
 def _densified(blob: str, shares: list[Share]) -> list[tuple[OperatorDef | None, Share]]:
     """Return the shares, the sparse ones as dense ones, with the operators that make them so."""
     dense: list[tuple[OperatorDef | None, Share]] = []
+    sparse = [share for share in shares if isinstance(share.gradient, Sparse)]
+    if len(sparse) > 1:  # operators of several lookups write under the same names
+        _apart(sparse)
     for share in shares:
         gradient = share.gradient
         if not isinstance(gradient, Sparse):

@@ -392,3 +392,23 @@ def test_sparse_and_dense_gradients_are_added():
     ]
     assert found["t"] == "t_grad"
     check_numbers(build, ["loss"], SPARSE_FEEDS, ["t", "x"])
+
+
+def test_rows_of_several_sums_and_a_dense_use_are_kept_apart():
+    """The gradients of SparseLengthsSum would have one name, whatever their lookups."""
+
+    def build(net):
+        for name in ("e", "g"):
+            total = net.SparseLengthsSum(["t", "i" if name == "e" else "j", f"{name}_lengths"], name)
+            net.ReduceSum(net.Mul([total, "x"], f"{name}_x"), f"{name}1", keepdims=0)
+        net.ReduceSum(net.FC(["x", "t", "b"], "f"), "f1", keepdims=0)
+        net.Sum(["e1", "g1", "f1"], "loss")
+
+    operators, _ = backward(build, ["loss"])
+    assert operators[-3:] == [
+        "SparseToDense j _t_grad_values_autosplit_0 t -> _t_grad_autosplit_0",
+        "SparseToDense i _t_grad_values_autosplit_1 t -> _t_grad_autosplit_1",
+        "Sum t_grad _t_grad_autosplit_0 _t_grad_autosplit_1 -> t_grad",
+    ]
+    lengths = {"e_lengths": np.int32([2, 0]), "g_lengths": np.int32([1, 1])}
+    check_numbers(build, ["loss"], {**SPARSE_FEEDS, **lengths}, ["t", "x"])

@@ -21,7 +21,7 @@ class ConvRelu(Conv):
     """Y = max(convolution of X, 0); arguments are those of Conv."""
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.type}: stands in nets that are run forward only, so it has no gradient")
 
 
 @register
@@ -30,7 +30,7 @@ class SumRelu(Sum):
     """Y = max(X0 + X1 + ..., 0)."""
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.type}: stands in nets that are run forward only, so it has no gradient")
 
     def flops(self, *x: TensorSpec) -> int:
         return len(x) * x[0].size

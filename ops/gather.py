@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -22,13 +23,13 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class _Gathering(Operator):
+class _Gathering(Operator, abc.ABC):
     inputs: ClassVar[tuple[str, ...]] = ("X", "indices")
     outputs: ClassVar[tuple[str, ...]] = ("Y",)
 
+    @abc.abstractmethod
     def along(self, ndim: int) -> int:
         """Return the axis that is indexed, for an X of ``ndim`` axes."""
-        raise NotImplementedError
 
     def infer(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
         _check(self, x, indices)

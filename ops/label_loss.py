@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import ClassVar
 
 from netbuilder.ops.contexts import GradientContext
@@ -14,7 +15,7 @@ __all__ = ["LabelLoss", "LabelLossBackward", "LabelLossForward"]
 
 
 @dataclass(frozen=True)
-class LabelLoss(Operator):
+class LabelLoss(Operator, abc.ABC):
     """Base of a loss and of its gradient."""
 
     scale: float = 1.0
@@ -23,9 +24,9 @@ class LabelLoss(Operator):
         if self.scale < 0:
             raise ArgumentError(f"{self.type}: scale must not be negative, got {self.scale}")
 
+    @abc.abstractmethod
     def check_labels(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None) -> None:
         """Raise ShapeError unless label and weight fit X."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

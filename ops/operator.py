@@ -181,7 +181,7 @@ class Operator(Declared):
         Raises:
             NotImplementedError: the operator has no gradient (the default).
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.type}: has no gradient")
 
     def flops(self, *inputs: TensorSpec) -> int:
         """Return the floating-point operations of one run; the default counts one per output element."""

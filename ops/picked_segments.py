@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -37,7 +38,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class _Picked(Operator):
+class _Picked(Operator, abc.ABC):
     """Base: sums of rows by segment. ``kind`` begins the name of the gradient operator."""
 
     kind: ClassVar[str]
@@ -62,9 +63,9 @@ class _Picked(Operator):
         x, *others = inputs
         return 2 * others[-1].size * (x.size // max(x.shape[0], 1))
 
+    @abc.abstractmethod
     def counts(self, ctx: RunContext, segments: Any) -> tuple[Any, Any]:
         """Return how many rows each segment has, on the host, and the order of rows by segment (None: as they are)."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

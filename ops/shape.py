@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -223,13 +224,13 @@ def _prepare_transpose(op: Transpose, ctx: PlanContext, x: TensorSpec) -> Prepar
 
 
 @dataclass(frozen=True)
-class _Measure(Operator):
+class _Measure(Operator, abc.ABC):
     inputs = ("X",)
     outputs = ("Y",)
 
+    @abc.abstractmethod
     def measure(self, shape: Extents) -> Any:
         """Return what the operator says of a shape, int64."""
-        raise NotImplementedError
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         return (TensorSpec(tuple(self.measure(x.shape).shape), _INT64),)

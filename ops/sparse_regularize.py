@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +23,7 @@ _LEAST = 1e-12  # added to norms, so that rows of zeros stay zeros
 
 
 @dataclass(frozen=True)
-class _RowRegularizer(Operator):
+class _RowRegularizer(Operator, abc.ABC):
     """Base: the rows ``indices`` of a table, changed in place; of ``grad`` nothing is read. No gradient.
 
     A row whose index comes several times is changed that often.
@@ -41,9 +42,9 @@ class _RowRegularizer(Operator):
     def check_type(self, param: TensorSpec) -> None:
         require(param.dtype.kind == "f", self, f"param must be of a floating type, got {param.dtype}")
 
+    @abc.abstractmethod
     def changed(self, xp: Any, rows: Any) -> Any:
         """Return the new values of different rows, (R, ...) in float32 or float64."""
-        raise NotImplementedError
 
     def flops(self, param: TensorSpec, indices: TensorSpec, *others: TensorSpec) -> int:
         return 3 * indices.size * math.prod(param.shape[1:])

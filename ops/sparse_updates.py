@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
@@ -38,7 +39,7 @@ Rows = Sequence[Any]
 
 
 @dataclass(frozen=True)
-class _SparseUpdate(Operator):
+class _SparseUpdate(Operator, abc.ABC):
     """Base: ``state`` tables, updated in place, then indices, grad, and numbers. No gradient.
 
     A row whose index comes several times is updated that often, in order. A further output holds the effective
@@ -68,9 +69,9 @@ class _SparseUpdate(Operator):
         """Return the inputs behind the gradient, of those that have a number a row these rows alone."""
         return numbers
 
+    @abc.abstractmethod
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
         """Return the new rows of the tables, and the effective gradients; all in float32 or float64."""
-        raise NotImplementedError
 
     def flops(self, *given: TensorSpec) -> int:
         return 10 * given[self.state + 1].size

@@ -126,11 +126,11 @@ class OperatorSuite:
 
     def draw(self, data: Any) -> tuple[Operator, list[Any]]:
         """Return an operator and its inputs."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: draw returns an operator and its inputs")
 
     def reference(self, op: Any, *inputs: Any) -> list[Any]:
         """Return the outputs, computed independently; floating inputs come as float64."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: reference returns the outputs")
 
     def draw_gradient(self, data: Any) -> tuple[Operator, list[Any]]:
         """Return an operator and inputs for the gradient check; by default as for the forward one."""

@@ -76,11 +76,11 @@ class ReaderWithLimitBase(Reader):
 
     def setup_limiter(self, global_init_net: Net, global_finish_net: Net | None) -> None:
         """Add to nets what the limit needs."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a limit adds what it needs in setup_limiter")
 
     def check_limiter_condition(self, stop_condition_net: Net) -> Any:
         """Add to a net what finds out whether the limit is reached; return the blob that says so."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a limit is looked at in check_limiter_condition")
 
     def data_finished(self) -> Any:
         """Return the blob that says whether the other reader came to its end, after a run."""

@@ -150,7 +150,7 @@ class ReaderBuilder:
 
     def schema(self) -> Any:
         """Return what the records are like."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a builder of readers tells in schema what records are like")
 
     def setup(self, **kwargs: Any) -> dict[str, Any]:
         """Do what is needed once; return arguments that ``new_reader`` is to get."""
@@ -158,7 +158,7 @@ class ReaderBuilder:
 
     def new_reader(self, **kwargs: Any) -> Reader:
         """Return a reader."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a builder of readers makes them in new_reader")
 
 
 class PipedReaderBuilder(ReaderBuilder):
@@ -207,11 +207,11 @@ class Pipe:
 
     def reader(self) -> Reader:
         """Return a reader of it."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a data source makes its readers in reader")
 
     def writer(self) -> Writer:
         """Return a writer to it."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a data source makes its writers in writer")
 
     def num_readers(self) -> int:
         """Return how many readers have been used."""

@@ -85,10 +85,10 @@ class Session:
 
     def fetch_output(self, output: Any) -> Any:
         """Return the value of a blob."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a session returns values of blobs in fetch_output")
 
     def _run_compiled(self, task_group: Any) -> None:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a session runs groups of tasks in _run_compiled")
 
     @classmethod
     def _compile_task_group(cls, task_group: TaskGroup, setup_net_list: Any = None) -> Any:

@@ -117,7 +117,7 @@ class _Gradient(OperatorSuite):
 
     def slopes(self, a, b):
         """The derivatives of the result by A and by B."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: slopes returns the derivatives by A and by B")
 
     def reference(self, op, dy, a, b, *y):
         wide = placed(op, a, b)

@@ -17,7 +17,7 @@ class _Rows(OperatorSuite):
     no_gradient = "an update"
 
     def options(self, data):
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: options returns the arguments")
 
     def draw(self, data):
         row = data.draw(st.sampled_from([(3,), (2, 2)]))

@@ -90,7 +90,7 @@ class Field:
 
     def field_names(self) -> list[str]:
         """Return the names of the scalars, with ":" between the names of nested fields."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a field names its scalars in field_names")
 
     def field_types(self) -> list[Any]:
         """Return the scalars' types."""
@@ -110,7 +110,7 @@ class Field:
 
     def all_scalars(self) -> list[Scalar]:
         """Return the scalars in it."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a field returns its scalars in all_scalars")
 
     def has_blobs(self) -> bool:
         """Whether every scalar has a blob."""
@@ -118,7 +118,7 @@ class Field:
 
     def clone(self, keep_blobs: bool = True) -> Any:
         """Return a copy, with the same blobs or without."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a field copies itself in clone")
 
     def clone_schema(self) -> Any:
         """Return a copy without blobs."""
@@ -136,7 +136,7 @@ class Field:
     __hash__ = None  # type: ignore[assignment]
 
     def _pprint_impl(self, indent: int, str_buffer: StringIO) -> None:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: a field writes itself in _pprint_impl")
 
     def __repr__(self) -> str:
         buffer = StringIO()

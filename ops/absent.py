@@ -32,7 +32,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "recurrent nets are not in this version",
         "CTCBeamSearchDecoder CTCGreedyDecoder InferenceLSTM NGramFromCategorical PackRNNSequence "
-        "RecurrentNetworkBlobFetcher SwapBestPath UnpackRNNSequence "
+        "SwapBestPath UnpackRNNSequence "
         "ViterbiPath",
     ),
     (

@@ -13,6 +13,7 @@ from netbuilder.ops.engines.layouts import prepare_reorder
 from netbuilder.ops.operator import TensorSpec, require
 from netbuilder.ops.recurrent_links import Link, Recurrent
 from netbuilder.ops.recurrent_steps import Arena, Calls, Slot, StepOperator, bind_operator
+from netbuilder.ops.recurrent_table import KeptBlob, table_bytes
 from netbuilder.ops.registry import CPU, GPU, plain_kernel
 
 __all__ = [
@@ -204,6 +205,8 @@ class ForwardPlan:
         self.varying = {link.internal for link in op.links} | {op.timestep}
         self.once = op.step.invariant([name for name in self.inputs if name not in self.varying], self.varying)
         self.kept, self.kept_once = self._kept()
+        self.table = self._table()
+        self.table_slot = self.memory.add(self.table.shape, self.table.dtype)  # at the end, where it is looked for
         self.fixed = {name for name in self.inputs if name not in self.varying}
 
     def _add_state(self, name: str, initial: TensorSpec) -> None:
@@ -286,6 +289,17 @@ class ForwardPlan:
                 kept[name] = self.memory.add((self.steps, *spec.shape), spec.dtype)
         return kept, kept_once
 
+    def _table(self) -> Array:
+        """Return the table of what lies in ``memory``, as bytes."""
+        found = [
+            KeptBlob(link.internal, self.states[link.external], link.offset, link.window)
+            for link in self.op.links
+            if link.external in self.states
+        ]
+        found += [KeptBlob(name, slot) for name, slot in self.kept.items()]
+        found += [KeptBlob(name, slot, -1) for name, slot in self.kept_once.items()]
+        return table_bytes(self.steps, self.op.timestep, found)
+
     def output_specs(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
         """Return the specs of the forward operator's outputs."""
         shown = {alias.output: alias for state in self.op.states for alias in state.aliases}
@@ -347,6 +361,8 @@ class BoundForward:
         for state in op.states:
             first = plan.states[state.name].of(memory)[: plan.initial_rows[state.name]]
             self.calls.add(partial(assign, first, inputs[state.initial]))
+        if plan.keep:
+            self.calls.add(partial(assign, plan.table_slot.of(memory), run.xp.asarray(plan.table)))
         binder = kernels.bind(run, views, memory_of_kernels, self.calls)
         for step in plan.once:
             binder.add(step, -1)

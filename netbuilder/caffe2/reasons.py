@@ -76,10 +76,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.lstm_benchmark python.rnn.lstm_comparison",
     ),
     (
-        "Clone renames blobs in step nets by itself",
-        "python.core.recurrent_network_op_remap",
-    ),
-    (
         "onnx.backend and onnx.frontend read and write models, and netbuilder.exchange.onnx with more options",
         "python.onnx.backend_cpp_rep python.onnx.backend_rep python.onnx.bin python.onnx.error python.onnx.helper "
         "python.onnx.onnxifi python.onnx.test_onnxifi python.onnx.tests python.onnx.workspace",
@@ -87,7 +83,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "it is a part of Caffe2's construction of control flow; net_builder, control, brew.cond and brew.loop add "
         "branches and loops",
-        "python.control_ops_grad python.control_ops_util python.core.control_op_remap",
+        "python.control_ops_grad python.control_ops_util",
     ),
     (
         "layer models are not served; brew adds layers to a ModelHelper",
@@ -149,10 +145,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "observers of nets are not served; BenchmarkNet times a net and its operators",
         "python.core.Net.AddObserver python.core.Net.NumObservers python.core.Net.RemoveObserver "
         "python.workspace.ClearGlobalNetObserver",
-    ),
-    (
-        "Clone renames blobs in the nets that operators hold by itself",
-        "python.core.remap_proto",
     ),
     (
         "every operator has the line that made it in debug_info",

@@ -14,6 +14,7 @@ __all__ = [
     "place_operators",
     "rename_arguments",
     "rename_blobs",
+    "rename_held",
     "rename_in_group",
     "rename_in_operator",
     "rename_output",
@@ -57,6 +58,12 @@ def rename_in_operator(op: OperatorDef, names: Mapping[str, str] | Renaming) -> 
     _rename_list(op.output, rename)
     if op.control_input:
         _rename_list(op.control_input, rename)
+    rename_held(op, rename)
+
+
+def rename_held(op: OperatorDef, names: Mapping[str, str] | Renaming) -> None:
+    """Rename blobs in the nets that an operator holds, and in the arguments that name these; not in its own lists."""
+    rename = _as_function(names)
     held = False
     for net in held_nets(op):
         rename_blobs(net, rename)

@@ -72,6 +72,33 @@ class TestOperators:
         assert core.remap_input(op, {"a": core.BlobReference("z")}) is None
         assert (op.input, op.output) == (["z", "b"], ["a"])
 
+    def test_renamed_in_held_nets(self):
+        inner = core.Net("inner")
+        inner.Relu("x", "y")
+        op = core.CreateOperator("If", ["cond", "x"], ["y"], then_net=inner.Proto())
+        assert core.control_op_remap(op, "p/", {"x": core.BlobReference("z")}) is None
+        assert (op.input, op.output) == (["cond", "x"], ["y"])
+        assert op.arg[0].n.op[0].input == ["z"] and op.arg[0].n.external_input == ["z"]
+        core.remap_proto(op.arg[0], {"z": "w"})
+        assert op.arg[0].n.op[0].input == ["w"]
+        op = core.CreateOperator(
+            "RecurrentNetwork",
+            ["s", "first", "W"],
+            ["s_all", "memory"],
+            step_net=core.Net("step").Proto(),
+            link_internal=["s_t"],
+            link_external=["s"],
+            link_offset=[0],
+            recurrent_states=["h"],
+            initial_recurrent_state_ids=[1],
+            alias_src=["h"],
+            alias_dst=["s_all"],
+            alias_offset=[1],
+        )
+        core.recurrent_network_op_remap(op, "", {"s_t": "t_t", "s": "t"})
+        named = {a.name: list(a.strings) for a in op.arg if a.strings}
+        assert named["link_internal"] == [b"t_t"] and named["link_external"] == [b"t"] and op.input[0] == "s"
+
     def test_lists_of_gradients(self):
         gradients = [core.BlobReference("a_grad"), None, core.GradientSlice("b", "c")]
         found = [core.GetIndexFromGradientList(gradients, name) for name in ("a_grad", "c", "b", "d")]

@@ -73,5 +73,27 @@ def test_hints_of_the_executor():
     recurrent.set_rnn_executor_config(op, num_threads=2, max_cuda_streams=1)
     hints = {a.name: a.i for a in op.arg if a.name.startswith("rnn_executor.")}
     assert hints == {"rnn_executor.num_threads": 2, "rnn_executor.max_cuda_streams": 1}
-    with pytest.raises(NotImplementedError, match="make the blob a state"):
+
+
+def test_blobs_of_single_steps():
+    model = model_helper.ModelHelper(name="m")
+    outputs = rnn_cell.LSTM(model, "x", "l", ["h", "c"], 3, 2, "lstm")
+    workspace.FeedBlob("x", np.random.default_rng(0).normal(size=(4, 2, 3)).astype(np.float32))
+    workspace.FeedBlob("l", np.array([4, 3], np.int32))
+    for name in "hc":
+        workspace.FeedBlob(name, np.ones((1, 2, 2), np.float32))
+    with pytest.raises(NetError, match="lstm/step_workspaces"):
         recurrent.retrieve_step_blobs(model.net)
+    workspace.RunNetOnce(model.param_init_net)
+    workspace.RunNetOnce(model.net)
+    names = recurrent.retrieve_step_blobs(model.net, "kept")
+    assert len(names) == 4 * 6 and names[:2] == [b"kept_timestep0", b"kept_lstm/hidden_t_prev0"]
+    hidden, cell = workspace.FetchBlob(outputs[0]), workspace.FetchBlob(outputs[2])
+    before = np.ones((1, 2, 2))
+    for t in range(4):
+        np.testing.assert_array_equal(workspace.FetchBlob(f"kept_lstm/hidden_t_prev{t}"), before)
+        before = workspace.FetchBlob(f"kept_lstm/hidden_state{t}")
+        np.testing.assert_array_equal(before[0], hidden[t])
+        np.testing.assert_array_equal(workspace.FetchBlob(f"kept_lstm/cell_state{t}")[0], cell[t])
+        assert workspace.FetchBlob(f"kept_timestep{t}").tolist() == [t]
+        assert workspace.FetchBlob(f"kept_lstm/gates_t{t}").shape == (1, 2, 8)

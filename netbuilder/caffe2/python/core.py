@@ -34,11 +34,12 @@ from netbuilder.graph import (
 )
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.net_records import clone_and_bind_net
+from netbuilder.graph.rename import rename_blobs, rename_held
 from netbuilder.graph.unknown import name_reasons
 from netbuilder.ops.python_op import python_arguments
 from netbuilder.ops.registry import CPU, GPU, prepared_kernels
 from netbuilder.passes.blob_devices import blob_devices
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, OperatorDef, TensorProto
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, Argument, NetDef, OperatorDef, TensorProto
 from netbuilder.proto import DeviceOption as _DeviceOption
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.proto.netbuilder_pb2 import PROTO_HIP
@@ -70,6 +71,7 @@ __all__ = [
     "ScopedName",
     "add_nets_in_order",
     "clone_and_bind_net",
+    "control_op_remap",
     "device_equal",
     "device_option_equal",
     "execution_step",
@@ -79,7 +81,9 @@ __all__ = [
     "get_ssa",
     "get_undefined_blobs",
     "output_to_list",
+    "recurrent_network_op_remap",
     "remap_input",
+    "remap_proto",
     "scoped_execution_step",
     "to_execution_step",
 ]
@@ -222,6 +226,32 @@ def remap_input(op: OperatorDef, blob_name_remapping: Mapping[Any, Any]) -> None
     """
     names = {blob_name(old): blob_name(new) for old, new in blob_name_remapping.items()}
     op.input[:] = [names.get(blob, blob) for blob in op.input]
+
+
+def recurrent_network_op_remap(op: OperatorDef, prefix: str, blob_remap: Mapping[Any, Any]) -> None:
+    """Rename blobs in the step nets of a recurrent operator, and in its arguments; ``Clone`` does so by itself.
+
+    Args:
+        op: changed in place; its inputs and outputs stay.
+        prefix: not used, as in Caffe2.
+        blob_remap: old blob -> new blob.
+    """
+    rename_held(op, {blob_name(old): blob_name(new) for old, new in blob_remap.items()})
+
+
+def control_op_remap(op: OperatorDef, prefix: str, blob_remap: Mapping[Any, Any]) -> None:
+    """Rename blobs in the nets that If, While or Do holds; see ``recurrent_network_op_remap``."""
+    recurrent_network_op_remap(op, prefix, blob_remap)
+
+
+def remap_proto(argument: Argument, blob_remap: Mapping[Any, Any]) -> None:
+    """Rename blobs in the net that an operator's argument holds.
+
+    Args:
+        argument: changed in place.
+        blob_remap: old blob -> new blob.
+    """
+    rename_blobs(argument.n, {blob_name(old): blob_name(new) for old, new in blob_remap.items()})
 
 
 def device_equal(src: _DeviceOption, dst: _DeviceOption) -> bool:

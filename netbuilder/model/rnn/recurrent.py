@@ -13,7 +13,7 @@ from netbuilder.model.rnn.backward_step import BackwardStep, backward_step
 from netbuilder.proto import GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
 
-__all__ = ["recurrent_net", "retrieve_step_blobs", "set_rnn_executor_config"]
+__all__ = ["recurrent_net", "set_rnn_executor_config"]
 
 Blob = str | BlobReference
 
@@ -218,15 +218,3 @@ def set_rnn_executor_config(
     for name, value in (("rnn_executor.num_threads", num_threads), ("rnn_executor.max_cuda_streams", max_cuda_streams)):
         if value is not None:
             set_argument(rnn_op, name, value)
-
-
-def retrieve_step_blobs(net: Net, prefix: str = "rnn") -> list[BlobReference]:
-    """Append operators that fetch blobs of each step; not in this version.
-
-    Raises:
-        NotImplementedError: always; an output that the step links as a state is there after the run, for all steps.
-    """
-    raise NotImplementedError(
-        "retrieve_step_blobs: blobs of single steps are not kept; make the blob a state of the step net, "
-        "its _all output has the values of all steps"
-    )

@@ -115,7 +115,7 @@ def recurrent_network(op: RecurrentNetwork, ctx: RunContext, *inputs: Any) -> tu
 def recurrent_network_gradient(op: RecurrentNetworkGradient, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
     plan = BackwardPlan(op, [spec_of(array) for array in inputs])
     outputs = _empty(ctx, plan.output_specs())
-    kernels = Kernels([*plan.once, *plan.steps], plan.specs, plan.fixed, None)
+    kernels = Kernels(plan.operators, plan.specs, plan.fixed, None)
     local = ctx.xp.empty(plan.arena.nbytes, "uint8")
     BoundBackward(plan, kernels, ctx, inputs, outputs, local, None).calls.run()
     return tuple(outputs)

@@ -11,7 +11,7 @@ from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.operator import TensorSpec, require
 from netbuilder.ops.recurrent_forward import ForwardPlan, Kernels, Views, assign, fixed, rows, step_of
 from netbuilder.ops.recurrent_links import Link, Recurrent
-from netbuilder.ops.recurrent_products import Product, bind_product, products, zeros_of
+from netbuilder.ops.recurrent_products import Product, products
 from netbuilder.ops.recurrent_steps import Arena, Calls, Slot, StepOperator
 from netbuilder.proto import NetError
 
@@ -194,7 +194,7 @@ class BackwardPlan:
         varying = {link.internal for link in (*self.op.links, *self.op.backward_links)} | {self.op.timestep}
         once = {name for step in self.once for name in step.outputs} | set(self.forward.kept_once)
         fixed_names = once.union(name for name in self.forward.inputs if name not in varying)
-        found = products(self.op, self.specs, fixed_names)
+        found = products(self.op, self.specs, fixed_names, self.forward.steps)
         incoming = {link.internal for link in self.incoming}
         return [product for product in found if product.dy not in incoming and self._stacks(product.x)]
 
@@ -203,16 +203,20 @@ class BackwardPlan:
         later = {product.step: product.slope for product in self.products}
         steps = [later.get(step, step) for step in self.op.backward.ops if step not in self.once]
         for product in self.products:
-            if product.slope is not None:
-                self.specs[product.slope.inputs[2]] = zeros_of(self.specs, product)
+            self.specs.update(product.specs)
         return [step for step in steps if step is not None]
+
+    @property
+    def operators(self) -> list[StepOperator]:
+        """All that is run: once before the loop, in each step, once behind the loop."""
+        return [*self.once, *self.steps, *(product.joined for product in self.products)]
 
     @property
     def fixed(self) -> set[str]:
         """The blobs that are the same in all steps."""
-        slopes = [product.slope for product in self.products if product.slope is not None]
+        zeros = {product.zeros for product in self.products if product.zeros is not None}
         linked = {link.internal for link in self.op.backward_links}
-        return {*self.forward.fixed, *(slope.inputs[2] for slope in slopes)} - linked
+        return {*self.forward.fixed, *zeros} - linked
 
     def _stacks(self, name: str) -> bool:
         """Whether the values of a blob in all steps lie, or can lie, one behind the other."""
@@ -270,9 +274,7 @@ class BoundBackward:
         self._begin()
         views = self._views(local)
         for product in plan.products:
-            if product.slope is not None:
-                spec = zeros_of(plan.specs, product)
-                views[product.slope.inputs[2]] = fixed(run.xp.zeros(spec.shape, spec.dtype))
+            self._add_views(views, product)
         binder = kernels.bind(run, views, memory_of_kernels, self.calls)
         for step in plan.once:
             binder.add(step, -1)
@@ -280,7 +282,8 @@ class BoundBackward:
             for step in plan.steps:
                 binder.add(step, time)
             self._collect(time)
-        self._multiply()
+        for product in plan.products:
+            binder.add(product.joined, -1)
         self._end()
 
     def _begin(self) -> None:
@@ -321,15 +324,16 @@ class BoundBackward:
         name = self._plan.meant(link)
         return self._states[name] if name in self._states else self._outputs[self._plan.sequences[name]]
 
-    def _multiply(self) -> None:
-        """Append the products over all steps."""
-        plan = self._plan
-        for product in plan.products:
-            step = product.step
-            dw, db = (self._totals[name] for name in step.outputs[:2])
-            specs = plan.specs[product.x], plan.specs[step.inputs[1]]
-            x, dy = self._all_steps(product.x), self._all_steps(product.dy)
-            self.calls.add(bind_product(product, self._run, x, dy, specs, dw, db), step)
+    def _add_views(self, views: Views, product: Product) -> None:
+        """Give a product its matrices over all steps, and its slope zeros."""
+        weights = views.at([product.w], 0)[product.w]
+        arrays = [self._all_steps(product.x), weights, self._all_steps(product.dy)]
+        arrays += [self._totals[name] for name in product.step.outputs[:2]]
+        for name, array in zip((*product.joined.inputs, *product.joined.outputs), arrays):
+            views[name] = fixed(array.reshape(product.specs[name].shape))
+        if product.zeros is not None:
+            spec = product.specs[product.zeros]
+            views[product.zeros] = fixed(self._run.xp.zeros(spec.shape, spec.dtype))
 
     def _all_steps(self, name: str) -> Array:
         """Return the values of a blob in all steps, one behind the other."""

@@ -44,7 +44,7 @@ def prepare_recurrent_network(op: RecurrentNetwork, ctx: PlanContext, *specs: Te
 def prepare_recurrent_network_gradient(op: RecurrentNetworkGradient, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
     inputs = [spec.plain for spec in specs]
     plan = BackwardPlan(op, inputs, join=ctx.does("step_products"))
-    kernels = Kernels([*plan.once, *plan.steps], plan.specs, plan.fixed, ctx)
+    kernels = Kernels(plan.operators, plan.specs, plan.fixed, ctx)
     local = plan.arena.nbytes
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:

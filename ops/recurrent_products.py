@@ -6,23 +6,21 @@ one behind the other, their sum is one product of the stacked matrices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.fc import FC, FCGradient, FCTransposed, FCTransposedGradient
 from netbuilder.ops.operator import TensorSpec, decode
 from netbuilder.ops.recurrent_links import Recurrent
 from netbuilder.ops.recurrent_steps import StepOperator
+from netbuilder.ops.registry import find
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["ZEROS", "Product", "bind_product", "products", "zeros_of"]
+__all__ = ["Product", "products"]
 
-Array = Any
-
-ZEROS = "zeros for "
-"""The beginning of the name of a slope's bias."""
+_ZEROS = "zeros for "
+_ALL = "all steps of "
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,28 +29,42 @@ class Product:
 
     Args:
         step: the operator.
-        slope: the operator that takes its place in the loop, dX = dY W; None if dX is not wanted.
+        slope: the operator that takes its place in the loop, dX = dY W + 0; None if dX is not wanted.
+        joined: the operator behind the loop, over X and dY of all steps; it reads and writes matrices.
+        specs: of the blobs of ``joined``, and of the zeros that ``slope`` adds.
     """
 
     step: StepOperator
     slope: StepOperator | None
+    joined: StepOperator
+    specs: Mapping[str, TensorSpec]
 
     @property
     def x(self) -> str:
         return self.step.inputs[0]
 
     @property
+    def w(self) -> str:
+        return self.step.inputs[1]
+
+    @property
     def dy(self) -> str:
         return self.step.inputs[2]
 
+    @property
+    def zeros(self) -> str | None:
+        """The zeros that ``slope`` adds."""
+        return None if self.slope is None else self.slope.inputs[2]
 
-def products(op: Recurrent, specs: Mapping[str, TensorSpec], fixed: Collection[str]) -> list[Product]:
+
+def products(op: Recurrent, specs: Mapping[str, TensorSpec], fixed: Collection[str], steps: int) -> list[Product]:
     """Return the operators of the backward step net whose gradients of weights can wait.
 
     Args:
         op: the gradient operator.
         specs: of all blobs of a step.
         fixed: blobs that are the same in all steps.
+        steps: how many there are.
     """
     net, sums = op.backward, set(op.param_grads)
     found = []
@@ -67,50 +79,33 @@ def products(op: Recurrent, specs: Mapping[str, TensorSpec], fixed: Collection[s
         later = {name for other in net.ops[position:] for name in other.outputs}
         stays = x not in later and dy not in later and x not in fixed and dy not in fixed
         if alone and stays and w in fixed and specs[x].dtype.itemsize >= 4:
-            found.append(Product(step, _slope(step)))
+            found.append(_product(step, specs, steps))
     return found
 
 
-def zeros_of(specs: Mapping[str, TensorSpec], product: Product) -> TensorSpec:
-    """Return the spec of the bias of a slope, which is 0."""
-    step: Any = product.step
-    _, _, k = step.op.sizes(specs[product.x], specs[step.inputs[1]])
-    return TensorSpec((k,), specs[product.x].dtype)
-
-
-def _slope(step: StepOperator) -> StepOperator | None:
-    """Return dX = dY W as an operator, a product with the weights the other way round."""
-    if len(step.outputs) < 3:
-        return None
+def _product(step: StepOperator, specs: Mapping[str, TensorSpec], steps: int) -> Product:
     op: Any = step.op
+    x = specs[step.inputs[0]]
+    m, n, k = op.sizes(x, specs[step.inputs[1]])
+    weights = (k, n) if op._transposed else (n, k)
+    inputs, outputs = tuple(_ALL + name for name in step.inputs), tuple(_ALL + name for name in step.outputs[:2])
+    shapes = [(steps * m, k), weights, (steps * m, n), weights, (n,)]
+    made = {name: x.with_shape(shape) for name, shape in zip((*inputs, *outputs), shapes)}
+    joined = _operator(step, step.op_def.type, inputs, outputs)
+    if len(step.outputs) < 3:
+        return Product(step, None, joined, made)
+    zeros = _ZEROS + step.outputs[2]
+    made[zeros] = x.with_shape((k,))
+    # dX = dY W, a product with the weights the other way round
     kind = FC if op._transposed else FCTransposed
-    inputs, outputs = (step.inputs[2], step.inputs[1], ZEROS + step.outputs[2]), (step.outputs[2],)
-    op_def = make_op(kind.__name__, inputs, outputs, axis=op.axis, axis_w=op.axis_w)
-    return StepOperator(step.net, step.index, op_def, decode(kind, op_def), inputs, outputs)
+    back = (step.inputs[2], step.inputs[1], zeros)
+    slope = _operator(step, kind.__name__, back, (step.outputs[2],), axis=op.axis, axis_w=op.axis_w)
+    return Product(step, slope, joined, made)
 
 
-def bind_product(
-    product: Product, ctx: RunContext, x: Array, dy: Array, specs: tuple[TensorSpec, TensorSpec], dw: Array, db: Array
-) -> Callable[[], None]:
-    """Return the call that computes the gradients of weights and bias.
-
-    Args:
-        product: which.
-        ctx: of the operator that holds the net.
-        x, dy: those of all steps, one behind the other.
-        specs: of X in one step, and of W.
-        dw, db: where the gradients go.
-    """
-    op: Any = product.step.op
-    m, n, k = op.sizes(*specs)
-    inputs, slopes = x.reshape(-1, k), dy.reshape(-1, n)
-    xp = ctx.xp
-
-    def call() -> None:
-        if op._transposed:
-            xp.matmul(inputs.T, slopes, out=dw.reshape(k, n))
-        else:
-            xp.matmul(slopes.T, inputs, out=dw.reshape(n, k))
-        xp.sum(slopes, axis=0, out=db)
-
-    return call
+def _operator(
+    step: StepOperator, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...], **arguments: int
+) -> StepOperator:
+    """Return an operator that stands for another one of the step net."""
+    op_def = make_op(op_type, inputs, outputs, **arguments)
+    return StepOperator(step.net, step.index, op_def, decode(find(op_type), op_def), inputs, outputs)

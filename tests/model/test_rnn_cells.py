@@ -118,11 +118,12 @@ def test_lengths(name, lengths, drop, unrolled):
     check_gradients(model, workspace, values, loss, ["x", "s0", "l/i2h_w"])
 
 
+@FORMS
 @pytest.mark.parametrize("name", ["lstm", "gru", "tanh"])
-def test_first_states_that_are_parameters(name):
+def test_first_states_that_are_parameters(name, unrolled):
     layer, more = LAYERS[name]
     model = ModelHelper("m")
-    results = layer(model, "x", "lengths", None, WIDTH, HIDDEN, "l", **more)
+    results = layer(model, "x", "lengths", None, WIDTH, HIDDEN, "l", static_rnn_unroll_size=unrolled, **more)
     first = [str(p) for p in model.GetParams("") if "initial" in str(p)]
     assert len(first) == CELLS[name][1]
     workspace, given = trained(model, weighted_sum(model, results[0]), inputs_for(0))

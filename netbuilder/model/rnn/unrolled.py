@@ -44,11 +44,16 @@ class UnrolledCell(RNNCell):
     ) -> tuple[BlobReference, tuple[BlobReference, ...]]:
         """Add the steps, as ``RNNCell.apply_over_sequence`` does; outputs without gradients hand none back.
 
+        Args:
+            initial_states: (1, samples, width) each; None: what ``initializer`` makes.
+
         Raises:
             NetError: see there.
         """
         states = self._cell.first_states(model, initial_states)
         prepared = rectified(self._cell.prepare_input(model, inputs))
+        if initial_states is None:
+            states = self._for_all_samples(model, prepared, states)
         lengths = rectified(seq_lengths)
         pieces = [f"{as_names(prepared)[0]}_timestep_{k}" for k in range(self.T)]
         split = model.net.Split(prepared, [BlobReference(name) for name in pieces], axis=0)
@@ -67,6 +72,15 @@ class UnrolledCell(RNNCell):
             if i not in with_grads:
                 model.net.ZeroGradient(blob, [])
         return self._cell._prepare_output_sequence(model, results), results
+
+    def _for_all_samples(
+        self, model: ModelHelper, prepared: BlobReference, states: Sequence[BlobReference]
+    ) -> list[BlobReference]:
+        """Return first values (1, samples, width) from those of an initialiser, (width,)."""
+        net = model.net
+        samples = net.Slice(net.Shape(prepared), starts=[1], ends=[2])
+        zeros = net.ExpandDims(net.ConstantFill(samples, value=0.0, input_as_shape=1), dims=[0, 2])
+        return [net.Add([zeros, state], f"{state}_for_all_samples") for state in states]
 
     def _joined(self, model: ModelHelper, values: Sequence[Sequence[BlobReference]]) -> tuple[BlobReference, ...]:
         """Return for each state the values of all steps, joined, and the last one."""

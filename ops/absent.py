@@ -37,7 +37,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "If and While hold nets",
-        "Conditional ONNXWhile",
+        "ONNXWhile",
     ),
     (
         "",
@@ -70,8 +70,8 @@ def instead_of(op_type: str, known: Iterable[str]) -> str:
         op_type: the name that was asked for.
         known: names of which the nearest are listed, where Caffe2 has no such operator either.
 
-    >>> instead_of("Conditional", ["Conv"])
-    "; Caffe2's operator Conditional is not in this version: If and While hold nets"
+    >>> instead_of("ONNXWhile", ["Conv"])
+    "; Caffe2's operator ONNXWhile is not in this version: If and While hold nets"
     >>> instead_of("Convv", ["Conv"])
     '; did you mean Conv?'
     """

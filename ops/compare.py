@@ -1,4 +1,4 @@
-"""Comparisons (EQ, NE, LT, LE, GT, GE), logic (And, Or, Xor, Not) and Where."""
+"""Comparisons (EQ, NE, LT, LE, GT, GE), logic (And, Or, Xor, Not), Where and Conditional."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 
-__all__ = ["EQ", "GE", "GT", "LE", "LT", "NE", "And", "Not", "Or", "Where", "Xor"]
+__all__ = ["EQ", "GE", "GT", "LE", "LT", "NE", "And", "Conditional", "Not", "Or", "Where", "Xor"]
 
 _BOOL = np.dtype(np.bool_)
 
@@ -173,3 +173,29 @@ def where(op: Where, ctx: RunContext, c: Any, x: Any, z: Any) -> tuple[Any, ...]
     if op.broadcast_on_rows:
         c = c.reshape(c.shape + (1,) * (x.ndim - 1))
     return (ctx.xp.where(c, x, z),)
+
+
+@register
+@dataclass(frozen=True)
+class Conditional(Operator):
+    """Y = the rows of X where C, one element a row, is true, else those of Z. No gradient."""
+
+    inputs = ("C", "X", "Z")
+    outputs = ("Y",)
+
+    def infer(self, c: TensorSpec, x: TensorSpec, z: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(c.dtype == _BOOL, self, f"C must be bool, got {c.dtype}")
+        require(
+            x.shape == z.shape and x.dtype == z.dtype and x.ndim > 0,
+            self,
+            f"X and Z must have rows of one shape and type, got {x.shape} {x.dtype} and {z.shape} {z.dtype}",
+        )
+        require(
+            c.shape == x.shape[:1], self, f"C must have shape {x.shape[:1]} for X of shape {x.shape}, got {c.shape}"
+        )
+        return (x.plain,)
+
+
+@kernel(Conditional)
+def conditional(op: Conditional, ctx: RunContext, c: Any, x: Any, z: Any) -> tuple[Any, ...]:
+    return (ctx.xp.where(c.reshape(c.shape + (1,) * (x.ndim - 1)), x, z),)

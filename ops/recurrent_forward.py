@@ -12,6 +12,7 @@ from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.engines.layouts import prepare_reorder
 from netbuilder.ops.operator import TensorSpec, require
 from netbuilder.ops.recurrent_links import Link, Recurrent
+from netbuilder.ops.recurrent_one_by_one import step_by_step
 from netbuilder.ops.recurrent_steps import Arena, Calls, Slot, StepOperator, bind_operator
 from netbuilder.ops.recurrent_table import KeptBlob, table_bytes
 from netbuilder.ops.registry import CPU, GPU, plain_kernel
@@ -76,6 +77,8 @@ class Kernels:
         for step in steps:
             if ctx is None or step.op.stateful:  # bound once, random numbers would be those of one step
                 continue
+            if any(name not in specs for name in (*step.inputs, *step.outputs)):
+                continue
             ins, outs = [specs[name] for name in step.inputs], [specs[name] for name in step.outputs]
             same = [i for i, name in enumerate(step.inputs) if name in fixed]
             prepared = ctx.held_kernel(step.op_def, step.op, ins, outs, same)
@@ -89,6 +92,8 @@ class Kernels:
                     scratch = max(scratch, copy.scratch)
                     self.copies[name, spec.layout] = copy, self._arena.add((spec.nbytes,), np.uint8)
         self.nbytes = self._arena.nbytes + scratch  # of memory that the kernels need
+        with_library = any(prepared.name.startswith("onednn") for prepared in self.prepared.values())
+        self.name = "onednn steps" if with_library else "steps"
 
     def bind(self, run: RunContext, views: Views, memory: Array | None, calls: Calls) -> StepBinder:
         """Append the calls that copy, and return what appends those of operators.
@@ -178,6 +183,9 @@ class ForwardPlan:
 
     ``memory`` is the output that the gradient reads: the states, then what the backward step net reads of each step.
 
+    ``one_by_one``: the shapes of some blobs of the step net depend on data, so the operators are not bound to arrays;
+    only what is linked and what comes from outside has a spec. Such a net has no backward pass.
+
     Args:
         op: the forward operator, or its gradient.
         specs: of the forward operator's inputs.
@@ -190,6 +198,7 @@ class ForwardPlan:
     def __init__(self, op: Recurrent, specs: Sequence[TensorSpec], *, keep: bool = True) -> None:
         self.keep = keep
         self.op = op
+        self.one_by_one = False
         self.inputs = dict(zip(op.forward_inputs, specs))
         first = specs[0]
         require(first.ndim >= 2, op, f"the first input must have steps and samples, got shape {first.shape}")
@@ -250,7 +259,13 @@ class ForwardPlan:
         specs[self.op.timestep] = _STEP_NUMBER
         linked = {link.internal: self.link_spec(link) for link in self.op.links}
         specs.update(linked)
+        outside = dict(specs)
         for step in self.op.step.ops:
+            if self.op.backward_step_net is None and step.depends_on_data(specs):
+                self.one_by_one = True
+                for each in self.op.step.ops:
+                    each.require_arrays_alone()
+                return outside
             step.infer(specs)
         for name, spec in linked.items():
             require(
@@ -363,17 +378,22 @@ class BoundForward:
             self.calls.add(partial(assign, first, inputs[state.initial]))
         if plan.keep:
             self.calls.add(partial(assign, plan.table_slot.of(memory), run.xp.asarray(plan.table)))
-        binder = kernels.bind(run, views, memory_of_kernels, self.calls)
-        for step in plan.once:
-            binder.add(step, -1)
-        varying = [step for step in op.step.ops if step not in plan.once]
-        for time in range(plan.steps):
-            for step in varying:
-                binder.add(step, time)
+        if plan.one_by_one:
+            self.calls.add(partial(step_by_step, op, run, views, plan.once, plan.steps))
+        else:
+            self._bind_steps(plan, kernels.bind(run, views, memory_of_kernels, self.calls))
         shown = {alias.output: alias for state in op.states for alias in state.aliases}
         for name, out in zip(op.output_names[:-1], outputs):
             source = plan.states[shown[name].source].of(memory)
             self.calls.add(partial(assign, out, source[shown[name].offset :]))
+
+    def _bind_steps(self, plan: ForwardPlan, binder: StepBinder) -> None:
+        for step in plan.once:
+            binder.add(step, -1)
+        varying = [step for step in plan.op.step.ops if step not in plan.once]
+        for time in range(plan.steps):
+            for step in varying:
+                binder.add(step, time)
 
 
 def assign(out: Array, value: Array) -> None:
@@ -384,7 +404,7 @@ def assign(out: Array, value: Array) -> None:
 def local_slots(plan: ForwardPlan) -> tuple[Arena, dict[str, Slot]]:
     """Return where that lies what a forward pass does not keep."""
     arena, slots = Arena(), {}
-    for step in plan.op.step.ops:
+    for step in [] if plan.one_by_one else plan.op.step.ops:
         for name in step.outputs:
             if (
                 name not in slots

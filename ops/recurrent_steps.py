@@ -16,7 +16,7 @@ from netbuilder.ops.recurrent_versions import one_shape_a_name
 from netbuilder.ops.registry import find
 from netbuilder.proto import NetDef, NetError, OperatorDef, OperatorError, ShapeError
 
-__all__ = ["Arena", "Calls", "Slot", "StepNet", "StepOperator", "bind_operator"]
+__all__ = ["Arena", "Calls", "Slot", "StepNet", "StepOperator", "bind_operator", "placed"]
 
 Array = Any
 Call = Callable[[], object]
@@ -39,6 +39,18 @@ class StepOperator:
     def what(self) -> str:
         return f"step net {self.net!r}, operator {self.index}: {self.op_def.type} {list(self.inputs)}"
 
+    def depends_on_data(self, specs: dict[str, TensorSpec]) -> bool:
+        """Whether the shapes of the outputs are known only when the step runs."""
+        return not self.op.static_for(*(specs[name] for name in self.inputs))
+
+    def require_arrays_alone(self) -> None:
+        """Raise ShapeError if the operator cannot be run on the step's arrays alone."""
+        if self.op.dynamic and self.op.stateful:
+            raise ShapeError(
+                f"{self.what}: it runs Python, holds nets or keeps something between runs, so it cannot stand in a "
+                "step net; put it outside, or unroll the net"
+            )
+
     def infer(self, specs: dict[str, TensorSpec]) -> None:
         """Add the specs of the outputs to ``specs``.
 
@@ -48,8 +60,8 @@ class StepOperator:
         given = [specs[name] for name in self.inputs]
         if not self.op.static_for(*given):
             raise ShapeError(
-                f"{self.what}: its shapes depend on data, or it runs Python, so it cannot stand in a step net; put it "
-                "outside, or unroll the net"
+                f"{self.what}: its shapes depend on data, or it runs Python, so it cannot stand in a step net that has "
+                "a gradient; put it outside, or unroll the net"
             )
         try:
             made = self.op.infer(*given)
@@ -177,12 +189,9 @@ def bind_operator(
     if kernel is None:
         raise NetError(f"{step.what}: no kernel serves it")
     serve = kernel
-    places = [step.op.input_place(i) for i in range(len(ins))] if run.is_gpu else []
 
     def call() -> None:
-        given = ins
-        if places:
-            given = [_at(run, array, place) for array, place in zip(ins, places)]
+        given = placed(step, run, ins)
         results = serve(step.op, run, *given)
         if len(results) < len(outs):
             raise OperatorError(f"its kernel returned {len(results)} results for {len(outs)} outputs")
@@ -195,8 +204,14 @@ def bind_operator(
     return call
 
 
+def placed(step: StepOperator, run: RunContext, ins: Sequence[Array]) -> Sequence[Array]:
+    """Return the inputs of an operator where its plain kernel wants them; the numbers of the steps lie on the host."""
+    if not run.is_gpu:
+        return ins
+    return [_at(run, array, step.op.input_place(i)) for i, array in enumerate(ins)]
+
+
 def _at(run: RunContext, array: Array, place: str) -> Array:
-    """Return an array where a kernel on a GPU wants it; the numbers of the steps lie on the host."""
     if place == "host":
         return run.host(array)
     return run.xp.asarray(array) if place == "here" and isinstance(array, np.ndarray) else array

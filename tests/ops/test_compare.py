@@ -5,7 +5,7 @@ import operator
 import numpy as np
 from hypothesis import strategies as st
 
-from netbuilder.ops.compare import EQ, GE, GT, LE, LT, NE, And, Not, Or, Where, Xor
+from netbuilder.ops.compare import EQ, GE, GT, LE, LT, NE, And, Conditional, Not, Or, Where, Xor
 from netbuilder.proto import ArgumentError
 from suite import OperatorSuite, f32, i32, refusal
 
@@ -141,3 +141,22 @@ class TestWhere(OperatorSuite):
     def reference(self, op, c, x, z):
         c = np.repeat(c[:, None], 2, axis=1) if op.broadcast_on_rows else c
         return [c * x + ~c * z]
+
+
+class TestConditional(OperatorSuite):
+    operator = Conditional
+    no_gradient = "it has none"
+    refusals = (
+        refusal(Conditional(), [i32(2), f32(2), f32(2)], "C must be bool"),
+        refusal(Conditional(), [bools(2), f32(2), i32(2)], "rows of one shape and type"),
+        refusal(Conditional(), [bools(1), f32(2, 3), f32(2, 3)], r"C must have shape \(2,\)"),
+    )
+
+    def draw(self, data):
+        shape = data.draw(st.sampled_from([(3,), (3, 2), (1, 2, 2), (0, 2)]))
+        dtype = data.draw(st.sampled_from([np.float32, np.int64, np.bool_]))
+        rest = [integers(data, shape, dtype) for _ in range(2)]
+        return Conditional(), [integers(data, shape[:1], np.bool_), *rest]
+
+    def reference(self, op, c, x, z):
+        return [np.array([x[i] if yes else z[i] for i, yes in enumerate(c)], x.dtype).reshape(x.shape)]

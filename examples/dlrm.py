@@ -97,9 +97,9 @@ def add_logits(model: ModelHelper, counts: Sequence[int]) -> Any:
 def add_updates(model: ModelHelper) -> Any:
     """Add Adagrad, with one number a row for the tables; clicks on one row are summed first."""
     for_tables = optimizers.AdagradOptimizer(alpha=0.1, rowWise=True, sparse_dedup_aggregator="sum")
-    for param in model.params:
-        if isinstance(model.param_to_grad[param], GradientSlice):
-            model.get_param_info(param).optimizer = for_tables  # type: ignore[union-attr]
+    for info in model.GetOptimizationParamInfo():
+        if isinstance(info.grad, GradientSlice):
+            info.optimizer = for_tables
     return optimizers.build_adagrad(model, 0.1)
 
 

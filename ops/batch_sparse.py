@@ -24,7 +24,7 @@ class _Rows(Operator):
     """Base: ``lengths`` says how many elements each row has, ``indices`` in which columns they stand."""
 
     def input_place(self, index: int) -> Literal["here", "host", "any"]:
-        return {0: "host", 3: "any"}.get(index, "here")  # type: ignore[return-value]
+        return "host" if index == 0 else "any" if index == 3 else "here"
 
     def check_places(self, lengths: TensorSpec, indices: TensorSpec) -> None:
         check_integers(self, "lengths", lengths)

@@ -16,6 +16,7 @@ class Declared:
     """Base of classes that ``dataclass`` declares; an instance, or a look at the fields, completes its class."""
 
     _complete: ClassVar[bool] = True
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if not cls._complete:
@@ -39,11 +40,12 @@ class _Fields:
 def _complete(cls: type) -> None:
     """Make the methods of a class, and before them those of its bases."""
     with _lock:
+        each: Any
         for each in reversed(cls.__mro__):
             if isinstance(each.__dict__.get("__dataclass_fields__"), _Fields):
-                del each.__dataclass_fields__  # type: ignore[attr-defined]
+                del each.__dataclass_fields__
                 dataclasses.dataclass(frozen=True)(each)
-                each._complete = True  # type: ignore[attr-defined]
+                each._complete = True
 
 
 if TYPE_CHECKING:

@@ -123,6 +123,7 @@ class Operator(Declared):
     n_out: int
     input_names: ClassVar[tuple[str, ...]] = ()
     output_names: ClassVar[tuple[str, ...]] = ()
+    _readers: ClassVar[dict[str, Reader]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -171,9 +172,10 @@ class Operator(Declared):
         self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
     ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
         """Infer with some specs unknown (None); operators that pass shapes sideways override it (Sum)."""
-        if any(spec is None for spec in inputs) or not self.static_for(*inputs):  # type: ignore[arg-type]
+        known = [spec for spec in inputs if spec is not None]
+        if len(known) < len(inputs) or not self.static_for(*known):
             return inputs, outputs
-        return inputs, self.infer(*inputs)  # type: ignore[arg-type]
+        return inputs, self.infer(*known)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         """Return the operators that compute the gradients of the inputs.
@@ -284,13 +286,13 @@ def argument_fields(cls: type[Operator]) -> dict[str, Reader]:
     readers = cls.__dict__.get("_readers")
     if readers is None:
         readers = {}
-        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        for field in dataclasses.fields(cls):
             text = str(field.type if isinstance(field.type, str) else getattr(field.type, "__name__", field.type))
             text = text.replace(" | None", "")
             if text not in _READERS:
                 raise TypeError(f"{cls.__name__}.{field.name}: no reader for arguments of type {field.type!r}")
             readers[field.name] = _READERS[text]
-        cls._readers = readers  # type: ignore[attr-defined]
+        cls._readers = readers
     return readers
 
 
@@ -337,7 +339,7 @@ def decode(cls: type[Operator], op: OperatorDef, *, strict: bool = False) -> Ope
 
 
 def _annotation(cls: type[Operator], name: str) -> Any:
-    return next(f.type for f in dataclasses.fields(cls) if f.name == name)  # type: ignore[arg-type]
+    return next(f.type for f in dataclasses.fields(cls) if f.name == name)
 
 
 def require(condition: bool, op: Operator, text: str) -> None:
@@ -349,7 +351,7 @@ def require(condition: bool, op: Operator, text: str) -> None:
 def encode(op: Operator, inputs: Sequence[str], outputs: Sequence[str], **fields: Any) -> OperatorDef:
     """Return the OperatorDef of an operator made by hand: arguments that differ from their defaults are written."""
     args = {}
-    for field in dataclasses.fields(op):  # type: ignore[arg-type]
+    for field in dataclasses.fields(op):
         value = getattr(op, field.name)
         default = field.default_factory() if callable(field.default_factory) else field.default
         if value is not None and value != default:

@@ -60,7 +60,8 @@ class UnaryGradient(Operator):
     outputs = ("dX",)
 
     def infer(self, first: TensorSpec, second: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, **dict(zip(self.inputs, (first, second))))  # type: ignore[arg-type]
+        named: dict[str, Any] = dict(zip(self.inputs, (first, second)))
+        require_one_float_type(self, **named)
         names = " and ".join(self.inputs)
         require(first.shape == second.shape, self, f"{names} must have one shape, got {first.shape}, {second.shape}")
         return (first.plain,)

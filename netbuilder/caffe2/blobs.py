@@ -96,9 +96,9 @@ class TensorCPU:
         """Set shape, type and elements."""
         feed(self._workspace, self._name, value)
 
-    def init(self, shape: Sequence[int], dtype: int) -> None:
+    def init(self, shape: Sequence[int], dtype: TensorProto.DataType) -> None:
         """Give the tensor a shape and a type (of TensorProto.DataType); its elements are zero."""
-        empty = TensorProto(data_type=dtype, dims=[0])  # type: ignore[arg-type]
+        empty = TensorProto(data_type=dtype, dims=[0])
         self.feed(np.zeros(tuple(shape), proto_to_tensor(empty).dtype))
 
     def reshape(self, shape: Sequence[int]) -> None:

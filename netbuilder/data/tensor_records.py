@@ -13,7 +13,7 @@ import numpy as np
 from netbuilder.proto import NetError, ParseError, TensorProto
 from netbuilder.proto.wire import varint
 
-__all__ = ["NUMPY_TYPES", "proto_to_tensor", "proto_values", "tensor_to_proto"]
+__all__ = ["DATA_TYPES", "NUMPY_TYPES", "proto_to_tensor", "proto_values", "tensor_to_proto"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,9 +33,11 @@ NUMPY_TYPES: dict[int, np.dtype[Any]] = {
 }
 """NumPy's dtype for each value of TensorProto.DataType that an array can have; strings are object arrays of bytes."""
 
-_DATA_TYPES: dict[np.dtype[Any], int] = {
+DATA_TYPES: dict[np.dtype[Any], Any] = {
     dtype: number for number, dtype in NUMPY_TYPES.items() if number != TensorProto.BYTE
 }
+"""The other way round: uint8 is UINT8."""
+
 _FIXED = {  # written as raw runs of bytes, which is many times faster than element by element
     np.dtype(np.float32): (3, "<f4"),
     np.dtype(np.float64): (9, "<f8"),
@@ -60,13 +62,13 @@ def tensor_to_proto(array: Any, name: str = "", *, segment: tuple[int, int] | No
     """
     array = np.asarray(array)
     array = array.astype(object if array.dtype.kind in "SU" else array.dtype.newbyteorder("="), copy=False)
-    data_type = _DATA_TYPES.get(array.dtype)
+    data_type = DATA_TYPES.get(array.dtype)
     if data_type is None:
         raise NetError(
             f"tensor {name!r}: elements of type {array.dtype} cannot be stored; convert to one of "
-            f"{sorted(str(t) for t in _DATA_TYPES)}"
+            f"{sorted(str(t) for t in DATA_TYPES)}"
         )
-    proto = TensorProto(dims=array.shape, data_type=data_type)  # type: ignore[arg-type]
+    proto = TensorProto(dims=array.shape, data_type=data_type)
     if name:
         proto.name = name
     values = array.reshape(-1)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from netbuilder.data.tensor_records import NUMPY_TYPES
+from netbuilder.data.tensor_records import DATA_TYPES, NUMPY_TYPES
 from netbuilder.exchange.fills import fill_operator
 from netbuilder.exchange.image_preparation import ImagePreparation, describe_images
 from netbuilder.exchange.mobile_exporter import fetch_parameters
@@ -25,7 +25,6 @@ from netbuilder.proto import (
     NetDef,
     NetError,
     ParseError,
-    TensorProto,
     TensorShape,
     TensorShapes,
     files,
@@ -46,8 +45,6 @@ _INPUTS, _OUTPUTS, _SHAPES, _WEIGHTS = (
     "predictor_shapes",
     "predictor_weights",
 )
-
-_DATA_TYPES: dict[Any, Any] = {dtype: number for number, dtype in NUMPY_TYPES.items() if number != TensorProto.BYTE}
 
 
 def save_predictor(
@@ -236,7 +233,7 @@ def _shapes(
     for name in (*inputs, *outputs):
         spec = known.spec(name)
         if spec is not None:
-            result.shapes.append(TensorShape(name=name, dims=spec.shape, data_type=_DATA_TYPES[spec.dtype]))
+            result.shapes.append(TensorShape(name=name, dims=spec.shape, data_type=DATA_TYPES[spec.dtype]))
     return result
 
 

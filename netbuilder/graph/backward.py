@@ -250,7 +250,7 @@ class BackwardPass:
 
 
 def _blobs(gradient: Gradient) -> tuple[str, ...]:
-    return (gradient,) if type(gradient) is str else (gradient.indices, gradient.values)  # type: ignore[union-attr]
+    return (gradient,) if isinstance(gradient, str) else (gradient.indices, gradient.values)
 
 
 def _shares_of(

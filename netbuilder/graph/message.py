@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from netbuilder.proto import NetDef, NetError, PlanDef, files
 
@@ -11,7 +11,15 @@ __all__ = ["message_of"]
 Message = TypeVar("Message", NetDef, PlanDef)
 
 
-def message_of(thing: Any, kind: type[Message] = NetDef) -> Message:  # type: ignore[assignment]
+@overload
+def message_of(thing: Any) -> NetDef: ...
+
+
+@overload
+def message_of(thing: Any, kind: type[Message]) -> Message: ...
+
+
+def message_of(thing: Any, kind: type[Any] = NetDef) -> Any:
     """Return the message of a Net, a Plan, or what else has ``Proto()``; bytes are parsed, a message is itself.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Union
+from typing import Any, TypeGuard, Union
 
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.net import Net
@@ -197,7 +197,7 @@ def execution_step(
         raise NetError(f"step {default_name!r}: give num_iter or should_stop_blob, not both")
     nets = [steps_or_nets] if isinstance(steps_or_nets, Net) else steps_or_nets
     if _are_nets(nets):
-        step = ExecutionStep(default_name, nets)  # type: ignore[arg-type]
+        step = ExecutionStep(default_name, nets)
     else:
         step = ExecutionStep(default_name)
         for part in [nets] if isinstance(nets, ExecutionStep) else _parts(default_name, nets):
@@ -223,7 +223,7 @@ def execution_step(
     return step
 
 
-def _are_nets(nets: Any) -> bool:
+def _are_nets(nets: Any) -> TypeGuard[Sequence[Net]]:
     return isinstance(nets, (list, tuple)) and bool(nets) and all(isinstance(net, Net) for net in nets)
 
 

@@ -154,13 +154,13 @@ class NetBuilder(Managed):
         for child in nets_or_builders:
             if not isinstance(child, Net) and not hasattr(child, "add_to"):
                 raise NetError(f"NetBuilder: {child!r} cannot be part of one net; use steps, without _use_control_ops")
-            if isinstance(child, Net) and net is None:
-                net = child
-            elif isinstance(child, Net):
-                net.AppendNet(child)  # type: ignore[union-attr]
-            else:
+            if not isinstance(child, Net):
                 net = Net("") if net is None else net
                 child.add_to(net, known | net.UsedBlobNames())
+            elif net is None:
+                net = child
+            else:
+                net.AppendNet(child)
         return net
 
 

@@ -91,10 +91,12 @@ class Optimizer:
         Raises:
             TypeError: ``grad`` is missing.
         """
-        if grad is not None:
-            param = ParameterInfo(None, param, grad=grad)  # type: ignore[arg-type]
-        elif not isinstance(param, ParameterInfo):
-            raise TypeError(f"{type(self).__name__}: needs a ParameterInfo, or a blob and its gradient; got {param!r}")
+        if not isinstance(param, ParameterInfo):
+            if grad is None:
+                raise TypeError(
+                    f"{type(self).__name__}: needs a ParameterInfo, or a blob and its gradient; got {param!r}"
+                )
+            param = ParameterInfo(None, param, grad=grad)
         self._run(net, param_init_net, param)
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:

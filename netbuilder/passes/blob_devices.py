@@ -31,7 +31,7 @@ def may_hold_nets(op_type: str) -> bool:
     """Whether operators of a type can have nets among their arguments; of unknown ones it is expected."""
     if not is_registered(op_type):
         return True
-    return any("NetDef" in str(field.type) for field in dataclasses.fields(find(op_type)))  # type: ignore[arg-type]
+    return any("NetDef" in str(field.type) for field in dataclasses.fields(find(op_type)))
 
 
 def blob_devices(nets: Iterable[NetDef]) -> dict[str, DeviceOption]:

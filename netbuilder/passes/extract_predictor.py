@@ -232,7 +232,7 @@ def _check_mode(net: NetDef, index: int, op: OperatorDef) -> None:
     """Raise NetError if an operator, or one in a net it holds, is in training mode."""
     default: Any = 1
     if is_registered(op.type):
-        fields = dataclasses.fields(find(op.type))  # type: ignore[arg-type]
+        fields = dataclasses.fields(find(op.type))
         default = next((field.default for field in fields if field.name == "is_test"), 1)
     if not arguments(op).get("is_test", default):
         made = f", made at {op.debug_info}" if op.debug_info else ""

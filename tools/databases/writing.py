@@ -137,9 +137,11 @@ def _record(images: ImageSet, number: int, choices: Choices) -> tuple[bytes, int
     sized = _sized(pixels, choices)
     encode = choices.encode
     if encode == "keep":
-        encode = "raw" if not isinstance(found.image, bytes) else "keep" if sized is pixels else "jpeg"
-        if encode == "raw" and found.image.shape[2] == 1:  # type: ignore[union-attr]
-            sized = sized[:, :, :1]
+        if not isinstance(found.image, bytes):
+            encode = "raw"
+            sized = sized[:, :, :1] if found.image.shape[2] == 1 else sized
+        elif sized is not pixels:
+            encode = "jpeg"
     if encode == "keep":
         return image_record(found.image, found.label), found.label
     ready = encode_jpeg(sized, choices.quality) if encode == "jpeg" else np.ascontiguousarray(sized)

@@ -60,10 +60,11 @@ class _Nets:
     def tables(self, model: ModelHelper) -> tuple[BlobReference, BlobReference]:
         """Make the vectors of words, once for all replicas: their gradients are sparse."""
         with DeviceScope(make_device_option(PROTO_CPU)):
-            return tuple(  # type: ignore[return-value]
+            read, written = (
                 build_embeddings(model, self.shape.words, self.shape.embedding, name, False)
                 for name in ("encoder_words", "decoder_words")
             )
+            return read, written
 
     def encode(self, model: ModelHelper, table: Any, forward_only: bool) -> Any:
         """Add the encoder."""

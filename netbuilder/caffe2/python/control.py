@@ -3,10 +3,42 @@
 from __future__ import annotations
 
 from netbuilder.caffe2.absent import names_of
-from netbuilder.jobs import control
-from netbuilder.jobs.control import *  # noqa: F403
+from netbuilder.jobs.control import (
+    BoolNet,
+    CombineConditions,
+    Do,
+    DoParallel,
+    DoUntil,
+    DoWhile,
+    For,
+    GetConditionBlobFromNet,
+    If,
+    IfNot,
+    MergeConditionNets,
+    NotNet,
+    Switch,
+    SwitchNot,
+    Until,
+    While,
+)
 
-__all__: list[str] = []
-__all__ += control.__all__
+__all__ = [
+    "BoolNet",
+    "CombineConditions",
+    "Do",
+    "DoParallel",
+    "DoUntil",
+    "DoWhile",
+    "For",
+    "GetConditionBlobFromNet",
+    "If",
+    "IfNot",
+    "MergeConditionNets",
+    "NotNet",
+    "Switch",
+    "SwitchNot",
+    "Until",
+    "While",
+]
 
 __getattr__ = names_of(__name__)

@@ -100,11 +100,14 @@ class Graph:
 
     def difference(self, other: Graph) -> str | None:
         """Return the first node or constant that another graph has otherwise, in words; None: they do the same."""
-        for mine, theirs in zip(self.nodes, other.nodes):
-            if mine != theirs:
+        for mine, node in zip(self.nodes, other.nodes):
+            if mine != node:
                 return f"node {mine.name!r} ({mine.op_type})"
         for name, value in self._used.items():
-            if name not in self._constants and not np.array_equal(value, other._used.get(name)):  # type: ignore[arg-type]
+            if name in self._constants:
+                continue
+            theirs = other._used.get(name)
+            if theirs is None or not np.array_equal(value, theirs):
                 return f"constant {name!r}"
         return None if len(self.nodes) == len(other.nodes) else "the net"
 

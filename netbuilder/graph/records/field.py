@@ -133,8 +133,6 @@ class Field:
             and self.field_metadata() == other.field_metadata()
         )
 
-    __hash__ = None  # type: ignore[assignment]
-
     def _pprint_impl(self, indent: int, str_buffer: StringIO) -> None:
         raise NotImplementedError(f"{type(self).__name__}: a field writes itself in _pprint_impl")
 

@@ -55,9 +55,10 @@ class List(Field):
     def __getitem__(self, item: str) -> Any:
         """Return a part by its name among ``field_names``, or the beginning of one."""
         first, _, rest = item.partition(":")
+        field: Any
         for part, field in self._parts():
             if first == part:
-                return field[rest] if rest else field  # type: ignore[index]
+                return field[rest] if rest else field
         raise KeyError(f"a list has {[part for part, _ in self._parts()]}, not {item!r}")
 
     def _pprint_impl(self, indent: int, str_buffer: StringIO) -> None:

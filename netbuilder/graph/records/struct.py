@@ -67,8 +67,9 @@ class Struct(Field):
             return field
         if isinstance(field, Struct):
             return field._get_field_by_nested_name(rest)
+        parts: Any = field
         try:
-            found: Field = field[rest]  # type: ignore[index]
+            found: Field = parts[rest]
         except (KeyError, TypeError):
             return None
         return found

@@ -96,7 +96,7 @@ def conv_nd(
 
 
 def _as_list(kernel: int | Sequence[int]) -> list[int]:
-    return list(kernel) if isinstance(kernel, (list, tuple)) else [kernel]  # type: ignore[list-item]
+    return list(kernel) if isinstance(kernel, Sequence) else [kernel]
 
 
 def _conv(

@@ -83,7 +83,7 @@ def recurrent_layers(
         drop_states=drop_states,
         **cell_kwargs,
     )
-    widths: list[int] = list(dim_out) if isinstance(dim_out, (list, tuple)) else [dim_out]  # type: ignore[list-item]
+    widths = list(dim_out) if isinstance(dim_out, Sequence) else [dim_out]
     one = len(widths) == 1
     sizes = zip([dim_in, *widths], widths)
     names = {"name": scope} if one else {}

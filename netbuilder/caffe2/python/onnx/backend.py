@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,11 @@ def init_net_of(model: ReadModel) -> NetDef:
     return NetDef(name=model.net.name + "_init", op=operators)
 
 
+def _outputs_named(names: Sequence[str]) -> Any:
+    """Return the kind of tuple that a run gives back."""
+    return namedtuple("Outputs", names, rename=True)
+
+
 class Caffe2Rep:
     """A model ready to run.
 
@@ -44,7 +49,7 @@ class Caffe2Rep:
     def __init__(self, model: ReadModel, device: DeviceOption) -> None:
         self._model = model
         self._predictor = model.predictor(device=device)
-        self._outputs = namedtuple("Outputs", model.outputs, rename=True)  # type: ignore[misc]
+        self._outputs = _outputs_named(model.outputs)
 
     @property
     def predict_net(self) -> NetDef:

@@ -30,22 +30,17 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "SendTensor StoreAdd StoreGet StoreSet StoreWait",
     ),
     (
-        "recurrent nets are not in this version",
-        "CTCBeamSearchDecoder CTCGreedyDecoder InferenceLSTM NGramFromCategorical PackRNNSequence "
-        "SwapBestPath UnpackRNNSequence "
-        "ViterbiPath",
-    ),
-    (
         "If and While hold nets",
         "ONNXWhile",
     ),
     (
         "",
-        "APMeter AccumulateHistogram AveragePut BBoxTransform BatchBoxCox BernoulliJSD BisectPercentile "
-        "BoxWithNMSLimit CollectAndDistributeFpnRpnProposals CollectRpnProposals CreateMap DataCouple "
-        "DeformConv DistributeFpnProposals FlexibleTopK GenerateProposals GenerateProposalsCPP "
-        "GetGPUMemoryUsage HeatmapMaxKeypoint IncrementPut IntegralImage KeySplit KeyValueToMap LC LC1D "
-        "LC2D LC3D MapToKeyValue MaxPoolWithIndex Percentile PiecewiseLinearTransform RoIAlignRotated "
+        "NGramFromCategorical "
+        "APMeter AccumulateHistogram AveragePut BatchBoxCox BernoulliJSD BisectPercentile "
+        "CreateMap DataCouple "
+        "DeformConv FlexibleTopK "
+        "GetGPUMemoryUsage IncrementPut IntegralImage KeySplit KeyValueToMap LC LC1D "
+        "LC2D LC3D MapToKeyValue MaxPoolWithIndex Percentile PiecewiseLinearTransform "
         "SelfBinningHistogram SinusoidPositionEncoding SparseDropoutWithReplacement "
         "SparseItemwiseDropoutWithReplacement SparseLengthsMax SparseLengthsSumSparseLookup StdDevPut "
         "StringEndsWith StringEquals StringJoin StringPrefix StringStartsWith StringSuffix TT "

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from netbuilder.graph import BlobReference, reset_names
+from netbuilder.graph import BlobReference, DeviceScope, NameScope, reset_names
 from netbuilder.model import ModelHelper
 from netbuilder.model.seq2seq import (
     Seq2SeqModelHelper,
@@ -20,7 +20,8 @@ from netbuilder.model.seq2seq import (
     rnn_bidirectional_layer,
     rnn_unidirectional_layer,
 )
-from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, ArgumentError, ShapeError
+from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from rnn_nets import check_gradients, close, trained, weighted_sum
 from rnn_reference import lstm, run
@@ -121,6 +122,27 @@ def test_a_whole_model_runs_and_has_gradients(attention):
     assert np.isfinite(workspace.fetch(str(model.param_to_grad[BlobReference("decoder_outputs_scaled_w")]))).all()
 
 
+def test_tables_lie_on_the_cpu_beside_gpus():
+    model = Seq2SeqModelHelper()
+    with NameScope("gpu_1"), DeviceScope(make_device_option(PROTO_CUDA, 1)):
+        params = {"encoder_layer_configs": [{"num_units": 3}]}
+        encoded = build_embedding_encoder(
+            model, params, 1, "words", "lengths", 7, BlobReference("table"), 4, True, num_gpus=2
+        )
+        build_embedding_decoder(
+            model, [{"num_units": 3}], "target", "target_lengths", "lengths", encoded.outputs, None,
+            encoded.final_hidden_states, encoded.final_cell_states, [3], 7, BlobReference("table"), 4, "none", False, 2,
+        )  # fmt: skip
+    ops = model.net.Proto().op
+    for name in ("gpu_1/embedded_encoder_inputs", "gpu_1/embedded_decoder_inputs"):
+        (look_up,) = [op for op in ops if f"{name}_cpu" in op.output]
+        (copy,) = [op for op in ops if name in op.output]
+        assert look_up.type == "Gather" and look_up.device_option.device_type == PROTO_CPU
+        assert copy.type == "CopyCPUToGPU" and list(copy.input) == [f"{name}_cpu"]
+    rest = [op for op in ops if op.type != "Gather"]
+    assert all((op.device_option.device_type, op.device_option.device_id) == (PROTO_CUDA, 1) for op in rest)
+
+
 def test_first_states_of_a_decoder():
     model = ModelHelper("m")
     hidden = [BlobReference(f"h{i}") for i in range(2)]
@@ -212,8 +234,8 @@ def test_refusals():
     model = ModelHelper("m")
     with pytest.raises(ArgumentError, match="no encoder_layer_configs"):
         build_embedding_encoder(model, {}, 1, "x", "l", 5, "t", 4, False)
-    with pytest.raises(NotImplementedError, match="num_gpus=2"):
-        build_embedding_encoder(model, {"encoder_layer_configs": [{}]}, 1, "x", "l", 5, "t", 4, False, num_gpus=2)
+    with pytest.raises(ArgumentError, match="num_gpus must be 0 or more, got -1"):
+        build_embedding_encoder(model, {"encoder_layer_configs": [{}]}, 1, "x", "l", 5, "t", 4, False, num_gpus=-1)
     with pytest.raises(ArgumentError, match="attention_type must be 'none' or one of"):
         build_embedding_decoder(
             model, [{"num_units": 3}], "x", "l", "sl", "o", None, ["h"], ["c"], [3], 5, "t", 4, "hard", False

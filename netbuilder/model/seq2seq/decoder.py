@@ -16,13 +16,14 @@ from netbuilder.model.rnn.attention_cell import AttentionCell
 from netbuilder.model.rnn.cell import Blob, RNNCell, joined_name, rectified
 from netbuilder.model.rnn.lstm import LSTMCell
 from netbuilder.model.rnn.multi import DropoutCell, MultiRNNCell
-from netbuilder.model.seq2seq.encoder import _refuse_gpus
+from netbuilder.model.seq2seq.encoder import embedded_words
 from netbuilder.proto import ArgumentError
 
 __all__ = [
     "LSTMWithAttentionDecoder",
     "build_embedding_decoder",
     "build_initial_rnn_decoder_states",
+    "decoder_layers",
     "output_projection",
 ]
 
@@ -216,20 +217,19 @@ def build_embedding_decoder(
         embedding_size: its width.
         attention_type: see ``LSTMWithAttentionDecoder``.
         forward_only: make no backward pass.
-        num_gpus: not in this version.
+        num_gpus: not 0: the table lies on the CPU, the layers on the GPU of the current device scope.
         scope: put before the names of all blobs.
 
     Returns:
         The outputs of all steps, (steps * samples, width), and the width.
 
     Raises:
-        NotImplementedError: ``num_gpus`` is not 0.
+        ArgumentError: ``num_gpus`` is below 0.
     """
-    _refuse_gpus(num_gpus)
     given, lengths, table = rectified(inputs), rectified(input_lengths), rectified(embeddings)
     with NameScope(scope):
-        embedded = model.net.Gather([table, given], "embedded_decoder_inputs")
-    cells, residual = _layers(decoder_layer_configs, embedding_size, forward_only)
+        embedded = embedded_words(model, table, given, "embedded_decoder_inputs", num_gpus)
+    cells, residual = decoder_layers(decoder_layer_configs, embedding_size, forward_only)
     decoder = LSTMWithAttentionDecoder(
         encoder_outputs,
         encoder_units_per_layer[-1],
@@ -259,7 +259,7 @@ def build_embedding_decoder(
     return model.net.Reshape(outputs, flat, shape=[-1, width])[0], width
 
 
-def _layers(
+def decoder_layers(
     configs: Sequence[Mapping[str, Any]], embedding_size: int, forward_only: bool
 ) -> tuple[list[RNNCell], list[int]]:
     """Return the cells of a decoder's layers, and which of them add their input to their output."""

@@ -6,19 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from netbuilder.graph.blob import BlobReference
-from netbuilder.graph.scope import SEPARATOR, NameScope
+from netbuilder.graph.scope import SEPARATOR, DeviceScope, NameScope
 from netbuilder.model.initializers import Initializer
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterTags
 from netbuilder.model.rnn.cell import Blob, RNNCell, joined_name, rectified
 from netbuilder.model.rnn.lstm import LSTMCell
 from netbuilder.model.rnn.multi import DropoutCell
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import PROTO_CPU, ArgumentError
+from netbuilder.proto.arguments import make_device_option
 
 __all__ = [
     "Encoded",
     "build_embedding_encoder",
     "build_embeddings",
+    "embedded_words",
     "get_layer_scope",
     "rnn_bidirectional_layer",
     "rnn_unidirectional_layer",
@@ -178,21 +180,19 @@ def build_embedding_encoder(
         embeddings: the table.
         embedding_size: its width.
         use_attention: whether gradients come in through the outputs of the last layer.
-        num_gpus: not in this version: embeddings lie where the model lies.
+        num_gpus: not 0: the table lies on the CPU, the layers on the GPU of the current device scope.
         forward_only: make no backward pass.
         scope: put before the names of all blobs.
 
     Raises:
-        ArgumentError: there are no layers.
-        NotImplementedError: ``num_gpus`` is not 0.
+        ArgumentError: there are no layers, or ``num_gpus`` is below 0.
     """
-    _refuse_gpus(num_gpus)
     configs = encoder_params.get("encoder_layer_configs") or ()
     if not configs:
         raise ArgumentError("build_embedding_encoder: encoder_params has no encoder_layer_configs, one mapping a layer")
     given, lengths, table = rectified(inputs), rectified(input_lengths), rectified(embeddings)
     with NameScope(scope):
-        outputs: Any = model.net.Gather([table, given], "embedded_encoder_inputs")
+        outputs: Any = embedded_words(model, table, given, "embedded_encoder_inputs", num_gpus)
     size, hidden, cells, units = embedding_size, [], [], []
     for i, config in enumerate(configs):
         both = i == 0 and bool(encoder_params.get("use_bidirectional_encoder"))
@@ -217,9 +217,27 @@ def build_embedding_encoder(
     return Encoded(outputs, None, hidden, cells, units)
 
 
-def _refuse_gpus(num_gpus: int) -> None:
-    if num_gpus:
-        raise NotImplementedError(
-            f"num_gpus={num_gpus}: parts of one model on several GPUs are not in this version; Parallelize puts the "
-            "whole model on each"
-        )
+def embedded_words(
+    model: ModelHelper, table: BlobReference, words: BlobReference, name: str, num_gpus: int
+) -> BlobReference:
+    """Return the vectors of words, (steps, samples, width).
+
+    Args:
+        table: of vectors.
+        words: numbers of rows.
+        name: of the result.
+        num_gpus: 0: the table lies where the model lies; else on the CPU, and the vectors are copied to the GPU of the
+            current device scope.
+
+    Raises:
+        ArgumentError: ``num_gpus`` is below 0.
+    """
+    if num_gpus < 0:
+        raise ArgumentError(f"num_gpus must be 0 or more, got {num_gpus!r}")
+    if num_gpus == 0:
+        vectors: BlobReference = model.net.Gather([table, words], name)
+        return vectors
+    with DeviceScope(make_device_option(PROTO_CPU)):
+        on_cpu = model.net.Gather([table, words], f"{name}_cpu")
+    copied: BlobReference = model.net.CopyCPUToGPU(on_cpu, name)
+    return copied

@@ -185,7 +185,8 @@ for _op_type in (
 ):
     EXEMPT[_op_type] = {"golden": "cases cannot store objects; run beside Caffe2 once, see test_index"}
 
-EXEMPT["RoIPoolGradient"] = {"golden": "Caffe2 has it on GPUs only"}
+for _op_type in ("RoIAlignRotatedGradient", "RoIPoolGradient"):
+    EXEMPT[_op_type] = {"golden": "Caffe2 has it on GPUs only"}
 
 
 @functools.cache

@@ -1,0 +1,185 @@
+"""RoIAlignRotated: parts of images, given by rotated boxes, each sampled down to one size; and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.conv_geometry import check_order, image_shape
+from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.half import narrow, require_one_float_type, widen
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.rows import add_rows, check_indices
+from netbuilder.ops.sampling import bilinear_corners
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["RoIAlignRotated", "RoIAlignRotatedGradient"]
+
+Array = Any
+_PART = 1 << 26  # bytes of samples that are gathered at a time
+
+
+@dataclass(frozen=True)
+class _Boxes(Operator):
+    inputs: ClassVar[tuple[str, ...]] = ("X", "RoIs")
+    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+    spatial_scale: float = 1.0
+    pooled_h: int = 1
+    pooled_w: int = 1
+    sampling_ratio: int = -1
+    aligned: bool = False
+    order: str = "NCHW"
+
+    def check(self) -> None:
+        check_order(self, self.order)
+        if min(self.pooled_h, self.pooled_w) < 1 or not self.spatial_scale > 0:
+            raise ArgumentError(
+                f"{self.type}: pooled_h and pooled_w must be 1 or more and spatial_scale above 0, got "
+                f"{self.pooled_h}, {self.pooled_w} and {self.spatial_scale}"
+            )
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def pooled(self, x: TensorSpec, rois: TensorSpec) -> tuple[int, ...]:
+        """Return the shape of Y."""
+        require_one_float_type(self, single_beside_half=True, X=x, RoIs=rois)
+        require(x.ndim == 4, self, f"X must have 4 axes, got shape {x.shape}")
+        right = rois.ndim == 2 and rois.shape[1] in (5, 6)
+        require(right, self, f"RoIs must have 5 or 6 columns, got shape {rois.shape}")
+        channels = x.shape[1] if self.order == "NCHW" else x.shape[3]
+        return image_shape(self.order, rois.shape[0], channels, (self.pooled_h, self.pooled_w))
+
+
+@register
+@dataclass(frozen=True)
+class RoIAlignRotated(_Boxes):
+    """Y = for each box the means of a grid of samples, (boxes, C, pooled_h, pooled_w).
+
+    A row of RoIs is a box: number of the image (left out: 0), x and y of its centre, width, height, and the angle in
+    degrees by which it is turned anticlockwise; all but the angle are multiplied by ``spatial_scale``. Samples are as
+    RoIAlign's, and so are ``sampling_ratio`` and ``aligned``.
+
+    Source: Ma et al., "Arbitrary-Oriented Scene Text Detection via Rotation Proposals", 2017, arXiv:1703.01086.
+    """
+
+    def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (x.with_shape(self.pooled(x, rois)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("RoIs"), g.d_output("Y")]
+        return [make_op("RoIAlignRotatedGradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, rois: TensorSpec) -> int:
+        return 8 * max(1, self.sampling_ratio) ** 2 * self.infer(x, rois)[0].size
+
+
+@register
+@dataclass(frozen=True)
+class RoIAlignRotatedGradient(_Boxes):
+    """dX = each element of dY, shared out to the places of X that it was made from."""
+
+    inputs = ("X", "RoIs", "dY")
+    outputs = ("dX",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return ("any", "host", "here")[index]
+
+    def infer(self, x: TensorSpec, rois: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        shape = self.pooled(x, rois)
+        require(dy.shape == shape, self, f"dY must have shape {shape}, got {dy.shape}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, rois: TensorSpec, dy: TensorSpec) -> int:
+        return 8 * max(1, self.sampling_ratio) ** 2 * dy.size
+
+
+def _offsets(op: _Boxes, length: Any, bins: int) -> tuple[Any, Any]:
+    """Return how far from the centre samples lie along one axis, (boxes, bins, most), and their weights."""
+    size = length / bins
+    samples = np.full(len(size), op.sampling_ratio) if op.sampling_ratio > 0 else np.ceil(size).astype(np.int64)
+    counts = np.maximum(samples, 1).astype(length.dtype)[:, None, None]
+    k, bin_starts = np.arange(max(1, int(samples.max(initial=1)))), np.arange(bins, dtype=length.dtype)[:, None]
+    half = length.dtype.type(0.5)
+    at = (bin_starts + (k + half) / counts) * size[:, None, None] - (length * half)[:, None, None]
+    return at, np.broadcast_to((k < samples[:, None, None]) / counts, at.shape)
+
+
+def _samples(op: _Boxes, boxes: Any) -> tuple[Any, Any, Any]:
+    """Return where the samples of boxes (n, 5) lie, down and right, and their weights: (n, bins, samples of a bin)."""
+    like = boxes.dtype.type
+    centre = boxes[:, :2] * like(op.spatial_scale) - like(0.5 if op.aligned else 0)
+    size = boxes[:, 2:4] * like(op.spatial_scale)
+    if not op.aligned:
+        size = np.maximum(size, 1)
+    down, share_down = _offsets(op, size[:, 1], op.pooled_h)
+    right, share_right = _offsets(op, size[:, 0], op.pooled_w)
+    # boxes, rows of bins, columns of bins, samples down, samples right
+    down, share_down = down[:, :, None, :, None], share_down[:, :, None, :, None]
+    right, share_right = right[:, None, :, None, :], share_right[:, None, :, None, :]
+    angle = np.deg2rad(boxes[:, 4]).reshape(-1, 1, 1, 1, 1)
+    cos, sin, (x, y) = np.cos(angle), np.sin(angle), (c.reshape(-1, 1, 1, 1, 1) for c in centre.T)
+    shape = (len(boxes), op.pooled_h * op.pooled_w, -1)
+    ys, xs = down * cos - right * sin + y, right * cos + down * sin + x
+    return tuple(a.reshape(shape) for a in (ys, xs, share_down * share_right))  # type: ignore[return-value]
+
+
+def _parts(op: _Boxes, rois: Any, shape: tuple[int, ...], dtype: Any) -> Iterator[tuple[slice, Any, Any]]:
+    """Yield for some boxes at a time: which, the rows of the images that they see, and their weights.
+
+    Rows and weights are (boxes, bins, samples); rows count the places of all images, channels last.
+    """
+    images = rois[:, 0].astype(np.int64) if rois.shape[1] == 6 else np.zeros(len(rois), np.int64)
+    check_indices(f"{op.type}: numbers of images", images, shape[0])
+    boxes = rois[:, -5:].astype(np.float64 if rois.dtype == np.float64 else np.float32)
+    bins = np.array([op.pooled_w, op.pooled_h])
+    widest = (boxes[:, 2:4] * op.spatial_scale).max(axis=0, initial=1)
+    samples = bins * (op.sampling_ratio if op.sampling_ratio > 0 else np.ceil(widest / bins))
+    of_box = 4 * shape[1] * dtype.itemsize * float(samples.prod())
+    step = max(1, int(_PART / of_box))
+    for begin in range(0, len(boxes), step):
+        part = slice(begin, begin + step)
+        ys, xs, shares = _samples(op, boxes[part])
+        corners = bilinear_corners(ys, xs, *shape[2:])
+        first = images[part, None, None] * (shape[2] * shape[3])
+        rows = np.concatenate([first + place for place, _ in corners], axis=-1)
+        weights = np.concatenate([shares * share for _, share in corners], axis=-1)
+        yield part, rows, weights.astype(dtype)
+
+
+@kernel(RoIAlignRotated)
+def roi_align_rotated(op: RoIAlignRotated, ctx: RunContext, x: Array, rois: Array) -> tuple[Array, ...]:
+    xp, images = ctx.xp, widen(x)
+    if op.order == "NCHW":
+        images = xp.moveaxis(images, 1, -1)
+    n, height, width, channels = images.shape
+    table = xp.ascontiguousarray(images).reshape(-1, channels)
+    y = xp.empty((rois.shape[0], op.pooled_h, op.pooled_w, channels), images.dtype)
+    for part, rows, weights in _parts(op, ctx.host(rois), (n, channels, height, width), images.dtype):
+        seen = table[xp.asarray(rows)]
+        pooled = xp.matmul(xp.asarray(weights)[:, :, None], seen)[:, :, 0]
+        y[part] = pooled.reshape(-1, *y.shape[1:])
+    return (xp.ascontiguousarray(narrow(xp.moveaxis(y, -1, 1) if op.order == "NCHW" else y, x)),)
+
+
+@kernel(RoIAlignRotatedGradient)
+def roi_align_rotated_gradient(
+    op: RoIAlignRotatedGradient, ctx: RunContext, x: Array, rois: Array, dy: Array
+) -> tuple[Array, ...]:
+    xp, slopes = ctx.xp, widen(dy)
+    first = op.order == "NCHW"
+    if first:
+        slopes = xp.moveaxis(slopes, 1, -1)
+    n, height, width = x.shape[0], *(x.shape[2:] if first else x.shape[1:3])
+    channels = slopes.shape[-1]
+    table = xp.zeros((n * height * width, channels), slopes.dtype)
+    for part, rows, weights in _parts(op, ctx.host(rois), (n, channels, height, width), slopes.dtype):
+        of_bins = slopes[part].reshape(*rows.shape[:2], 1, channels)
+        add_rows(xp, table, xp.asarray(rows), xp.asarray(weights)[..., None] * of_bins)
+    dx = table.reshape(n, height, width, channels)
+    return (xp.ascontiguousarray(narrow(xp.moveaxis(dx, -1, 1) if first else dx, dy)),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model.model_helper import ModelHelper
@@ -70,90 +70,101 @@ def build_sgd(
     return build_optimizer(model, optimizer, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)
 
 
-def build_adagrad(
-    model: ModelHelper,
-    base_learning_rate: float,
-    parameters: Iterable[BlobReference] | None = None,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by Adagrad; arguments as for ``build_sgd``, and ``kwargs`` of ``AdagradOptimizer``.
+class Builder(Protocol):
+    """The signature of most builders; the arguments are those of ``build_sgd``."""
+
+    def __call__(
+        self,
+        model: ModelHelper,
+        base_learning_rate: float,
+        max_gradient_norm: float | None = None,
+        allow_lr_injection: bool = False,
+        **kwargs: Any,
+    ) -> Optimizer: ...
+
+
+class SelectiveBuilder(Protocol):
+    """The signature of the others: ``parameters`` says which to update, None: all."""
+
+    def __call__(
+        self,
+        model: ModelHelper,
+        base_learning_rate: float,
+        parameters: Iterable[BlobReference] | None = None,
+        max_gradient_norm: float | None = None,
+        allow_lr_injection: bool = False,
+        **kwargs: Any,
+    ) -> Optimizer: ...
+
+
+def _builder(name: str, optimizer: type[Optimizer], rate: str, doing: str) -> Builder:
+    """Return the builder of an optimizer, whose argument ``rate`` is the learning rate."""
+
+    def build(
+        model: ModelHelper,
+        base_learning_rate: float,
+        max_gradient_norm: float | None = None,
+        allow_lr_injection: bool = False,
+        **kwargs: Any,
+    ) -> Optimizer:
+        made = optimizer(**{rate: base_learning_rate}, **kwargs)
+        return build_optimizer(model, made, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)
+
+    build.__doc__ = f"""Update a model by {doing}.
+
+    Arguments as for ``build_sgd``, and ``kwargs`` of ``{optimizer.__name__}``.
+    """
+    build.__name__ = build.__qualname__ = name
+    return build
+
+
+def _selective_builder(name: str, optimizer: type[Optimizer], rate: str, doing: str) -> SelectiveBuilder:
+    """Return a builder that may be told which parameters to update."""
+
+    def build(
+        model: ModelHelper,
+        base_learning_rate: float,
+        parameters: Iterable[BlobReference] | None = None,
+        max_gradient_norm: float | None = None,
+        allow_lr_injection: bool = False,
+        **kwargs: Any,
+    ) -> Optimizer:
+        made = optimizer(**{rate: base_learning_rate}, **kwargs)
+        limits: dict[str, Any] = {"max_gradient_norm": max_gradient_norm, "allow_lr_injection": allow_lr_injection}
+        return build_optimizer(model, made, parameters=parameters, **limits)
+
+    build.__doc__ = f"""Update a model by {doing}.
+
+    Arguments as for ``build_sgd``, and ``kwargs`` of ``{optimizer.__name__}``.
 
     Args:
         parameters: update only these; None: all.
     """
-    optimizer = AdagradOptimizer(alpha=base_learning_rate, **kwargs)
-    return build_optimizer(
-        model,
-        optimizer,
-        parameters=parameters,
-        max_gradient_norm=max_gradient_norm,
-        allow_lr_injection=allow_lr_injection,
-    )
+    build.__name__ = build.__qualname__ = name
+    return build
 
 
-def build_adam(
-    model: ModelHelper,
-    base_learning_rate: float,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by Adam; arguments as for ``build_sgd``, and ``kwargs`` of ``AdamOptimizer``."""
-    optimizer = AdamOptimizer(alpha=base_learning_rate, **kwargs)
-    return build_optimizer(model, optimizer, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)
+build_adadelta = _selective_builder("build_adadelta", AdadeltaOptimizer, "alpha", "Adadelta")
+build_adagrad = _selective_builder("build_adagrad", AdagradOptimizer, "alpha", "Adagrad")
+build_storm = _selective_builder("build_storm", StormOptimizer, "lr", "Storm")
+build_wngrad = _selective_builder("build_wngrad", WngradOptimizer, "alpha", "WNGrad")
 
-
-def build_rms_prop(
-    model: ModelHelper,
-    base_learning_rate: float,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by RMSProp; arguments as for ``build_sgd``, and ``kwargs`` of ``RmsPropOptimizer``."""
-    optimizer = RmsPropOptimizer(alpha=base_learning_rate, **kwargs)
-    return build_optimizer(model, optimizer, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)
-
-
-def build_multi_precision_sgd(
-    model: ModelHelper,
-    base_learning_rate: float,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by SGD on float32 masters of float16 parameters.
-
-    Arguments as for ``build_sgd``, and ``kwargs`` of ``MultiPrecisionSgdOptimizer``.
-    """
-    optimizer = MultiPrecisionSgdOptimizer(base_learning_rate=base_learning_rate, **kwargs)
-    return build_optimizer(model, optimizer, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)
+build_adam = _builder("build_adam", AdamOptimizer, "alpha", "Adam")
+build_decay_adagrad = _builder(
+    "build_decay_adagrad", DecayAdagradOptimizer, "alpha", "Adagrad with a running mean of the gradient"
+)
+build_multi_precision_sgd = _builder(
+    "build_multi_precision_sgd",
+    MultiPrecisionSgdOptimizer,
+    "base_learning_rate",
+    "SGD on float32 masters of float16 parameters",
+)
+build_rms_prop = _builder("build_rms_prop", RmsPropOptimizer, "alpha", "RMSProp")
 
 
 def build_fp16_sgd(model: ModelHelper, base_learning_rate: float, **kwargs: Any) -> Optimizer:
     """Update a model by SGD in float16, with weight decay; ``kwargs`` of ``FP16SgdOptimizer``."""
     return build_optimizer(model, FP16SgdOptimizer(base_learning_rate=base_learning_rate, **kwargs))
-
-
-def build_adadelta(
-    model: ModelHelper,
-    base_learning_rate: float,
-    parameters: Iterable[BlobReference] | None = None,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by Adadelta; arguments as for ``build_adagrad``, and ``kwargs`` of ``AdadeltaOptimizer``."""
-    optimizer = AdadeltaOptimizer(alpha=base_learning_rate, **kwargs)
-    return build_optimizer(
-        model,
-        optimizer,
-        parameters=parameters,
-        max_gradient_norm=max_gradient_norm,
-        allow_lr_injection=allow_lr_injection,
-    )
 
 
 def build_ftrl(model: ModelHelper, engine: str = "SIMD", **kwargs: Any) -> Optimizer:
@@ -169,56 +180,3 @@ def build_gftrl(model: ModelHelper, engine: str = "", **kwargs: Any) -> Optimize
 def build_yellowfin(model: ModelHelper, base_learning_rate: float = 0.1, **kwargs: Any) -> Optimizer:
     """Update a model by YellowFin; ``kwargs`` of ``YellowFinOptimizer``."""
     return build_optimizer(model, YellowFinOptimizer(alpha=base_learning_rate, **kwargs))
-
-
-def build_decay_adagrad(
-    model: ModelHelper,
-    base_learning_rate: float,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by Adagrad with a running mean of the gradient.
-
-    Arguments as for ``build_sgd``, and ``kwargs`` of ``DecayAdagradOptimizer``.
-    """
-    optimizer = DecayAdagradOptimizer(alpha=base_learning_rate, **kwargs)
-    return build_optimizer(model, optimizer, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)
-
-
-def build_storm(
-    model: ModelHelper,
-    base_learning_rate: float,
-    parameters: Iterable[BlobReference] | None = None,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by Storm; arguments as for ``build_adagrad``, and ``kwargs`` of ``StormOptimizer``."""
-    optimizer = StormOptimizer(lr=base_learning_rate, **kwargs)
-    return build_optimizer(
-        model,
-        optimizer,
-        parameters=parameters,
-        max_gradient_norm=max_gradient_norm,
-        allow_lr_injection=allow_lr_injection,
-    )
-
-
-def build_wngrad(
-    model: ModelHelper,
-    base_learning_rate: float,
-    parameters: Iterable[BlobReference] | None = None,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by WNGrad; arguments as for ``build_adagrad``, and ``kwargs`` of ``WngradOptimizer``."""
-    optimizer = WngradOptimizer(alpha=base_learning_rate, **kwargs)
-    return build_optimizer(
-        model,
-        optimizer,
-        parameters=parameters,
-        max_gradient_norm=max_gradient_norm,
-        allow_lr_injection=allow_lr_injection,
-    )

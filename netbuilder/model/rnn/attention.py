@@ -51,14 +51,7 @@ def apply_regular_attention(
     Source: Bahdanau, Cho and Bengio, "Neural machine translation by jointly learning to align and translate", 2014,
     arXiv:1409.0473.
     """
-    hidden = _weighted(
-        model,
-        decoder_hidden_state_t,
-        decoder_hidden_state_dim,
-        encoder_output_dim,
-        scope,
-        "weighted_decoder_hidden_state",
-    )
+    hidden = _weighted(model, decoder_hidden_state_t, decoder_hidden_state_dim, encoder_output_dim, scope)
     total = model.net.Add(
         [weighted_encoder_outputs, hidden], joined_name(scope, "decoder_hidden_encoder_outputs_sum"), broadcast=1
     )
@@ -82,22 +75,11 @@ def apply_recurrent_attention(
         attention_weighted_encoder_context_t_prev: (1, samples, encoder width); the others as for
             ``apply_regular_attention``.
     """
+    width = encoder_output_dim
     context = _weighted(
-        model,
-        attention_weighted_encoder_context_t_prev,
-        encoder_output_dim,
-        encoder_output_dim,
-        scope,
-        "weighted_prev_attention_context",
+        model, attention_weighted_encoder_context_t_prev, width, width, scope, "weighted_prev_attention_context"
     )
-    hidden = _weighted(
-        model,
-        decoder_hidden_state_t,
-        decoder_hidden_state_dim,
-        encoder_output_dim,
-        scope,
-        "weighted_decoder_hidden_state",
-    )
+    hidden = _weighted(model, decoder_hidden_state_t, decoder_hidden_state_dim, encoder_output_dim, scope)
     name = joined_name(scope, "decoder_hidden_encoder_outputs_sum")
     both = model.net.Add([context, hidden], f"{name}_tmp")
     total = model.net.Add([weighted_encoder_outputs, both], name, broadcast=1)
@@ -161,17 +143,8 @@ def apply_soft_coverage_attention(
 
     Source: Tu et al., "Modeling coverage for neural machine translation", 2016, arXiv:1601.04811.
     """
-    net, hidden = (
-        model.net,
-        _weighted(
-            model,
-            decoder_hidden_state_t,
-            decoder_hidden_state_dim,
-            encoder_output_dim,
-            scope,
-            "weighted_decoder_hidden_state",
-        ),
-    )
+    net = model.net
+    hidden = _weighted(model, decoder_hidden_state_t, decoder_hidden_state_dim, encoder_output_dim, scope)
     name = joined_name(scope, "decoder_hidden_encoder_outputs_sum")
     both = net.Add([weighted_encoder_outputs, hidden], f"{name}_tmp", broadcast=1)
     flat = net.Squeeze(coverage_t_prev, joined_name(scope, "coverage_t_prev_2d"), dims=[0])
@@ -186,7 +159,14 @@ def apply_soft_coverage_attention(
     return context, weights, again, coverage
 
 
-def _weighted(model: ModelHelper, blob: Blob, dim_in: int, dim_out: int, scope: str | None, name: str) -> BlobReference:
+def _weighted(
+    model: ModelHelper,
+    blob: Blob,
+    dim_in: int,
+    dim_out: int,
+    scope: str | None,
+    name: str = "weighted_decoder_hidden_state",
+) -> BlobReference:
     """Multiply a state by a matrix; return it without its first axis."""
     product = brew.fc(model, blob, joined_name(scope, name), dim_in=dim_in, dim_out=dim_out, axis=2)
     squeezed: BlobReference = model.net.Squeeze(product, product, dims=[0])

@@ -8,7 +8,8 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import brew
 from netbuilder.model.model_helper import ModelHelper
-from netbuilder.model.rnn.cell import Blob, ExtraInputs, RNNCell, StateInitializer, ZeroStates
+from netbuilder.model.rnn.cell import ExtraInputs, StateInitializer, ZeroStates
+from netbuilder.model.rnn.sized import SizedCell
 from netbuilder.proto import ArgumentError
 
 __all__ = ["BasicRNNCell"]
@@ -16,7 +17,7 @@ __all__ = ["BasicRNNCell"]
 _ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh"}
 
 
-class BasicRNNCell(RNNCell):
+class BasicRNNCell(SizedCell):
     """H' = activation(W x + U H + b).
 
     Args:
@@ -28,7 +29,7 @@ class BasicRNNCell(RNNCell):
         kwargs: ``name``, ``forward_only``.
 
     Raises:
-        ArgumentError: the activation is none of these.
+        ArgumentError: the activation is none of these; a width is no whole number from 1 on.
     """
 
     def __init__(
@@ -42,12 +43,9 @@ class BasicRNNCell(RNNCell):
         activation: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(initializer=initializer, **kwargs)
+        super().__init__(input_size, hidden_size, drop_states, initializer, **kwargs)
         if activation not in _ACTIVATIONS:
             raise ArgumentError(f"cell {self._shown()}: activation must be 'relu' or 'tanh', got {activation!r}")
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        self.drop_states = drop_states
         self.activation = activation
         if initializer is None:
             self.initializer = ZeroStates([self.scope("initial_hidden_state")], hidden_size)
@@ -61,11 +59,7 @@ class BasicRNNCell(RNNCell):
         timestep: BlobReference,
         extra_inputs: ExtraInputs | None = None,
     ) -> list[BlobReference]:
-        given, width = states[0], self.hidden_size
-        if extra_inputs:
-            blobs = [given, *(blob for blob, _ in extra_inputs)]
-            given = self.concatenated(model, blobs, "gates_concatenated_input_t")
-            width += sum(extra for _, extra in extra_inputs)
+        given, width = self._with_extra(model, states[0], extra_inputs)
         gates = brew.fc(model, given, self.scope("gates_t"), dim_in=width, dim_out=self.hidden_size, axis=2)
         gates = brew.sum(model, [gates, input_t], gates)
         name = self.scope("hidden_t")
@@ -102,12 +96,3 @@ class BasicRNNCell(RNNCell):
         going = net.Mul([hidden, valid], self.scope("hidden_valid"), **on)
         ended = net.Mul([before, flags(net.LE, "invalid")], self.scope("hidden_invalid"), **on)
         return net.Add([going, ended], name)
-
-    def prepare_input(self, model: ModelHelper, input_blob: Blob) -> BlobReference:
-        return brew.fc(model, input_blob, self.scope("i2h"), dim_in=self.input_size, dim_out=self.hidden_size, axis=2)
-
-    def get_state_names_override(self) -> list[str]:
-        return ["hidden_t"]
-
-    def get_output_dim(self) -> int:
-        return self.hidden_size

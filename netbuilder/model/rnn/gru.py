@@ -8,14 +8,13 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import brew
 from netbuilder.model.model_helper import ModelHelper
-from netbuilder.model.rnn.cell import Blob, ExtraInputs, RNNCell, StateInitializer, ZeroStates
+from netbuilder.model.rnn.cell import ExtraInputs, StateInitializer, ZeroStates
+from netbuilder.model.rnn.sized import SizedCell
 
 __all__ = ["GRUCell"]
 
-GATES = 3
 
-
-class GRUCell(RNNCell):
+class GRUCell(SizedCell):
     """A gated recurrent unit: r and u from sigmoids, H' = u * H + (1 - u) * tanh(o), see ``GRUUnit``.
 
     Args:
@@ -26,8 +25,13 @@ class GRUCell(RNNCell):
         initializer: of the first state; None: a parameter ``initial_hidden_state``, 0 at the beginning.
         kwargs: ``name``, ``forward_only``.
 
+    Raises:
+        ArgumentError: a width is no whole number from 1 on.
+
     Source: Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014, arXiv:1406.1078.
     """
+
+    projections = 3
 
     def __init__(
         self,
@@ -41,10 +45,7 @@ class GRUCell(RNNCell):
         initializer: StateInitializer | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(initializer=initializer, **kwargs)
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        self.drop_states = drop_states
+        super().__init__(input_size, hidden_size, drop_states, initializer, **kwargs)
         self.linear_before_reset = linear_before_reset
         if initializer is None:
             self.initializer = ZeroStates([self.scope("initial_hidden_state")], hidden_size)
@@ -61,9 +62,7 @@ class GRUCell(RNNCell):
         (hidden,) = states
         parts = [self.scope(f"input_t_{gate}") for gate in ("reset", "update", "output")]
         inputs = model.net.Split(input_t, parts, axis=2)
-        extra = list(extra_inputs or ())
-        given = self._joined(model, hidden, extra, "gates_concatenated_input_t")
-        width = self.hidden_size + sum(size for _, size in extra)
+        given, width = self._with_extra(model, hidden, extra_inputs)
         reset, update = (self._fc(model, given, f"{gate}_gate_t", width) for gate in ("reset", "update"))
         reset = brew.sum(model, [reset, inputs[0]], reset)
         opened = model.net.Sigmoid(reset, self.scope("reset_gate_t_sigmoid"))
@@ -72,7 +71,7 @@ class GRUCell(RNNCell):
             output = model.net.Mul([opened, product], self.scope("output_gate_t_mul"))
         else:
             modified = model.net.Mul([opened, hidden], self.scope("modified_hidden_t_prev"))
-            modified = self._joined(model, modified, extra, "modified_concatenated_input_t")
+            modified, width = self._with_extra(model, modified, extra_inputs, "modified_concatenated_input_t")
             output = self._fc(model, modified, "output_gate_t", width)
         update = brew.sum(model, [update, inputs[1]], update)
         output = brew.sum(model, [output, inputs[2]], self.scope("output_gate_t_summed"))
@@ -81,11 +80,6 @@ class GRUCell(RNNCell):
 
     def _fc(self, model: ModelHelper, given: BlobReference, name: str, width: int) -> BlobReference:
         return brew.fc(model, given, self.scope(name), dim_in=width, dim_out=self.hidden_size, axis=2)
-
-    def _joined(self, model: ModelHelper, state: BlobReference, extra: ExtraInputs, name: str) -> BlobReference:
-        if not extra:
-            return state
-        return self.concatenated(model, [state, *(blob for blob, _ in extra)], name)
 
     def _unit(
         self,
@@ -104,14 +98,3 @@ class GRUCell(RNNCell):
         )
         model.net.AddExternalOutputs(after)
         return [after]
-
-    def prepare_input(self, model: ModelHelper, input_blob: Blob) -> BlobReference:
-        return brew.fc(
-            model, input_blob, self.scope("i2h"), dim_in=self.input_size, dim_out=GATES * self.hidden_size, axis=2
-        )
-
-    def get_state_names_override(self) -> list[str]:
-        return ["hidden_t"]
-
-    def get_output_dim(self) -> int:
-        return self.hidden_size

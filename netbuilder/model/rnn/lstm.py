@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import brew
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_sharing import parameter_name
 from netbuilder.model.rnn.cell import Blob, ExtraInputs, RNNCell, StateInitializer, ZeroStates
-from netbuilder.proto import ArgumentError
+from netbuilder.model.rnn.sized import SizedCell
 
 __all__ = ["LSTMCell", "LSTMInitializer", "LayerNormLSTMCell"]
-
-GATES = 4
 
 
 class LSTMInitializer:
@@ -33,7 +31,7 @@ class LSTMInitializer:
         return ZeroStates(["initial_hidden_state", "initial_cell_state"], self.hidden_size).create_states(model)
 
 
-class LSTMCell(RNNCell):
+class LSTMCell(SizedCell):
     """A step of long short-term memory: gates from the input and the hidden state, see ``LSTMUnit``.
 
     Args:
@@ -48,7 +46,9 @@ class LSTMCell(RNNCell):
     forget: continual prediction with LSTM", 2000.
     """
 
+    projections = 4
     output_names = ("hidden_state", "cell_state")
+    normalises_gates: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -60,15 +60,9 @@ class LSTMCell(RNNCell):
         initializer: StateInitializer | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(initializer=initializer, **kwargs)
-        for what, extent in (("input_size", input_size), ("hidden_size", hidden_size)):
-            if not hasattr(extent, "__index__") or extent < 1:
-                raise ArgumentError(f"cell {self._shown()}: {what} must be a whole number from 1 on, got {extent!r}")
-        self.input_size = input_size
-        self.hidden_size = hidden_size
+        super().__init__(input_size, hidden_size, drop_states, initializer, **kwargs)
         self.forget_bias = float(forget_bias)
         self.memory_optimization = memory_optimization
-        self.drop_states = drop_states
         if initializer is None:
             self.initializer = _Named(self, hidden_size)
 
@@ -82,14 +76,17 @@ class LSTMCell(RNNCell):
         extra_inputs: ExtraInputs | None = None,
     ) -> list[BlobReference]:
         gates = self.gates(model, input_t, states[0], extra_inputs)
+        if self.normalises_gates:
+            gates = self._normalised(model, gates)
         return self._unit(model, gates, seq_lengths, states, timestep)
 
     def gates(
         self, model: ModelHelper, input_t: Blob, hidden: BlobReference, extra_inputs: ExtraInputs | None
     ) -> BlobReference:
         """Add the sums that the unit takes: the prepared input and the product with the hidden state."""
-        given, width = self._joined(model, hidden, extra_inputs)
-        gates = brew.fc(model, given, self.scope("gates_t"), dim_in=width, dim_out=GATES * self.hidden_size, axis=2)
+        given, width = self._with_extra(model, hidden, extra_inputs)
+        total = self.projections * self.hidden_size
+        gates = brew.fc(model, given, self.scope("gates_t"), dim_in=width, dim_out=total, axis=2)
         gates = brew.sum(model, [gates, input_t], gates)
         self._recompute(gates)
         return gates
@@ -98,15 +95,12 @@ class LSTMCell(RNNCell):
         if self.memory_optimization:
             self.recompute_blobs = [*blobs]
 
-    def _joined(
-        self, model: ModelHelper, hidden: BlobReference, extra_inputs: ExtraInputs | None
-    ) -> tuple[BlobReference, int]:
-        """Return the hidden state, joined with what else goes into the gates, and the width of this."""
-        if not extra_inputs:
-            return hidden, self.hidden_size
-        blobs = [hidden, *(blob for blob, _ in extra_inputs)]
-        joined = self.concatenated(model, blobs, "gates_concatenated_input_t")
-        return joined, self.hidden_size + sum(width for _, width in extra_inputs)
+    def _normalised(self, model: ModelHelper, gates: BlobReference) -> BlobReference:
+        """Add a layer norm over the gates of each sample."""
+        width = self.projections * self.hidden_size
+        outputs = brew.layer_norm(model, gates, self.scope("gates_t_norm"), dim_in=width, axis=-1)
+        self._recompute(gates, *outputs)
+        return outputs[0]
 
     def _unit(
         self,
@@ -141,16 +135,8 @@ class LSTMCell(RNNCell):
             "biases": parameter_name(self.scope(name) + "_b"),
         }
 
-    def prepare_input(self, model: ModelHelper, input_blob: Blob) -> BlobReference:
-        return brew.fc(
-            model, input_blob, self.scope("i2h"), dim_in=self.input_size, dim_out=GATES * self.hidden_size, axis=2
-        )
-
     def get_state_names_override(self) -> list[str]:
         return ["hidden_t", "cell_t"]
-
-    def get_output_dim(self) -> int:
-        return self.hidden_size
 
 
 class _Named(LSTMInitializer):
@@ -174,22 +160,4 @@ class LayerNormLSTMCell(LSTMCell):
     """
 
     output_names = ("hidden_t", "cell_t")
-
-    def apply_override(
-        self,
-        model: ModelHelper,
-        input_t: BlobReference,
-        seq_lengths: BlobReference | None,
-        states: Sequence[BlobReference],
-        timestep: BlobReference,
-        extra_inputs: ExtraInputs | None = None,
-    ) -> list[BlobReference]:
-        gates = self.gates(model, input_t, states[0], extra_inputs)
-        normalised = normalised_gates(model, gates, self.scope("gates_t_norm"), GATES * self.hidden_size)
-        self._recompute(gates, *normalised)
-        return self._unit(model, normalised[0], seq_lengths, states, timestep)
-
-
-def normalised_gates(model: ModelHelper, gates: BlobReference, name: str, width: int) -> list[BlobReference]:
-    """Add a layer norm over the gates of each sample; return its outputs: values, means and deviations."""
-    return list(brew.layer_norm(model, gates, name, dim_in=width, axis=-1))
+    normalises_gates = True

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import brew
 from netbuilder.model.initializers import Initializer
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.rnn.cell import Blob, ExtraInputs
-from netbuilder.model.rnn.lstm import GATES, LSTMCell, normalised_gates
+from netbuilder.model.rnn.lstm import LSTMCell
 
 __all__ = ["LayerNormMILSTMCell", "MILSTMCell"]
 
@@ -26,23 +24,11 @@ class MILSTMCell(LSTMCell):
 
     output_names = ("hidden_t_intermediate", "cell_t")
 
-    def apply_override(
-        self,
-        model: ModelHelper,
-        input_t: BlobReference,
-        seq_lengths: BlobReference | None,
-        states: Sequence[BlobReference],
-        timestep: BlobReference,
-        extra_inputs: ExtraInputs | None = None,
-    ) -> list[BlobReference]:
-        gates = self.gates(model, input_t, states[0], extra_inputs)
-        return self._unit(model, gates, seq_lengths, states, timestep)
-
     def gates(
         self, model: ModelHelper, input_t: Blob, hidden: BlobReference, extra_inputs: ExtraInputs | None
     ) -> BlobReference:
-        width = GATES * self.hidden_size
-        given, given_width = self._joined(model, hidden, extra_inputs)
+        width = self.projections * self.hidden_size
+        given, given_width = self._with_extra(model, hidden, extra_inputs)
         previous = brew.fc(model, given, self.scope("prev_t"), dim_in=given_width, dim_out=width, axis=2)
         alpha, beta_h, beta_i, bias = (
             model.create_param(self.scope(name), [width], Initializer("ConstantFill", value=value))
@@ -63,16 +49,4 @@ class LayerNormMILSTMCell(MILSTMCell):
     Arguments as for ``LSTMCell``.
     """
 
-    def apply_override(
-        self,
-        model: ModelHelper,
-        input_t: BlobReference,
-        seq_lengths: BlobReference | None,
-        states: Sequence[BlobReference],
-        timestep: BlobReference,
-        extra_inputs: ExtraInputs | None = None,
-    ) -> list[BlobReference]:
-        gates = self.gates(model, input_t, states[0], extra_inputs)
-        normalised = normalised_gates(model, gates, self.scope("gates_t_norm"), GATES * self.hidden_size)
-        self._recompute(gates, *normalised)
-        return self._unit(model, normalised[0], seq_lengths, states, timestep)
+    normalises_gates = True

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from netbuilder.ops.bilinear import bilinear_corners
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import check_order, image_shape
 from netbuilder.ops.declaration import dataclass
@@ -14,7 +15,6 @@ from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rows import add_rows, check_indices
-from netbuilder.ops.sampling import bilinear_corners
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 

@@ -64,6 +64,7 @@ setup(
         "numpy>=2.0",
         "protobuf>=4.25",
         "cffi>=1.15",
+        "threadpoolctl>=3.1",
         # The last release for CPUs without a SYCL runtime; elsewhere the NumPy kernels serve.
         "onednn-cpu-gomp==2023.2.0; sys_platform == 'linux' and platform_machine == 'x86_64'",
     ],

@@ -37,7 +37,7 @@ def prepare_recurrent_network(op: RecurrentNetwork, ctx: PlanContext, *specs: Te
         return bound.calls.run
 
     size = max(states + local + kernels.nbytes, _ALIGNMENT)
-    return Prepared(inputs, outputs, bind, scratch=size, name="steps")
+    return Prepared(inputs, outputs, bind, scratch=size, name=kernels.name)
 
 
 @prepare(RecurrentNetworkGradient, device=CPU)
@@ -51,4 +51,4 @@ def prepare_recurrent_network_gradient(op: RecurrentNetworkGradient, ctx: PlanCo
         return BoundBackward(plan, kernels, ctx.run, ins, outs, scratch[:local], scratch[local:]).calls.run
 
     size = max(local + kernels.nbytes, _ALIGNMENT)
-    return Prepared(inputs, plan.output_specs(), bind, scratch=size, name="steps")
+    return Prepared(inputs, plan.output_specs(), bind, scratch=size, name=kernels.name)

@@ -98,6 +98,7 @@ DISTRIBUTIONS = {
     "onnx": "onnx",
     "simplejpeg": "simplejpeg",
     "tensorboardX": "tensorboardX",
+    "threadpoolctl": "threadpoolctl",
     "tomli": "tomli",
     "tqdm": "tqdm",
     "yaml": "pyyaml",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.graph.collection import collection_paused
-from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines import blas, onednn
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.gpu import copy_into
 from netbuilder.ops.engines.layouts import HOST, Location, new_buffer
@@ -78,6 +78,8 @@ class Plan:
         with_library = setting.allows("ONEDNN") and onednn.available()
         self._before = onednn.thread_setter(setting.lane_threads) if with_library else None
         self._lanes = self._dealt(self._calls, LaneProgram) if setting.lanes > 1 else None
+        in_library = any(step.what.startswith("onednn") for step in self.steps)
+        self._blas_threads = 1 if in_library else setting.lane_threads
         for once in self._once:
             once.blob.watch()
 
@@ -160,6 +162,13 @@ class Plan:
         """
         for blob in self._shown:
             blob.touch()
+        blas.hold(self._blas_threads)
+        try:
+            self._run_calls()
+        finally:
+            blas.release()
+
+    def _run_calls(self) -> None:
         if self._lanes is not None:
             failure = self._lanes.run()
             if failure is not None:

@@ -10,13 +10,15 @@ import numpy as np
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import Desc, plain_desc, plain_in, rounded, row_major
-from netbuilder.ops.engines.onednn.places import In, Out, Scratch
+from netbuilder.ops.engines.onednn.places import In, Out
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import Primitive, Step, alone, cached, compile_primitive, prepared, team
 from netbuilder.ops.labels import Positions
 from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["softmax", "softmax_gradient", "softmax_with_loss", "softmax_with_loss_gradient"]
+
+_RARE = np.float32(1e-30)  # smaller probabilities lose digits in float32
 
 
 @cached
@@ -84,38 +86,58 @@ def softmax_with_loss(op: Any, ctx: PlanContext, x: TensorSpec, label: TensorSpe
     """Prepare SoftmaxWithLoss: X, label -> P, loss; not with weights or labels that are probabilities."""
     if weight or not _serves(x) or not _labels_serve(op, label):
         return None
-    probabilities = _forward(ctx, x, op.axis, c.SOFTMAX_ACCURATE)
-    logarithms = _forward(ctx, x, op.axis, c.SOFTMAX_LOG)
-    if probabilities is None or logarithms is None or probabilities[0] != logarithms[0]:
+    found = _forward(ctx, x, op.axis, c.SOFTMAX_ACCURATE)
+    if found is None:
         return None
-    wanted, aside = probabilities[0], Scratch(0, x.plain.nbytes)
+    wanted, made = found
     steps = [
-        Step(probabilities[1], {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, x.size)),
-        Step(logarithms[1], {c.SRC: In(0), c.DST: aside}, alone(ctx, x.size)),
-        _mean_loss(op, ctx, _matrix(x, op.axis).dims, aside),
+        Step(made, {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, x.size)),
+        _mean_loss(op, ctx, _matrix(x, op.axis).dims),
     ]
     loss = TensorSpec((), x.dtype)
-    return prepared([wanted, label.plain], [x.plain, loss][: op.n_out], steps, scratch=aside.nbytes)
+    return prepared([wanted, label.plain], [x.plain, loss][: op.n_out], steps)
 
 
-def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...], logarithms: Scratch) -> Any:
-    """A step that gives the scaled mean of minus the chosen logarithms as output 1."""
+def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...]) -> Any:
+    """A step that gives, as output 1, the scaled mean of minus the logarithms of the labels' probabilities."""
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call | None:
         if len(outputs) < 2:
             return None
         places = Positions(op, ctx.run, inputs[1], dims[1])
-        flat = scratch[: logarithms.nbytes].view(np.float32)
-        picked, loss = np.empty(dims[0], np.float32), outputs[1]
-        shares, dot = np.full(dims[0], -op.scale / dims[0], np.float32), np.dot
+        x, p, loss = _rows(inputs[0], dims), outputs[0].reshape(dims), outputs[1]
+        flat, picked = p.reshape(-1), np.empty(dims[0], np.float32)
+        shares, dot, log = np.full(dims[0], -op.scale / dims[0], np.float32), np.dot, np.log
+        least, rare = np.minimum.reduce, np.float32(_RARE)
 
         def call() -> None:
-            flat.take(places.update(), None, picked, "clip")
+            positions = places.update()
+            flat.take(positions, None, picked, "clip")
+            if least(picked) < _RARE:
+                _logarithms(picked, x, p, positions)
+            else:
+                log(picked, picked)
             dot(picked, shares, loss)
 
         return call
 
     return bind
+
+
+def _rows(x: Any, dims: tuple[int, ...]) -> Any:
+    """Return X as a matrix: of float32, or of bfloat16 by its bits."""
+    return x.reshape(dims) if x.dtype == np.float32 else x.view(np.uint16)[: dims[0] * dims[1]].reshape(dims)
+
+
+def _logarithms(picked: Any, x: Any, p: Any, positions: Any) -> None:
+    """Replace probabilities by their logarithms; those too small for float32, or nearly so, are computed from X."""
+    rows = np.flatnonzero(picked < _RARE)
+    given = x[rows]
+    if given.dtype == np.uint16:
+        given = (given.astype(np.uint32) << 16).view(np.float32)
+    chosen = given[np.arange(rows.size), positions[rows] % x.shape[1]]
+    np.log(np.maximum(picked, _RARE), picked)
+    picked[rows] = chosen - given.max(axis=1) + np.log(p[rows].max(axis=1))
 
 
 def softmax_with_loss_gradient(

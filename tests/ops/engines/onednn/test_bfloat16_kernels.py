@@ -308,8 +308,9 @@ def test_softmax_gives_float32(axis):
     check(make_op("Softmax", ["x"], ["y"], axis=axis), {"x": random(5, 3, 4, high=20)}, gradient=False)
 
 
-def test_softmax_with_loss_gives_float32():
-    x, label = random(6, 5, high=30), np.array([0, 4, 2, 2, 1, 3], np.int32)
+@pytest.mark.parametrize("high", [30, 400])
+def test_softmax_with_loss_gives_float32(high):
+    x, label = random(6, 5, high=high), np.array([0, 4, 2, 2, 1, 3], np.int32)
     op_def = make_op("SoftmaxWithLoss", ["x", "label"], ["p", "loss"], scale=0.5)
     values = {"x": value_of(x, PLAIN), "label": Value.of(label)}
     want = interpret([op_def], {"x": values["x"].plain().astype(np.float64), "label": label})

@@ -241,6 +241,17 @@ def test_softmax_with_loss(label_type):
     check(backward, arrays, gradient=False)
 
 
+@pytest.mark.parametrize("axis", [1, 2])
+def test_loss_where_the_probability_of_the_label_is_too_small_for_float32(axis):
+    x = random(6, 3, 4, high=30)
+    rows = x.reshape(-1, 12 if axis == 1 else 4)
+    label = rows.argmin(axis=1).astype(np.int32)
+    rows[::2] *= np.linspace(3, 30, len(rows[::2]), dtype=np.float32)[:, None]
+    check(
+        make_op("SoftmaxWithLoss", ["x", "label"], ["p", "loss"], axis=axis), {"x": x, "label": label}, gradient=False
+    )
+
+
 @pytest.mark.parametrize("label", [-1, 5])
 def test_softmax_with_loss_refuses_labels_out_of_range(label):
     values = {"x": Value.of(random(2, 5)), "label": Value.of(np.array([0, label], np.int32))}

@@ -1,0 +1,75 @@
+"""The threads of NumPy's products are held while plans run, and given back."""
+
+import numpy as np
+import pytest
+from threadpoolctl import ThreadpoolController, threadpool_limits
+
+from netbuilder import Workspace
+from netbuilder.graph import Net
+from netbuilder.ops.engines import blas, onednn
+from netbuilder.proto import ShapeError
+
+hold = blas.hold
+
+
+def threads():
+    return [library.num_threads for library in ThreadpoolController().select(user_api="blas").lib_controllers]
+
+
+@pytest.fixture
+def three_threads():
+    with threadpool_limits(3, user_api="blas"):
+        if not threads() or set(threads()) != {3}:
+            pytest.skip("NumPy's BLAS has one thread only")
+        yield
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_the_smallest_number_counts_until_the_last_release():
+    blas.hold(2)
+    assert set(threads()) == {2}
+    blas.hold(1)
+    assert set(threads()) == {1}
+    blas.hold(8)
+    assert set(threads()) == {1}
+    blas.release()
+    blas.release()
+    assert set(threads()) == {1}
+    blas.release()
+    assert set(threads()) == {3}
+
+
+def held_by(monkeypatch, workspace, dtype):
+    held = []
+    monkeypatch.setattr(blas, "hold", lambda threads: held.append(threads) or hold(threads))
+    workspace.feed("x", np.ones((2, 2), dtype))
+    net = Net("product")
+    net.MatMul(["x", "x"], "y")
+    workspace.run_net_once(net)
+    return set(held)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_plan_with_kernels_of_the_library_leaves_numpy_one_thread(monkeypatch):
+    if not onednn.available():
+        pytest.skip("needs oneDNN")
+    assert held_by(monkeypatch, Workspace(threads=2), np.float32) == {1}
+    assert set(threads()) == {3}
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_plan_of_numpy_alone_uses_the_threads_of_the_workspace(monkeypatch):
+    assert held_by(monkeypatch, Workspace(threads=2), np.float64) == {2}
+    assert held_by(monkeypatch, Workspace(threads=2, engines=()), np.float32) == {2}
+    assert set(threads()) == {3}
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_threads_are_given_back_when_an_operator_fails():
+    workspace, net = Workspace(threads=1), Net("fails")
+    workspace.feed("x", np.ones((1, 2), np.float64))
+    workspace.feed("label", np.array([7], np.int32))
+    net.SoftmaxWithLoss(["x", "label"], ["p", "loss"])
+    with pytest.raises(ShapeError, match="labels must lie"):
+        workspace.run_net_once(net)
+    assert set(threads()) == {3}

@@ -60,6 +60,7 @@ def test_reference_functions():
     np.testing.assert_allclose(rnn_cell_test_util.tanh(x), np.tanh(x))
     assert rnn_cell_test_util.sigmoid(0.0) == 0.5
     assert attention.s("a", "b") == "a/b" and attention.AttentionType.SoftCoverage == 3
+    assert rnn_cell.AttentionType is attention.AttentionType
     assert seq2seq_util.PAD_ID == 0 and seq2seq_util.EOS == "<EOS>"
 
 

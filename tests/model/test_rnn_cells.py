@@ -167,8 +167,12 @@ def stacked(given, residual=()):
     return below
 
 
-@pytest.mark.parametrize("residual, unrolled", [((), None), ((1, 2), None), ((2,), STEPS)])
-def test_layers(residual, unrolled):
+@pytest.mark.parametrize(
+    "residual, unrolled, wrapped",
+    [((), None, False), ((1, 2), None, False), ((2,), STEPS, False), ((1, 2), None, True)],
+)
+def test_layers(residual, unrolled, wrapped):
+    """Wrapped: dropout that lets all pass stands around the layers, and hands gradients to all that add up."""
     cells = [
         LSTMCell(WIDTH if i == 0 else HIDDEN, HIDDEN, forget_bias=0.0, memory_optimization=i == 1, name="c")
         for i in range(3)
@@ -178,6 +182,7 @@ def test_layers(residual, unrolled):
     assert cell.get_state_names()[2] == "m/layer_1/c/hidden_t"
     model = ModelHelper("net")
     run_cell = cell if unrolled is None else UnrolledCell(cell, T=unrolled)
+    run_cell = DropoutCell(run_cell, dropout_ratio=0.5, name="d", is_test=True) if wrapped else run_cell
     states = [f"s{i}" for i in range(6)]
     output, _ = run_cell.apply_over_sequence(model, "x", "lengths", states)
     workspace, given = trained(model, weighted_sum(model, output), inputs_for(6))

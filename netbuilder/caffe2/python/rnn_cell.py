@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.python import workspace
+from netbuilder.model.rnn.attention import AttentionType
 from netbuilder.model.rnn.attention_cell import AttentionCell, LSTMWithAttentionCell, MILSTMWithAttentionCell
 from netbuilder.model.rnn.basic import BasicRNNCell
 from netbuilder.model.rnn.cell import RNNCell
@@ -30,6 +31,7 @@ __all__ = [
     "LSTM",
     "MILSTM",
     "AttentionCell",
+    "AttentionType",
     "BasicRNN",
     "BasicRNNCell",
     "DropoutCell",

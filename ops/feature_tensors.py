@@ -294,7 +294,7 @@ class _SingleGradient(_MergeGradient):
 class MergeSingleScalarFeatureTensorsGradient(_SingleGradient):
     """Gradients of the features' values from that of the merged ones."""
 
-    fields = ("presence",)
+    fields = MergeSingleScalarFeatureTensors.read_again
 
 
 @register
@@ -302,7 +302,7 @@ class MergeSingleScalarFeatureTensorsGradient(_SingleGradient):
 class MergeSingleListFeatureTensorsGradient(_SingleGradient):
     """Gradients of the features' values from that of the merged ones."""
 
-    fields = ("lengths", "presence")
+    fields = MergeSingleListFeatureTensors.read_again
 
 
 @register
@@ -310,7 +310,7 @@ class MergeSingleListFeatureTensorsGradient(_SingleGradient):
 class MergeSingleMapFeatureTensorsGradient(_SingleGradient):
     """Gradients of the features' values from that of the merged ones."""
 
-    fields = ("lengths", "presence")
+    fields = MergeSingleMapFeatureTensors.read_again
 
 
 @register
@@ -318,7 +318,7 @@ class MergeSingleMapFeatureTensorsGradient(_SingleGradient):
 class MergeMultiScalarFeatureTensorsGradient(_MergeGradient):
     """Gradients of the features' values from that of the merged ones."""
 
-    fields = ("lengths",)
+    fields = MergeMultiScalarFeatureTensors.read_again
 
 
 @register
@@ -326,7 +326,7 @@ class MergeMultiScalarFeatureTensorsGradient(_MergeGradient):
 class MergeMultiListFeatureTensorsGradient(_MergeGradient):
     """Gradients of the features' values from that of the merged ones."""
 
-    fields = ("lengths", "values_lengths")
+    fields = MergeMultiListFeatureTensors.read_again
 
 
 @register
@@ -334,7 +334,7 @@ class MergeMultiListFeatureTensorsGradient(_MergeGradient):
 class MergeMultiMapFeatureTensorsGradient(_MergeGradient):
     """Gradients of the features' values from that of the merged ones."""
 
-    fields = ("lengths", "values_lengths")
+    fields = MergeMultiMapFeatureTensors.read_again
 
 
 def _deal(op: _MergeGradient, ctx: RunContext, *given: Any) -> tuple[Any, ...]:

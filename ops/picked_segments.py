@@ -129,61 +129,53 @@ class SparseUnsortedSegmentMean(_Unsorted):
     mean = True
 
 
-def _check_grad_on_weights(op: Operator, grad_on_weights: bool) -> None:
-    if grad_on_weights:
-        raise ArgumentError(f"{op.type}: grad_on_weights is served by operators on lengths only, as LengthsWeightedSum")
+@dataclass(frozen=True)
+class _Weighted(_Picked):
+    """Base: the rows are weighted."""
+
+    grad_on_weights: bool = False
+
+    def check(self) -> None:
+        if self.grad_on_weights:
+            raise ArgumentError(
+                f"{self.type}: grad_on_weights is served by operators on lengths only, as LengthsWeightedSum"
+            )
 
 
 @register
 @dataclass(frozen=True)
-class SparseSortedSegmentWeightedSum(_Sorted):
+class SparseSortedSegmentWeightedSum(_Weighted, _Sorted):
     """Y[s] = the sum of the rows X[indices[i]] whose segment is s, each times ``weights[i]``; these get no gradient."""
 
     inputs = ("X", "weights", "indices", "segments")
     kind = "SortedSegmentWeightedSum"
-    grad_on_weights: bool = False
-
-    def check(self) -> None:
-        _check_grad_on_weights(self, self.grad_on_weights)
 
 
 @register
 @dataclass(frozen=True)
-class SortedSegmentWeightedSum(_Sorted):
+class SortedSegmentWeightedSum(_Weighted, _Sorted):
     """Y[s] = the sum of the rows of X whose segment is s, each times its weight; weights get no gradient."""
 
     inputs = ("X", "weights", "segments")
     kind = "SortedSegmentWeightedSum"
-    grad_on_weights: bool = False
-
-    def check(self) -> None:
-        _check_grad_on_weights(self, self.grad_on_weights)
 
 
 @register
 @dataclass(frozen=True)
-class SparseUnsortedSegmentWeightedSum(_Unsorted):
+class SparseUnsortedSegmentWeightedSum(_Weighted, _Unsorted):
     """Y[s] = the sum of the rows X[indices[i]] whose segment is s, in any order, each times ``weights[i]``."""
 
     inputs = ("X", "weights", "indices", "segments")
     kind = "UnsortedSegmentWeightedSum"
-    grad_on_weights: bool = False
-
-    def check(self) -> None:
-        _check_grad_on_weights(self, self.grad_on_weights)
 
 
 @register
 @dataclass(frozen=True)
-class UnsortedSegmentWeightedSum(_Unsorted):
+class UnsortedSegmentWeightedSum(_Weighted, _Unsorted):
     """Y[s] = the sum of the rows of X whose segment is s, in any order, each times its weight."""
 
     inputs = ("X", "weights", "segments")
     kind = "UnsortedSegmentWeightedSum"
-    grad_on_weights: bool = False
-
-    def check(self) -> None:
-        _check_grad_on_weights(self, self.grad_on_weights)
 
 
 def _sum_rows(op: _Picked, ctx: RunContext, *given: Any) -> tuple[Any, ...]:

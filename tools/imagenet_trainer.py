@@ -32,13 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         train, test = load_images(options.data, options.input)
         if len(train) < options.batch:
             raise NetError(f"--batch: {options.batch} samples a step, and the data has {len(train)}; give fewer")
-        if options.export:
-            _make_writable("--export", options.export)  # before the hours of training, not behind them
-        if options.checkpoint:
-            _make_writable("--checkpoint", options.checkpoint)
+        _check_folders(options)  # before the hours of training, not behind them
         if options.out:
             given = list(sys.argv[1:] if arguments is None else arguments)
-            _make_writable("--out", options.out)
             write_config(Path(options.out), options.effective, given)
         if options.measure_speed_up:
             _say_speed_up(options, train, test)
@@ -47,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run = Run(options, train, test, metrics)
             _say_what_runs(options, run, len(train), len(test))
             _resume(options, run)
+            metrics.go_on(run.epochs_done)
             saving = Saving(options, run)
             limit = StepLimit(options.step_limit, options.first_step_limit)
             run.tick = limit.passed
@@ -70,6 +67,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"netbuilder-train: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _check_folders(options: Options) -> None:
+    """Make the folders that a run writes to; raises NetError if one cannot be written."""
+    for name in ("export", "checkpoint", "out", "tensorboard"):
+        if folder := getattr(options, name):
+            _make_writable(f"--{name}", folder)
+    for name in ("metrics", "plot"):
+        if file := getattr(options, name):
+            _make_writable(f"--{name}", str(Path(file).parent))
 
 
 def _make_writable(option: str, name: str) -> None:

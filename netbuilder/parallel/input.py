@@ -22,6 +22,7 @@ def prefetch(
     depth: int = 2,
     dtypes: Mapping[str, Any] | None = None,
     even: bool | None = None,
+    look: bool = True,
     workspace: Workspace | None = None,
 ) -> Prefetch:
     """Return a Prefetch that splits each batch over the replicas of a model, on their devices.
@@ -34,7 +35,7 @@ def prefetch(
         model: made by ``Parallelize``.
         source: whole batches, see ``Prefetch``.
         blobs: names of the inputs, without the replicas' scopes.
-        depth, dtypes: see ``Prefetch``.
+        depth, dtypes, look: see ``Prefetch``.
         even: whether all parts have to be of the same size; None: yes, unless the model has ``weighted_shares``.
         workspace: where; None: the current default one.
 
@@ -45,7 +46,7 @@ def prefetch(
     devices = record.devices
     names = {devices.short_name(str(blob)): devices.copies(devices.short_name(str(blob))) for blob in blobs}
     workspace = workspace or default.workspace()
-    common: dict[str, Any] = {"depth": depth, "devices": devices.options, "dtypes": dtypes}
+    common: dict[str, Any] = {"depth": depth, "devices": devices.options, "dtypes": dtypes, "look": look}
     if not record.weighted_shares or even:
         return Prefetch(workspace, source, blobs=names, even=even is not False, **common)
     wanted = list(names)

@@ -70,6 +70,7 @@ class Prefetch:
         devices: where the parts lie, one for each blob of a split; None: on the host.
         dtypes: by name, the types that arrays are converted to.
         even: whether all parts have to be of the same size; if not, they differ by one sample at most.
+        look: whether the log warns of a first batch whose values are all one number.
 
     Raises:
         NetError: an argument is out of range, or ``source`` is no source.
@@ -102,6 +103,7 @@ class Prefetch:
         devices: Sequence[DeviceOption] | None = None,
         dtypes: Mapping[str, Any] | None = None,
         even: bool = True,
+        look: bool = True,
     ) -> None:
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
             raise NetError(f"Prefetch: depth must be a whole number from 1 on, got {depth!r}")
@@ -110,7 +112,7 @@ class Prefetch:
         names = _blobs_of(blobs)
         made = {blob: workspace.make(blob) for group in names.values() for blob in group}
         self._splitter = Splitter(names, made, devices, dtypes or {}, even, alike=self._alike)
-        self._depth = depth
+        self._depth, self._look = depth, look
         self._ready: deque[Batch] = deque()
         self._changed = threading.Condition()
         self._state = PrefetchState()
@@ -221,7 +223,7 @@ class Prefetch:
             for number, given in enumerate(iter(self._next_given, _END)):
                 began = time.perf_counter()
                 batch = self._splitter.split(given)
-                if number == 0:
+                if number == 0 and self._look:
                     look_at(given, self._splitter.names)
                 with self._changed:
                     self._count(prepare=time.perf_counter() - began)

@@ -1,6 +1,7 @@
 """netbuilder-train: checkpoints by steps and epochs, resumed bit by bit, signals, and what is refused."""
 
 import errno
+import json
 import os
 import re
 import shlex
@@ -14,7 +15,11 @@ import pytest
 
 from netbuilder.exchange import Checkpoint, CheckpointFolder, read_checkpoint, write_checkpoint
 from netbuilder.tools.imagenet_trainer import main
+from netbuilder.tools.training.images import load_images
+from netbuilder.tools.training.input_options import InputOptions
+from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.progress import Progress
+from netbuilder.tools.training.run import Run
 from netbuilder.tools.training.stopping import Stopping
 
 STEPS = 23  # of an epoch of 1438 samples, 64 a step, 30 the last
@@ -87,6 +92,23 @@ def test_resumed_in_the_middle_of_an_epoch(tmp_path, monkeypatch, capfd):
         re.search(r"epoch 2/2: loss.*?held-out accuracy \S+%", text)[0] for text in (whole, capfd.readouterr().out)
     ]
     assert shown[0] == shown[1]
+
+
+def test_resumed_behind_the_last_step_of_an_epoch(tmp_path, capfd):
+    """Ended between that step's checkpoint and the epoch's: no step is left of it, only its evaluation."""
+    assert train(tmp_path / "whole", 2) == 0
+    run = Run(parse(arguments(tmp_path / "run", 2)), *load_images("digits", InputOptions()))
+    run.train_epoch(1, stop=lambda: run.step == STEPS)
+    write_checkpoint(tmp_path / "parts" / f"step-{STEPS:08d}.minidb", run.checkpoint())
+    capfd.readouterr()
+    assert train(tmp_path / "parts", 2, "--resume=auto", f"--metrics={tmp_path / 'lines'}") == 0
+    assert f"0 epochs and {STEPS} of {STEPS} steps are done" in capfd.readouterr().out
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+    epochs = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines() if '"epoch"' in line]
+    assert [(epoch["epoch"], epoch["learning_rate"]) for epoch in epochs] == [
+        (1, pytest.approx(0.1)),
+        (2, pytest.approx(0.1)),
+    ]
 
 
 def test_a_net_with_statistics(tmp_path):

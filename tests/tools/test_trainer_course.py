@@ -172,6 +172,10 @@ def test_files_that_are_wrong(tmp_path, name, text, message, capsys):
         (["--label-smoothing=1"], "--label-smoothing: must lie in"),
         (["--warmup-epochs=-1"], "--warmup-epochs must not be negative"),
         (["--base-batch=0"], "--base-batch: must be greater than 0"),
+        (["--seed=-1"], "--seed: must not be negative, got -1"),
+        (["--momentum=1"], "--momentum: must lie in [0, 1), got 1"),
+        (["--weight-decay=-0.1"], "--weight-decay: must not be negative"),
+        (["--config=absent.ini"], "--config: 'absent.ini' cannot be read: No such file"),
     ],
 )
 def test_wrong_options(arguments, message, capsys):
@@ -212,6 +216,35 @@ def test_curves(tmp_path):
     assert (tmp_path / "a" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_curves_go_on_where_a_run_is_resumed(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    lines, drawn = tmp_path / "metrics.jsonl", []
+    monkeypatch.setattr(Metrics, "_draw", lambda self, path: drawn.append([e["epoch"] for e in self._epochs]))
+    with Metrics(str(lines)) as metrics:
+        for number in (1, 2, 2, 3):
+            metrics.epoch(number, number, {"loss": 1.0})
+    with open(lines, "a") as file:
+        file.write('{"kind": "ep\n')  # as a program that is ended leaves it
+    with Metrics(str(lines), plot=str(tmp_path / "curves.png")) as metrics:
+        metrics.go_on(2)
+        metrics.epoch(3, 3, {"loss": 0.5})
+    assert drawn == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("option", ["metrics", "plot", "tensorboard"])
+def test_what_cannot_be_written_ends_the_program_before_it_trains(tmp_path, option, capsys):
+    (tmp_path / "file").touch()
+    assert main(["--cpu", "--model=mlp", "--epochs=1", f"--{option}={tmp_path / 'file' / 'below' / 'a.png'}"]) == 1
+    said = capsys.readouterr()
+    assert f"netbuilder-train: --{option}: no file can be written in" in said.err and not said.out
+
+
+def test_pictures_of_an_unknown_kind(tmp_path):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(NetError, match=r"--plot: .*curves.txt' must end in .png, or in another of .*svg"):
+        Metrics(plot=str(tmp_path / "curves.txt"))
+
+
 def test_event_files(tmp_path):
     pytest.importorskip("tensorboardX")
     with Metrics(events=str(tmp_path)) as metrics:
@@ -236,6 +269,15 @@ def test_warnings_of_runs_that_learn_nothing(capsys):
     for accuracy in (0.1, 0.5, 0.9, 1.0):
         good.epoch(accuracy, accuracy)
     assert not capsys.readouterr().err
+
+
+def test_a_warning_comes_once(capsys, caplog):
+    run = Run(parse(BASE), Images(np.zeros((24, 1, 4, 4), np.float32), np.arange(24, dtype=np.int32) % 7), images(13))
+    for number in (1, 2):
+        run.train_epoch(number)
+        run.evaluation()
+    assert capsys.readouterr().err.count("all 12 images of a batch have the one value") == 1
+    assert not caplog.records
 
 
 def test_a_loss_that_is_no_number_names_the_blob():

@@ -23,7 +23,7 @@ class Metrics:
         plot: picture (.png) with the curves of the epochs, drawn anew after each, or None.
 
     Raises:
-        NetError: a package is missing.
+        NetError: a package is missing, or pictures of this kind cannot be written.
         OSError: a file cannot be written.
     """
 
@@ -31,11 +31,12 @@ class Metrics:
         self._plot = Path(plot) if plot else None
         self._epochs: list[dict[str, Any]] = []
         if plot:
-            _matplotlib()
+            _check_picture(plot)
         self._events: Any = _event_writer(events) if events else None
         self._lines: TextIO | None = None
         for path in filter(None, (lines, plot)):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self._earlier = Path(lines) if lines else None
         if lines:
             self._lines = open(lines, "a", encoding="utf-8")
 
@@ -52,6 +53,20 @@ class Metrics:
     def wanted(self) -> bool:
         """Whether anything is written."""
         return bool(self._lines or self._events or self._plot)
+
+    def go_on(self, epochs: int) -> None:
+        """Draw so many epochs of an earlier run in front of the next ones, as far as the file of lines has them."""
+        if self._plot is None or self._earlier is None or not epochs:
+            return
+        found: dict[int, dict[str, Any]] = {}
+        for line in self._earlier.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # cut short when a run was ended
+            if isinstance(entry, dict) and entry.get("kind") == "epoch" and entry.get("epoch", 0) <= epochs:
+                found[entry["epoch"]] = entry  # the last one, if an epoch was trained again
+        self._epochs = [found[number] for number in sorted(found)]
 
     def step(self, number: int, values: Mapping[str, Any]) -> None:
         """Note a step of training."""
@@ -102,6 +117,13 @@ def _matplotlib() -> Any:
     except ImportError:
         raise NetError("--plot needs the package matplotlib; pip install netbuilder[plot]") from None
     return Figure
+
+
+def _check_picture(path: str) -> None:
+    """Raises NetError: no picture of this kind can be written."""
+    kinds = sorted(_matplotlib()().canvas.get_supported_filetypes())
+    if Path(path).suffix[1:].lower() not in kinds:
+        raise NetError(f"--plot: {path!r} must end in .png, or in another of {', '.join(kinds)}")
 
 
 def _event_writer(folder: str) -> Any:

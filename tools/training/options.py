@@ -248,8 +248,10 @@ def _with_config(parser: argparse.ArgumentParser, given: list[str]) -> list[str]
         return rest
     try:
         values = config_arguments(read_config(Path(found.config)))
-    except (NetError, OSError) as error:
+    except NetError as error:
         parser.error(str(error))
+    except (OSError, UnicodeDecodeError) as error:
+        parser.error(f"--config: {found.config!r} cannot be read: {getattr(error, 'strerror', None) or error}")
     known = {flag for action in parser._actions for flag in action.option_strings}
     for text in values:
         name = text.partition("=")[0]
@@ -326,6 +328,12 @@ def _problem(options: Options) -> str | None:
     for name in ("epochs", "learning_rate", "device_workers"):
         if getattr(options, name) <= 0:
             return f"--{name.replace('_', '-')}: must be greater than 0, got {getattr(options, name)}"
+    if options.seed < 0:
+        return f"--seed: must not be negative, got {options.seed}"
+    if not 0 <= options.momentum < 1:
+        return f"--momentum: must lie in [0, 1), got {options.momentum:g}"
+    if not options.weight_decay >= 0:
+        return f"--weight-decay: must not be negative, got {options.weight_decay:g}"
     if problem := options.input.problem():
         return problem
     if options.export and Path(options.export).is_file():

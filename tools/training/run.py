@@ -107,6 +107,7 @@ class Run:
         self._losses, self._right, self._seen = 0.0, 0.0, 0  # sums over its samples
         self._of_step, self._step_seen, self._measured = {"loss": 0.0, "accuracy": 0.0}, 0, 0
         self._first_step = 0  # steps that an earlier run has done
+        self._rate = options.scaled_rate  # of the last step of that run
         self._counts: deque[int] = deque()  # samples of micro-batches that are not read yet
         self.tick: Callable[[], object] = lambda: None  # called behind each step of training or evaluation
         self._loss: float | None = None  # of the last step that was read
@@ -213,7 +214,7 @@ class Run:
         self, model: ModelHelper, batches: Iterable[tuple[np.ndarray, np.ndarray]], blobs: Sequence[str]
     ) -> Prefetch:
         source = (self._named(images, labels, TARGET in blobs) for images, labels in batches)
-        return prefetch(model, source, blobs=blobs, workspace=self._workspace)
+        return prefetch(model, source, blobs=blobs, workspace=self._workspace, look=False)  # Watch looks
 
     def _named(self, images: np.ndarray, labels: np.ndarray, smoothed: bool) -> dict[str, np.ndarray]:
         found = {"data": images, "label": labels}
@@ -258,7 +259,9 @@ class Run:
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the last step."""
+        """The rate of the last step, be it one of the run that this one goes on from."""
+        if self.steps_done == self._first_step:
+            return self._rate
         blob = GetLearningRateBlobNames(self._model)[0]
         return abs(float(np.asarray(self._workspace.fetch(blob)).reshape(())))
 
@@ -276,7 +279,7 @@ class Run:
         self._add(self._reader.last())
         state = {
             "epochs_done": self.epochs_done, "step": self.step, "losses": self._losses, "right": self._right,
-            "seen": self._seen,
+            "seen": self._seen, "rate": self.learning_rate,
             "must_be": self._identity(), "options": self._rates(),
         }  # fmt: skip
         return take_checkpoint(self._model, workspace=self._workspace, step=self.steps_done, metric=metric, state=state)
@@ -298,7 +301,7 @@ class Run:
         self._counts.clear()
         self.epochs_done, self.step = state["epochs_done"], state["step"]
         self._losses, self._right, self._seen = state["losses"], state["right"], state.get("seen", 0)
-        self._first_step = self.steps_done
+        self._first_step, self._rate = self.steps_done, state.get("rate", self._rate)
         return _differences(state["options"], self._rates())
 
     def _identity(self) -> dict[str, Any]:

@@ -80,6 +80,8 @@ class Kernels:
             if any(name not in specs for name in (*step.inputs, *step.outputs)):
                 continue
             ins, outs = [specs[name] for name in step.inputs], [specs[name] for name in step.outputs]
+            if not step.op.static_for(*ins):
+                continue
             same = [i for i, name in enumerate(step.inputs) if name in fixed]
             prepared = ctx.held_kernel(step.op_def, step.op, ins, outs, same)
             if prepared is None or not _in_place(step, prepared):

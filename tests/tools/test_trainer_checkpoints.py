@@ -99,6 +99,7 @@ def test_resumed_behind_the_last_step_of_an_epoch(tmp_path, capfd):
     assert train(tmp_path / "whole", 2) == 0
     run = Run(parse(arguments(tmp_path / "run", 2)), *load_images("digits", InputOptions()))
     run.train_epoch(1, stop=lambda: run.step == STEPS)
+    (tmp_path / "parts").mkdir()
     write_checkpoint(tmp_path / "parts" / f"step-{STEPS:08d}.minidb", run.checkpoint())
     capfd.readouterr()
     assert train(tmp_path / "parts", 2, "--resume=auto", f"--metrics={tmp_path / 'lines'}") == 0

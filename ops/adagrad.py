@@ -21,8 +21,8 @@ from netbuilder.ops.update_rules import (
     check_rows,
     check_same,
     distinct_rows,
-    in_place,
     rate_as,
+    updating_rows,
 )
 
 __all__ = ["Adagrad", "SparseAdagrad"]
@@ -160,17 +160,5 @@ def sparse_adagrad(
 
 
 @prepare(SparseAdagrad, device=CPU)
-def prepare_sparse_adagrad(
-    op: SparseAdagrad,
-    ctx: PlanContext,
-    param: TensorSpec,
-    moment: TensorSpec,
-    indices: TensorSpec,
-    grad: TensorSpec,
-    lr: TensorSpec,
-) -> Prepared | None:
-    def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
-        return in_place(inputs[:2], outputs, lambda: _update_rows(op, ctx.run, outputs[0], outputs[1], *inputs[2:]))
-
-    specs = [spec.plain for spec in (param, moment, indices, grad, lr)]
-    return Prepared(specs, specs[:2], bind, inplace=SparseAdagrad.must_inplace, capturable=False, name="numpy rows")
+def prepare_sparse_adagrad(op: SparseAdagrad, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, *tables, *given[2:]))

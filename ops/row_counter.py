@@ -12,7 +12,7 @@ from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
-from netbuilder.ops.update_rules import check_rate, distinct_rows, in_place
+from netbuilder.ops.update_rules import check_rate, distinct_rows, updating_rows
 
 __all__ = ["RowWiseCounter"]
 
@@ -79,9 +79,4 @@ def row_wise_counter(
 
 @prepare(RowWiseCounter, device=CPU)
 def prepare_row_wise_counter(op: RowWiseCounter, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    plain = [spec.plain for spec in specs]
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:
-        return in_place(inputs[:2], outputs, lambda: _count(op, ctx.run, outputs, *inputs[2:]))
-
-    return Prepared(plain, plain[:2], bind, inplace=RowWiseCounter.must_inplace, capturable=False, name="numpy rows")
+    return updating_rows(op, specs, lambda given, tables: _count(op, ctx.run, tables, *given[2:]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
-from netbuilder.ops.update_rules import check_range, distinct_rows, in_place
+from netbuilder.ops.update_rules import check_range, distinct_rows, updating_rows
 from netbuilder.proto import ArgumentError
 
 __all__ = ["Float16SparseNormalize", "SparseLpRegularizer", "SparseNormalize"]
@@ -127,12 +126,7 @@ def _plain(op: _RowRegularizer, ctx: RunContext, param: Any, indices: Any, grad:
 
 
 def _prepare(op: _RowRegularizer, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    plain = [spec.plain for spec in specs]
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:
-        return in_place(inputs[:1], outputs, lambda: _change_rows(op, ctx.run, outputs[0], inputs[1]))
-
-    return Prepared(plain, plain[:1], bind, inplace=op.must_inplace, capturable=False, name="numpy rows")
+    return updating_rows(op, specs, lambda given, tables: _change_rows(op, ctx.run, tables[0], given[1]))
 
 
 for _cls in (SparseNormalize, Float16SparseNormalize, SparseLpRegularizer):

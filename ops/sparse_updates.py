@@ -21,8 +21,8 @@ from netbuilder.ops.update_rules import (
     check_rows,
     check_same,
     distinct_rows,
-    in_place,
     rate_as,
+    updating_rows,
 )
 from netbuilder.proto import ArgumentError
 
@@ -77,8 +77,9 @@ class _SparseUpdate(Operator, abc.ABC):
         return 10 * given[self.state + 1].size
 
 
-def _update_rows(op: _SparseUpdate, ctx: RunContext, targets: Rows, indices: Any, grad: Any, numbers: Rows) -> None:
+def _update_rows(op: _SparseUpdate, ctx: RunContext, given: Rows, targets: Rows) -> None:
     """Update rows of the tables where they are; ``targets`` may hold the effective gradients behind them."""
+    indices, grad, *numbers = given[op.state :]
     tables, effective = targets[: op.state], targets[op.state :]
     indices = indices.reshape(-1)
     grad = grad.reshape((-1, *tables[0].shape[1:]))
@@ -94,21 +95,14 @@ def _update_rows(op: _SparseUpdate, ctx: RunContext, targets: Rows, indices: Any
 
 
 def _plain(op: _SparseUpdate, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
-    indices, grad, *numbers = given[op.state :]
     targets = [table.copy() for table in given[: op.state]]
-    targets += [ctx.xp.empty_like(grad) for _ in range(op.n_out - op.state)]
-    _update_rows(op, ctx, targets, indices, grad, numbers)
+    targets += [ctx.xp.empty_like(given[op.state + 1]) for _ in range(op.n_out - op.state)]
+    _update_rows(op, ctx, given, targets)
     return tuple(targets)
 
 
 def _prepare(op: _SparseUpdate, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    plain = [spec.plain for spec in specs]
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:
-        indices, grad, *numbers = inputs[op.state :]
-        return in_place(inputs[: op.state], outputs, lambda: _update_rows(op, ctx.run, outputs, indices, grad, numbers))
-
-    return Prepared(plain, op.infer(*plain), bind, inplace=type(op).must_inplace, capturable=False, name="numpy rows")
+    return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, given, tables))
 
 
 def _across(row_values: Any, like: Any) -> Any:

@@ -17,8 +17,8 @@ from netbuilder.ops.update_rules import (
     check_rows,
     check_same,
     distinct_rows,
-    in_place,
     rate_as,
+    updating_rows,
 )
 
 __all__ = ["SparseStorm", "Storm"]
@@ -132,9 +132,4 @@ def sparse_storm(
 
 @prepare(SparseStorm, device=CPU)
 def prepare_sparse_storm(op: SparseStorm, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    plain = [spec.plain for spec in specs]
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:
-        return in_place(inputs[:3], outputs, lambda: _update_rows(op, ctx.run, outputs, *inputs[3:]))
-
-    return Prepared(plain, plain[:3], bind, inplace=SparseStorm.must_inplace, capturable=False, name="numpy rows")
+    return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, tables, *given[3:]))

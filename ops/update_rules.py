@@ -7,11 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, RunContext
+from netbuilder.ops.contexts import Call, Prepared, RunContext
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError, ShapeError
 
-__all__ = ["check_range", "check_rate", "check_rows", "check_same", "distinct_rows", "in_place", "rate_as"]
+__all__ = [
+    "check_range",
+    "check_rate",
+    "check_rows",
+    "check_same",
+    "distinct_rows",
+    "in_place",
+    "rate_as",
+    "updating_rows",
+]
 
 
 def check_same(op: Operator, **specs: TensorSpec) -> None:
@@ -107,3 +116,20 @@ def in_place(sources: Sequence[Any], targets: Sequence[Any], update: Callable[[]
         update()
 
     return call
+
+
+def updating_rows(op: Operator, specs: Sequence[TensorSpec], update: Callable[[Any, Any], object]) -> Prepared:
+    """Return the kernel of an update of tables where they are.
+
+    Args:
+        op: ``must_inplace`` says which inputs are tables, and which outputs these become.
+        specs: of the inputs.
+        update: called in each run with inputs and outputs; the outputs have the values of the tables by then.
+    """
+    plain, pairs = [spec.plain for spec in specs], type(op).must_inplace
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        sources, targets = [inputs[i] for i, _ in pairs], [outputs[j] for _, j in pairs]
+        return in_place(sources, targets, lambda: update(inputs, outputs))
+
+    return Prepared(plain, op.infer(*plain), bind, inplace=pairs, capturable=False, name="numpy rows")

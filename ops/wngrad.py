@@ -17,8 +17,8 @@ from netbuilder.ops.update_rules import (
     check_rows,
     check_same,
     distinct_rows,
-    in_place,
     rate_as,
+    updating_rows,
 )
 
 __all__ = ["SparseWngrad", "Wngrad"]
@@ -124,9 +124,4 @@ def sparse_wngrad(
 
 @prepare(SparseWngrad, device=CPU)
 def prepare_sparse_wngrad(op: SparseWngrad, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    plain = [spec.plain for spec in specs]
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:
-        return in_place(inputs[:2], outputs, lambda: _update_rows(op, ctx.run, outputs, *inputs[2:]))
-
-    return Prepared(plain, plain[:2], bind, inplace=SparseWngrad.must_inplace, capturable=False, name="numpy rows")
+    return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, tables, *given[2:]))

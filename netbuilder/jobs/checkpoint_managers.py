@@ -44,7 +44,56 @@ def db_name(epoch: int, node_name: str, db_prefix: str, path_prefix: str | None 
     return path_prefix + name if path_prefix else os.path.join(db_prefix, name)
 
 
-class CheckpointManager:
+class _Managing:
+    """What managers of one node and of several share: the files' place and type, and the one who is told of them."""
+
+    def __init__(self, db_prefix: str, db_type: str, metadata_handler: Any) -> None:
+        self._db_prefix = os.fspath(db_prefix)
+        self._db_type = db_type
+        self._metadata_handler = metadata_handler
+
+    def write_checkpoint_metadata(self, epoch: int) -> None:
+        """Tell ``metadata_handler`` that an epoch has been saved."""
+        if self._metadata_handler is not None:
+            self._metadata_handler.write(epoch=epoch)
+
+    def get_resume_from_epoch_id(self, user_epoch: int | None = None) -> int | None:
+        """Return the epoch to resume: what ``metadata_handler`` makes of ``user_epoch``, or that itself."""
+        if self._metadata_handler is not None:
+            found: int | None = self._metadata_handler.last_epoch(user_epoch=user_epoch)
+            return found
+        return user_epoch
+
+    def cp_accessible(self, epoch: int | None = None) -> bool:
+        """Whether checkpoints can be saved, by ``metadata_handler``; True without one."""
+        return self._metadata_handler is None or bool(self._metadata_handler.cp_accessible(epoch))
+
+    def report_checkpoint_stats(self, action_name: str) -> None:
+        """Log how long saving or loading has taken, and tell ``metadata_handler``, if it has ``report``."""
+        stats: dict[str, Any] = {}
+        for manager in self._all():
+            manager.collect_checkpoint_stats(stats)
+        for path, taken in stats.items():
+            _LOG.info("%s: %s in %.3f s", action_name, path, taken / 1e9)
+        if hasattr(self._metadata_handler, "report"):
+            self._metadata_handler.report(action_name, stats)
+
+    def _all(self) -> list[CheckpointManager]:
+        """Return the managers of single nodes."""
+        raise NotImplementedError(f"{type(self).__name__}: _all returns the managers of single nodes")
+
+    def _tell(self, nodes: Sequence[str], path_prefix: str | None, path_type: str | None) -> None:
+        if self._metadata_handler is not None:
+            self._metadata_handler.set_params(
+                db_prefix=self._db_prefix,
+                db_type=self._db_type,
+                node_names=list(map(str, nodes)),
+                path_prefix=path_prefix,
+                path_type=path_type,
+            )
+
+
+class CheckpointManager(_Managing):
     """Saves all blobs that a node's workspace has once it is begun, and loads them.
 
     The file also has the blobs' names, in the blob ``blob_names``, so that an epoch can be resumed by a process that
@@ -62,10 +111,8 @@ class CheckpointManager:
     BLOB_NAMES = "blob_names"
 
     def __init__(self, db_prefix: str, node_name: str, db_type: str, metadata_handler: Any = None) -> None:
-        self._db_prefix = os.fspath(db_prefix)
+        super().__init__(db_prefix, db_type, metadata_handler)
         self._node_name = node_name
-        self._db_type = db_type
-        self._metadata_handler = metadata_handler
         self._net = Net("!!checkpoint_mngr")
         self._blob_names = self._net.AddExternalInput(self.BLOB_NAMES)
         self._names_output: TaskOutput | None = None
@@ -166,32 +213,13 @@ class CheckpointManager:
 
         return self._timed_task("checkpoint_save", epoch, add)
 
-    def report_checkpoint_stats(self, action_name: str) -> None:
-        """Log how long saving or loading has taken, and tell ``metadata_handler``, if it has ``report``."""
-        stats: dict[str, Any] = {}
-        self.collect_checkpoint_stats(stats)
-        _report(self._metadata_handler, action_name, stats)
-
-    def write_checkpoint_metadata(self, epoch: int) -> None:
-        """Tell ``metadata_handler`` that an epoch has been saved."""
-        if self._metadata_handler is not None:
-            self._metadata_handler.write(epoch=epoch)
-
-    def get_resume_from_epoch_id(self, user_epoch: int | None = None) -> int | None:
-        """Return the epoch to resume: what ``metadata_handler`` makes of ``user_epoch``, or that itself."""
-        if self._metadata_handler is not None:
-            found: int | None = self._metadata_handler.last_epoch(user_epoch=user_epoch)
-            return found
-        return user_epoch
-
     def set_params(self, nodes: Sequence[str], path_prefix: str | None = None, path_type: str | None = None) -> None:
         """Set the place of the files; and tell ``metadata_handler`` what the checkpoints are of."""
         self._set_path(path_prefix, path_type)
-        _tell(self._metadata_handler, self._db_prefix, self._db_type, nodes, path_prefix, path_type)
+        self._tell(nodes, path_prefix, path_type)
 
-    def cp_accessible(self, epoch: int | None = None) -> bool:
-        """Whether checkpoints can be saved, by ``metadata_handler``; True without one."""
-        return self._metadata_handler is None or bool(self._metadata_handler.cp_accessible(epoch))
+    def _all(self) -> list[CheckpointManager]:
+        return [self]
 
     def path(self, epoch: int) -> str:
         """Return the path of an epoch's file."""
@@ -215,7 +243,7 @@ class CheckpointManager:
         return task
 
 
-class MultiNodeCheckpointManager:
+class MultiNodeCheckpointManager(_Managing):
     """Saves and loads the blobs of several nodes, each to a file of its own.
 
     Args:
@@ -223,9 +251,7 @@ class MultiNodeCheckpointManager:
     """
 
     def __init__(self, db_prefix: str, db_type: str, metadata_handler: Any = None) -> None:
-        self._db_prefix = os.fspath(db_prefix)
-        self._db_type = db_type
-        self._metadata_handler = metadata_handler
+        super().__init__(db_prefix, db_type, metadata_handler)
         self._node_managers: list[tuple[str, CheckpointManager]] | None = None
 
     def init(
@@ -254,45 +280,22 @@ class MultiNodeCheckpointManager:
             False if a file is not there; then nothing has been loaded.
         """
         self._set_nodes(nodes)
-        return _load_locally([manager for _, manager in self._managers()], blob_names, epoch, session)
+        return _load_locally(self._all(), blob_names, epoch, session)
 
     def get_ckpt_db_name(self, node_name: str, epoch: int) -> str | None:
         """Return the path of a node's file for an epoch, None if there is no such node."""
         return next((manager.path(epoch) for node, manager in self._managers() if node == node_name), None)
 
-    def report_checkpoint_stats(self, action_name: str) -> None:
-        """Log how long saving or loading has taken, and tell ``metadata_handler``, if it has ``report``."""
-        stats: dict[str, Any] = {}
-        for _, manager in self._managers():
-            manager.collect_checkpoint_stats(stats)
-        _report(self._metadata_handler, action_name, stats)
-
     def save(self, epoch: int) -> TaskGroup:
         """Return tasks that save all blobs of an epoch."""
         return self._task_group(lambda manager: manager.save(epoch))
 
-    def write_checkpoint_metadata(self, epoch: int) -> None:
-        """Tell ``metadata_handler`` that an epoch has been saved."""
-        if self._metadata_handler is not None:
-            self._metadata_handler.write(epoch=epoch)
-
-    def get_resume_from_epoch_id(self, user_epoch: int | None = None) -> int | None:
-        """Return the epoch to resume: what ``metadata_handler`` makes of ``user_epoch``, or that itself."""
-        if self._metadata_handler is not None:
-            found: int | None = self._metadata_handler.last_epoch(user_epoch=user_epoch)
-            return found
-        return user_epoch
-
     def set_params(self, nodes: Sequence[str], path_prefix: str | None = None, path_type: str | None = None) -> None:
         """Set the nodes and the place of the files; and tell ``metadata_handler`` what the checkpoints are of."""
         self._set_nodes(nodes)
-        for _, manager in self._managers():
+        for manager in self._all():
             manager._set_path(path_prefix, path_type)
-        _tell(self._metadata_handler, self._db_prefix, self._db_type, nodes, path_prefix, path_type)
-
-    def cp_accessible(self, epoch: int | None = None) -> bool:
-        """Whether checkpoints can be saved, by ``metadata_handler``; True without one."""
-        return self._metadata_handler is None or bool(self._metadata_handler.cp_accessible(epoch))
+        self._tell(nodes, path_prefix, path_type)
 
     def _set_nodes(self, nodes: Sequence[str]) -> None:
         names = list(map(str, nodes))
@@ -301,6 +304,9 @@ class MultiNodeCheckpointManager:
             self._node_managers = [(name, CheckpointManager(self._db_prefix, name, self._db_type)) for name in names]
         elif known != names:
             raise NetError(f"MultiNodeCheckpointManager: is for the nodes {known}, got {names}; make one for those")
+
+    def _all(self) -> list[CheckpointManager]:
+        return [manager for _, manager in self._managers()]
 
     def _managers(self) -> list[tuple[str, CheckpointManager]]:
         if self._node_managers is None:
@@ -333,23 +339,3 @@ def _load_locally(
     for manager in managers:
         session.run(manager.load_blobs_from_checkpoint(blob_names, epoch))
     return True
-
-
-def _tell(
-    handler: Any, db_prefix: str, db_type: str, nodes: Sequence[str], path_prefix: str | None, path_type: str | None
-) -> None:
-    if handler is not None:
-        handler.set_params(
-            db_prefix=db_prefix,
-            db_type=db_type,
-            node_names=list(map(str, nodes)),
-            path_prefix=path_prefix,
-            path_type=path_type,
-        )
-
-
-def _report(handler: Any, action_name: str, stats: dict[str, Any]) -> None:
-    for path, taken in stats.items():
-        _LOG.info("%s: %s in %.3f s", action_name, path, taken / 1e9)
-    if hasattr(handler, "report"):
-        handler.report(action_name, stats)

@@ -155,7 +155,7 @@ class BackwardPlan:
         for link in self.incoming:
             specs[link.internal] = self._gradient_rows(link)
         for step in op.backward.ops:
-            step.infer(specs)
+            step.infer(specs, op.linked)
         for out in self.outgoing:
             want = self._gradient_rows(out.link)
             got = specs[out.link.internal]

@@ -263,12 +263,16 @@ class ForwardPlan:
         specs.update(linked)
         outside = dict(specs)
         for step in self.op.step.ops:
-            if self.op.backward_step_net is None and step.depends_on_data(specs):
+            if (
+                self.op.backward_step_net is None
+                and step.depends_on_data(specs)
+                and not linked.keys() >= {*step.outputs}
+            ):
                 self.one_by_one = True
                 for each in self.op.step.ops:
                     each.require_arrays_alone()
                 return outside
-            step.infer(specs)
+            step.infer(specs, linked)
         for name, spec in linked.items():
             require(
                 specs[name] == spec,

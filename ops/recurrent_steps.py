@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import length_hint
@@ -51,17 +51,23 @@ class StepOperator:
                 "step net; put it outside, or unroll the net"
             )
 
-    def infer(self, specs: dict[str, TensorSpec]) -> None:
+    def infer(self, specs: dict[str, TensorSpec], linked: Container[str] = ()) -> None:
         """Add the specs of the outputs to ``specs``.
+
+        Args:
+            specs: of the blobs so far; those of what is linked are there.
+            linked: blobs that have their shapes from elsewhere, also where these depend on data.
 
         Raises:
             ShapeError: the inputs do not fit, or the shapes depend on data.
         """
         given = [specs[name] for name in self.inputs]
         if not self.op.static_for(*given):
+            if all(name in linked for name in self.outputs):
+                return
             raise ShapeError(
                 f"{self.what}: its shapes depend on data, or it runs Python, so it cannot stand in a step net that has "
-                "a gradient; put it outside, or unroll the net"
+                "a gradient, unless states are all that it makes; put it outside, or unroll the net"
             )
         try:
             made = self.op.infer(*given)
@@ -199,9 +205,20 @@ def bind_operator(
             results = [result.copy() if result is not out else out for result, out in zip(results, outs)]
         for out, result in zip(outs, results):
             if result is not out:
-                out[...] = result
+                out[...] = result if result.shape == out.shape else _as_state(result, out)
 
     return call
+
+
+def _as_state(result: Array, out: Array) -> Array:
+    """Return a result with the shape of the state that it is; axes of extent 1 make no difference.
+
+    Raises:
+        OperatorError: it has another shape, which is seen only when the operator has run.
+    """
+    if [n for n in result.shape if n != 1] != [n for n in out.shape if n != 1]:
+        raise OperatorError(f"its result {tuple(result.shape)} must have the shape of its state, {tuple(out.shape)}")
+    return result.reshape(out.shape)
 
 
 def placed(step: StepOperator, run: RunContext, ins: Sequence[Array]) -> Sequence[Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from netbuilder.ops.contexts import GradientContext, RunContext
@@ -62,10 +63,11 @@ class _RangeGradient(Operator):
 
     def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec, segments: TensorSpec) -> tuple[TensorSpec, ...]:
         _check(self, x, segments)
+        rows = x.shape[1:]
         require(
-            y.shape == dy.shape and y.shape[1:] == x.shape[1:],
+            y.shape == dy.shape and y.shape[y.ndim - len(rows) :] == rows and y.ndim >= x.ndim,
             self,
-            f"Y and dY must have rows of shape {x.shape[1:]}, got {y.shape} and {dy.shape}",
+            f"Y and dY must have rows of shape {rows}, got {y.shape} and {dy.shape}",
         )
         return (x.plain,)
 
@@ -179,6 +181,8 @@ class SortedSegmentRangeLogMeanExpGradient(_RangeGradient):
 def _spread(op: Operator, ctx: RunContext, x: Any, y: Any, dy: Any, segments: Any, *, mean: bool) -> tuple[Any, Any]:
     """Return for each row of X those of dY (divided by the segment's rows, if ``mean``) and of Y of its segment."""
     counts = counts_of_sorted(op, ctx, segments)
+    rows = math.prod(dy.shape[: dy.ndim - x.ndim + 1])  # states of step nets have an axis in front
+    y, dy = (array.reshape((rows, *x.shape[1:])) for array in (y, dy))
     require(
         counts.size == dy.shape[0], op, f"dY must have a row for each of the {counts.size} segments, got {dy.shape[0]}"
     )

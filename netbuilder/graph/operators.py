@@ -36,6 +36,7 @@ LEGACY_ARGUMENTS = frozenset(
         "order",
         "shared_buffer",
         "use_cudnn",
+        "use_grad_hack",
         "ws_nbytes_limit",
     }
 )

@@ -19,9 +19,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "feed arrays by workspace.feed or a Prefetch, or read a database by TensorProtosDBInput",
-        "CloseRebatchingQueue CreateBlobsQueueDB CreateRebatchingQueue "
-        "DequeueRebatchingQueue EnqueueRebatchingQueue LastNWindowCollector RemoveDataBlocks "
-        "ReservoirSampling VideoInput WeightedSampleDequeueBlobs",
+        "CloseRebatchingQueue CreateBlobsQueueDB CreateRebatchingQueue DequeueRebatchingQueue "
+        "EnqueueRebatchingQueue VideoInput WeightedSampleDequeueBlobs",
     ),
     (
         "several hosts are not in this version; on one, Parallelize makes the exchange between devices",
@@ -35,17 +34,10 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "",
-        "NGramFromCategorical "
-        "APMeter AccumulateHistogram AveragePut BatchBoxCox BernoulliJSD BisectPercentile "
-        "CreateMap DataCouple "
-        "DeformConv FlexibleTopK "
-        "GetGPUMemoryUsage IncrementPut IntegralImage KeySplit KeyValueToMap LC LC1D "
-        "LC2D LC3D MapToKeyValue MaxPoolWithIndex Percentile PiecewiseLinearTransform "
-        "SelfBinningHistogram SinusoidPositionEncoding SparseDropoutWithReplacement "
-        "SparseItemwiseDropoutWithReplacement SparseLengthsMax SparseLengthsSumSparseLookup StdDevPut "
-        "StringEndsWith StringEquals StringJoin StringPrefix StringStartsWith StringSuffix TT "
-        "TTSparseLengthsSum UniqueUniformFill UnsafeCoalesce VariableLengthSequencePadding "
-        "WeightedMultiSampling WeightedSample",
+        "APMeter AccumulateHistogram AveragePut BatchBoxCox BernoulliJSD BisectPercentile DeformConv "
+        "FlexibleTopK GetGPUMemoryUsage IncrementPut IntegralImage LC LC1D LC2D LC3D MaxPoolWithIndex "
+        "Percentile PiecewiseLinearTransform SelfBinningHistogram SinusoidPositionEncoding "
+        "SparseLengthsMax StdDevPut TT TTSparseLengthsSum UnsafeCoalesce VariableLengthSequencePadding",
     ),
 )
 """(what there is instead, "" where nothing comes near; operators with spaces between them)."""

@@ -187,6 +187,13 @@ for _op_type in (
 
 for _op_type in ("RoIAlignRotatedGradient", "RoIPoolGradient"):
     EXEMPT[_op_type] = {"golden": "Caffe2 has it on GPUs only"}
+for _op_type in (
+    "CreateMap DataCouple KeySplit KeyValueToMap LastNWindowCollector MapToKeyValue NGramFromCategorical "
+    "RemoveDataBlocks ReservoirSampling SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement "
+    "SparseLengthsSumSparseLookup StringEndsWith StringEquals StringJoin StringPrefix StringStartsWith StringSuffix "
+    "UniqueUniformFill WeightedMultiSampling WeightedSample"
+).split():
+    EXEMPT[_op_type] = {"golden": "no stored case; run beside Caffe2 by hand"}
 
 
 @functools.cache

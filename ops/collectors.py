@@ -1,0 +1,236 @@
+"""Rows collected over many runs: ReservoirSampling, LastNWindowCollector; and DataCouple, which ties blobs together."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.contexts import RunContext
+from netbuilder.ops.counters import shared_object
+from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.maps import KeyMap
+from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import ArgumentError, NetError
+
+__all__ = ["DataCouple", "LastNWindowCollector", "ReservoirSampling"]
+
+Arrays = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Collector(Operator):
+    """What is collected lies in the host's memory, whatever the device."""
+
+    dynamic = True
+    stateful = True
+    outputs_on_host = True
+    num_to_collect: int = -1
+    held: ClassVar[tuple[int, ...]] = ()  # the input that each output overwrites
+    mutex: ClassVar[int] = 3
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+    def check(self) -> None:
+        if self.num_to_collect < 1:
+            raise ArgumentError(f"{self.type}: num_to_collect must be at least 1, got {self.num_to_collect}")
+
+    def run(self, ctx: RunContext, inputs: Arrays) -> Arrays:
+        """Return the outputs; under the mutex, where there is one, and of what the blobs hold then."""
+        mutex = inputs[self.mutex] if len(inputs) > self.mutex else None
+        require(
+            mutex is None or hasattr(mutex, "__enter__"), self, f"input {self.mutex} must be what CreateMutex makes"
+        )
+        with nullcontext() if mutex is None else mutex:
+            given = list(inputs)
+            if mutex is not None and ctx.workspace is not None:  # another thread may have gone on meanwhile
+                for index in self.held[: self.n_out]:
+                    given[index] = ctx.workspace.fetch(ctx.op_def.input[index])
+            self.check_rows(given[0], given[2])
+            made = self.collect(ctx, given)
+            if mutex is not None and ctx.workspace is not None:
+                for name, value in zip(ctx.op_def.output, made):
+                    blob = ctx.workspace.make(name)
+                    blob.store(value, blob.location)
+                return tuple(ctx.workspace.get(name).buffer for name in ctx.op_def.output)
+        return made
+
+    def collect(self, ctx: RunContext, given: list[Any]) -> Arrays:
+        """Return the outputs."""
+        raise NotImplementedError
+
+    def count(self, name: str, value: Any, kind: Any) -> int:
+        """Return the one number that a blob holds."""
+        require(
+            value.size == 1 and value.dtype == kind,
+            self,
+            f"{name} must hold one {np.dtype(kind)}, got shape {value.shape} of {value.dtype}",
+        )
+        return int(value.reshape(-1)[0])
+
+    def check_rows(self, rows: Any, data: Any) -> None:
+        """Raise ShapeError unless DATA has rows like those collected, if there are any."""
+        require(data.ndim >= 1, self, "DATA must have rows, got a scalar")
+        require(
+            not rows.size or (rows.dtype == data.dtype and rows.shape[1:] == data.shape[1:]),
+            self,
+            f"DATA must have rows like those collected, of shape {rows.shape[1:]} and {rows.dtype}, got "
+            f"{data.shape[1:]} and {data.dtype}",
+        )
+
+
+def _with_room(rows: Any, data: Any, size: int) -> Any:
+    """Return what was collected with room for ``size`` rows, a copy."""
+    made = np.zeros((size, *data.shape[1:]), data.dtype)
+    if rows.size:
+        made[: min(len(rows), size)] = rows[:size]
+    return made
+
+
+@register
+@dataclass(frozen=True)
+class ReservoirSampling(_Collector):
+    """Keep ``num_to_collect`` of all the rows of DATA in all runs so far, each with the same chance.
+
+    NUM_VISITED, one int64, counts the rows. With an id, int64, for each row, a row whose id is in the reservoir is
+    passed over and not counted; the map and POS_TO_OBJECT, int64, then tell where each id is, and which is where.
+    """
+
+    inputs = ("RESERVOIR", "NUM_VISITED", "DATA", "MUTEX", "OBJECT_ID?", "OBJECT_TO_POS_MAP?", "POS_TO_OBJECT?")
+    outputs = ("RESERVOIR", "NUM_VISITED", "OBJECT_TO_POS_MAP?", "POS_TO_OBJECT?")
+    must_inplace = ((0, 0), (1, 1), (5, 2), (6, 3))
+    held = (0, 1, 5, 6)
+
+    def check(self) -> None:
+        super().check()
+        if (self.n_in, self.n_out) not in ((4, 2), (7, 4)):
+            raise NetError(
+                "ReservoirSampling: takes 4 inputs and has 2 outputs, or with ids 7 and 4, "
+                f"got {self.n_in} and {self.n_out}"
+            )
+
+    def collect(self, ctx: RunContext, given: list[Any]) -> Arrays:
+        rows, data = given[0], given[2]
+        visited = self.count("NUM_VISITED", given[1], np.int64)
+        chances = ctx.host(ctx.uniform(data.shape[:1]))
+        if len(given) == 4:
+            turns = visited + np.arange(len(data))
+            places = np.where(turns < self.num_to_collect, turns, np.floor(chances * (turns + 1)).astype(np.int64))
+            which = np.flatnonzero(places < self.num_to_collect)
+            places, visited, more = places[which], visited + len(data), ()
+        else:
+            which, places, visited, more = self._objects(given, visited, chances)
+        made = _with_room(rows, data, min(visited, self.num_to_collect))
+        _, last = np.unique(places[::-1], return_index=True)  # of two that go to one place the later stays
+        chosen = len(places) - 1 - last
+        made[places[chosen]] = data[which[chosen]]
+        return (made, np.full(given[1].shape, visited, np.int64), *more)
+
+    def _objects(self, given: list[Any], visited: int, chances: Any) -> tuple[Any, Any, int, Arrays]:
+        """Return which rows go where, how many were visited, and the books of the ids."""
+        ids, entries = given[4], shared_object(self, given[5], KeyMap, "CreateMap")
+        require(
+            ids.shape == given[2].shape[:1] and ids.dtype == np.int64,
+            self,
+            f"OBJECT_ID must hold an int64 for each of {len(given[2])} rows, got shape {ids.shape} of {ids.dtype}",
+        )
+        where = given[6].tolist()
+        which, places = [], []
+        for row, name in enumerate(ids.tolist()):
+            if name in entries:
+                continue
+            place = visited if visited < self.num_to_collect else int(chances[row] * (visited + 1))
+            visited += 1
+            if place >= self.num_to_collect:
+                continue
+            if place < len(where):
+                entries.pop(where[place], None)
+                where[place] = name
+            else:
+                where.append(name)
+            entries[name] = place
+            which.append(row)
+            places.append(place)
+        return np.array(which, int), np.array(places, int), visited, (entries, np.array(where, np.int64))
+
+
+@kernel(ReservoirSampling)
+def reservoir_sampling(op: ReservoirSampling, ctx: RunContext, *inputs: Any) -> Arrays:
+    return op.run(ctx, inputs)
+
+
+@register
+@dataclass(frozen=True)
+class LastNWindowCollector(_Collector):
+    """Keep the last ``num_to_collect`` rows of DATA of all runs so far, each at the place of the oldest one.
+
+    The second input, one int32, is the place that is next; the last one, int64, counts the rows.
+    """
+
+    inputs = ("LAST_N", "NEXT", "DATA", "MUTEX?", "NUM_VISITED?")
+    outputs = ("LAST_N", "NEXT", "NUM_VISITED?")
+    must_inplace = ((0, 0), (1, 1), (4, 2))
+    held = (0, 1, 4)
+
+    def check(self) -> None:
+        super().check()
+        if (self.n_out == 3) != (self.n_in == 5):
+            raise NetError(
+                "LastNWindowCollector: NUM_VISITED is both the last input and the last output, "
+                f"got {self.n_in} inputs and {self.n_out} outputs"
+            )
+
+    def collect(self, ctx: RunContext, given: list[Any]) -> Arrays:
+        size, data = self.num_to_collect, given[2]
+        begin = self.count("NEXT", given[1], np.int32)
+        require(0 <= begin < size, self, f"NEXT must lie in [0, {size}), got {begin}")
+        count = len(data)
+        new = data[-size:]
+        begin = begin if count <= size else 0
+        places = (begin + np.arange(len(new))) % size
+        before = min(len(given[0]), size)
+        made = _with_room(given[0], data, max(before, min(begin + len(new), size)))
+        made[places] = new
+        end = np.full(given[1].shape, (begin + len(new)) % size, np.int32)
+        if self.n_out == 2:
+            return made, end
+        visited = self.count("NUM_VISITED", given[4], np.int64) + count
+        return made, end, np.full(given[4].shape, visited, np.int64)
+
+
+@kernel(LastNWindowCollector)
+def last_n_window_collector(op: LastNWindowCollector, ctx: RunContext, *inputs: Any) -> Arrays:
+    return op.run(ctx, inputs)
+
+
+@register
+@dataclass(frozen=True)
+class DataCouple(Operator):
+    """Leave blobs as they are, and count as a writer of them all: who reads one comes behind all that write them."""
+
+    inputs = ("X*",)
+    outputs = ("Y*",)
+    must_inplace = tuple((i, i) for i in range(100))
+    dynamic = True
+    stateful = True
+
+    def check(self) -> None:
+        if self.n_out > min(self.n_in, 100):
+            raise NetError(f"DataCouple: output i is input i, up to 100; got {self.n_in} inputs, {self.n_out} outputs")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "any"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(DataCouple)
+def data_couple(op: DataCouple, ctx: RunContext, *values: Any) -> Arrays:
+    return values[: op.n_out]

@@ -31,7 +31,7 @@ class AttentionCell(RNNCell):
     Args:
         encoder_output_dim: width of the encoder's outputs.
         encoder_outputs: (encoder steps, samples, width).
-        encoder_lengths: (samples,) int32: how many steps of these each sample has; None: all.
+        encoder_lengths: (samples,) int32: how many steps of these each sample has, at least one; None: all.
         decoder_cell: the decoder.
         decoder_state_dim: width of its output.
         attention_type: of ``AttentionType``.

@@ -68,10 +68,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.models.seq2seq.beam_search python.models.seq2seq.train python.models.seq2seq.translate",
     ),
     (
-        "its operators are not in this version; rnn_cell and gru_cell have the recurrent nets that are",
-        "python.crf python.crf_predict",
-    ),
-    (
         "netbuilder-benchmark lstm measures recurrent nets",
         "python.lstm_benchmark python.rnn.lstm_comparison",
     ),

@@ -4,6 +4,7 @@ from netbuilder.model.rnn.attention import AttentionType
 from netbuilder.model.rnn.attention_cell import AttentionCell, LSTMWithAttentionCell, MILSTMWithAttentionCell
 from netbuilder.model.rnn.basic import BasicRNNCell
 from netbuilder.model.rnn.cell import RNNCell
+from netbuilder.model.rnn.crf import CRFWithLoss, apply_crf, crf_update_predictions
 from netbuilder.model.rnn.gru import GRUCell
 from netbuilder.model.rnn.layers import (
     GRU,
@@ -29,6 +30,7 @@ __all__ = [
     "AttentionType",
     "BasicRNN",
     "BasicRNNCell",
+    "CRFWithLoss",
     "DropoutCell",
     "GRUCell",
     "LSTMCell",
@@ -44,6 +46,8 @@ __all__ = [
     "MultiRNNCell",
     "RNNCell",
     "UnrolledCell",
+    "apply_crf",
+    "crf_update_predictions",
     "layered_LSTM",
     "recurrent_net",
 ]

@@ -23,6 +23,7 @@ from netbuilder.runtime.profile_table import profile_table
 from netbuilder.runtime.profile_trace import chrome_trace
 from netbuilder.runtime.profiling import profile
 from netbuilder.tools.bench.machine import busy_share, describe_machine
+from netbuilder.tools.counts import count
 from netbuilder.tools.profiling.load import load_folder, load_net
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
@@ -69,9 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("net", help="a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name "
                         "of a net of the zoo")  # fmt: skip
     run = parser.add_argument_group("how it runs")
-    run.add_argument("--threads", type=_count, help="over all lanes (OMP_NUM_THREADS, or the cores)")
-    run.add_argument("--runs", type=_count, default=5, help="with timed calls; as many without stand between (5)")
-    run.add_argument("--warmup", type=_count, default=2, help="runs before those (2)")
+    run.add_argument("--threads", type=count, help="over all lanes (OMP_NUM_THREADS, or the cores)")
+    run.add_argument("--runs", type=count, default=5, help="with timed calls; as many without stand between (5)")
+    run.add_argument("--warmup", type=count, default=2, help="runs before those (2)")
     add_without(run)
     run.add_argument("--no-fuse", action="store_true", help="join no operators, as --without fusion")
     run.add_argument("--numpy", action="store_true", help="use no other library than NumPy")
@@ -82,25 +83,19 @@ def _parser() -> argparse.ArgumentParser:
                         "with 0")  # fmt: skip
     stored.add_argument("--feed", metavar="FILE", help="inputs by name, in an .npz file")
     zoo = parser.add_argument_group("nets of the zoo")
-    zoo.add_argument("--batch", type=_count, help="samples a step, over all devices (32; of a predictor as saved)")
-    zoo.add_argument("--image-size", type=_count, metavar="PIXELS", help="a side (what the net is known for)")
-    zoo.add_argument("--classes", type=_count, default=1000, help="how many (1000)")
+    zoo.add_argument("--batch", type=count, help="samples a step, over all devices (32; of a predictor as saved)")
+    zoo.add_argument("--image-size", type=count, metavar="PIXELS", help="a side (what the net is known for)")
+    zoo.add_argument("--classes", type=count, default=1000, help="how many (1000)")
     zoo.add_argument("--inference", action="store_true", help="the forward pass in test mode, not a training step")
-    zoo.add_argument("--devices", type=_count, default=1, metavar="N", help="replicas that share the batch (1)")
+    zoo.add_argument("--devices", type=count, default=1, metavar="N", help="replicas that share the batch (1)")
     zoo.add_argument("--gpu", action="store_true", help="devices are GPUs")
     zoo.add_argument("--net-type", default="dag", choices=NET_TYPES, metavar="TYPE",
                      help=f"for several devices; one of {', '.join(NET_TYPES)} (dag)")  # fmt: skip
     out = parser.add_argument_group("result")
-    out.add_argument("--top", type=_count, default=20, metavar="N", help="calls that are listed (20)")
+    out.add_argument("--top", type=count, default=20, metavar="N", help="calls that are listed (20)")
     out.add_argument("--json", metavar="FILE", help="write all figures")
     out.add_argument("--trace", metavar="FILE", help="write a trace that https://ui.perfetto.dev opens")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"wanted a whole number from 1 on, got {text!r}")
-    return int(text)
 
 
 def _input(text: str) -> tuple[str, TensorSpec]:

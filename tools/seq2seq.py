@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from netbuilder.proto import NetError
+from netbuilder.tools.counts import count
 from netbuilder.tools.sequences.pairs import TASKS, Pairs
 from netbuilder.tools.sequences.translator import Shape, Translator
 
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train and answer as the command line says; returns the exit status: 1 if answers are not as good as wanted."""
     options = _parser().parse_args(arguments)
     try:
-        if options.devices < 1 or options.batch % options.devices:
+        if options.batch % options.devices:
             raise NetError(f"--batch {options.batch} does not divide over --devices {options.devices}")
         pairs = Pairs(options.task, options.length)
         shape = Shape(pairs.words, options.units, attention=options.attention)
@@ -46,16 +47,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Train an encoder and a decoder with attention on strings, and answer by beam search.",
     )
     parser.add_argument("task", choices=sorted(TASKS), help="what to learn")
-    parser.add_argument("--length", type=int, default=5, help="the most digits of a number (5)")
-    parser.add_argument("--steps", type=int, default=1500, help="steps of training (1500)")
-    parser.add_argument("--batch", type=int, default=64, help="pairs of a step, over all devices (64)")
-    parser.add_argument("--units", type=int, default=64, help="width of the states (64)")
+    parser.add_argument("--length", type=count, default=5, help="the most digits of a number (5)")
+    parser.add_argument("--steps", type=count, default=1500, help="steps of training (1500)")
+    parser.add_argument("--batch", type=count, default=64, help="pairs of a step, over all devices (64)")
+    parser.add_argument("--units", type=count, default=64, help="width of the states (64)")
     parser.add_argument("--attention", default="regular",
                         choices=["none", "regular", "recurrent", "dot"], help="its kind (regular)")  # fmt: skip
     parser.add_argument("--rate", type=float, default=0.005, help="learning rate of Adam (0.005)")
-    parser.add_argument("--devices", type=int, default=1, help="replicas on the CPU (1)")
-    parser.add_argument("--beam", type=int, default=4, help="sequences kept by the search (4)")
-    parser.add_argument("--questions", type=int, default=100, help="new questions at the end (100)")
+    parser.add_argument("--devices", type=count, default=1, help="replicas on the CPU (1)")
+    parser.add_argument("--beam", type=count, default=4, help="sequences kept by the search (4)")
+    parser.add_argument("--questions", type=count, default=100, help="new questions at the end (100)")
     parser.add_argument("--at-least", type=float, default=0.0, metavar="SHARE",
                         help="fail if a smaller share of the answers is right (0)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of first values and pairs (1)")

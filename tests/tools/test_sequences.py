@@ -140,3 +140,13 @@ def test_wrong_command_lines(tmp_path, capsys):
     assert "does not divide over --devices 2" in capsys.readouterr().err
     assert char_lm.main([str(tmp_path / "none.txt"), "--export", str(tmp_path)]) == 1
     assert "none.txt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--length", "--steps", "--beam", "--questions", "--devices"])
+def test_numbers_of_things_begin_with_one(option, capsys):
+    for wrong in ("0", "-1", "two"):
+        with pytest.raises(SystemExit):
+            seq2seq.main(["add", f"{option}={wrong}"])
+        assert f"argument {option}: wanted a whole number from 1 on, got '{wrong}'" in capsys.readouterr().err
+    assert seq2seq.main(["add", "--length", "19"]) == 1
+    assert "must lie in [1, 18], got 19" in capsys.readouterr().err

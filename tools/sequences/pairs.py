@@ -14,6 +14,7 @@ from netbuilder.proto import ArgumentError
 __all__ = ["TASKS", "Batch", "Pairs"]
 
 Array = np.ndarray[Any, Any]
+_MOST = 18  # digits that a 64-bit integer holds, whatever they are
 FIRST = 4  # numbers below are those of PAD, GO, EOS and UNK
 
 
@@ -58,10 +59,10 @@ class Pairs:
 
     Args:
         task: of ``TASKS``.
-        length: the most digits of a number.
+        length: the most digits of a number, 1 to 18.
 
     Raises:
-        ArgumentError: there is no such task.
+        ArgumentError: there is no such task; the length is out of bounds.
     """
 
     alphabet = "0123456789+"
@@ -69,6 +70,8 @@ class Pairs:
     def __init__(self, task: str, length: int) -> None:
         if task not in TASKS:
             raise ArgumentError(f"tasks are {sorted(TASKS)}, got {task!r}")
+        if not 1 <= length <= _MOST:
+            raise ArgumentError(f"{task}: length, the most digits of a number, must lie in [1, {_MOST}], got {length}")
         self._draw, source, target = TASKS[task]
         self.length = length
         self.source_steps, self.target_steps = source(length), target(length) + 1

@@ -34,8 +34,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "",
-        "APMeter AccumulateHistogram AveragePut BatchBoxCox BernoulliJSD BisectPercentile DeformConv "
-        "FlexibleTopK GetGPUMemoryUsage IncrementPut IntegralImage LC LC1D LC2D LC3D MaxPoolWithIndex "
+        "APMeter AccumulateHistogram AveragePut BatchBoxCox BernoulliJSD BisectPercentile "
+        "FlexibleTopK GetGPUMemoryUsage IncrementPut "
         "Percentile PiecewiseLinearTransform SelfBinningHistogram SinusoidPositionEncoding "
         "SparseLengthsMax StdDevPut TT TTSparseLengthsSum UnsafeCoalesce VariableLengthSequencePadding",
     ),

@@ -53,6 +53,7 @@ __all__ = [
     "lrn",
     "mat_mul",
     "max_pool",
+    "max_pool_with_index",
     "moments_with_running_stats",
     "prelu",
     "reduce_sum",
@@ -196,6 +197,7 @@ loop = register(control.loop)
 lrn = register(normalization.lrn)
 mat_mul = register(algebra.mat_mul)
 max_pool = register(pooling.max_pool)
+max_pool_with_index = register(pooling.max_pool_with_index)
 moments_with_running_stats = register(normalization.moments_with_running_stats)
 prelu = register(nonlinearity.prelu)
 reduce_sum = register(algebra.reduce_sum)

@@ -226,6 +226,14 @@ def test_channels_last_gives_what_channels_first_gives(model):
     )
 
 
+def test_max_pool_with_index(model):
+    """Arguments of the model's scope are for other layers; the index is a blob of its own."""
+    model.arg_scope["use_cudnn"] = False
+    assert str(brew.max_pool_with_index(model, "x", "y", kernel=2, stride=2)) == "y"
+    workspace = run(model, x=np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4))
+    assert workspace.fetch("y").ravel().tolist() == workspace.fetch("y_index").ravel().tolist() == [5, 7, 13, 15]
+
+
 def test_helpers_without_recorded_calls(model):
     """sigmoid, elu, add, arg_max, depth_concat are ours, or cannot be called on Caffe2."""
     brew.sigmoid(model, "x", "s")

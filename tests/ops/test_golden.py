@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:operator .* overwrites:UserWarni
 # Cases whose gradient operators give other numbers than Caffe2's, and why.
 OTHER_NUMBERS = {
     "Mul-10": "broadcast and in place, Caffe2 clears dY, over which it writes dA, before it reads it: all zeros",
+    "IntegralImage-0": "Caffe2 adds up what lies above and left of each place, where the slope is of what lies below",
 }
 # Cases whose generated gradient operators differ from Caffe2's, and why.
 OTHER_OPERATORS = {

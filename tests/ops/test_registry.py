@@ -185,7 +185,14 @@ for _op_type in (
 ):
     EXEMPT[_op_type] = {"golden": "cases cannot store objects; run beside Caffe2 once, see test_index"}
 
-for _op_type in ("RoIAlignRotatedGradient", "RoIPoolGradient"):
+for _op_type in (
+    "DeformConv",
+    "DeformConvGradient",
+    "MaxPoolWithIndex",
+    "MaxPoolWithIndexGradient",
+    "RoIAlignRotatedGradient",
+    "RoIPoolGradient",
+):
     EXEMPT[_op_type] = {"golden": "Caffe2 has it on GPUs only"}
 for _op_type in (
     "CreateMap DataCouple KeySplit KeyValueToMap LastNWindowCollector MapToKeyValue NGramFromCategorical "

@@ -156,6 +156,15 @@ class CNNModelHelper(ModelHelper):
         """Add ``brew.max_pool``."""
         return brew.max_pool(self, *args, **kwargs)
 
+    def MaxPoolWithIndex(self, *args: Any, **kwargs: Any) -> BlobReference:
+        """Add ``brew.max_pool_with_index``."""
+        return brew.max_pool_with_index(self, *args, **kwargs)
+
+    def PadImage(self, *args: Any, **kwargs: Any) -> BlobReference:
+        """Add the operator PadImage."""
+        padded: BlobReference = self.net.PadImage(*args, **kwargs)
+        return padded
+
     def AveragePool(self, *args: Any, **kwargs: Any) -> BlobReference:
         """Add ``brew.average_pool``."""
         return brew.average_pool(self, *args, **kwargs)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph.blob import BlobReference
-from netbuilder.model.helpers.engine import with_engine
+from netbuilder.model.helpers.engine import own_arguments, with_engine
 
 if TYPE_CHECKING:
     from netbuilder.model.model_helper import ModelHelper
 
-__all__ = ["average_pool", "max_pool"]
+__all__ = ["average_pool", "max_pool", "max_pool_with_index"]
 
 
 def max_pool(
@@ -41,4 +41,22 @@ def average_pool(
 ) -> BlobReference:
     """Take the mean of each window; arguments as for ``max_pool``."""
     result: BlobReference = model.net.AveragePool(blob_in, blob_out, order=order, **with_engine(kwargs, use_cudnn))
+    return result
+
+
+def max_pool_with_index(
+    model: ModelHelper,
+    blob_in: str | BlobReference,
+    blob_out: str | BlobReference,
+    order: str = "NCHW",
+    **kwargs: Any,
+) -> BlobReference:
+    """Take the greatest value of each window; ``<blob_out>_index`` says where it stands. Arguments as for ``max_pool``.
+
+    Args:
+        blob_in: images, (N, C, H, W).
+        order: NCHW; Caffe2 has no other either.
+    """
+    outputs = [blob_out, f"{blob_out}_index"]
+    result: BlobReference = model.net.MaxPoolWithIndex(blob_in, outputs, order=order, **own_arguments(kwargs))[0]
     return result

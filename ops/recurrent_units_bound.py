@@ -1,4 +1,4 @@
-"""LSTMUnit and its gradient bound to buffers on the CPU: no temporary arrays, one tanh over all gates."""
+"""LSTMUnit, GRUUnit and their gradients bound to buffers on the CPU: no temporary arrays, one tanh over all gates."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import numpy as np
 from netbuilder.ops.contexts import PlanContext, Prepared
 from netbuilder.ops.half import one_float_type
 from netbuilder.ops.operator import TensorSpec
-from netbuilder.ops.recurrent_units import LSTMUnit, LSTMUnitGradient
+from netbuilder.ops.recurrent_units import GRUUnit, GRUUnitGradient, LSTMUnit, LSTMUnitGradient
 from netbuilder.ops.registry import CPU, prepare
 
 __all__: list[str] = []
 
 Array = Any
+Unit = LSTMUnit | LSTMUnitGradient | GRUUnit | GRUUnitGradient
 
 
 class _Gates:
@@ -50,7 +51,7 @@ class _Ended:
         given: its inputs.
     """
 
-    def __init__(self, op: LSTMUnit | LSTMUnitGradient, given: Sequence[Array]) -> None:
+    def __init__(self, op: Unit, given: Sequence[Array]) -> None:
         self._lengths = given[op.states + 1] if op.sequence_lengths else None
         self._timestep = given[op.when]
 
@@ -68,8 +69,8 @@ def _flat(array: Array) -> Array:
     return array.reshape(-1, array.shape[-1])
 
 
-def _usable(op: LSTMUnit | LSTMUnitGradient, specs: Sequence[TensorSpec]) -> bool:
-    floats = [spec for i, spec in enumerate(specs) if i < 3 or i > op.when]
+def _usable(op: Unit, specs: Sequence[TensorSpec]) -> bool:
+    floats = [spec for i, spec in enumerate(specs) if i <= op.states or i > op.when]
     return one_float_type(*floats) and math.prod(specs[0].shape[:-2]) == 1
 
 
@@ -157,3 +158,85 @@ def prepare_lstm_unit_gradient(op: LSTMUnitGradient, ctx: PlanContext, *specs: T
 
     outputs = op.infer(*specs)
     return Prepared([s.plain for s in specs], outputs, bind, scratch=size + 3 * half, name="numpy")
+
+
+class _TwoGates:
+    """The gates u and o of a GRU after their activations, in scratch memory."""
+
+    def __init__(self, gates: Array, acts: Array) -> None:
+        raw = _flat(gates)
+        width = raw.shape[1] // 3
+        self._raw = raw[:, width:]
+        self._acts = acts.reshape(self._raw.shape)
+        self.u, self.o = self._acts[:, :width], self._acts[:, width:]
+
+    def compute(self) -> None:
+        np.copyto(self._acts, self._raw)
+        u = self.u
+        u *= 0.5
+        np.tanh(self._acts, self._acts)
+        u += 1
+        u *= 0.5
+
+
+@prepare(GRUUnit, device=CPU)
+def prepare_gru_unit(op: GRUUnit, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    if not _usable(op, specs):
+        return None
+    size = 2 * specs[0].nbytes
+
+    def bind(ins: Sequence[Array], outs: Sequence[Array], scratch: Array) -> Callable[[], None]:
+        hidden, new_hidden = _flat(ins[0]), _flat(outs[0])
+        gates = _TwoGates(ins[1], scratch[:size].view(hidden.dtype))
+        ended = _Ended(op, ins)
+
+        def call() -> None:
+            gates.compute()
+            np.subtract(hidden, gates.o, new_hidden)
+            np.multiply(new_hidden, gates.u, new_hidden)
+            np.add(new_hidden, gates.o, new_hidden)
+            over = ended.rows()
+            if over is not None:
+                np.copyto(new_hidden, 0 if op.drop_states else hidden, where=over)
+
+        return call
+
+    return Prepared([s.plain for s in specs], op.infer(*specs), bind, scratch=size, name="numpy")
+
+
+@prepare(GRUUnitGradient, device=CPU)
+def prepare_gru_unit_gradient(op: GRUUnitGradient, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    if not _usable(op, specs):
+        return None
+    size = 2 * specs[0].nbytes
+
+    def bind(ins: Sequence[Array], outs: Sequence[Array], scratch: Array) -> Callable[[], None]:
+        hidden, d_hidden = _flat(ins[0]), _flat(ins[-1])
+        d_hidden_prev, d_gates = map(_flat, outs)
+        gates = _TwoGates(ins[1], scratch[:size].view(hidden.dtype))
+        ended = _Ended(op, ins)
+        width = hidden.shape[1]
+        d_r, d_u, d_o = (d_gates[:, k * width : (k + 1) * width] for k in range(3))
+        multiply, subtract = np.multiply, np.subtract
+
+        def call() -> None:
+            gates.compute()
+            u, o = gates.u, gates.o
+            d_r.fill(0)
+            multiply(d_hidden, u, d_hidden_prev)
+            subtract(hidden, o, d_u)
+            multiply(d_u, d_hidden_prev, d_u)
+            subtract(1, u, u)
+            multiply(d_u, u, d_u)
+            multiply(d_hidden, u, u)
+            multiply(o, o, o)
+            subtract(1, o, o)
+            multiply(u, o, d_o)
+            over = ended.rows()
+            if over is not None:
+                np.copyto(d_gates, 0, where=over)
+                np.copyto(d_hidden_prev, 0 if op.drop_states else d_hidden, where=over)
+
+        return call
+
+    return Prepared([s.plain for s in specs], op.infer(*specs), bind, scratch=size, name="numpy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -70,6 +71,7 @@ class Optimizer:
         self._instance_num = _instances[kind]
         _instances[kind] += 1
         self._aux_params = AuxOptimizerParams([], [])
+        self._shared: set[BlobReference] = set()
         self._lr_multiplier: BlobReference | None = None
         self._scaled_from: dict[str, BlobReference] = {}
 
@@ -168,7 +170,7 @@ class Optimizer:
 
     def _refuse_unknown(self, arguments: Iterable[str]) -> None:
         """Raise ArgumentError for what neither this optimizer nor the learning rate takes."""
-        known = self._known_arguments()
+        known = _known_arguments(type(self))
         for name in arguments:
             if name not in known and not name.startswith(LearningRate.open_arguments):
                 near = difflib.get_close_matches(name, known, n=3)
@@ -178,14 +180,9 @@ class Optimizer:
                 )
 
     @classmethod
-    def _known_arguments(cls) -> set[str]:
-        own = (inspect.signature(takes).parameters for takes in (cls, cls.build_lr))
-        return {field.name for field in fields(LearningRate)}.union(*own)
-
-    @classmethod
     def unknown_arguments(cls, arguments: Iterable[str], *takers: Any) -> list[str]:
         """Return those that neither this optimizer, a learning rate nor ``takers`` have, nor any like them."""
-        known = cls._known_arguments().union(*(inspect.signature(taker).parameters for taker in takers))
+        known = _known_arguments(cls).union(*(inspect.signature(taker).parameters for taker in takers))
         return [
             name
             for name in arguments
@@ -297,7 +294,8 @@ class Optimizer:
         return param_info.shape
 
     def _share(self, blob: BlobReference) -> None:
-        if blob not in self._aux_params.shared:  # a few a device
+        if blob not in self._shared:
+            self._shared.add(blob)
             self._aux_params.shared.append(blob)
 
     @staticmethod
@@ -306,6 +304,13 @@ class Optimizer:
         if isinstance(grad, GradientSlice) and sparse_dedup_aggregator:
             return net.DeduplicateGradientSlices(grad, aggregator=sparse_dedup_aggregator)
         return grad
+
+
+@functools.cache
+def _known_arguments(optimizer: type[Optimizer]) -> frozenset[str]:
+    """Return the names of the arguments that an optimizer and a learning rate take."""
+    own = (inspect.signature(takes).parameters for takes in (optimizer, optimizer.build_lr))
+    return frozenset(field.name for field in fields(LearningRate)).union(*own)
 
 
 def require_dense(optimizer: Optimizer, param_info: ParameterInfo) -> BlobReference:

@@ -88,6 +88,38 @@ def test_gradients(activations):
     assert all(np.array_equal(a, b) for a, b in zip(*results))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["convnet_share_grad", "convnet_share_activations", "resnet50_1_recycle_grad", "resnet50_1_recycle_activations"],
+)
+def test_no_more_blobs_than_caffe2s(name):
+    """Golden nets before their memory was shared, which Caffe2 then left with so many blobs; gradients stay."""
+    golden = golden_data.net(name)
+    before, gradients = golden.protos["net_before"], list(golden.meta["param_to_grad"].values())
+    made = [op.output[0] for op in before.op if op.type == "ConstantFill" and op.output[0].endswith("_grad")]
+    losses = [blob.removesuffix("_grad").removesuffix("_autogen") for blob in made]
+    scope = "cpu_0/" if name.startswith("resnet") else ""
+    shared = memonger.share_grad_blobs(
+        core.Net(before), losses, gradients, scope, share_activations=name.endswith("activations")
+    )
+    counts = golden.meta.get("blobs_after") or golden.meta["blob_counts"]
+    assert len(names_of(shared)) <= counts["blobs_written"] < len(names_of(before))
+    if golden.runnable:
+        (want, loss), (got, _) = (gradients_of(golden, net, gradients) for net in (before, shared))
+        assert all(np.array_equal(a, b) for a, b in zip(got, want))
+        np.testing.assert_allclose(loss, golden.expected(1)["loss"], golden.rtol)
+
+
+def gradients_of(golden, net, gradients):
+    """Run a net on the first batch of a golden net; return gradients and the loss."""
+    workspace.ResetWorkspace()
+    for values in (golden.inputs(1), golden.start_values()):
+        for blob, value in values.items():
+            workspace.FeedBlob(blob, value)
+    workspace.RunNetOnce(net)
+    return [workspace.FetchBlob(blob) for blob in gradients], workspace.FetchBlob("loss")
+
+
 def test_refusals():
     model, gradients, loss = training_net()
     with pytest.raises(NetError, match="has gradients, as of operator .*share_grad_blobs is for such nets"):

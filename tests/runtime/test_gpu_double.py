@@ -42,6 +42,7 @@ OF_THE_HOST = {
     ),
     **dict.fromkeys("CreateTextFileReader TextFileReaderRead".split(), "lines of a file"),
     "GetAllBlobNames": "names, which are strings",
+    "RecurrentNetworkBlobFetcher": "names, which are strings, and blobs that it makes by name",
     **dict.fromkeys("CreateScope HasScope".split(), "a scope of blobs, which is no array"),
     **dict.fromkeys("StatRegistryCreate StatRegistryExport".split(), "statistics of the process"),
     **dict.fromkeys("TimerBegin TimerEnd TimerGet TimerGetAndEnd WallClockTime".split(), "the clock of the host"),

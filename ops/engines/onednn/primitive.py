@@ -178,7 +178,7 @@ def first_fast(make: Callable[..., Primitive | None], candidates: Iterable[tuple
     return found
 
 
-SMALL = 8192
+SMALL = 32768
 """Elementwise work on up to so many elements is done by one thread before several have met."""
 
 

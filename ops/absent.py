@@ -34,10 +34,10 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "",
-        "APMeter AccumulateHistogram AveragePut BatchBoxCox BernoulliJSD BisectPercentile "
-        "FlexibleTopK GetGPUMemoryUsage IncrementPut "
-        "Percentile PiecewiseLinearTransform SelfBinningHistogram SinusoidPositionEncoding "
-        "SparseLengthsMax StdDevPut TT TTSparseLengthsSum UnsafeCoalesce VariableLengthSequencePadding",
+        "APMeter AccumulateHistogram AveragePut BatchBoxCox BernoulliJSD BisectPercentile FlexibleTopK "
+        "GetGPUMemoryUsage IncrementPut Percentile PiecewiseLinearTransform SelfBinningHistogram "
+        "SinusoidPositionEncoding SparseLengthsMax StdDevPut UnsafeCoalesce "
+        "VariableLengthSequencePadding",
     ),
 )
 """(what there is instead, "" where nothing comes near; operators with spaces between them)."""

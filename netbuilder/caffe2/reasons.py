@@ -46,7 +46,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.brew.max_pool_with_index python.brew.video_input "
         "python.cnn.CNNModelHelper.MaxPoolWithIndex "
         "python.cnn.CNNModelHelper.PadImage python.cnn.CNNModelHelper.VideoInput python.core.Net.LogInfo "
-        "python.helpers.pooling.max_pool_with_index python.helpers.tools python.tt_core",
+        "python.helpers.pooling.max_pool_with_index python.helpers.tools",
     ),
     (
         "Caffe2 itself has no such operator in its usual builds",
@@ -61,11 +61,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.helpers.algebra.sparse_lengths_sum_4bit_rowwise_sparse python.helpers.quantization "
         "python.workspace.FetchInt8Blob python.workspace.FetchInt8BlobRealVal python.workspace.Int8Tensor "
         "python.fakefp16_transform_lib python.fakelowp",
-    ),
-    (
-        "netbuilder.model.seq2seq.beam_search finds the best sequences of a step net, and netbuilder-seq2seq is a "
-        "trainer",
-        "python.models.seq2seq.beam_search python.models.seq2seq.train python.models.seq2seq.translate",
     ),
     (
         "netbuilder-benchmark lstm measures recurrent nets",

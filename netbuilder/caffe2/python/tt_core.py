@@ -1,0 +1,39 @@
+"""Cores of tensor trains for the operator TT, and nets with TT in the place of FC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.graph import Net
+from netbuilder.graph.message import message_of
+from netbuilder.passes import fc_net_to_tt_net as _replace
+from netbuilder.passes.tensor_cores import init_tt_cores, matrix_to_tt, tt_svd
+from netbuilder.runtime import default
+
+__all__ = ["fc_net_to_tt_net", "init_tt_cores", "matrix_to_tt", "tt_svd"]
+
+__getattr__ = names_of(__name__)
+
+
+def fc_net_to_tt_net(net: Any, *, num_cores: int = 2, rank: int = 16) -> Net:
+    """Return a copy of a net with TT in the place of each FC whose weights are in the current workspace.
+
+    The cores are fed there, as ``<weights>_cores``. See ``netbuilder.passes.fc_net_to_tt_net``; Caffe2's function is
+    empty.
+
+    Args:
+        net: a Net or NetDef without gradients.
+        num_cores: of each layer.
+        rank: between two cores, at most.
+
+    Raises:
+        NetError: an argument is less than 1, or the net has gradient operators.
+    """
+    workspace = default.workspace()
+    names = {name for op in message_of(net).op if op.type == "FC" for name in op.input[1:2]}
+    known = {name: workspace.fetch(name) for name in names if workspace.has(name) and not workspace.get(name).is_empty}
+    made, cores = _replace(net, known, num_cores=num_cores, rank=rank)
+    for name, value in cores.items():
+        workspace.feed(name, value)
+    return Net(made)

@@ -214,11 +214,10 @@ def check_arity(cls: type[Operator], op: OperatorDef) -> None:
                 if blob == source and (i, j) not in cls.inplace and (i, j) not in cls.must_inplace:
                     if any(op.input[k] == blob for k, o in cls.inplace if o == j and k < len(op.input)):
                         continue
-                    raise NetError(
-                        f"{op.type}: output {j} ({blob!r}) may not overwrite input {i}; "
-                        f"allowed (input, output) pairs: {list(cls.inplace + cls.must_inplace)}; "
-                        "use another output name"
-                    )
+                    over = [k for k, o in (*cls.inplace, *cls.must_inplace) if o == j and k < len(op.input)]
+                    may = f"only input {', '.join(map(str, over))}" if over else "none of them"
+                    raise NetError(f"{op.type}: output {j} ({blob!r}) may not overwrite input {i}, {may}; "
+                                   "use another output name")  # fmt: skip
     for i, j in cls.must_inplace:
         if i < len(op.input) and j < len(op.output) and op.input[i] != op.output[j]:
             raise NetError(f"{op.type}: output {j} must overwrite input {i} ({op.input[i]!r}), got {op.output[j]!r}")

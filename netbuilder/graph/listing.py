@@ -39,7 +39,8 @@ def listing(net: Any, *, devices: bool = True, lines: bool = False) -> str:
 
 def argument_items(op: OperatorDef) -> list[tuple[str, str]]:
     """Return an operator's arguments, its engine and its device, by name, as text."""
-    items = [(name, value_text(value)) for name, value in arguments(op).items()]
+    # An argument without a value is an empty list, as the shape of a scalar.
+    items = [(name, "[]" if value is None else value_text(value)) for name, value in arguments(op).items()]
     if op.engine:
         items.append(("engine", repr(op.engine)))
     place = device_text(op.device_option)

@@ -50,6 +50,12 @@ def test_nets_and_operators():
     assert factored.endswith("layer/[c, d] = Concat(layer/[a, b], axis=1)")
 
 
+def test_an_argument_without_values():
+    net = core.Net("empty")
+    net.ConstantFill([], "c", shape=[], value=0.0)
+    assert net_printer.to_string(net).endswith("ConstantFill([], ['c'], shape=[], value=0.0)")
+
+
 def test_steps_plans_and_tasks():
     step = core.execution_step("steps", [small()], num_iter=3)
     assert net_printer.to_string(step).startswith("with loop(3):\n    main = core.Net('main')\n    main.FC(")

@@ -18,4 +18,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return dir(_brew)
+    return [name for name in dir(_brew) if name in __all__ or has_helper(name)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +15,7 @@ from netbuilder.data.db_reader import DBReader
 from netbuilder.data.image_loader import MOST_THREADS, look_at_images
 from netbuilder.data.image_records import ImageRecord, read_image_record
 from netbuilder.data.image_transform import ImageTransform
+from netbuilder.data.scratch import Scratch
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator
@@ -175,6 +177,17 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="netbuilder-decode")
 
 
+_own = threading.local()
+
+
+def _scratch() -> Scratch:
+    """Return the memory that this thread decodes into."""
+    found: Scratch | None = getattr(_own, "scratch", None)
+    if found is None:
+        found = _own.scratch = Scratch()
+    return found
+
+
 @kernel(ImageInput)
 def image_input(op: ImageInput, ctx: RunContext, reader: Any = None) -> tuple[Any, ...]:
     if reader is None:
@@ -252,17 +265,17 @@ class _Batch:
         """Put an image into the batch; return its record, or what is wrong if it cannot be decoded."""
         op = self._op
         where = f"{self._reader.path}, record {value[0].decode(errors='replace')}"
-        record = read_image_record(value[1], where, datum=op.use_caffe_datum)
+        record, scratch = read_image_record(value[1], where, datum=op.use_caffe_datum), _scratch()
         try:
-            pixels = record.pixels(op.color)
+            pixels = record.pixels(op.color, scratch=scratch)
         except ParseError as error:
             return error
         rng = np.random.default_rng([self._position[0], self._position[1] + place, self._reader.shard_id])
-        ready = op.transform.pixels(pixels, rng, where)
+        ready = op.transform.pixels(pixels, rng, where, scratch)
         if plain:
             images[place] = ready
         else:
-            op.transform.normalise(ready, images[place])
+            op.transform.normalise(ready, images[place], scratch)
         return record
 
 

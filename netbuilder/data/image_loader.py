@@ -8,14 +8,13 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from netbuilder.data.image_records import ImageRecord
 from netbuilder.data.image_sets import ImageSet
-from netbuilder.data.image_transform import ImageTransform
+from netbuilder.data.image_transform import Geometry, ImageTransform
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import NetError, ParseError, ShapeError
 
@@ -30,6 +29,7 @@ MOST_THREADS = 64
 
 _TOLD = 10  # damaged images that the log names one by one
 _WORD = (1 << 64) - 1
+_MOST_AT_ONCE = 16  # images that a thread takes on
 _FEW = 8  # labels that may be all alike by chance
 
 
@@ -80,7 +80,8 @@ class ImageLoader:
         self.threads = decoding_threads(threads)
         self.damaged: dict[int, str] = {}
         self._seed, self._rank, self._skip, self._ahead = seed, rank, skip_damaged, ahead
-        self._lock, self._own = threading.Lock(), threading.local()
+        self._lock = threading.Lock()
+        self._owns: list[_Own] = []  # of threads that do not decode now
         self._free: list[Array] = []  # memory of batches that were read, with ``reuse``
         self._looked = False
 
@@ -124,12 +125,14 @@ class ImageLoader:
         """
         if size < 1:
             raise NetError(f"images: a batch has 1 image or more, got {size}")
-        each = max(1, min(8, size // (2 * self.threads)))
+        each = max(1, min(_MOST_AT_ONCE, size // (2 * self.threads)))
         with ThreadPoolExecutor(self.threads, thread_name_prefix="netbuilder-decode") as pool:
             waiting: deque[_Batch] = deque()
             try:
                 for start in range(skip * size, len(order), size):
-                    made = _Batch(min(size, len(order) - start), self._memory() if reuse else None)
+                    made = _Batch(
+                        min(size, len(order) - start), self.transform.channels, self._memory() if reuse else None
+                    )
                     self._submit(made, pool, order, start, each, epoch, replace)
                     waiting.append(made)
                     while len(waiting) >= self._ahead or waiting and start + size >= len(order):
@@ -147,44 +150,67 @@ class ImageLoader:
 
         def decode(first: int, numbers: list[int]) -> None:
             # All that is small comes first: decoding drives the interpreter out of the core's cache each time.
-            begun = [self._begun(number) for number in numbers]
-            for place, one in enumerate(begun, first):
-                others: Iterator[int] = iter(())
-                if replace:
+            own = self._taken()
+            for place, one in enumerate([self._begun(number, epoch, own) for number in numbers], first):
+                damage = self._put(made, place, one, epoch, own)
+                if damage is not None:
                     others = (int(order[(start + place + k) % len(order)]) for k in range(1, len(order)))
-                self._decode_into(made, place, chain([one], map(self._begun, others)), epoch, replace)
+                    self._replace(made, place, damage, others if replace else None, epoch, own)
+            self._owns.append(own)
 
-        for first in range(0, made.size, each):
+        firsts = range(0, made.size, each)
+        made.expect(len(firsts))
+        for first in firsts:
             numbers = [int(n) for n in order[start + first : start + min(first + each, made.size)]]
-            made.futures.append(pool.submit(decode, first, numbers))
+            made.begin(pool.submit(decode, first, numbers))
 
-    def _begun(self, number: int) -> _Begun:
-        """Read the record of an image."""
+    def _begun(self, number: int, epoch: int, own: _Own) -> _Begun:
+        """Read the record of an image, and draw what happens to its pixels if their number is known already."""
         try:
             record = self.images[number]
-            return _Begun(number, record, record.label)
+            label, size = record.label, record.size(self.transform.library)
         except ParseError as error:
-            return _Begun(number, error, 0)
-
-    def _decode_into(self, made: _Batch, place: int, candidates: Iterable[_Begun], epoch: int, replace: bool) -> None:
-        """Put the first of the candidates into the batch that is not damaged."""
-        own, error = self._of_thread(), None
-        for one in candidates:
+            return _Begun(number, error, 0, None)
+        geometry = None
+        if size is not None and not self.transform.changes_colours:
             try:
-                if isinstance(one.record, ParseError):
-                    raise one.record
-                pixels = one.record.pixels(self.transform.color, self.transform.library, own.scratch)
-            except ParseError as found:
-                if not self._skip:
-                    raise
-                self._count(one.number, found)
-                error = found
-                continue
-            rng = own.drawn_for(epoch, one.number)
-            made.put(place, self.transform, pixels, rng, one.label, one.record, own.scratch)
-            return
-        if error is not None and (replace or len(self.damaged) >= len(self.images)):
-            raise error  # nothing is left
+                geometry = self.transform.geometry(*size, own.drawn_for(epoch, number), record.where)
+            except ShapeError:
+                pass  # refused when it is decoded, unless it is damaged besides
+        return _Begun(number, record, label, geometry)
+
+    def _put(self, made: _Batch, place: int, one: _Begun, epoch: int, own: _Own) -> ParseError | None:
+        """Decode an image into the batch; return what is damaged, if that is to be left out."""
+        record, geometry, transform = one.record, one.geometry, self.transform
+        try:
+            if isinstance(record, ParseError):
+                raise record
+            pixels = record.pixels(transform.color, transform.library, own.scratch)
+        except ParseError as error:
+            if not self._skip:
+                raise
+            self._count(one.number, error)
+            return error
+        if geometry is None or geometry.of != pixels.shape[:2]:
+            own.drawn_for(epoch, one.number)
+            geometry = transform.geometry(*pixels.shape[:2], own.rng, record.where)
+        ready, mirrored = transform.taken(pixels, geometry, own.rng, own.scratch)
+        out = made.image(place, ready.shape[:2], record.where)
+        transform.normalise(ready, out, own.scratch, mirrored=mirrored)
+        made.filled(place, one.label)
+        return None
+
+    def _replace(
+        self, made: _Batch, place: int, damage: ParseError, others: Iterable[int] | None, epoch: int, own: _Own
+    ) -> None:
+        """Put the first of other images that is not damaged into the place of one that is; None: leave it empty."""
+        for number in others or ():
+            found = self._put(made, place, self._begun(number, epoch, own), epoch, own)
+            if found is None:
+                return
+            damage = found
+        if others is not None or len(self.damaged) >= len(self.images):
+            raise damage  # nothing is left
 
     def _memory(self) -> Array | None:
         try:
@@ -192,11 +218,12 @@ class ImageLoader:
         except IndexError:
             return None
 
-    def _of_thread(self) -> _Own:
-        found: _Own | None = getattr(self._own, "found", None)
-        if found is None:
-            found = self._own.found = _Own(self._seed, self._rank)
-        return found
+    def _taken(self) -> _Own:
+        """Return what a thread that decodes has for itself; whoever has done gives it back."""
+        try:
+            return self._owns.pop()
+        except IndexError:
+            return _Own(self._seed, self._rank)
 
     def _count(self, number: int, error: ParseError) -> None:
         with self._lock:
@@ -224,7 +251,7 @@ class _Own:
     def __init__(self, seed: int, rank: int) -> None:
         self.scratch = Scratch()
         self._bits = np.random.Philox(0)
-        self._rng = np.random.Generator(self._bits)
+        self.rng = np.random.Generator(self._bits)
         self._key, self._none = (seed & _WORD, rank & _WORD), np.zeros(4, np.uint64)
 
     def drawn_for(self, epoch: int, number: int) -> np.random.Generator:
@@ -234,15 +261,16 @@ class _Own:
             "buffer": self._none, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0,
         }  # fmt: skip
         self._bits.state = state
-        return self._rng
+        return self.rng
 
 
 class _Begun(NamedTuple):
-    """An image that is to be decoded; in the place of its record why there is none."""
+    """An image that is to be decoded: its record, or why there is none, and what happens to it, if that is known."""
 
     number: int
     record: ImageRecord | ParseError
     label: int
+    geometry: Geometry | None
 
 
 class _Batch:
@@ -250,37 +278,67 @@ class _Batch:
 
     Args:
         size: images that fit.
+        channels: of each.
         memory: of an earlier batch, which may be written again.
     """
 
-    def __init__(self, size: int, memory: Array | None = None) -> None:
-        self.size = size
-        self.futures: list[Future[None]] = []
+    def __init__(self, size: int, channels: int, memory: Array | None = None) -> None:
+        self.size, self._channels = size, channels
+        self._futures: list[Future[None]] = []
+        self._left, self._done = 0, threading.Event()
         self._memory = memory
         self._images: Array | None = None
         self._labels = np.zeros(size, np.int32)
         self._filled = np.zeros(size, np.bool_)
         self._lock = threading.Lock()
 
-    def put(
-        self, place: int, transform: ImageTransform, pixels: Array, rng: np.random.Generator, label: int,
-        record: ImageRecord, scratch: Scratch,
-    ) -> None:  # fmt: skip
-        ready = transform.pixels(pixels, rng, record.where, scratch)
-        shape = (transform.channels, *ready.shape[:2])
-        with self._lock:
-            if self._images is None:
-                if self._memory is None or self._memory.shape[1:] != shape or len(self._memory) < self.size:
-                    self._memory = np.empty((self.size, *shape), np.float32)
-                self._images = self._memory[: self.size]
-        if self._images.shape[1:] != shape:
+    def image(self, place: int, size: tuple[int, int], where: str) -> Array:
+        """Return where the image at a place lies, (C, H, W).
+
+        Args:
+            place: from 0 on.
+            size: its height and width.
+            where: what to call it in errors.
+
+        Raises:
+            ShapeError: other images of the batch are of another size.
+        """
+        if self._images is None:
+            with self._lock:
+                if self._images is None:
+                    self._images = self._fitting((self._channels, *size))
+        if self._images.shape[2:] != size:
             raise ShapeError(
-                f"{record.where}: is of {shape[1]} x {shape[2]} pixels, another one of its batch of "
+                f"{where}: is of {size[0]} x {size[1]} pixels, another one of its batch of "
                 f"{self._images.shape[2]} x {self._images.shape[3]}; give crop, or scale and warp"
             )
-        transform.normalise(ready, self._images[place])
+        found: Array = self._images[place]
+        return found
+
+    def _fitting(self, shape: tuple[int, ...]) -> Array:
+        if self._memory is None or self._memory.shape[1:] != shape or len(self._memory) < self.size:
+            self._memory = np.empty((self.size, *shape), np.float32)
+        return self._memory[: self.size]
+
+    def filled(self, place: int, label: int) -> None:
+        """Note that the image at a place is there."""
         self._labels[place] = label
         self._filled[place] = True
+
+    def expect(self, parts: int) -> None:
+        """Say of how many parts the work consists."""
+        self._left = parts
+
+    def begin(self, part: Future[None]) -> None:
+        """Take over a part that has been given to the threads."""
+        self._futures.append(part)
+        part.add_done_callback(self._one_done)
+
+    def _one_done(self, _: Future[None]) -> None:
+        with self._lock:
+            self._left -= 1
+            if not self._left:
+                self._done.set()
 
     def memory(self) -> list[Array]:
         """Return the memory that another batch can have, if there is any."""
@@ -292,8 +350,9 @@ class _Batch:
         Raises:
             Exception: what a thread raised.
         """
-        for future in self.futures:
-            future.result()
+        self._done.wait()  # once: who wakes up after each part takes the core and its cache from those that decode
+        for part in self._futures:
+            part.result()
         if self._images is None:
             return np.empty((0, 0, 0, 0), np.float32), self._labels[:0]
         if self._filled.all():

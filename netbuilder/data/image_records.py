@@ -7,13 +7,13 @@ BYTE, pixels of shape (height, width, channels), colours in the order blue, gree
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from netbuilder.data.datum import Datum, read_datum
-from netbuilder.data.image_codec import as_channels, decode_image
+from netbuilder.data.image_codec import as_channels, decode_image, jpeg_size
 from netbuilder.data.scratch import Scratch
 from netbuilder.data.tensor_records import proto_to_tensor, proto_values, tensor_to_proto
 from netbuilder.proto import NetError, ParseError, TensorProto, TensorProtos
@@ -23,19 +23,23 @@ __all__ = ["ImageRecord", "describe_record", "image_record", "read_image_record"
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True)
-class ImageRecord:
+class ImageRecord(NamedTuple):
     """An image and what belongs to it.
 
     Args:
         where: what to call it in errors: the database and the key.
-        image: the bytes of an image file, or pixels (H, W, C), uint8.
+        content: the bytes of an image file, or pixels (H, W, C), uint8.
         tensors: the label, and what the record holds besides.
     """
 
     where: str
-    image: bytes | Array
+    content: bytes | memoryview | Array
     tensors: tuple[Array, ...]
+
+    @property
+    def image(self) -> bytes | Array:
+        """The bytes of an image file, or pixels (H, W, C), uint8."""
+        return bytes(self.content) if isinstance(self.content, memoryview) else self.content
 
     def pixels(self, color: bool = True, library: str | None = None, scratch: Scratch | None = None) -> Array:
         """Return the pixels (H, W, C), uint8, C being 3 or 1; arguments are those of ``decode_image``.
@@ -44,9 +48,15 @@ class ImageRecord:
             ParseError: the image is damaged.
             DeviceError: no library that decodes it is installed.
         """
-        if isinstance(self.image, bytes):
-            return decode_image(self.image, color=color, where=self.where, library=library, scratch=scratch)
-        return as_channels(self.image, color)
+        if isinstance(self.content, np.ndarray):
+            return as_channels(self.content, color)
+        return decode_image(self.content, color=color, where=self.where, library=library, scratch=scratch)
+
+    def size(self, library: str | None = None) -> tuple[int, int] | None:
+        """Return height and width in pixels; None: only decoding tells. ``library`` is that of ``decode_image``."""
+        if isinstance(self.content, np.ndarray):
+            return self.content.shape[0], self.content.shape[1]
+        return jpeg_size(self.content, library)
 
     @property
     def label(self) -> int:
@@ -55,6 +65,12 @@ class ImageRecord:
         Raises:
             ParseError: it is none.
         """
+        try:
+            quick = self.tensors[0].item()
+        except (IndexError, ValueError):
+            quick = None
+        if type(quick) is int:
+            return quick
         if not self.tensors or self.tensors[0].size != 1 or self.tensors[0].dtype.kind not in "iuf":
             shown = f"{self.tensors[0].dtype} of shape {self.tensors[0].shape}" if self.tensors else "missing"
             raise ParseError(f"{self.where}: the label must be one whole number, and is {shown}")
@@ -148,44 +164,32 @@ def _kind(data: bytes) -> str:
     return f"{len(data)} bytes"
 
 
-def _number_at(value: bytes, at: int) -> tuple[int, int]:
-    """Return the whole number of the wire format at ``at``, and where it ends; IndexError: it has no end."""
-    number = shift = 0
-    while True:
-        byte = value[at]
-        number |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return number, at
+_NUMBER = rb"[\x80-\xff]*[\x00-\x7f]"  # a whole number of the wire format
+_HEAD = re.compile(  # length of the first tensor, its dims, its type, length of its one string
+    rb"\n(%b)(?:\x08%b)*\x10%b2(%b)" % (_NUMBER, _NUMBER, bytes([TensorProto.STRING]), _NUMBER), re.DOTALL
+)
 
 
-def _encoded_image(value: bytes) -> tuple[bytes, int] | None:
+def _number(text: bytes) -> int:
+    number = 0
+    for byte in reversed(text):
+        number = number << 7 | byte & 127
+    return number
+
+
+def _encoded_image(value: bytes) -> tuple[memoryview, int] | None:
     """Return the image file in the usual record, and where its first tensor ends; None: look closer.
 
-    The protobuf library copies each image several times on the way; here it is cut out once.
+    The protobuf library copies each image several times on the way; here it stays where it is.
     """
-    try:
-        if value[0] != _FIRST_PROTO:
-            return None
-        length, at = _number_at(value, 1)
-        end, image, is_string = at + length, None, False
-        if end > len(value):
-            return None
-        while at < end:
-            tag, at = value[at], at + 1
-            number, at = _number_at(value, at)
-            if tag == _STRING_DATA and image is None:
-                image, at = (at, at + number), at + number
-            elif tag == _DATA_TYPE:
-                is_string = number == TensorProto.STRING
-            elif tag != _DIMS:
-                return None
-    except IndexError:
+    head = _HEAD.match(value)
+    if head is None:
         return None
-    return (value[image[0] : image[1]], end) if at == end and image is not None and is_string else None
-
-
-_FIRST_PROTO, _DIMS, _DATA_TYPE, _STRING_DATA = 1 << 3 | 2, 1 << 3, 2 << 3, 6 << 3 | 2  # tags: field and wire type
+    begin = head.end()
+    end = begin + _number(head[2])
+    if end != head.end(1) + _number(head[1]) or end > len(value):
+        return None
+    return memoryview(value)[begin:end], end
 
 
 def _of_protos(value: bytes, where: str) -> ImageRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,11 +14,29 @@ from netbuilder.data.image_color import jitter, lighting
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import ArgumentError, ShapeError
 
-__all__ = ["ImageTransform"]
+__all__ = ["Geometry", "ImageTransform"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _TRIES = 10  # of a crop at random before the middle is taken
+
+
+class Geometry(NamedTuple):
+    """Which pixels of an image become which of the net's.
+
+    Args:
+        of: height and width of the image.
+        box: top, left, height and width of the part that is taken; None: all.
+        size: height and width that the part is brought to; None: its own.
+        corner: top and left of the crop in that, margins included; None: all is taken.
+        mirrored: whether left and right change places; None: not yet drawn, as colours are changed first.
+    """
+
+    of: tuple[int, int]
+    box: tuple[int, int, int, int] | None
+    size: tuple[int, int] | None
+    corner: tuple[int, int] | None
+    mirrored: bool | None
 
 
 @dataclass(frozen=True)
@@ -114,6 +132,11 @@ class ImageTransform:
         """3 or 1."""
         return 3 if self.color else 1
 
+    @functools.cached_property
+    def changes_colours(self) -> bool:
+        """Whether images are floats before they are normalised."""
+        return bool(self.color_jitter or self.color_lighting) and not self.is_test
+
     def pixels(
         self, image: Array, rng: np.random.Generator, where: str = "image", scratch: Scratch | None = None
     ) -> Array:
@@ -128,23 +151,71 @@ class ImageTransform:
         Raises:
             ShapeError: it is smaller than the crop, or the box is not in it.
         """
-        image = self._boxed(image, where)
-        if self.crop_first and self.crop and not self.area_crop and not self.is_test:
-            image = self._cut(image, rng, scratch)
-        image = self._cropped(self._sized(image, rng, scratch), rng, where)
-        if not self.is_test:
-            if self.color_jitter:
-                saturation, brightness, contrast = self.color_jitter
-                image = jitter(image, rng, saturation=saturation, brightness=brightness, contrast=contrast)
-            if self.color_lighting:
-                image = lighting(image, rng, self.color_lighting)
-            if self.mirror and rng.random() < 0.5:
-                image = mirror_image(image, scratch=scratch)
-        return image
+        height, width = image.shape[:2]
+        found, mirrored = self.taken(image, self.geometry(height, width, rng, where), rng, scratch)
+        return mirror_image(found, scratch=scratch) if mirrored else found
 
-    def normalise(self, pixels: Array, out: Array) -> None:
-        """Write normalised pixels (H, W, C) into ``out`` of shape (C, H, W), float32."""
-        for k, plane in enumerate(split_channels(pixels)):
+    def geometry(self, height: int, width: int, rng: np.random.Generator, where: str = "image") -> Geometry:
+        """Return what happens to the places of pixels; it needs the size of the image alone.
+
+        Args:
+            height, width: of the image.
+            rng, where: as of ``pixels``.
+
+        Raises:
+            ShapeError: as ``pixels``.
+        """
+        of = (height, width)
+        if self.box is not None:
+            top, left, height, width = self._checked_box(height, width, where)
+        else:
+            top = left = 0
+        size, training = None, not self.is_test
+        if self.area_crop and training:
+            down, right, height, width = _part(height, width, rng)
+            top, left, size = top + down, left + right, (self.crop, self.crop)
+        elif scale := self._length(min(height, width), rng):
+            shorter = min(height, width)
+            if self.crop_first and self.crop and training:
+                side = max(1, min(shorter, round(self.crop * shorter / scale)))
+                top, left = top + _drawn(rng, height - side), left + _drawn(rng, width - side)
+                height, width, size = side, side, (self.crop, self.crop)
+            else:
+                size = (scale, scale) if self.warp else (height * scale // shorter, width * scale // shorter)
+        corner = self._corner(*(size or (height, width)), rng, where)
+        mirrored = None if self.changes_colours else self._mirrored(rng)
+        return Geometry(of, None if (height, width) == of else (top, left, height, width), size, corner, mirrored)
+
+    def taken(
+        self, image: Array, found: Geometry, rng: np.random.Generator, scratch: Scratch | None = None
+    ) -> tuple[Array, bool]:
+        """Return what ``pixels`` returns, but not mirrored, and whether it is to be.
+
+        Args:
+            image, scratch: as of ``pixels``.
+            found: the geometry of the image.
+            rng: which that was drawn from; it draws the colours.
+        """
+        if found.box is not None:
+            top, left, height, width = found.box
+            image = image[top : top + height, left : left + width]
+        if found.size is not None:
+            image = resize_image(
+                image, *found.size, interpolation=self.interpolation, scratch=scratch,
+                library=None if self.library == "simplejpeg" else self.library,
+            )  # fmt: skip
+        if self.pad and not self.is_test:
+            image = np.pad(image, ((self.pad, self.pad), (self.pad, self.pad), (0, 0)))
+        if found.corner is not None:
+            top, left = found.corner
+            image = image[top : top + self.crop, left : left + self.crop]
+        if found.mirrored is not None:
+            return image, found.mirrored
+        return self._coloured(image, rng), self._mirrored(rng)
+
+    def normalise(self, pixels: Array, out: Array, scratch: Scratch | None = None, *, mirrored: bool = False) -> None:
+        """Write normalised pixels (H, W, C), mirrored or not, into ``out`` of shape (C, H, W), float32."""
+        for k, plane in enumerate(split_channels(pixels, mirrored=mirrored, scratch=scratch)):
             target = out[k]
             target[...] = plane
             np.multiply(target, self.factors[k], out=target)
@@ -158,20 +229,12 @@ class ImageTransform:
         self.normalise(pixels, out)
         return out
 
-    def _boxed(self, image: Array, where: str) -> Array:
-        if self.box is None:
-            return image
-        top, left, height, width = self.box
-        if (
-            min(top, left) < 0
-            or min(height, width) < 1
-            or top + height > image.shape[0]
-            or left + width > image.shape[1]
-        ):
-            raise ShapeError(
-                f"{where}: the box {self.box} (top, left, height, width) is not in {image.shape[0]} x {image.shape[1]}"
-            )
-        return image[top : top + height, left : left + width]
+    def _checked_box(self, height: int, width: int, where: str) -> tuple[int, int, int, int]:
+        assert self.box is not None
+        top, left, high, wide = self.box
+        if min(top, left) < 0 or min(high, wide) < 1 or top + high > height or left + wide > width:
+            raise ShapeError(f"{where}: the box {self.box} (top, left, height, width) is not in {height} x {width}")
+        return self.box
 
     def _length(self, shorter: int, rng: np.random.Generator) -> int:
         """Return what the shorter side is brought to, 0: left as it is."""
@@ -179,53 +242,29 @@ class ImageTransform:
             return self.random_scale[0] + _drawn(rng, self.random_scale[1] - self.random_scale[0])
         return self.scale or (self.minsize if shorter < self.minsize else 0)
 
-    def _cut(self, image: Array, rng: np.random.Generator, scratch: Scratch | None) -> Array:
-        """Return the crop, cut out and scaled; the image as it is, if its size stays."""
-        height, width = image.shape[:2]
-        scale = self._length(min(height, width), rng)
-        if not scale:
-            return image
-        side = max(1, min(height, width, round(self.crop * min(height, width) / scale)))
-        top, left = _drawn(rng, height - side), _drawn(rng, width - side)
-        return self._resize(image[top : top + side, left : left + side], self.crop, self.crop, scratch)
-
-    def _sized(self, image: Array, rng: np.random.Generator, scratch: Scratch | None) -> Array:
-        height, width = image.shape[:2]
-        if self.area_crop and not self.is_test:
-            top, left, height, width = _part(height, width, rng)
-            return self._resize(image[top : top + height, left : left + width], self.crop, self.crop, scratch)
-        shorter = min(height, width)
-        if self.crop_first and not self.is_test and (height, width) == (self.crop, self.crop):
-            return image
-        scale = self._length(shorter, rng)
-        if not scale:
-            return image
-        if self.warp:
-            return self._resize(image, scale, scale, scratch)
-        return self._resize(image, height * scale // shorter, width * scale // shorter, scratch)
-
-    def _resize(self, image: Array, height: int, width: int, scratch: Scratch | None) -> Array:
-        return resize_image(
-            image, height, width, interpolation=self.interpolation, scratch=scratch,
-            library=None if self.library == "simplejpeg" else self.library,
-        )  # fmt: skip
-
-    def _cropped(self, image: Array, rng: np.random.Generator, where: str) -> Array:
+    def _corner(self, height: int, width: int, rng: np.random.Generator, where: str) -> tuple[int, int] | None:
+        """Return where the crop of so many pixels begins; None: it is all of them."""
         if self.pad and not self.is_test:
-            image = np.pad(image, ((self.pad, self.pad), (self.pad, self.pad), (0, 0)))
-        height, width = image.shape[:2]
+            height, width = height + 2 * self.pad, width + 2 * self.pad
         if not self.crop or (height, width) == (self.crop, self.crop):
-            return image
+            return None
         if min(height, width) < self.crop:
             raise ShapeError(
                 f"{where}: of {height} x {width} pixels no square of {self.crop} can be taken; give a smaller crop, "
                 "or a scale, which the shorter side is brought to"
             )
         if self.is_test:
-            top, left = (height - self.crop) // 2, (width - self.crop) // 2
-        else:
-            top, left = _drawn(rng, height - self.crop), _drawn(rng, width - self.crop)
-        return image[top : top + self.crop, left : left + self.crop]
+            return (height - self.crop) // 2, (width - self.crop) // 2
+        return _drawn(rng, height - self.crop), _drawn(rng, width - self.crop)
+
+    def _coloured(self, image: Array, rng: np.random.Generator) -> Array:
+        if self.color_jitter:
+            saturation, brightness, contrast = self.color_jitter
+            image = jitter(image, rng, saturation=saturation, brightness=brightness, contrast=contrast)
+        return lighting(image, rng, self.color_lighting) if self.color_lighting else image
+
+    def _mirrored(self, rng: np.random.Generator) -> bool:
+        return self.mirror and not self.is_test and bool(rng.random() < 0.5)
 
 
 def _drawn(rng: np.random.Generator, most: int) -> int:

@@ -18,6 +18,7 @@ __all__ = ["minidb_offsets", "read_minidb", "read_minidb_at", "write_minidb"]
 
 _LENGTHS = struct.Struct("<ii")
 _LONGEST = 2**31 - 1
+_USUAL_KEY = 56  # bytes, in which most keys fit
 
 PathLike = str | os.PathLike[str]
 
@@ -61,9 +62,12 @@ def minidb_offsets(path: PathLike) -> list[int]:
 
 def read_minidb_at(number: int, offset: int) -> tuple[bytes, bytes]:
     """Return the record, key and value, that begins at ``offset`` of the open file of this number; for any thread."""
-    key_length, value_length = _LENGTHS.unpack(os.pread(number, _LENGTHS.size, offset))
-    begin = offset + _LENGTHS.size
-    return os.pread(number, key_length, begin), os.pread(number, value_length, begin + key_length)
+    begin = os.pread(number, _LENGTHS.size + _USUAL_KEY, offset)
+    key_length, value_length = _LENGTHS.unpack_from(begin)
+    key = begin[_LENGTHS.size : _LENGTHS.size + key_length]
+    if len(key) < key_length:
+        key = os.pread(number, key_length, offset + _LENGTHS.size)
+    return key, os.pread(number, value_length, offset + _LENGTHS.size + key_length)
 
 
 def _lengths(file: BinaryIO, path: PathLike, number: int, offset: int) -> tuple[int, int] | None:

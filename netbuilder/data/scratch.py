@@ -25,3 +25,8 @@ class Scratch:
         if kept is None or kept.size < size:
             kept = self._kept[purpose] = np.empty(size, np.uint8)
         return kept[:size]
+
+    def all(self, purpose: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return all that is kept for a purpose, for those who learn how much they need only by trying."""
+        kept = self._kept.get(purpose)
+        return self.take(purpose, 1) if kept is None else kept

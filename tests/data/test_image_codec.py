@@ -74,6 +74,15 @@ def test_resizing(library, interpolation, channels):
     assert resize_image(pixels, 64, 96) is pixels
 
 
+@pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="needs simplejpeg")
+def test_the_size_of_a_jpeg_is_known_before_it_is_decoded():
+    data = encode_jpeg(photo(0, 30, 44))
+    for content in (data, memoryview(data)):
+        assert image_codec.jpeg_size(content) == image_codec.jpeg_size(content, "simplejpeg") == (30, 44)
+    assert image_codec.jpeg_size(data, "pillow") is None and image_codec.jpeg_size(data[:40]) is None
+    assert image_codec.jpeg_size(b"\x89PNG") is None
+
+
 def test_what_cannot_be_asked_for(monkeypatch):
     with pytest.raises(NetError, match="unknown library 'vips' for images"):
         decode_image(b"x", library="vips")

@@ -72,6 +72,23 @@ def test_padding_moves_the_image_by_as_much_at_most():
     np.testing.assert_array_equal(ImageTransform(crop=8, pad=2, is_test=True).pixels(image, rng()), image)
 
 
+@pytest.mark.parametrize("options", [{"crop_first": True}, {"pad": 2}, {"area_crop": True}, {"box": (3, 4, 30, 40)}])
+def test_the_geometry_needs_no_pixels(options):
+    transform = ImageTransform(scale=24, crop=20, mirror=True, **options)
+    image = photo(3)
+    for seed in range(8):
+        found = transform.geometry(*image.shape[:2], rng(seed))
+        ready, mirrored = transform.taken(image, found, rng(99))  # nothing more is drawn
+        want = transform.pixels(image, rng(seed))
+        np.testing.assert_array_equal(ready[:, ::-1] if mirrored else ready, want)
+        out, plain = (np.empty((3, 20, 20), np.float32) for _ in range(2))
+        transform.normalise(ready, out, mirrored=mirrored)
+        transform.normalise(want, plain)
+        np.testing.assert_array_equal(out, plain)
+    assert transform.geometry(*image.shape[:2], rng(0)).mirrored is not None
+    assert ImageTransform(color_lighting=0.1, mirror=True).geometry(4, 5, rng()).mirrored is None
+
+
 def test_every_second_image_is_mirrored():
     turned = [ImageTransform(mirror=True).pixels(counted(), rng(seed))[0, 0, 1] == 11 for seed in range(400)]
     assert 150 < sum(turned) < 250

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from netbuilder.data import ImageLoader, ImageTransform, decode_image, encode_jpeg, image_libraries, resize_image
-from netbuilder.data.image_codec import mirror_image
+from netbuilder.data.image_codec import mirror_image, split_channels
 from netbuilder.data.image_records import ImageRecord
 from netbuilder.data.scratch import Scratch
+from netbuilder.proto import ParseError
 
 pytestmark = pytest.mark.skipif(not image_libraries(), reason="needs a library for images")
 SIZES = [(20, 30), (31, 17), (8, 9), (40, 40), (20, 30)]
@@ -86,3 +87,27 @@ def test_batches_left_out_at_the_beginning():
     assert len(rest) == 2
     for (one, _), (other, _) in zip(whole[2:], rest, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_decoding_makes_room_for_larger_images_and_refuses_damaged_ones():
+    scratch = Scratch()
+    small, large = (encode_jpeg(photo(*size)) for size in ((8, 9), (40, 50)))
+    for data in (small, large, small, large):
+        np.testing.assert_array_equal(decode_image(data, scratch=scratch), decode_image(data))
+        np.testing.assert_array_equal(decode_image(memoryview(data), scratch=scratch), decode_image(data))
+    for bytes_left in (60, len(large) - 200):
+        with pytest.raises(ParseError, match="shot: .* cannot be decoded as an image"):
+            decode_image(large[:bytes_left], where="shot", scratch=Scratch())
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_channels_are_split_and_mirrored_in_the_same_memory(mirrored):
+    scratch = Scratch()
+    for height, width in SIZES:
+        pixels = photo(height, width)
+        want = pixels[:, ::-1] if mirrored else pixels
+        for memory in (None, scratch):
+            found = split_channels(pixels, mirrored=mirrored, scratch=memory)
+            np.testing.assert_array_equal(np.stack(found, axis=2), want)
+    flat = photo(5, 6, 1).astype(np.float32)
+    np.testing.assert_array_equal(split_channels(flat, mirrored=True, scratch=scratch)[0], flat[:, ::-1, 0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import statistics
 import tempfile
 import time
@@ -22,7 +23,7 @@ from netbuilder.data import (
     resize_image,
     write_minidb,
 )
-from netbuilder.data.image_codec import decode_image, mirror_image, split_channels
+from netbuilder.data.image_codec import LIBRARIES, decode_image, mirror_image, split_channels
 from netbuilder.proto import DeviceError
 from netbuilder.tools.bench.report import Line
 
@@ -45,16 +46,17 @@ class Inputs:
 
     images: int = 128
     batch: int = 64
-    pairs: int = 5
+    pairs: int = 9
 
 
 def input_rates(inputs: Inputs) -> Iterator[Line]:
     """Yield a line for each kind of resizing: our input of one thread beside the same libraries in a bare loop.
 
     Ours reads records of a database, decodes, cuts out at random what makes 224 x 224 pixels of an image whose shorter
-    side is 256, scales it, mirrors, and normalises into batches of float32, as ``netbuilder-train`` does. The loop does
-    so with files that lie in memory, always with the middle, without threads, records, numbers at random or errors to
-    name. All are timed by the time that they keep cores busy, so that other work counts less.
+    side is 256, scales it, mirrors, and normalises into batches of float32, as ``netbuilder-train`` does. The loop
+    calls the libraries directly for the same pixels, from one generator of random numbers for all, with files that lie
+    in memory: without a database, records, labels, threads, numbers that follow from seed and image, or errors to name.
+    All are timed by the time that they keep cores busy, in short turns, so that other work counts less.
 
     Raises:
         DeviceError: no library for images is installed.
@@ -116,20 +118,21 @@ def _bare_loops(
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return what fills the batch ``out`` from files by plain calls of the libraries, and what decodes and resizes."""
     side = round(_CROP * _HEIGHT / _SCALE)
-    top, left = (_HEIGHT - side) // 2, (_WIDTH - side) // 2
     factors = [np.float32(1 / std) for std in _STD]
     shifts = [np.float32(-mean / std) for mean, std in zip(_MEAN, _STD)]
+    decode, resize, flip, split = _calls(interpolation)
+    rng = np.random.default_rng(0)
 
     def cut(data: bytes) -> Any:
-        part = decode_image(data)[top : top + side, left : left + side]
-        return resize_image(part, _CROP, _CROP, interpolation=interpolation)
+        top, left = int(rng.random() * (_HEIGHT - side + 1)), int(rng.random() * (_WIDTH - side + 1))
+        return resize(decode(data)[top : top + side, left : left + side])
 
     def whole() -> None:
         for number, data in enumerate(files):
             pixels = cut(data)
-            if number % 2:
-                pixels = mirror_image(pixels)
-            for plane, target, factor, shift in zip(split_channels(pixels), out[number % len(out)], factors, shifts):
+            if rng.random() < 0.5:
+                pixels = flip(pixels)
+            for plane, target, factor, shift in zip(split(pixels), out[number % len(out)], factors, shifts):
                 target[...] = plane
                 target *= factor
                 target += shift
@@ -139,6 +142,24 @@ def _bare_loops(
             cut(data)
 
     return whole, decoded
+
+
+def _calls(interpolation: str) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Return what decodes, resizes, mirrors and splits into channels: the two fast libraries, else what there is."""
+    if not {"simplejpeg", "opencv"} <= set(image_libraries()):
+
+        def resized(pixels: Any) -> Any:
+            return resize_image(pixels, _CROP, _CROP, interpolation=interpolation)
+
+        return decode_image, resized, mirror_image, split_channels
+    jpeg, cv = (importlib.import_module(LIBRARIES[name]) for name in ("simplejpeg", "opencv"))
+    kind = cv.INTER_AREA if interpolation == "area" else cv.INTER_LINEAR
+    return (
+        lambda data: jpeg.decode_jpeg(data, colorspace="BGR", fastdct=True, fastupsample=True),
+        lambda pixels: cv.resize(pixels, (_CROP, _CROP), interpolation=kind),
+        lambda pixels: cv.flip(pixels, 1),
+        cv.split,
+    )
 
 
 def _seconds(work: Callable[[], None]) -> float:

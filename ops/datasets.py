@@ -1,9 +1,8 @@
-"""Records in blobs: cursors that read them row by row, what appends to them, trims, checks and packs them."""
+"""Records in blobs: cursors that read them row by row, what appends to them, trims and checks them."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -11,29 +10,24 @@ from netbuilder.data.record_tree import RecordTree, TreeCursor
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.counters import shared_object
 from netbuilder.ops.declaration import dataclass
-from netbuilder.ops.operator import STRING, Operator
+from netbuilder.ops.operator import Operator
 from netbuilder.ops.registry import kernel, register
-from netbuilder.proto import ArgumentError, NetError, ShapeError
+from netbuilder.proto import ArgumentError, ShapeError
 
 __all__ = [
     "Append",
     "AtomicAppend",
     "CheckDatasetConsistency",
-    "CollectTensor",
     "ComputeOffset",
-    "ConcatTensorVector",
-    "CreateTensorVector",
     "CreateTreeCursor",
     "GetCursorOffset",
-    "PackRecords",
-    "PackedRecord",
+    "OnHost",
     "ReadNextBatch",
     "ReadRandomBatch",
     "ResetCursor",
     "SortAndShuffle",
-    "TensorVectorSize",
     "TrimDataset",
-    "UnPackRecords",
+    "tree_of",
 ]
 
 Arrays = tuple[Any, ...]
@@ -41,7 +35,7 @@ _MOST = 500
 
 
 @dataclass(frozen=True)
-class _OnHost(Operator):
+class OnHost(Operator):
     """Records lie in the host's memory, whatever the device."""
 
     outputs: ClassVar[tuple[str, ...]] = ()
@@ -55,7 +49,7 @@ class _OnHost(Operator):
 
 @register
 @dataclass(frozen=True)
-class CreateTreeCursor(_OnHost):
+class CreateTreeCursor(OnHost):
     """Make a cursor that stands before the first row of a record with columns called ``fields``."""
 
     outputs = ("cursor",)
@@ -73,7 +67,7 @@ def _cursor(op: Operator, value: Any) -> TreeCursor:
 
 @register
 @dataclass(frozen=True)
-class ResetCursor(_OnHost):
+class ResetCursor(OnHost):
     """Go back before the first row."""
 
     inputs = ("cursor",)
@@ -87,7 +81,7 @@ def reset_cursor(op: ResetCursor, ctx: RunContext, cursor: Any) -> Arrays:
 
 @register
 @dataclass(frozen=True)
-class GetCursorOffset(_OnHost):
+class GetCursorOffset(OnHost):
     """The output, int32, is how many rows of each domain lie in front of the cursor; none if nothing was read."""
 
     inputs = ("cursor",)
@@ -101,7 +95,7 @@ def get_cursor_offset(op: GetCursorOffset, ctx: RunContext, cursor: Any) -> Arra
 
 @register
 @dataclass(frozen=True)
-class ReadNextBatch(_OnHost):
+class ReadNextBatch(OnHost):
     """Give the next ``batch_size`` rows of a record, with what the lengths say belongs to them, and go on behind them.
 
     At the end there are fewer rows, or with ``enforce_batch_size`` none; behind it none.
@@ -128,7 +122,7 @@ def read_next_batch(op: ReadNextBatch, ctx: RunContext, cursor: Any, *fields: An
 
 @register
 @dataclass(frozen=True)
-class ComputeOffset(_OnHost):
+class ComputeOffset(OnHost):
     """The output, (rows + 1, domains), int64, is where each row of a record begins in the columns of each domain."""
 
     inputs = ("cursor", "field+")
@@ -142,7 +136,7 @@ def compute_offset(op: ComputeOffset, ctx: RunContext, cursor: Any, *fields: Any
 
 @register
 @dataclass(frozen=True)
-class SortAndShuffle(_OnHost):
+class SortAndShuffle(OnHost):
     """The output, int64, is an order of the rows of a record.
 
     They are sorted by the column ``sort_by_field_idx`` (-1: left as they are), put into a random order within windows
@@ -177,7 +171,7 @@ def sort_and_shuffle(op: SortAndShuffle, ctx: RunContext, cursor: Any, *fields: 
 
 @register
 @dataclass(frozen=True)
-class ReadRandomBatch(_OnHost):
+class ReadRandomBatch(OnHost):
     """Give the ``batch_size`` rows of a record that come next in an order, and go on behind them.
 
     The inputs behind the cursor are that order, and what ComputeOffset makes. With ``loop_over`` the order begins
@@ -223,7 +217,7 @@ def read_random_batch(
 
 @register
 @dataclass(frozen=True)
-class CheckDatasetConsistency(_OnHost):
+class CheckDatasetConsistency(OnHost):
     """Raise an error unless the columns, called ``fields``, have the numbers of rows that the lengths say."""
 
     inputs = ("field+",)
@@ -232,11 +226,16 @@ class CheckDatasetConsistency(_OnHost):
 
 @kernel(CheckDatasetConsistency)
 def check_dataset_consistency(op: CheckDatasetConsistency, ctx: RunContext, *fields: Any) -> Arrays:
-    _tree(op, op.fields, fields).check(fields)
+    tree_of(op, op.fields, fields).check(fields)
     return ()
 
 
-def _tree(op: Operator, names: tuple[str, ...], fields: Arrays) -> RecordTree:
+def tree_of(op: Operator, names: tuple[str, ...], fields: Arrays) -> RecordTree:
+    """Return the tree of columns with these names.
+
+    Raises:
+        ArgumentError: there are more or fewer names than columns.
+    """
     if len(names) != len(fields):
         raise ArgumentError(f"{op.type}: fields has {len(names)} names for {len(fields)} columns")
     return RecordTree(names)
@@ -244,7 +243,7 @@ def _tree(op: Operator, names: tuple[str, ...], fields: Arrays) -> RecordTree:
 
 @register
 @dataclass(frozen=True)
-class TrimDataset(_OnHost):
+class TrimDataset(OnHost):
     """Drop rows at the end of a record, so that their number is a multiple of ``multiple_of``; in place."""
 
     inputs = ("field+",)
@@ -261,7 +260,7 @@ class TrimDataset(_OnHost):
 
 @kernel(TrimDataset)
 def trim_dataset(op: TrimDataset, ctx: RunContext, *fields: Any) -> Arrays:
-    tree = _tree(op, op.fields, fields)
+    tree = tree_of(op, op.fields, fields)
     rows = tree.size(fields)
     end = tree.after(fields, tree.start(), rows - rows % op.multiple_of)
     return tuple(part.copy() for part in tree.rows(fields, tree.start(), end))
@@ -280,7 +279,7 @@ def _appended(op: Operator, first: Any, second: Any) -> Any:
 
 @register
 @dataclass(frozen=True)
-class Append(_OnHost):
+class Append(OnHost):
     """Append the rows of B to A, in place."""
 
     inputs = ("A", "B")
@@ -295,7 +294,7 @@ def append(op: Append, ctx: RunContext, a: Any, b: Any) -> Arrays:
 
 @register
 @dataclass(frozen=True)
-class AtomicAppend(_OnHost):
+class AtomicAppend(OnHost):
     """Under a mutex, append to each of n columns the rows of another one, in place.
 
     The inputs are the mutex, the n columns, and the n that are appended.
@@ -321,153 +320,3 @@ def atomic_append(op: AtomicAppend, ctx: RunContext, mutex: Any, *fields: Any) -
             blob = ctx.workspace.make(name)  # as it is now, whatever another thread has done since the operator began
             blob.store(_appended(op, ctx.host(ctx.workspace.fetch(name)), new), blob.location)
     return tuple(ctx.workspace.get(name).buffer for name in ctx.op_def.output)
-
-
-class PackedRecord:
-    """Columns of a record in one object, as UnPackRecords takes apart.
-
-    Attributes:
-        fields: the columns.
-    """
-
-    def __init__(self, fields: Arrays) -> None:
-        self.fields = fields
-
-
-@register
-@dataclass(frozen=True)
-class PackRecords(_OnHost):
-    """The output is a tensor of objects, one for each row of a record; ``pack_to_single_shared_ptr``: one for all."""
-
-    inputs = ("field+",)
-    outputs = ("packed",)
-    fields: tuple[str, ...] = ()
-    pack_to_single_shared_ptr: bool = False
-
-
-@kernel(PackRecords)
-def pack_records(op: PackRecords, ctx: RunContext, *fields: Any) -> Arrays:
-    tree = _tree(op, op.fields, fields)
-    if op.pack_to_single_shared_ptr:
-        packed = np.empty(1, STRING)
-        packed[0] = PackedRecord(tuple(field.copy() for field in fields))
-        return (packed,)
-    places = tree.places(fields)
-    packed = np.empty(len(places) - 1, STRING)
-    for i in range(len(packed)):
-        packed[i] = PackedRecord(tuple(part.copy() for part in tree.rows(fields, places[i], places[i + 1])))
-    return (packed,)
-
-
-@register
-@dataclass(frozen=True)
-class UnPackRecords(_OnHost):
-    """The opposite of PackRecords. For no rows, the inputs behind the first one say what the columns are like."""
-
-    inputs = ("packed", "prototype*")
-    outputs = ("field+",)
-    fields: tuple[str, ...] = ()
-
-
-@kernel(UnPackRecords)
-def unpack_records(op: UnPackRecords, ctx: RunContext, packed: Any, *prototypes: Any) -> Arrays:
-    records = list(packed.reshape(-1))
-    if not all(isinstance(record, PackedRecord) and len(record.fields) == op.n_out for record in records):
-        raise NetError(f"UnPackRecords: its first input must be what PackRecords makes of {op.n_out} columns")
-    if records:
-        return tuple(np.concatenate(parts) for parts in zip(*(record.fields for record in records)))
-    if len(prototypes) != op.n_out:
-        raise NetError("UnPackRecords: there is no row, so the columns must be given as further inputs")
-    return tuple(prototype[:0].copy() for prototype in prototypes)
-
-
-_seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # tensors that an operator has seen
-
-
-class TensorVector(list[Any]):
-    """Tensors in a row."""
-
-
-@register
-@dataclass(frozen=True)
-class CreateTensorVector(_OnHost):
-    """Make an empty row of tensors."""
-
-    outputs = ("vector",)
-
-
-@kernel(CreateTensorVector)
-def create_tensor_vector(op: CreateTensorVector, ctx: RunContext) -> Arrays:
-    return (TensorVector(),)
-
-
-def _vector(op: Operator, value: Any) -> TensorVector:
-    return shared_object(op, value, TensorVector, "CreateTensorVector")
-
-
-@register
-@dataclass(frozen=True)
-class TensorVectorSize(_OnHost):
-    """The output, int32, is how many tensors there are."""
-
-    inputs = ("vector",)
-    outputs = ("size",)
-
-
-@kernel(TensorVectorSize)
-def tensor_vector_size(op: TensorVectorSize, ctx: RunContext, vector: Any) -> Arrays:
-    return (np.array(len(_vector(op, vector)), np.int32),)
-
-
-@register
-@dataclass(frozen=True)
-class ConcatTensorVector(_OnHost):
-    """The output is the tensors one behind the other along the first axis."""
-
-    inputs = ("vector",)
-    outputs = ("Y",)
-
-
-@kernel(ConcatTensorVector)
-def concat_tensor_vector(op: ConcatTensorVector, ctx: RunContext, vector: Any) -> Arrays:
-    tensors = _vector(op, vector)
-    if not tensors:
-        raise NetError("ConcatTensorVector: there is no tensor to put behind another one")
-    return (np.concatenate(tensors),)
-
-
-@register
-@dataclass(frozen=True)
-class CollectTensor(_OnHost):
-    """Keep ``num_to_collect`` of all the tensors that the operator has seen so far, each with the same chance.
-
-    The inputs are rows of tensors, then as many tensors, which go all to the same place of their rows. The rows are
-    the outputs, in place. The last output may be one more, int32: the place, -1 if they are not kept.
-    """
-
-    inputs = ("vector", "tensor+")
-    outputs = ("vector+",)
-    must_inplace = ((0, 0),)
-    num_to_collect: int = -1
-
-    def check(self) -> None:
-        if self.num_to_collect < 1:
-            raise ArgumentError(f"CollectTensor: num_to_collect must be at least 1, got {self.num_to_collect}")
-
-
-@kernel(CollectTensor)
-def collect_tensor(op: CollectTensor, ctx: RunContext, *inputs: Any) -> Arrays:
-    count = len(inputs) // 2
-    vectors = [_vector(op, vector) for vector in inputs[:count]]
-    seen = _seen[ctx] = _seen.get(ctx, 0) + 1
-    place = seen - 1
-    if seen > op.num_to_collect:
-        place = int(ctx.host(ctx.uniform((1,)))[0] * seen)
-        place = place if place < op.num_to_collect else -1
-    for vector, tensor in zip(vectors, inputs[count:]):
-        if place == len(vector):
-            vector.append(tensor.copy())
-        elif place >= 0:
-            vector[place] = tensor.copy()
-    more = (np.array(place, np.int32),) if op.n_out > count else ()
-    return (*vectors, *more)

@@ -155,7 +155,6 @@ class Queue(QueueWrapper):
         net = Net(name)
         super().__init__(net.AddExternalInput(net.NextName("handler")), schema, num_dequeue_records)
         self.capacity = capacity
-        self._setup_done = False
 
     def setup(self, global_init_net: Net) -> None:
         if self.schema() is None:

@@ -73,7 +73,6 @@ class Task(Managed):
         self._step_with_setup: ExecutionStep | None = None
         self._outputs: list[TaskOutput] = []
         self._already_used = False
-        self._pipeline: Any = None
         self._builder: NetBuilder | None = None
         self.group.add(self)
         if step is not None:

@@ -26,6 +26,7 @@ __all__ = [
     "TimerGet",
     "TimerGetAndEnd",
     "WallClockTime",
+    "statistics_of_process",
 ]
 
 Arrays = tuple[Any, ...]
@@ -57,6 +58,11 @@ class Statistics:
 
 _of_process = Statistics()
 """The registry of operators that are given none, as in Caffe2: one for the process."""
+
+
+def statistics_of_process() -> Statistics:
+    """Return the registry of operators that are given none."""
+    return _of_process
 
 
 class _Timer:

@@ -1,0 +1,28 @@
+"""VariableLengthSequencePadding."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from netbuilder.ops.sequence_padding import VariableLengthSequencePadding
+from suite import OperatorSuite, f32, floats, i32, i64, refusal
+
+
+class TestVariableLengthSequencePadding(OperatorSuite):
+    operator = VariableLengthSequencePadding
+    no_gradient = "it has none"
+    refusals = (
+        refusal(VariableLengthSequencePadding(), [f32(3, 2), i32(2)], "three axes"),
+        refusal(VariableLengthSequencePadding(), [f32(3, 2, 1), i32(3)], "one for each of 2 sequences"),
+        refusal(VariableLengthSequencePadding(), [f32(3, 2, 1), i64(2)], "lengths must be int32"),
+    )
+
+    def draw(self, data):
+        x = data.draw(floats((0, 4), (0, 3), (1, 2)))
+        rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+        return VariableLengthSequencePadding(), [x, rng.integers(0, 6, x.shape[1], np.int32)]
+
+    def reference(self, op, x, lengths):
+        y = x.copy()
+        for j, length in enumerate(lengths):
+            y[length:, j] = 0
+        return [y]

@@ -25,6 +25,7 @@ from netbuilder.data.image_sets import (
 from netbuilder.data.image_transform import ImageTransform
 from netbuilder.data.lmdb_folder import read_lmdb, write_lmdb
 from netbuilder.data.minidb import read_minidb, write_minidb
+from netbuilder.data.partition import data_partition
 from netbuilder.data.record_list import RecordList, database_type, open_records
 from netbuilder.data.tensor_records import proto_to_tensor, proto_values, tensor_to_proto
 
@@ -47,6 +48,7 @@ __all__ = [
     "RecordList",
     "blob_records",
     "class_names_file",
+    "data_partition",
     "database_type",
     "decode_image",
     "decoding_threads",

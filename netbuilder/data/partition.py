@@ -1,0 +1,66 @@
+"""Arrays of samples parted among the processes that train together."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from netbuilder.proto import NetError, ShapeError
+
+__all__ = ["data_partition"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_RULES = ("drop", "strict", "repeat")
+
+
+def data_partition(x: Array, y: Array, rank: int, world_size: int, *, remainder: str = "drop") -> tuple[Array, Array]:
+    """Return the part of a rank: as many samples as any other rank's, one after the other in ``x`` and ``y``.
+
+    Args:
+        x, y: arrays with samples along the first axis, as many of each, n.
+        rank: from 0 on, of the process.
+        world_size: how many processes there are.
+        remainder: what becomes of the n modulo ``world_size`` samples that are left over. "drop": nobody gets them,
+            parts have floor(n / world_size) samples; "strict": there may be none; "repeat": all samples are used,
+            parts have ceil(n / world_size), and the last ones are filled up with the first samples again.
+
+    Returns:
+        Parts of ``x`` and ``y``, in their memory unless samples are repeated.
+
+    Raises:
+        NetError: a ValueError; the rank is out of range, there are fewer samples than ranks (which "repeat" allows), or
+            "strict" leaves samples over.
+        ShapeError: ``x`` and ``y`` differ in the number of samples.
+
+    >>> [data_partition(np.arange(5), np.arange(5), rank, 2)[0].tolist() for rank in (0, 1)]
+    [[0, 1], [2, 3]]
+    >>> [data_partition(np.arange(5), np.arange(5), rank, 2, remainder="repeat")[0].tolist() for rank in (0, 1)]
+    [[0, 1, 2], [3, 4, 0]]
+    """
+    rank, world_size = operator.index(rank), operator.index(world_size)
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise NetError(f"data_partition: rank must lie in [0, world_size), got {rank} of {world_size}")
+    if remainder not in _RULES:
+        raise NetError(f"data_partition: remainder must be one of {list(_RULES)}, got {remainder!r}")
+    if len(x) != len(y):
+        raise ShapeError(f"data_partition: x and y must have as many samples, got {len(x)} and {len(y)}")
+    count, over = len(x), len(x) % world_size
+    if not count or remainder != "repeat" and count < world_size:
+        raise NetError(
+            f"data_partition: {count} samples are too few for {world_size} ranks; take fewer ranks"
+            + ("" if not count else ", or remainder='repeat'")
+        )
+    if over and remainder == "strict":
+        raise NetError(
+            f"data_partition: {count} samples cannot be parted evenly among {world_size} ranks, {over} are left over; "
+            "remainder='drop' leaves them out, 'repeat' fills the last parts up"
+        )
+    each = -(-count // world_size) if remainder == "repeat" else count // world_size
+    begin = rank * each
+    if begin + each <= count:
+        return x[begin : begin + each], y[begin : begin + each]
+    places = np.arange(begin, begin + each) % count
+    return x[places], y[places]

@@ -1,4 +1,4 @@
-"""Cores of tensor trains for the operator TT, and nets with TT in the place of FC."""
+"""Cores of tensor trains, and nets with TT in the place of FC."""
 
 from __future__ import annotations
 

@@ -43,10 +43,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "its operators are not in this version",
-        "python.brew.max_pool_with_index python.brew.video_input "
-        "python.cnn.CNNModelHelper.MaxPoolWithIndex "
-        "python.cnn.CNNModelHelper.PadImage python.cnn.CNNModelHelper.VideoInput python.core.Net.LogInfo "
-        "python.helpers.pooling.max_pool_with_index python.helpers.tools",
+        "python.brew.video_input python.cnn.CNNModelHelper.VideoInput python.core.Net.LogInfo python.helpers.tools",
     ),
     (
         "Caffe2 itself has no such operator in its usual builds",

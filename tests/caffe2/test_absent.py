@@ -29,8 +29,8 @@ NAMES = {
     "python.optimizer": ("build_yelowfin", "has no python.optimizer.build_yelowfin; nearest: build_yellowfin"),
     "python.workspace": ("FetchBolb", "has no python.workspace.FetchBolb; nearest: FetchBlob"),
     "python.brew": (
-        "max_pool_with_index",
-        "has no python.brew.max_pool_with_index: its operators are not in this version",
+        "video_input",
+        "has no python.brew.video_input: its operators are not in this version",
     ),
     "python.models.resnet": ("qqq", "has no python.models.resnet.qqq; it has .*create_resnet50"),
     "proto.caffe2_pb2": ("NetDeff", "has no proto.caffe2_pb2.NetDeff; nearest: NetDef"),

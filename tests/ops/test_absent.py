@@ -24,7 +24,7 @@ def test_every_operator_that_caffe2_computed_is_registered_or_absent():
     [
         (
             "UnsafeCoalesce",
-            "unknown operator 'UnsafeCoalesce'; Caffe2's operator UnsafeCoalesce is not in this version: no two blobs share",
+            "unknown operator 'UnsafeCoalesce'; Caffe2's operator UnsafeCoalesce is not in this version: no two blobs",
         ),
         ("SparseLengthsMaxGradient", "Caffe2's operator SparseLengthsMaxGradient is not in this version (netbuilder"),
         ("Int8Conv", "Caffe2's operator Int8Conv is not in this version: quantised nets are not served"),

@@ -10,7 +10,7 @@ IMPORTS = {
     "import caffe2.python.caffe_translator": "has no module python.caffe_translator: Caffe 1 is not read",
     "from caffe2.python import caffe_translator": "has no module python.caffe_translator: Caffe 1 is not read",
     "from netbuilder.caffe2.python import layers": "has no module python.layers: layer models are not served",
-    "from caffe2.python.models.seq2seq import train": "seq2seq.train: netbuilder.model.seq2seq.beam_search",
+    "from caffe2.python.models import download": "has no module python.models.download: scripts around Caffe2",
     "from caffe2.python.onnx import onnxifi": "python.onnx.onnxifi: onnx.backend and onnx.frontend read and write",
     "from caffe2.python import worksapce": r"python.worksapce; nearest: python.workspace \(see docs/caffe2.md\)",
     "import caffe2.mobile.gloo": "has no module mobile; it has proto.caffe2_pb2, .*python.workspace",

@@ -176,8 +176,8 @@ _UNREAD = frozenset(
 )
 
 
-def lines_of(net, indent=""):
-    """The operators of a net, with those of the nets they hold, a line each."""
+def lines_of(net, indent="", devices=False):
+    """The operators of a net, with those of the nets they hold, a line each; ``devices``: with the GPUs they are on."""
     lines = []
     for op in net.op:
         shown, held = [], []
@@ -190,9 +190,11 @@ def lines_of(net, indent=""):
             unread = argument.name in _UNREAD or argument.name == "forget_bias" and op.type.startswith("GRU")
             if not unread and value not in ([], b""):
                 shown.append(f"{argument.name}={value!r}")
+        if devices and op.device_option.device_type:
+            shown.append(f"on GPU {op.device_option.device_id}")
         lines.append(f"{indent}{op.type} {','.join(op.input)} > {','.join(op.output)} {' '.join(shown)}")
         if op.type == "RecurrentNetwork":
             for name, inner in held:
                 lines.append(f"{indent} {name}")
-                lines += lines_of(inner, indent + "  ")
+                lines += lines_of(inner, indent + "  ", devices)
     return lines

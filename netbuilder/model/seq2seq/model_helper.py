@@ -8,7 +8,7 @@ from netbuilder.graph.blob import BlobReference
 from netbuilder.model.initializers import Initializer
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterTags
-from netbuilder.proto import ArgumentError, TensorProto
+from netbuilder.proto import ArgumentError
 
 __all__ = ["Seq2SeqModelHelper"]
 
@@ -37,7 +37,7 @@ class Seq2SeqModelHelper(ModelHelper):
         Args:
             name: its full name, without the current scope.
             init: a blob of the init net that holds the first value; None: ``init_value`` makes it.
-            init_value: one number, in a tensor of shape (1,).
+            init_value: one number, in a tensor of shape (1,), of float32 or, if it is an int, of int64.
             trainable: whether optimizers update it.
 
         Raises:
@@ -48,7 +48,7 @@ class Seq2SeqModelHelper(ModelHelper):
         if init is None and init_value is None:
             raise ArgumentError(f"AddParam {str(name)!r}: give init, a blob with the first value, or init_value")
         if init is None:
-            fill = Initializer("ConstantFill", value=init_value, dtype=TensorProto.FLOAT)
+            fill = Initializer("ConstantFill", value=init_value)
             return self.create_param(reference, [1], fill, tags)
         param: BlobReference = self.param_init_net.Copy(init, reference)
         self.AddParameter(param, tags)

@@ -1,0 +1,107 @@
+"""Sentences in pairs: read from two files, sorted by length, and laid out as the arrays of a batch."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from netbuilder.model.seq2seq.vocabulary import EOS_ID, GO_ID, PAD_ID, get_numberized_sentence
+from netbuilder.proto import ArgumentError
+
+__all__ = ["Batch", "gen_batches", "prepare_batch"]
+
+Array = np.ndarray[Any, Any]
+Numbers = list[int]
+Pair = tuple[Numbers, Numbers]
+
+
+class Batch(NamedTuple):
+    """The arrays of a batch: numbers of words are (steps, samples) int32, lengths (samples,) int32."""
+
+    encoder_inputs: Array  #: the last word first, padding behind
+    encoder_lengths: Array
+    decoder_inputs: Array  #: the go word first
+    decoder_lengths: Array
+    targets: Array  #: what the decoder is to write, the end word last
+    target_weights: Array  #: 1 where there is a target, 0 behind; float32
+
+
+def prepare_batch(batch: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
+    """Return pairs of sentences, as numbers of words, as arrays.
+
+    Raises:
+        ArgumentError: there are no pairs.
+
+    >>> prepare_batch([([4, 5], [6])]).encoder_inputs.tolist()
+    [[5], [4]]
+    """
+    if not batch:
+        raise ArgumentError("prepare_batch: a batch needs at least one pair of sentences")
+    sources = [[*source][::-1] for source, _ in batch]
+    given = [[GO_ID, *target] for _, target in batch]
+    wanted = [[*target, EOS_ID] for _, target in batch]
+    lengths = _lengths(given)
+    weights = (np.arange(int(lengths.max()))[:, None] < lengths).astype(np.float32)
+    return Batch(_padded(sources), _lengths(sources), _padded(given), lengths, _padded(wanted), weights)
+
+
+def _lengths(rows: Sequence[Sequence[int]]) -> Array:
+    return np.array([len(row) for row in rows], np.int32)
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Array:
+    made = np.full((max(map(len, rows)), len(rows)), PAD_ID, np.int32)
+    for i, row in enumerate(rows):
+        made[: len(row), i] = row
+    return made
+
+
+def gen_batches(
+    source_corpus: str | os.PathLike[str],
+    target_corpus: str | os.PathLike[str],
+    source_vocab: Mapping[str, int],
+    target_vocab: Mapping[str, int],
+    batch_size: int,
+    max_length: int | None,
+) -> list[list[Pair]]:
+    """Return the pairs of lines of two files in batches of similar lengths, the batches in random order.
+
+    Pairs with an empty sentence are left out. The last batch is filled up with its last pair.
+
+    Args:
+        source_corpus, target_corpus: files, a sentence a line.
+        source_vocab, target_vocab: the numbers of the words.
+        batch_size: pairs of a batch.
+        max_length: leave pairs out of which a sentence has more words; None: none.
+
+    Raises:
+        ArgumentError: ``batch_size`` is below 1.
+    """
+    if batch_size < 1:
+        raise ArgumentError(f"gen_batches: batch_size must be 1 or more, got {batch_size!r}")
+    pairs = [
+        pair
+        for pair in _pairs(source_corpus, target_corpus, source_vocab, target_vocab)
+        if all(pair) and (max_length is None or max(map(len, pair)) <= max_length)
+    ]
+    pairs.sort(key=lambda pair: len(pair[0]))
+    batches = [pairs[first : first + batch_size] for first in range(0, len(pairs), batch_size)]
+    if batches:
+        batches[-1] += batches[-1][-1:] * (batch_size - len(batches[-1]))
+    random.shuffle(batches)
+    return batches
+
+
+def _pairs(
+    source_corpus: str | os.PathLike[str],
+    target_corpus: str | os.PathLike[str],
+    source_vocab: Mapping[str, int],
+    target_vocab: Mapping[str, int],
+) -> Iterator[Pair]:
+    with open(source_corpus, encoding="utf-8") as sources, open(target_corpus, encoding="utf-8") as targets:
+        for source, target in zip(sources, targets):
+            yield get_numberized_sentence(source, source_vocab), get_numberized_sentence(target, target_vocab)

@@ -1,0 +1,227 @@
+"""Translators that search together: their nets read a sentence, and one search takes the mean of what they write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.scope import NameScope
+from netbuilder.model.rnn.cell import rectified
+from netbuilder.model.seq2seq.beam_net import BeamSearchForwardOnly, LinkConfig, StateConfig
+from netbuilder.model.seq2seq.decoder import (
+    LSTMWithAttentionDecoder,
+    build_initial_rnn_decoder_states,
+    decoder_layers,
+    output_projection,
+)
+from netbuilder.model.seq2seq.encoder import build_embedding_encoder, build_embeddings
+from netbuilder.model.seq2seq.model_helper import Seq2SeqModelHelper
+from netbuilder.model.seq2seq.training import need
+from netbuilder.model.seq2seq.vocabulary import EOS_ID
+from netbuilder.proto import ArgumentError, TensorProto
+
+__all__ = ["DecodingBlobs", "Ensemble", "Member"]
+
+_ENDLESS = 100_000  # steps that a sequence of the search may have
+
+
+class Member(NamedTuple):
+    """One translator: the scope of its parameters, and what it is made of (see ``translation_loss``)."""
+
+    scope: str
+    model_params: Mapping[str, Any]
+
+
+class DecodingBlobs(NamedTuple):
+    """The inputs of a decoding net, and what its search gives (see ``BeamSearchForwardOnly.apply``)."""
+
+    encoder_inputs: BlobReference
+    encoder_lengths: BlobReference
+    max_output_seq_len: BlobReference
+    output_token_beam_list: BlobReference
+    output_prev_index_beam_list: BlobReference
+    output_score_beam_list: BlobReference
+    output_attention_weights_beam_list: BlobReference
+
+
+class _Encoded(NamedTuple):
+    outputs: BlobReference | None
+    hidden: list[BlobReference | None]
+    cells: list[BlobReference | None]
+    units: list[int]
+
+
+class _Made(NamedTuple):
+    """A translator's share of a step."""
+
+    log_probs: BlobReference
+    attention: BlobReference
+    states: list[StateConfig]
+
+
+class Ensemble:
+    """Builds the decoding net of several translators.
+
+    Args:
+        model: gets the net.
+        members: the translators.
+        beam_size: sequences kept of each length.
+        source_vocab_size, target_vocab_size: words of the languages.
+
+    Raises:
+        ArgumentError: there are no members, a parameter is missing, an attention is unknown, or the beam is too wide.
+    """
+
+    def __init__(
+        self,
+        model: Seq2SeqModelHelper,
+        members: Sequence[Member],
+        beam_size: int,
+        source_vocab_size: int,
+        target_vocab_size: int,
+    ) -> None:
+        if not members:
+            raise ArgumentError("an ensemble needs at least one translator, got none")
+        for member in members:
+            need(member.model_params, "encoder_type", "encoder_embedding_size", "decoder_layer_configs",
+                 "decoder_embedding_size", "decoder_softmax_size", "attention")  # fmt: skip
+            if member.model_params["attention"] == "soft_coverage":
+                raise ArgumentError(
+                    f"{member.scope}: attention 'soft_coverage' does not serve in searches; use another"
+                )
+        if beam_size > target_vocab_size:
+            raise ArgumentError(f"beam_size must be at most the number of words, {target_vocab_size}, got {beam_size}")
+        self.model, self.members, self.beam_size = model, members, beam_size
+        self.source_vocab_size, self.target_vocab_size = source_vocab_size, target_vocab_size
+        self._search = BeamSearchForwardOnly(beam_size, model, EOS_ID)
+
+    def build(self) -> DecodingBlobs:
+        """Add the net."""
+        net, init = self.model.net, self.model.param_init_net
+        names = ("encoder_inputs", "encoder_lengths", "max_output_seq_len")
+        self.inputs, self.lengths, length = net.AddExternalInput(*names)
+        many = {"shape": [self.beam_size], "value": _ENDLESS, "dtype": TensorProto.INT32}
+        self._fake_lengths = init.ConstantFill([], "fake_seq_lengths", **many)
+        made = [self._decode(member, self._encode(member)) for member in self.members]
+        looked = self._mean(
+            [m.attention for m in made], "num_decoders_with_attention_blob", "attention_weights_average"
+        )
+        chances = self._mean([m.log_probs for m in made], "num_decoders_blob", "output_log_probs_average")
+        rewards = init.ConstantFill(
+            [], "word_rewards", shape=[self.target_vocab_size], value=0.0, dtype=TensorProto.FLOAT
+        )
+        found = self._search.apply(
+            self.inputs, length, chances, looked, [state for m in made for state in m.states], [], rewards
+        )
+        words, before, scores, attention = found
+        assert attention is not None
+        return DecodingBlobs(self.inputs, self.lengths, length, words, before, scores, attention)
+
+    def _mean(self, blobs: Sequence[BlobReference], share: str, name: str) -> BlobReference:
+        weight = self.model.param_init_net.ConstantFill([], share, value=1.0 / len(blobs), shape=[1])
+        given = [blob for each in blobs for blob in (each, weight)]
+        mean: BlobReference = self._search.get_step_model().net.WeightedSum(given, name)
+        return mean
+
+    def _encode(self, member: Member) -> _Encoded:
+        """Read the sentence, and repeat what was read for each sequence of the search."""
+        params, attends = member.model_params, member.model_params["attention"] != "none"
+        with NameScope(member.scope):
+            table = build_embeddings(
+                self.model, self.source_vocab_size, params["encoder_embedding_size"], "encoder_embeddings", False
+            )
+        encoded = build_embedding_encoder(
+            self.model,
+            params["encoder_type"],
+            len(params["decoder_layer_configs"]),
+            self.inputs,
+            self.lengths,
+            self.source_vocab_size,
+            table,
+            params["encoder_embedding_size"],
+            attends,
+            forward_only=True,
+            scope=member.scope,
+        )
+        with NameScope(member.scope):
+            outputs = self._tiled(encoded.outputs, "encoder_outputs_tiled") if attends else None
+            hidden, cells = (
+                [self._tiled(state, f"final_encoder_{kind}_tiled_{i}") for i, state in enumerate(states)]
+                for kind, states in (("hidden", encoded.final_hidden_states), ("cell", encoded.final_cell_states))
+            )
+        return _Encoded(outputs, hidden, cells, encoded.units_per_layer)
+
+    def _tiled(self, blob: BlobReference | None, name: str) -> BlobReference | None:
+        if blob is None:
+            return None
+        tiled: BlobReference = self.model.net.Tile(blob, name, tiles=self.beam_size, axis=1)
+        return tiled
+
+    def _decode(self, member: Member, encoded: _Encoded) -> _Made:
+        """Add a translator's share of a step."""
+        params, step = member.model_params, self._search.get_step_model()
+        layers = params["decoder_layer_configs"]
+        with NameScope(member.scope):
+            table = build_embeddings(
+                self.model, self.target_vocab_size, params["decoder_embedding_size"], "decoder_embeddings", False
+            )
+            words = step.net.Gather([table, self._search.get_previous_tokens()], "embedded_tokens_t_prev")
+        cells, residual = decoder_layers(layers, params["decoder_embedding_size"], True)
+        decoder = LSTMWithAttentionDecoder(
+            encoded.outputs,
+            encoded.units[-1],
+            None,
+            self.target_vocab_size,
+            params["attention"],
+            params["decoder_embedding_size"],
+            layers[-1]["num_units"],
+            cells,
+            residual_output_layers=residual,
+            name=member.scope,
+        )
+        first = self._first_states(member, encoded, decoder)
+        before = self._states_before(member, decoder)
+        outputs, after = decoder.apply(step, words, self._fake_lengths, before, self._search.get_timestep())
+        with NameScope(member.scope):
+            log_probs = self._log_probs(outputs, decoder.get_output_dim(), params["decoder_softmax_size"])
+            attention = decoder.get_attention_weights()
+            if attention is None:
+                attention = self._no_attention()
+        states = [
+            StateConfig(initial, LinkConfig(old, 0, 1), LinkConfig(new, 1, 1))
+            for initial, old, new in zip(first, before, after)
+        ]
+        return _Made(log_probs, attention, states)
+
+    def _first_states(
+        self, member: Member, encoded: _Encoded, decoder: LSTMWithAttentionDecoder
+    ) -> list[BlobReference]:
+        widths = [layer["num_units"] for layer in member.model_params["decoder_layer_configs"]]
+        with NameScope(member.scope):
+            return build_initial_rnn_decoder_states(
+                self.model, encoded.units, widths, encoded.hidden, encoded.cells, decoder.use_attention
+            )
+
+    def _states_before(self, member: Member, decoder: LSTMWithAttentionDecoder) -> list[BlobReference]:
+        net = self._search.get_step_model().net
+        with NameScope(member.scope):
+            return [net.AddExternalInput(rectified(f"{name}_prev")) for name in decoder.get_state_names()]
+
+    def _log_probs(self, outputs: BlobReference, width: int, softmax_size: int | None) -> BlobReference:
+        step = self._search.get_step_model()
+        names = ["decoder_outputs_flattened", "decoder_outputs_and_contexts_combination_old_shape"]
+        flat, _ = step.net.Reshape(outputs, names, shape=[-1, width])
+        logits = output_projection(step, flat, width, self.target_vocab_size, softmax_size)
+        log_probs: BlobReference = step.net.Log(step.net.Softmax(logits, "output_probs"), "output_log_probs")
+        return log_probs
+
+    def _no_attention(self) -> BlobReference:
+        """Add zeros for weights of an attention: (sequences, steps), beside others (sequences, steps, 1)."""
+        net = self._search.get_step_model().net
+        zeros = net.ConstantFill(self.inputs, "zero_attention_weights_tmp_1", value=0.0)
+        turned = net.Transpose(zeros, "zero_attention_weights_tmp_2")
+        tiled: BlobReference = net.Tile(turned, "zero_attention_weights_tmp", tiles=self.beam_size, axis=0)
+        if any(member.model_params["attention"] != "none" for member in self.members):
+            tiled = net.ExpandDims(tiled, "zero_attention_weights", dims=[2])
+        return tiled

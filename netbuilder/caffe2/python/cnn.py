@@ -160,9 +160,9 @@ class CNNModelHelper(ModelHelper):
         """Add ``brew.max_pool_with_index``."""
         return brew.max_pool_with_index(self, *args, **kwargs)
 
-    def PadImage(self, *args: Any, **kwargs: Any) -> BlobReference:
+    def PadImage(self, blob_in: Any, blob_out: Any, **kwargs: Any) -> BlobReference:
         """Add the operator PadImage."""
-        padded: BlobReference = self.net.PadImage(*args, **kwargs)
+        padded: BlobReference = self.net.PadImage(blob_in, blob_out, **kwargs)
         return padded
 
     def AveragePool(self, *args: Any, **kwargs: Any) -> BlobReference:

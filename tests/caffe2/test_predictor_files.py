@@ -74,3 +74,23 @@ def test_parts_of_a_meta_net():
     assert predictor_py_utils.get_comp_name("a", None) == "a"
     helper = predictor_exporter.get_predictor_exporter_helper("sub")
     assert helper.predict_net_name() == f"{predictor_constants.PREDICT_NET_TYPE}_sub"
+
+
+def test_a_trainers_whole_net_is_saved_with_a_warning(tmp_path, caplog):
+    """As Caffe2's examples save it, which name an input that no operator reads."""
+    path = str(tmp_path / "trainer.minidb")
+    model = model_helper.ModelHelper(name="trained")
+    brew.fc(model, "data", "scores", 2, 3)
+    workspace.RunNetOnce(model.param_init_net)
+    weights = workspace.FetchBlob("scores_w")
+    meta = predictor_exporter.PredictorExportMeta(
+        predict_net=model.net.Proto(), parameters=["scores_w", "scores_b"], inputs=["[]_cpu/data"], outputs=["scores"]
+    )
+    assert "reads ['data'], which are neither among its inputs" in caplog.text
+    assert "will not run as a predictor, ExtractPredictorNet makes one" in caplog.text
+    predictor_exporter.save_to_db("minidb", path, meta)
+    workspace.ResetWorkspace()
+    predictor_exporter.load_from_db(path, "minidb")
+    np.testing.assert_array_equal(workspace.FetchBlob("scores_w"), weights)
+    with pytest.raises(NetError, match="named twice"):
+        predictor_exporter.PredictorExportMeta(model.net, [], ["x", "x"], ["scores"])

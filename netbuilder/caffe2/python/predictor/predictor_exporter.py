@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
 from netbuilder.caffe2.absent import names_of
 from netbuilder.exchange import predictor_exporter as native
 from netbuilder.exchange.predictor_exporter import (
-    PredictorExportMeta,
     get_meta_net_def,
     prepare_prediction_net,
     save_to_db,
 )
 from netbuilder.graph.scope import CurrentDeviceScope
-from netbuilder.proto import DeviceOption, MetaNetDef, NetDef, PredictorConsts
+from netbuilder.proto import DeviceOption, MetaNetDef, NetDef, NetError, PredictorConsts
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import default
 
@@ -29,6 +29,22 @@ __all__ = [
 ]
 
 __getattr__ = names_of(__name__)
+
+_log = logging.getLogger("netbuilder")
+
+
+class PredictorExportMeta(native.PredictorExportMeta):
+    """What goes into a predictor's file, see ``netbuilder.exchange.predictor_exporter``.
+
+    Caffe2's trainers save their whole training net so, which reads more than the names tell: here the log warns of it,
+    and the file is written, to load the parameters from.
+    """
+
+    def _check_net(self, where: str) -> None:
+        try:
+            super()._check_net(where)
+        except NetError as error:
+            _log.warning("%s; what is saved will not run as a predictor, ExtractPredictorNet makes one", error)
 
 
 def load_from_db(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import inspect
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -306,11 +305,15 @@ class Optimizer:
         return grad
 
 
-@functools.cache
+_known: dict[type[Optimizer], frozenset[str]] = {}
+
+
 def _known_arguments(optimizer: type[Optimizer]) -> frozenset[str]:
-    """Return the names of the arguments that an optimizer and a learning rate take."""
-    own = (inspect.signature(takes).parameters for takes in (optimizer, optimizer.build_lr))
-    return frozenset(field.name for field in fields(LearningRate)).union(*own)
+    """Return the names of the arguments that an optimizer and a learning rate take (kept for each class)."""
+    if optimizer not in _known:
+        own = (inspect.signature(takes).parameters for takes in (optimizer, optimizer.build_lr))
+        _known[optimizer] = frozenset(field.name for field in fields(LearningRate)).union(*own)
+    return _known[optimizer]
 
 
 def require_dense(optimizer: Optimizer, param_info: ParameterInfo) -> BlobReference:

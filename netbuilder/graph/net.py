@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from netbuilder.graph import gradients
-from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedBlobReference, ScopedName, as_names, blob_name
-from netbuilder.graph.blob_table import BlobTable
+from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName, as_names, blob_name
 from netbuilder.graph.constant import constant_operator
 from netbuilder.graph.managed import under_builder
 from netbuilder.graph.net_copy import RemapFunction, copy_net, copy_part, prefixed
@@ -24,7 +22,7 @@ from netbuilder.graph.unknown import why_missing
 from netbuilder.ops.precision import PRECISION_ARGUMENT, check_precision
 from netbuilder.ops.python_op import python_arguments
 from netbuilder.ops.registry import is_registered, operator_types
-from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef
+from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
 
 __all__ = ["Net", "operator_watchers"]
@@ -68,22 +66,10 @@ class Net(NetRecords):
             net = NetDef(name=net_names.take(under_builder(name_or_proto)))
         else:
             raise TypeError(f"Net: needs a name or a NetDef, got {name_or_proto!r}")
-        self._net = net
-        self._blobs = BlobTable(net)
+        super().__init__(net)
         self._attributes: dict[str, list[Any]] = {}
 
     # -- the message ------------------------------------------------------------------------
-
-    def Proto(self) -> NetDef:
-        """Return the net's message itself: what is changed in it is changed in the net."""
-        return self._net
-
-    def Name(self) -> str:
-        """Return the net's name."""
-        return self._net.name
-
-    def __str__(self) -> str:
-        return self._net.name
 
     def __repr__(self) -> str:
         return f"<Net {self._net.name!r}, {len(self._net.op)} operators>"
@@ -225,106 +211,6 @@ class Net(NetRecords):
             raise NetError(f"net {self}: has {len(self._net.op)} operators, cannot insert one at {op_idx}")
         self._net.op.insert(op_idx, op)
         self._blobs.invalidate()
-
-    # -- names and blobs --------------------------------------------------------------------
-
-    def NextName(self, prefix: str | None = None, output_id: int | None = None) -> str:
-        """Return a name for an output: ``<net>/<prefix>[_n][:output_id]``, or ``<net>_blob_<n>`` without prefix."""
-        self._blobs.refresh()
-        return self._blobs.next_name(prefix, output_id)
-
-    def NextBlob(self, prefix: str = "unnamed") -> BlobReference:
-        """Return a reference to a blob named ``prefix`` that is new to the net, without scope."""
-        self._blobs.refresh()
-        return BlobReference(self._blobs.next_blob(blob_name(prefix)), self)
-
-    def NextScopedBlob(self, prefix: str = "unnamed") -> BlobReference:
-        """Return a reference to a blob named ``prefix`` that is new to the net, in the current scope."""
-        self._blobs.refresh()
-        return BlobReference(self._blobs.next_blob(ScopedName(prefix)), self)
-
-    def BlobIsDefined(self, blob: Any) -> bool:
-        """Whether an operator writes ``blob``, or it is an external input."""
-        self._blobs.refresh()
-        return blob_name(blob) in self._blobs
-
-    def UsesBlob(self, blob: Any) -> bool:
-        """Whether an operator reads ``blob``, or it is an external input."""
-        name = blob_name(blob)
-        return self.is_external_input(name) or any(name in op.input for op in self._net.op)
-
-    def UsedBlobNames(self) -> set[str]:
-        """Return all names in the net."""
-        names = {name for op in self._net.op for blobs in (op.input, op.output) for name in blobs}
-        return names.union(self._net.external_input, self._net.external_output)
-
-    def GetBlobRef(self, blob_name: Any) -> BlobReference:
-        """Return a reference to a blob of the net.
-
-        Raises:
-            BlobError: the net does not define it.
-        """
-        name = str(blob_name)
-        if not self.BlobIsDefined(name):
-            near = difflib.get_close_matches(name, self.UsedBlobNames(), n=3)
-            raise BlobError(
-                f"net {self}: does not define blob {name!r}" + (f"; did you mean {', '.join(near)}?" if near else "")
-            )
-        return BlobReference(name, self)
-
-    def is_external_input(self, blob: Any) -> bool:
-        """Whether ``blob`` is an external input."""
-        self._blobs.refresh()
-        return blob_name(blob) in self._blobs.external
-
-    @property
-    def external_inputs(self) -> list[BlobReference]:
-        """References to the blobs that have to be there before the net runs."""
-        return [BlobReference(name, self) for name in self._net.external_input]
-
-    @property
-    def external_outputs(self) -> list[BlobReference]:
-        """References to the blobs declared as the net's results."""
-        return [BlobReference(name, self) for name in self._net.external_output]
-
-    def AddExternalInput(self, *inputs: Any) -> Any:
-        """Declare external inputs, named without scope; return a reference, or a list of several.
-
-        Raises:
-            NetError: one is declared already.
-        """
-        self._blobs.refresh()
-        names = [blob_name(blob) for blob in inputs]
-        for i, name in enumerate(names):
-            if name in self._blobs.external or name in names[:i]:
-                raise NetError(
-                    f"net {self}: {name!r} is an external input already; net.GetBlobRef({name!r}) gives a reference"
-                )
-        for name in names:
-            self._blobs.add_external(name)
-        references = [BlobReference(name, self) for name in names]
-        return references[0] if len(references) == 1 else references
-
-    AddExternalInputs = AddExternalInput
-
-    def AddScopedExternalInputs(self, *inputs: Any) -> Any:
-        """Declare external inputs under the current name scope; return a reference, or a list of several."""
-        return self.AddExternalInput(*[ScopedBlobReference(name) for name in inputs])
-
-    def AddExternalOutput(self, *outputs: Any) -> None:
-        """Declare results of the net, named without scope.
-
-        Raises:
-            BlobError: the net does not define one of them.
-        """
-        references = [self.GetBlobRef(blob_name(blob)) for blob in outputs]
-        self._net.external_output.extend(str(blob) for blob in references)
-
-    AddExternalOutputs = AddExternalOutput
-
-    def AddScopedExternalOutputs(self, *outputs: Any) -> None:
-        """Declare results of the net, named under the current name scope."""
-        self.AddExternalOutput(*[ScopedBlobReference(name) for name in outputs])
 
     # -- copies -----------------------------------------------------------------------------
 

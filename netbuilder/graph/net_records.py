@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.net_blobs import NetBlobs
 from netbuilder.graph.records import Field, Struct, from_blob_list, from_column_list
 from netbuilder.proto import NetError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["NetRecords", "clone_and_bind_net"]
 
 
-class NetRecords:
+class NetRecords(NetBlobs):
     """What ``Net`` has for records.
 
     Attributes:
@@ -41,16 +42,15 @@ class NetRecords:
         Raises:
             NetError: the net has a record with other blobs, or some of the fields have blobs.
         """
-        net: Any = self
-        _check_record(net, "input", input_record, self._input_record)
+        _check_record(self, "input", input_record, self._input_record)
         if not input_record.has_blobs():
             if any(scalar.has_blobs() for scalar in input_record.all_scalars()):
-                raise NetError(f"net {net}: some fields of the input record have blobs, others have none")
+                raise NetError(f"net {self}: some fields of the input record have blobs, others have none")
             names = [name or "unnamed_scalar" for name in input_record.field_names()]
-            input_record = from_blob_list(input_record, [BlobReference(net.NextName(name), net) for name in names])
+            input_record = from_blob_list(input_record, [BlobReference(self.NextName(name), self) for name in names])
         for blob in input_record.field_blobs():
-            if not net.BlobIsDefined(blob):
-                net.AddExternalInput(blob)
+            if not self.BlobIsDefined(blob):
+                self.AddExternalInput(blob)
         self._input_record = input_record
         return input_record
 
@@ -61,12 +61,11 @@ class NetRecords:
             NetError: the net has a record with other blobs, or the fields have no blobs.
             BlobError: the net does not define a blob.
         """
-        net: Any = self
-        _check_record(net, "output", record, self._output_record)
-        declared = set(net.Proto().external_output)
+        _check_record(self, "output", record, self._output_record)
+        declared = set(self._net.external_output)
         for blob in record.field_blobs():
             if str(blob) not in declared:
-                net.AddExternalOutput(blob)
+                self.AddExternalOutput(blob)
                 declared.add(str(blob))
         self._output_record = record
 
@@ -76,25 +75,22 @@ class NetRecords:
         Raises:
             NetError: the net has no such record.
         """
-        net: Any = self
         if self._output_record is None:
-            raise NetError(f"net {net}: has no output record to add {field_name!r} to; use set_output_record")
+            raise NetError(f"net {self}: has no output record to add {field_name!r} to; use set_output_record")
         added = Struct((field_name, record))
-        declared = set(net.Proto().external_output)
-        net.AddExternalOutput(*[blob for blob in added.field_blobs() if str(blob) not in declared])
+        declared = set(self._net.external_output)
+        self.AddExternalOutput(*[blob for blob in added.field_blobs() if str(blob) not in declared])
         self._output_record = self._output_record + added
 
     def recover_input_record_by_prefix(self, prefix: str) -> None:
         """Make the record of the inputs from the external inputs whose names begin with ``prefix``."""
-        net: Any = self
-        record = _by_prefix(net.external_inputs, prefix)
+        record = _by_prefix(self.external_inputs, prefix)
         if record is not None:
             self.set_input_record(record)
 
     def recover_output_record_by_prefix(self, prefix: str) -> None:
         """Make the record of the outputs from the external outputs whose names begin with ``prefix``."""
-        net: Any = self
-        record = _by_prefix(net.external_outputs, prefix)
+        record = _by_prefix(self.external_outputs, prefix)
         if record is not None:
             self.set_output_record(record)
 

@@ -10,7 +10,7 @@ from netbuilder.ops.boxes import overlaps, suppress, suppress_softly
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import require_one_float_type
-from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rotated_boxes import rotated_overlaps
 from netbuilder.proto import ArgumentError, ShapeError
@@ -141,7 +141,7 @@ def _of_image(op: BoxWithNMSLimit, scores: Any, boxes: Any) -> tuple[Any, Any, A
 def box_with_nms_limit(
     op: BoxWithNMSLimit, ctx: RunContext, scores: Any, boxes: Any, splits: Any = None
 ) -> tuple[Any, ...]:
-    op.check_inputs(*(None if a is None else TensorSpec(a.shape, np.dtype(a.dtype)) for a in (scores, boxes, splits)))
+    op.check_inputs(spec_of(scores), spec_of(boxes), None if splits is None else spec_of(splits))
     counts = _counts(op, None if splits is None else ctx.host(splits), len(scores))
     every, of_classes = ctx.host(scores), scores.shape[1]
     candidates = ctx.host(boxes).reshape(len(every), boxes.shape[1] // op.numbers, op.numbers)

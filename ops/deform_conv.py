@@ -93,9 +93,12 @@ class DeformConv(_Arguments):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("offset"), g.input("filter"), g.d_output("Y")]
-        outputs, extra = [g.d_input("offset"), g.d_input("filter")], {"no_bias": 1}
+        extra: dict[str, Any] = {}
+        outputs = [g.d_input("offset"), g.d_input("filter")]
         if len(g.op.input) > 3:
-            outputs, extra = [*outputs, g.d_input("bias")], {}
+            outputs.append(g.d_input("bias"))
+        else:
+            extra["no_bias"] = 1
         return [make_op("DeformConvGradient", inputs, [*outputs, g.d_input("X")], **extra)]
 
     def flops(self, x: TensorSpec, offset: TensorSpec, filters: TensorSpec, bias: TensorSpec | None = None) -> int:

@@ -72,7 +72,7 @@ class FlexibleTopKGradient(Operator):
     outputs = ("dX",)
 
     def input_place(self, index: int) -> Literal["here", "host", "any"]:
-        return ("any", "host", "here", "here")[index]  # type: ignore[return-value]
+        return ("any", "host", "here", "here")[index]
 
     def infer(self, x: TensorSpec, k: TensorSpec, dv: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
         _check(self, x, k)

@@ -125,8 +125,8 @@ def generate_proposals(
     op.check_inputs(*map(spec_of, (scores, deltas, im_info, anchors)))
     *images, around = (ctx.host(a) for a in (scores, deltas, im_info, anchors))
     rois, values = [np.empty((0, anchors.shape[1] + 1), around.dtype)], [np.empty(0, around.dtype)]
-    for number, image in enumerate(zip(*images)):
-        boxes, probabilities = _of_image(op, *image, around)
+    for number, (values_at, moves, info) in enumerate(zip(*images)):
+        boxes, probabilities = _of_image(op, values_at, moves, info, around)
         rois.append(np.concatenate([np.full((len(boxes), 1), number, boxes.dtype), boxes], axis=1))
         values.append(probabilities)
     return ctx.xp.asarray(np.concatenate(rois)), ctx.xp.asarray(np.concatenate(values))

@@ -68,11 +68,13 @@ class _Forward(_Arguments):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("filter"), g.d_output("Y")]
+        extra: dict[str, Any] = {}
+        outputs = [g.d_input("filter")]
         if len(g.op.input) > 2:
-            outputs, extra = [g.d_input("filter"), g.d_input("bias"), g.d_input("X")], {}
+            outputs.append(g.d_input("bias"))
         else:
-            outputs, extra = [g.d_input("filter"), g.d_input("X")], {"no_bias": 1}
-        return [make_op(self.type + "Gradient", inputs, outputs, **extra)]
+            extra["no_bias"] = 1
+        return [make_op(self.type + "Gradient", inputs, [*outputs, g.d_input("X")], **extra)]
 
     def flops(self, x: TensorSpec, filters: TensorSpec, bias: TensorSpec | None = None) -> int:
         return 2 * x.shape[0] * filters.size

@@ -175,7 +175,7 @@ def roi_align_rotated_gradient(
     first = op.order == "NCHW"
     if first:
         slopes = xp.moveaxis(slopes, 1, -1)
-    n, height, width = x.shape[0], *(x.shape[2:] if first else x.shape[1:3])
+    n, (height, width) = x.shape[0], x.shape[2:] if first else x.shape[1:3]
     channels = slopes.shape[-1]
     table = xp.zeros((n * height * width, channels), slopes.dtype)
     for part, rows, weights in _parts(op, ctx.host(rois), (n, channels, height, width), slopes.dtype):

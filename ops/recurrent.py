@@ -103,9 +103,9 @@ class RecurrentNetworkGradient(Recurrent):
 
 @kernel(RecurrentNetwork)
 def recurrent_network(op: RecurrentNetwork, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
-    plan = ForwardPlan(op, [spec_of(array) for array in inputs])
+    plan = ForwardPlan(op, [spec_of(array) for array in inputs], project=True)
     outputs = _empty(ctx, plan.output_specs(op.output_names))
-    kernels = Kernels(op.step.ops, plan.specs, plan.fixed, None)
+    kernels = Kernels(plan.operators, plan.specs, plan.fixed, None)
     local = ctx.xp.empty(local_slots(plan)[0].nbytes, "uint8")
     BoundForward(plan, kernels, ctx, inputs, outputs, local, None).calls.run()
     return tuple(outputs)

@@ -194,7 +194,8 @@ class BackwardPlan:
         varying = {link.internal for link in (*self.op.links, *self.op.backward_links)} | {self.op.timestep}
         once = {name for step in self.once for name in step.outputs} | set(self.forward.kept_once)
         fixed_names = once.union(name for name in self.forward.inputs if name not in varying)
-        found = products(self.op, self.specs, fixed_names, self.forward.steps)
+        ends = {out.link.internal for out in self.outgoing if out.direct and not out.state and out.output >= 0}
+        found = products(self.op, self.specs, fixed_names, self.forward.steps, ends)
         incoming = {link.internal for link in self.incoming}
         return [product for product in found if product.dy not in incoming and self._stacks(product.x)]
 
@@ -329,6 +330,7 @@ class BoundBackward:
         weights = views.at([product.w], 0)[product.w]
         arrays = [self._all_steps(product.x), weights, self._all_steps(product.dy)]
         arrays += [self._totals[name] for name in product.step.outputs[:2]]
+        arrays += [self._all_steps(name) for name in product.step.outputs[2 : len(product.joined.outputs)]]
         for name, array in zip((*product.joined.inputs, *product.joined.outputs), arrays):
             views[name] = fixed(array.reshape(product.specs[name].shape))
         if product.zeros is not None:

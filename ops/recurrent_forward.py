@@ -13,6 +13,7 @@ from netbuilder.ops.engines.layouts import prepare_reorder
 from netbuilder.ops.operator import TensorSpec, require
 from netbuilder.ops.recurrent_links import Link, Recurrent
 from netbuilder.ops.recurrent_one_by_one import step_by_step
+from netbuilder.ops.recurrent_projections import Projection, projections
 from netbuilder.ops.recurrent_steps import Arena, Calls, Slot, StepOperator, bind_operator
 from netbuilder.ops.recurrent_table import KeptBlob, table_bytes
 from netbuilder.ops.registry import CPU, GPU, plain_kernel
@@ -192,12 +193,13 @@ class ForwardPlan:
         op: the forward operator, or its gradient.
         specs: of the forward operator's inputs.
         keep: keep what the backward step net reads; without it, the states alone.
+        project: let products of rows of an input be one over all steps; the memory is the same without.
 
     Raises:
         ShapeError: they do not fit.
     """
 
-    def __init__(self, op: Recurrent, specs: Sequence[TensorSpec], *, keep: bool = True) -> None:
+    def __init__(self, op: Recurrent, specs: Sequence[TensorSpec], *, keep: bool = True, project: bool = False) -> None:
         self.keep = keep
         self.op = op
         self.one_by_one = False
@@ -219,6 +221,25 @@ class ForwardPlan:
         self.table = self._table()
         self.table_slot = self.memory.add(self.table.shape, self.table.dtype)  # at the end, where it is looked for
         self.fixed = {name for name in self.inputs if name not in self.varying}
+        self.projections = self._projections() if project and not self.one_by_one else []
+
+    @property
+    def operators(self) -> list[StepOperator]:
+        """All that is run: once before the loop, over all steps before it, in each step."""
+        return [*self.once, *(each.joined for each in self.projections), *self.loop]
+
+    @property
+    def loop(self) -> list[StepOperator]:
+        """What is run in each step."""
+        before = {*self.once, *(each.step for each in self.projections)}
+        return [step for step in self.op.step.ops if step not in before]
+
+    def _projections(self) -> list[Projection]:
+        same = self.fixed.union(*(step.outputs for step in self.once))
+        found = projections(self.op, self.specs, same, self.steps)
+        for each in found:
+            self.specs.update(each.specs)
+        return found
 
     def _add_state(self, name: str, initial: TensorSpec) -> None:
         shape = initial.shape
@@ -376,8 +397,14 @@ class BoundForward:
     ) -> None:
         op, memory = plan.op, outputs[-1]
         views = plan.views(inputs, memory)
-        for name, slot in local_slots(plan)[1].items():
-            views[name] = fixed(slot.of(local))
+        stacked = {each.result for each in plan.projections}
+        arrays = {name: slot.of(local) for name, slot in local_slots(plan)[1].items()}
+        for name, array in arrays.items():
+            views[name] = step_of(array) if name in stacked else fixed(array)
+        arrays.update((name, slot.of(memory)) for name, slot in plan.kept.items())
+        arrays.update(zip(op.forward_inputs, inputs))
+        for each in plan.projections:
+            self._add_views(views, plan, each, arrays)
         self.calls = Calls()
         for state in op.states:
             first = plan.states[state.name].of(memory)[: plan.initial_rows[state.name]]
@@ -393,12 +420,22 @@ class BoundForward:
             source = plan.states[shown[name].source].of(memory)
             self.calls.add(partial(assign, out, source[shown[name].offset :]))
 
+    @staticmethod
+    def _add_views(views: Views, plan: ForwardPlan, each: Projection, arrays: Mapping[str, Array]) -> None:
+        """Give a projection its matrices over all steps."""
+        link, names = plan.op.linked[each.step.inputs[0]], each.step.inputs[1:]
+        given = views.at(names, 0)
+        rows = arrays[link.external][link.offset : link.offset + plan.steps]
+        matrices = [rows, *(given[name] for name in names), arrays[each.result]]
+        for name, array in zip((*each.joined.inputs, *each.joined.outputs), matrices):
+            views[name] = fixed(array.reshape(each.specs[name].shape))
+
     def _bind_steps(self, plan: ForwardPlan, binder: StepBinder) -> None:
-        for step in plan.once:
+        for step in (*plan.once, *(each.joined for each in plan.projections)):
             binder.add(step, -1)
-        varying = [step for step in plan.op.step.ops if step not in plan.once]
+        loop = plan.loop
         for time in range(plan.steps):
-            for step in varying:
+            for step in loop:
                 binder.add(step, time)
 
 
@@ -410,6 +447,7 @@ def assign(out: Array, value: Array) -> None:
 def local_slots(plan: ForwardPlan) -> tuple[Arena, dict[str, Slot]]:
     """Return where that lies what a forward pass does not keep."""
     arena, slots = Arena(), {}
+    stacked = {each.result for each in plan.projections}
     for step in [] if plan.one_by_one else plan.op.step.ops:
         for name in step.outputs:
             if (
@@ -418,5 +456,6 @@ def local_slots(plan: ForwardPlan) -> tuple[Arena, dict[str, Slot]]:
                 and name not in plan.kept_once
                 and name not in plan.op.linked
             ):
-                slots[name] = arena.add(plan.specs[name].shape, plan.specs[name].dtype)
+                shape = plan.specs[name].shape
+                slots[name] = arena.add((plan.steps, *shape) if name in stacked else shape, plan.specs[name].dtype)
     return arena, slots

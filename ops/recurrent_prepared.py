@@ -21,8 +21,9 @@ _ALIGNMENT = 64
 def prepare_recurrent_network(op: RecurrentNetwork, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
     inputs = [spec.plain for spec in specs]
     outputs: list[TensorSpec | None] = list(ForwardPlan(op, inputs).output_specs(op.output_names))
-    plan = ForwardPlan(op, inputs, keep=ctx.demand(op.n_out - 1) != "never")
-    kernels = Kernels(op.step.ops, plan.specs, plan.fixed, ctx)
+    keep = ctx.demand(op.n_out - 1) != "never"
+    plan = ForwardPlan(op, inputs, keep=keep, project=ctx.does("step_projections"))
+    kernels = Kernels(plan.operators, plan.specs, plan.fixed, ctx)
     local = local_slots(plan)[0].nbytes
     if not plan.keep:  # the states alone, in memory that others use, too
         outputs[-1] = None

@@ -17,10 +17,11 @@ from netbuilder.ops.recurrent_steps import StepOperator
 from netbuilder.ops.registry import find
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Product", "products"]
+__all__ = ["ALL", "Product", "products", "stand_in"]
 
 _ZEROS = "zeros for "
-_ALL = "all steps of "
+ALL = "all steps of "
+"""Put before the name of a blob: its values in all steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +30,9 @@ class Product:
 
     Args:
         step: the operator.
-        slope: the operator that takes its place in the loop, dX = dY W + 0; None if dX is not wanted.
-        joined: the operator behind the loop, over X and dY of all steps; it reads and writes matrices.
+        slope: the operator that takes its place in the loop, dX = dY W + 0; None if dX is not wanted, or waits, too.
+        joined: the operator behind the loop, over X and dY of all steps; it reads and writes matrices, also dX of all
+            steps where that is the gradient of a sequence.
         specs: of the blobs of ``joined``, and of the zeros that ``slope`` adds.
     """
 
@@ -57,7 +59,9 @@ class Product:
         return None if self.slope is None else self.slope.inputs[2]
 
 
-def products(op: Recurrent, specs: Mapping[str, TensorSpec], fixed: Collection[str], steps: int) -> list[Product]:
+def products(
+    op: Recurrent, specs: Mapping[str, TensorSpec], fixed: Collection[str], steps: int, ends: Collection[str]
+) -> list[Product]:
     """Return the operators of the backward step net whose gradients of weights can wait.
 
     Args:
@@ -65,6 +69,7 @@ def products(op: Recurrent, specs: Mapping[str, TensorSpec], fixed: Collection[s
         specs: of all blobs of a step.
         fixed: blobs that are the same in all steps.
         steps: how many there are.
+        ends: gradients that are rows of those of sequences, whole.
     """
     net, sums = op.backward, set(op.param_grads)
     found = []
@@ -79,31 +84,33 @@ def products(op: Recurrent, specs: Mapping[str, TensorSpec], fixed: Collection[s
         later = {name for other in net.ops[position:] for name in other.outputs}
         stays = x not in later and dy not in later and x not in fixed and dy not in fixed
         if alone and stays and w in fixed and specs[x].dtype.itemsize >= 4:
-            found.append(_product(step, specs, steps))
+            dx = step.outputs[2] if len(step.outputs) > 2 else ""
+            waits = dx in ends and net.writes(dx) == 1 and not any(dx in other.inputs for other in net.ops)
+            found.append(_product(step, specs, steps, 3 if waits else 2))
     return found
 
 
-def _product(step: StepOperator, specs: Mapping[str, TensorSpec], steps: int) -> Product:
+def _product(step: StepOperator, specs: Mapping[str, TensorSpec], steps: int, results: int) -> Product:
     op: Any = step.op
     x = specs[step.inputs[0]]
     m, n, k = op.sizes(x, specs[step.inputs[1]])
     weights = (k, n) if op._transposed else (n, k)
-    inputs, outputs = tuple(_ALL + name for name in step.inputs), tuple(_ALL + name for name in step.outputs[:2])
-    shapes = [(steps * m, k), weights, (steps * m, n), weights, (n,)]
+    inputs, outputs = tuple(ALL + name for name in step.inputs), tuple(ALL + name for name in step.outputs[:results])
+    shapes = [(steps * m, k), weights, (steps * m, n), weights, (n,), (steps * m, k)]
     made = {name: x.with_shape(shape) for name, shape in zip((*inputs, *outputs), shapes)}
-    joined = _operator(step, step.op_def.type, inputs, outputs)
-    if len(step.outputs) < 3:
+    joined = stand_in(step, step.op_def.type, inputs, outputs)
+    if len(step.outputs) == results:
         return Product(step, None, joined, made)
     zeros = _ZEROS + step.outputs[2]
     made[zeros] = x.with_shape((k,))
     # dX = dY W, a product with the weights the other way round
     kind = FC if op._transposed else FCTransposed
     back = (step.inputs[2], step.inputs[1], zeros)
-    slope = _operator(step, kind.__name__, back, (step.outputs[2],), axis=op.axis, axis_w=op.axis_w)
+    slope = stand_in(step, kind.__name__, back, (step.outputs[2],), axis=op.axis, axis_w=op.axis_w)
     return Product(step, slope, joined, made)
 
 
-def _operator(
+def stand_in(
     step: StepOperator, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...], **arguments: int
 ) -> StepOperator:
     """Return an operator that stands for another one of the step net."""

@@ -101,6 +101,10 @@ OPTIMISATIONS: Mapping[str, Optimisation] = MappingProxyType({
         "the gradient of a weight that a step net uses once is one product over all steps of a recurrent net, not a "
         "sum of one a step", ROUNDING,
     ),
+    "step_projections": Optimisation(
+        "products of a sequence's rows with weights, in a step net, are one product over all steps in front of them",
+        ROUNDING,
+    ),
     "step_copies": Optimisation(
         "the weights of a step net are copied, once a run, into the order that products like best", ROUNDING,
     ),

@@ -19,8 +19,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "feed arrays by workspace.feed or a Prefetch, or read a database by TensorProtosDBInput",
-        "CloseRebatchingQueue CreateBlobsQueueDB CreateRebatchingQueue DequeueRebatchingQueue "
-        "EnqueueRebatchingQueue VideoInput WeightedSampleDequeueBlobs",
+        "VideoInput",
     ),
     (
         "several hosts are not in this version; on one, Parallelize makes the exchange between devices",
@@ -42,7 +41,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "",
-        "SparseLengthsMax ",
+        "SparseLengthsMax",
     ),
 )
 """(what there is instead, "" where nothing comes near; operators with spaces between them)."""

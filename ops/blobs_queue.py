@@ -20,6 +20,8 @@ __all__ = [
     "EnqueueBlobs",
     "SafeDequeueBlobs",
     "SafeEnqueueBlobs",
+    "as_it_was",
+    "record_here",
 ]
 
 _MOST = 100
@@ -162,7 +164,7 @@ class DequeueBlobs(Operator):
 
 @kernel(DequeueBlobs)
 def dequeue_blobs(op: DequeueBlobs, ctx: RunContext, queue: Any) -> tuple[Any, ...]:
-    return _here(ctx, _queue(op, queue, op.n_out).read(op.timeout_secs))
+    return record_here(ctx, _queue(op, queue, op.n_out).read(op.timeout_secs))
 
 
 @register
@@ -194,25 +196,25 @@ def safe_dequeue_blobs(op: SafeDequeueBlobs, ctx: RunContext, queue: Any) -> tup
     records: list[tuple[Any, ...]] = []
     try:
         while len(records) < op.num_records:
-            records.append(_here(ctx, source.read()))
+            records.append(record_here(ctx, source.read()))
     except QueueClosedError:
         pass
     status = ctx.xp.asarray(np.array(not records))
     if not records:
-        return (*(_unchanged(ctx, name) for name in ctx.op_def.output[:-1]), status)
+        return (*(as_it_was(ctx, name) for name in ctx.op_def.output[:-1]), status)
     if len(records) == 1:
         return (*records[0], status)
     return (*(_joined(op, ctx, values) for values in zip(*records)), status)
 
 
-def _here(ctx: RunContext, record: Any) -> tuple[Any, ...]:
+def record_here(ctx: RunContext, record: Any) -> tuple[Any, ...]:
     """Return the values of a record where the operator runs."""
     tensors = (hasattr(value, "dtype") and value.dtype != STRING for value in record)
     to_here = ctx.xp.asarray if ctx.is_gpu else ctx.host
     return tuple(to_here(value) if is_tensor else value for value, is_tensor in zip(record, tensors))
 
 
-def _unchanged(ctx: RunContext, name: str) -> Any:
+def as_it_was(ctx: RunContext, name: str) -> Any:
     """Return what a blob holds, as a result that leaves it alone."""
     blob = ctx.workspace.make(name)
     blob.materialise()

@@ -26,6 +26,8 @@ from netbuilder.data.image_transform import ImageTransform
 from netbuilder.data.lmdb_folder import read_lmdb, write_lmdb
 from netbuilder.data.minidb import read_minidb, write_minidb
 from netbuilder.data.partition import data_partition
+from netbuilder.data.queue_reader import QueueReader
+from netbuilder.data.rebatching_queue import RebatchingQueue
 from netbuilder.data.record_list import RecordList, database_type, open_records
 from netbuilder.data.tensor_records import proto_to_tensor, proto_values, tensor_to_proto
 
@@ -44,7 +46,9 @@ __all__ = [
     "ImageSubset",
     "ImageTransform",
     "QueueClosedError",
+    "QueueReader",
     "QueueState",
+    "RebatchingQueue",
     "RecordList",
     "blob_records",
     "class_names_file",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.data import BlobsQueue
+from netbuilder.data import BlobsQueue, RebatchingQueue
 from netbuilder.proto import ExecutionStep, NetDef, NetError, PlanDef
 from netbuilder.runtime.beside import Reporter, run_beside
 
@@ -179,13 +179,13 @@ def _says_stop(workspace: Any, step: ExecutionStep) -> bool:
     return bool(value.reshape(-1)[0])
 
 
-def _queues(workspace: Any, step: ExecutionStep) -> Iterator[BlobsQueue]:
+def _queues(workspace: Any, step: ExecutionStep) -> Iterator[BlobsQueue | RebatchingQueue]:
     """Yield the queues that the nets of a step and of its substeps read or fill."""
     for name in (*step.network, *([step.criteria_network] if step.criteria_network else ())):
         if name in workspace.nets():
             for blob in {blob for op in workspace.net(name).proto.op for blob in op.input}:
                 found = workspace.find(blob)
-                if found is not None and isinstance(found.buffer, BlobsQueue):
+                if found is not None and isinstance(found.buffer, (BlobsQueue, RebatchingQueue)):
                     yield found.buffer
     for substep in step.substep:
         yield from _queues(workspace, substep)

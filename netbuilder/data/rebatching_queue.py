@@ -1,0 +1,144 @@
+"""A queue of single samples: batches go in, and come out in batches of another size."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.blobs_queue import QueueClosedError
+from netbuilder.proto import NetError, ShapeError
+
+__all__ = ["RebatchingQueue"]
+
+
+class RebatchingQueue:
+    """Samples of ``num_blobs`` arrays each, at most ``capacity`` at a time; any number of threads write and read.
+
+    Once it is closed, nothing goes in any more, who waits for room is told so, and readers get what is left.
+
+    Args:
+        num_blobs: arrays a sample.
+        capacity: samples that fit.
+        name: stands in messages.
+
+    Raises:
+        NetError: a number is less than 1.
+
+    >>> queue = RebatchingQueue(1, 8, "q")
+    >>> queue.write([np.arange(3)], batch=True)
+    >>> [array.tolist() for array in queue.read(2)]
+    [[0, 1]]
+    """
+
+    def __init__(self, num_blobs: int = 1, capacity: int = 1, name: str = "") -> None:
+        if num_blobs < 1 or capacity < 1:
+            raise NetError(f"queue {name!r}: num_blobs and capacity must be at least 1, got {num_blobs} and {capacity}")
+        self.num_blobs, self.capacity, self.name = num_blobs, capacity, name
+        self._samples: deque[tuple[Any, ...]] = deque()
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._filled = threading.Condition(self._lock)
+        self._closed = False
+        self._error: BaseException | None = None
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._closed else ""
+        return (
+            f"RebatchingQueue({self.name!r}, {len(self)} of {self.capacity} samples of {self.num_blobs} blobs{closed})"
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def write(self, arrays: Sequence[Any], *, batch: bool = False) -> None:
+        """Put one sample at the end, or with ``batch`` all rows of the arrays, each when there is room.
+
+        Args:
+            arrays: one for each of ``num_blobs``; they belong to the queue from then on.
+            batch: the first axis counts samples; it is as long for all arrays.
+
+        Raises:
+            QueueClosedError: the queue is closed; rows in front may have gone in.
+            NetError: another number of arrays.
+            ShapeError: with ``batch``, numbers of rows that differ.
+        """
+        if len(arrays) != self.num_blobs:
+            raise NetError(f"queue {self.name!r}: its samples have {self.num_blobs} blobs, got {len(arrays)}")
+        if not batch:
+            self._put(tuple(arrays))
+            return
+        shapes = [tuple(array.shape) for array in arrays]
+        if not all(shape and shape[0] == shapes[0][0] for shape in shapes):
+            raise ShapeError(f"queue {self.name!r}: a batch needs as many rows in each blob, got shapes {shapes}")
+        for row in range(shapes[0][0]):
+            self._put(tuple(array[row : row + 1].reshape(array.shape[1:]) for array in arrays))
+
+    def _put(self, sample: tuple[Any, ...]) -> None:
+        with self._lock:
+            while len(self._samples) >= self.capacity and not self._closed:
+                self._room.wait()
+            if self._closed:
+                raise self._refusal("is closed, so that nothing goes in")
+            self._samples.append(sample)
+            self._filled.notify()
+
+    def read(self, count: int = 1) -> list[Any]:
+        """Return the first samples, each blob's stacked along a new first axis, when there are so many.
+
+        Args:
+            count: how many; of a closed queue what is left, if that is less.
+
+        Raises:
+            QueueClosedError: the queue is empty and closed.
+            ShapeError: shapes or types differ among the samples, which are lost then.
+        """
+        samples: list[tuple[Any, ...]] = []
+        with self._lock:
+            while len(samples) < count:
+                if self._samples:
+                    samples.append(self._samples.popleft())
+                    self._room.notify()
+                elif self._closed:
+                    break
+                else:
+                    self._filled.wait()
+            if not samples:
+                raise self._refusal("is closed, and nothing is left in it to read")
+        return [self._stacked(parts) for parts in zip(*samples)]
+
+    def _stacked(self, parts: tuple[Any, ...]) -> Any:
+        kinds = {(tuple(part.shape), str(part.dtype)) for part in parts}
+        if len(kinds) > 1:
+            raise ShapeError(
+                f"queue {self.name!r}: {len(parts)} samples make a batch only if they have one shape and type, got "
+                f"{sorted(kinds)}"
+            )
+        return np.stack(parts)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Let nothing in any more, and nobody wait.
+
+        Args:
+            error: what those get as the cause of their errors who are refused; the first one counts.
+        """
+        with self._lock:
+            self._closed = True
+            if self._error is None:
+                self._error = error
+            self._room.notify_all()
+            self._filled.notify_all()
+
+    def _refusal(self, what: str) -> QueueClosedError:
+        reason = f": {type(self._error).__name__}: {self._error}" if self._error is not None else ""
+        refusal = QueueClosedError(f"queue {self.name!r} {what}{reason}")
+        refusal.__cause__ = self._error
+        return refusal

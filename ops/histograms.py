@@ -99,7 +99,8 @@ class SelfBinningHistogram(Operator):
             raise ArgumentError(f"SelfBinningHistogram: logspace_start must be above 0, got {self.logspace_start}")
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, **{f"X{i}": x for i, x in enumerate(xs)})
+        for x in xs:
+            require_one_float_type(self, X=xs[0], other=x)
         edges = xs[0].with_shape((self.num_bins + 1,))
         return (edges, edges.with_dtype(_INT64))
 

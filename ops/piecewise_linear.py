@@ -55,7 +55,8 @@ class PiecewiseLinearTransform(Operator):
             require(predictions.ndim == 2, self, f"predictions must be (samples, columns), got {predictions.shape}")
         groups = 1 if self.binary else predictions.shape[1]
         if functions:
-            require_one_float_type(self, predictions=predictions, **dict(zip(("bounds", "slopes"), functions)))
+            bounds, slopes, intercepts = functions
+            require_one_float_type(self, predictions=predictions, bounds=bounds, slopes=slopes, intercepts=intercepts)
         lengths = [f.size for f in functions] or [len(self.bounds), len(self.slopes), len(self.intercepts)]
         right = lengths[1] == lengths[2] and lengths[1] >= groups and lengths[1] % max(groups, 1) == 0
         wanted = lengths[1] + groups
@@ -74,7 +75,7 @@ def piecewise_linear_transform(
     op: PiecewiseLinearTransform, ctx: RunContext, predictions: Any, *functions: Any
 ) -> tuple[Any, ...]:
     xp, dtype = ctx.xp, predictions.dtype
-    given = [ctx.host(f) for f in functions] or [op.bounds, op.slopes, op.intercepts]
+    given: list[Any] = [ctx.host(f) for f in functions] or [op.bounds, op.slopes, op.intercepts]
     groups = 1 if op.binary else predictions.shape[1]
     if not groups:
         return (predictions.copy(),)

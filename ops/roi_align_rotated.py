@@ -126,7 +126,7 @@ def _samples(op: _Boxes, boxes: Any) -> tuple[Any, Any, Any]:
     cos, sin, (x, y) = np.cos(angle), np.sin(angle), (c.reshape(-1, 1, 1, 1, 1) for c in centre.T)
     shape = (len(boxes), op.pooled_h * op.pooled_w, -1)
     ys, xs = down * cos - right * sin + y, right * cos + down * sin + x
-    return tuple(a.reshape(shape) for a in (ys, xs, share_down * share_right))  # type: ignore[return-value]
+    return tuple(a.reshape(shape) for a in (ys, xs, share_down * share_right))
 
 
 def _parts(op: _Boxes, rois: Any, shape: tuple[int, ...], dtype: Any) -> Iterator[tuple[slice, Any, Any]]:

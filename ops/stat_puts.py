@@ -52,8 +52,8 @@ class _Put(Operator):
         """
         name = (self.stat_name or ctx.op_def.input[0]).encode() + b"/stat_value"
         host = ctx.host(value).reshape(-1)
-        number: float = host[0].item() if host.size else self.default_value
-        if not np.isfinite(number):
+        number = host[0].item() if host.size else self.default_value
+        if number is None or not np.isfinite(number):
             raise ArgumentError(f"{self.type}: the value of {ctx.op_def.input[0]!r} must be finite, got {number}")
         whole = int(number * self.magnitude_expand)
         if abs(whole) > _MOST:

@@ -14,7 +14,8 @@ from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import TensorSpec, spec_of
 from netbuilder.ops.recurrent_backward import BackwardPlan, BoundBackward, further_sequences
 from netbuilder.ops.recurrent_derived import derived_backward
-from netbuilder.ops.recurrent_forward import BoundForward, ForwardPlan, Kernels, local_slots
+from netbuilder.ops.recurrent_forward import BoundForward, ForwardPlan, local_slots
+from netbuilder.ops.recurrent_kernels import Kernels
 from netbuilder.ops.recurrent_links import Recurrent
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, NetError, OperatorDef

@@ -9,7 +9,8 @@ from typing import Any
 
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.operator import TensorSpec, require
-from netbuilder.ops.recurrent_forward import ForwardPlan, Kernels, Views, assign, fixed, rows, step_of
+from netbuilder.ops.recurrent_forward import ForwardPlan
+from netbuilder.ops.recurrent_kernels import Kernels, Views, assign, fixed, rows, step_of
 from netbuilder.ops.recurrent_links import Link, Recurrent
 from netbuilder.ops.recurrent_products import Product, products
 from netbuilder.ops.recurrent_steps import Arena, Calls, Slot, StepOperator

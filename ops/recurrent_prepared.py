@@ -9,7 +9,8 @@ from netbuilder.ops.contexts import PlanContext, Prepared
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.ops.recurrent import RecurrentNetwork, RecurrentNetworkGradient
 from netbuilder.ops.recurrent_backward import BackwardPlan, BoundBackward
-from netbuilder.ops.recurrent_forward import BoundForward, ForwardPlan, Kernels, local_slots
+from netbuilder.ops.recurrent_forward import BoundForward, ForwardPlan, local_slots
+from netbuilder.ops.recurrent_kernels import Kernels
 from netbuilder.ops.registry import CPU, prepare
 
 __all__: list[str] = []

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.db_reader import DBReader
-from netbuilder.data.image_loader import MOST_THREADS, look_at_images
+from netbuilder.data.image_batch import look_at_images
+from netbuilder.data.image_loader import MOST_THREADS
 from netbuilder.data.image_records import ImageRecord, read_image_record
 from netbuilder.data.image_transform import ImageTransform
 from netbuilder.data.scratch import Scratch

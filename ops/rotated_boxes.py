@@ -15,10 +15,14 @@ Array = np.ndarray[Any, Any]
 
 def rotated_overlaps(boxes: Array) -> Overlap:
     """Return the function that compares one of the rotated boxes, (n, 5), with others of them."""
-    areas = boxes[:, 2].astype(np.float64) * boxes[:, 3]
+    wide = boxes.astype(np.float64)
+    areas, reach = wide[:, 2] * wide[:, 3], np.hypot(wide[:, 2], wide[:, 3]) / 2
 
     def overlap(i: int, others: Any) -> Any:
-        common = _common_areas(boxes[i].astype(np.float64), boxes[others].astype(np.float64))
+        away = wide[others, :2] - wide[i, :2]
+        near = np.hypot(away[:, 0], away[:, 1]) < reach[i] + reach[others]
+        common = np.zeros(len(away))
+        common[near] = _common_areas(wide[i], wide[np.asarray(others)[near]])
         covered = areas[i] + areas[others] - common
         return np.where(covered > 0, common / np.where(covered > 0, covered, 1), 0).astype(boxes.dtype)
 

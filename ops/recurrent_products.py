@@ -111,7 +111,7 @@ def _product(step: StepOperator, specs: Mapping[str, TensorSpec], steps: int, re
 
 
 def stand_in(
-    step: StepOperator, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...], **arguments: int
+    step: StepOperator, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...], **arguments: Any
 ) -> StepOperator:
     """Return an operator that stands for another one of the step net."""
     op_def = make_op(op_type, inputs, outputs, **arguments)

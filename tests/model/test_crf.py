@@ -56,6 +56,7 @@ def test_loss_and_gradients():
     ws.run_net_once(model.net)
     want = reference_loss(SCORES, LABELS, transitions())
     assert ws.fetch("crf_loss").shape == () and abs(ws.fetch("crf_loss") - want) < 1e-4
+    assert abs(want - 10.554684) < 1e-5  # as Caffe2 computes it
     for name, array in (("scores", SCORES), ("crf_transitions", transitions())):
         slopes = np.zeros(array.shape)
         for place in np.ndindex(*array.shape):

@@ -15,6 +15,7 @@ from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, require
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import NetDef, NetError, files
+from netbuilder.tools.blob_specs import blob_spec
 from netbuilder.tools.drawing.layout import lay_out
 from netbuilder.tools.drawing.page import page
 from netbuilder.tools.profiling.load import read_net
@@ -52,8 +53,8 @@ def _parser() -> argparse.ArgumentParser:
                         "of a net of the zoo")  # fmt: skip
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the page")
     parser.add_argument("--init", metavar="FILE", help="init net that makes the parameters, for their shapes")
-    parser.add_argument("--input", metavar="BLOB=SHAPE", type=_input, action="append", default=[],
-                        help="shape of a blob, as data=32x3x224x224")  # fmt: skip
+    parser.add_argument("--input", metavar="BLOB=SHAPE[:TYPE]", type=_input, action="append", default=[],
+                        help="shape of a blob, as data=32x3x224x224 or label=32:int32")  # fmt: skip
     zoo = parser.add_argument_group("nets of the zoo")
     zoo.add_argument("--batch", type=int, default=32, help="samples (32)")
     zoo.add_argument("--image-size", type=int, metavar="PIXELS", help="a side (what the net is known for)")
@@ -62,12 +63,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _input(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, shape = text.partition("=")
-    extents = shape.split("x")
-    if not name or not all(extent.isdigit() for extent in extents):
-        raise argparse.ArgumentTypeError(f"wanted BLOB=SHAPE, such as data=32x3x224x224, got {text!r}")
-    return name, tuple(map(int, extents))
+def _input(text: str) -> tuple[str, Any]:
+    """Return a name, and a shape, with the type where one is given: others follow from what reads the blob."""
+    name, spec = blob_spec(text)
+    return name, spec if ":" in text else spec.shape
 
 
 def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.operator import TensorSpec
 from netbuilder.proto import DeviceError, NetError, OperatorError
 from netbuilder.runtime import NET_TYPES, Workspace
 from netbuilder.runtime.profile_table import profile_table
 from netbuilder.runtime.profile_trace import chrome_trace
 from netbuilder.runtime.profiling import profile
 from netbuilder.tools.bench.machine import busy_share, describe_machine
+from netbuilder.tools.blob_specs import blob_spec
 from netbuilder.tools.counts import count
 from netbuilder.tools.profiling.load import load_folder, load_net
 from netbuilder.tools.profiling.ready import Ready
@@ -32,7 +32,6 @@ from netbuilder.tools.switches import add_without
 __all__ = ["main"]
 
 _IDLE = 0.05  # share of the cores that other work may take before a figure is doubtful
-_TYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--numpy", action="store_true", help="use no other library than NumPy")
     stored = parser.add_argument_group("nets in files")
     stored.add_argument("--init", metavar="FILE", help="init net that makes the parameters")
-    stored.add_argument("--input", metavar="BLOB=SHAPE[:TYPE]", type=_input, action="append", default=[],
+    stored.add_argument("--input", metavar="BLOB=SHAPE[:TYPE]", type=blob_spec, action="append", default=[],
                         help="an input, as data=32x3x224x224 or label=32:int32, filled at random, whole numbers "
                         "with 0")  # fmt: skip
     stored.add_argument("--feed", metavar="FILE", help="inputs by name, in an .npz file")
@@ -96,23 +95,6 @@ def _parser() -> argparse.ArgumentParser:
     out.add_argument("--json", metavar="FILE", help="write all figures")
     out.add_argument("--trace", metavar="FILE", help="write a trace that https://ui.perfetto.dev opens")
     return parser
-
-
-def _input(text: str) -> tuple[str, TensorSpec]:
-    name, _, rest = text.partition("=")
-    shape, _, kind = rest.partition(":")
-    extents = shape.split("x") if shape else []
-    if (
-        not name
-        or "=" not in text
-        or not all(extent.isdigit() for extent in extents)
-        or (kind or "int32") not in _TYPES
-    ):
-        raise argparse.ArgumentTypeError(
-            f"wanted BLOB=SHAPE, such as data=32x3x224x224, or BLOB=SHAPE:TYPE with a type of {', '.join(_TYPES)}; "
-            f"got {text!r}"
-        )
-    return name, TensorSpec(tuple(map(int, extents)), np.dtype(kind or "float32"))
 
 
 def _check_folders(*paths: str | None) -> None:

@@ -6,14 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from netbuilder.graph.message import message_of
-from netbuilder.proto import DeviceOption, OperatorDef
+from netbuilder.proto import DeviceOption, NetDef, OperatorDef
 from netbuilder.proto.arguments import arguments
 
-__all__ = ["argument_items", "call_text", "common_prefix", "device_text", "factored", "listing", "value_text"]
+__all__ = [
+    "argument_items",
+    "call_text",
+    "common_prefix",
+    "device_text",
+    "factored",
+    "listing",
+    "net_arguments",
+    "value_text",
+]
 
 
 def listing(net: Any, *, devices: bool = True, lines: bool = False) -> str:
     """Return a net's operators, one a line: what they write, their type, what they read, their arguments.
+
+    The operators of nets that an operator holds, as the step of a recurrent one, stand under it, indented.
 
     Args:
         net: a Net or NetDef.
@@ -34,7 +45,19 @@ def listing(net: Any, *, devices: bool = True, lines: bool = False) -> str:
         texts = [*op.input, *(f"{name}={value}" for name, value in items)]
         made = f"  # {op.debug_info}" if lines and op.debug_info else ""
         rows.append(call_text(op.type, texts, list(op.output)) + made)
+        for name, held in net_arguments(op):
+            _, *others = listing(held, devices=devices, lines=lines).split("\n")
+            rows += [f"    # {name}: {held.name}", *(f"    {row}" for row in others)]
     return "\n".join(rows)
+
+
+def net_arguments(op: OperatorDef) -> list[tuple[str, NetDef]]:
+    """Return the nets that an operator holds, with the names of their arguments; of several under one name each."""
+    found: list[tuple[str, NetDef]] = []
+    for argument in op.arg:
+        nets = [argument.n] if argument.HasField("n") else argument.nets
+        found += [(argument.name, net) for net in nets]
+    return found
 
 
 def argument_items(op: OperatorDef) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from caffe2.proto import caffe2_pb2
-from caffe2.python import core, net_drawer, net_printer, task
+from caffe2.python import core, model_helper, net_drawer, net_printer, rnn_cell, task
 
 from netbuilder.proto import NetError
 
@@ -54,6 +54,26 @@ def test_an_argument_without_values():
     net = core.Net("empty")
     net.ConstantFill([], "c", shape=[], value=0.0)
     assert net_printer.to_string(net).endswith("ConstantFill([], ['c'], shape=[], value=0.0)")
+
+
+def test_nets_that_an_operator_holds():
+    model = model_helper.ModelHelper("m")
+    rnn_cell.LSTM(model, "x", "lengths", None, 2, 3, "c", forward_only=True)
+    model.net.Relu("c/hidden_state_all", "y")
+    for text, net_line, unit in (
+        (net_printer.to_string(model.net), "    c = core.Net('c')", "    c.LSTMUnit(['c/hidden_t_prev', "),
+        (
+            net_printer.to_string(model.net, c2_syntax=False),
+            "    # net: c",
+            "    c/hidden_state, c/cell_state = LSTMUnit(",
+        ),
+    ):
+        lines = text.splitlines()
+        start = lines.index("with arg: step_net:")
+        assert lines[start + 1] == net_line and lines[start + 4].startswith(unit)
+        assert lines[-1].endswith(("m.Relu(['c/hidden_state_all'], ['y'])", "y = Relu(c/hidden_state_all)"))
+    listed = net_printer.debug_net(model.net).splitlines()
+    assert listed[3] == "    # step_net: c" and listed[6].startswith("    c/hidden_state, c/cell_state = LSTMUnit(")
 
 
 def test_steps_plans_and_tasks():

@@ -10,6 +10,7 @@ import pytest
 import golden_data
 from netbuilder import ModelHelper, Workspace, brew, save_predictor
 from netbuilder.graph import DeviceScope, Net
+from netbuilder.model import rnn
 from netbuilder.proto import files
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.tools.draw import main
@@ -40,6 +41,14 @@ def test_contradicting_shapes_leave_the_drawing_without():
     net.Add(["x", "y"], "z")
     drawing = lay_out(net, {"x": (2,), "y": (3, 4, 5)})
     assert len(drawing.boxes) == 1 and not any(blob.shape for blob in drawing.blobs)
+
+
+def test_step_nets_are_told_and_found_by_their_operators():
+    model = ModelHelper("recurrent")
+    rnn.LSTM(model, "x", "lengths", None, 2, 3, "lstm")
+    box = next(box for box in lay_out(model.net).boxes if box.type == "RecurrentNetwork")
+    assert "LSTMUnit(lstm/hidden_t_prev" in box.arguments["step_net"]
+    assert "LSTMUnitGradient(" in box.arguments["backward_step_net"]
 
 
 def data_of(text):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.graph.listing import argument_items
+from netbuilder.graph.listing import argument_items, listing, net_arguments
 from netbuilder.graph.message import message_of
 from netbuilder.graph.shapes import InferredShapes, infer_shapes
 from netbuilder.graph.versions import EXTERNAL, Versions, number_versions
@@ -100,6 +100,7 @@ def lay_out(net: Any, blob_specs: Mapping[Any, Any] | None = None, init_net: Any
         rows.append(row)
         free[lane] = row + 1
         arguments = dict(item for item in argument_items(op) if item[0] != "device_option")
+        arguments.update((name, listing(held, devices=False)) for name, held in net_arguments(op))
         boxes.append(
             Box(op.type, op.name, op.debug_info, lane, row, versions.inputs[index], versions.outputs[index],
                 arguments, bool(op.is_gradient_op))

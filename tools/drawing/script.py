@@ -11,7 +11,7 @@ h1 { font-size: 15px; margin: 0 } #search { flex: 1; max-width: 480px; padding: 
 main { display: flex; flex: 1; min-height: 0 } #view { flex: 1; overflow: auto }
 #panel { width: 340px; overflow: auto; border-left: 1px solid #ccc; padding: 8px 12px; overflow-wrap: anywhere }
 #panel h2 { font-size: 15px; margin: 4px 0 } #panel h3 { font-size: 12px; margin: 12px 0 2px; color: #666 }
-#panel a { color: #0645ad; cursor: pointer } #panel div { margin: 2px 0 }
+#panel a { color: #0645ad; cursor: pointer } #panel div { margin: 2px 0; white-space: pre-wrap }
 text { font: 12px system-ui, sans-serif; pointer-events: none } .small { font-size: 10px; fill: #666 }
 .lane { fill: #f6f6f6 } .title { font-weight: bold }
 .box rect { fill: #e3eefb; stroke: #6f94c4; cursor: pointer } .backward rect { fill: #fbeee3; stroke: #c4946f }

@@ -9,7 +9,15 @@ from typing import Any
 from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.python.task import Task, TaskGroup
 from netbuilder.graph import ExecutionStep, Net, Plan
-from netbuilder.graph.listing import argument_items, call_text, common_prefix, device_text, factored, listing
+from netbuilder.graph.listing import (
+    argument_items,
+    call_text,
+    common_prefix,
+    device_text,
+    factored,
+    listing,
+    net_arguments,
+)
 from netbuilder.graph.versions import reads_of, writes_of
 from netbuilder.proto import DeviceOption, NetDef, NetError, OperatorDef
 
@@ -191,7 +199,14 @@ def format_device_option(dev_opt: DeviceOption) -> str | None:
 
 @Printer.register(OperatorDef)
 def print_op(text: Printer, op: OperatorDef) -> None:
-    """Add an operator."""
+    """Add an operator, and under it the nets that it holds."""
+    _add_call(text, op)
+    for name, held in net_arguments(op):
+        with text.context(f"arg: {name}"):
+            text(held)
+
+
+def _add_call(text: Printer, op: OperatorDef) -> None:
     items = [f"{name}={value}" for name, value in argument_items(op)]
     if text.c2_syntax and text.c2_net_name:
         blobs = [str(list(op.input)), str(list(op.output))]
@@ -205,6 +220,7 @@ def print_op(text: Printer, op: OperatorDef) -> None:
 @Printer.register(NetDef)
 def print_net_def(text: Printer, net_def: NetDef) -> None:
     """Add a net's operators."""
+    around = text.c2_net_name
     if text.c2_syntax:
         text.add(f"{net_def.name} = core.Net({net_def.name!r})")
         text.c2_net_name = net_def.name
@@ -212,7 +228,7 @@ def print_net_def(text: Printer, net_def: NetDef) -> None:
         text.add(f"# net: {net_def.name}")
     for op in net_def.op:
         text(op)
-    text.c2_net_name = None
+    text.c2_net_name = around
 
 
 @Printer.register(Net)

@@ -10,14 +10,6 @@ __all__ = ["ABSENT", "GROUPS", "instead_of"]
 
 GROUPS: tuple[tuple[str, str], ...] = (
     (
-        "Print writes a blob within a run, workspace.fetch gives it after one",
-        "LogFatal",
-    ),
-    (
-        "workspace.feed sets a blob",
-        "FeedBlob",
-    ),
-    (
         "feed arrays by workspace.feed or a Prefetch, or read a database by TensorProtosDBInput",
         "VideoInput",
     ),

@@ -43,7 +43,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "its operators are not in this version",
-        "python.brew.video_input python.cnn.CNNModelHelper.VideoInput python.core.Net.LogInfo python.helpers.tools",
+        "python.brew.video_input python.cnn.CNNModelHelper.VideoInput python.helpers.tools",
     ),
     (
         "Caffe2 itself has no such operator in its usual builds",

@@ -198,6 +198,17 @@ class Net(NetRecords):
         }
         return partial(self._add, "Python", **arguments)
 
+    def LogInfo(self, *msg_or_blobs: Any) -> None:
+        """Append operators that write blobs, and texts of their own, to the standard output (see ``Print``).
+
+        Args:
+            msg_or_blobs: references of blobs; what else comes is a text, kept in a blob ``<net>/log``.
+        """
+        for item in msg_or_blobs:
+            if not isinstance(item, BlobReference):
+                item = self.GivenTensorStringFill([], self.NextName("log"), shape=[], values=[str(item)])
+            self.Print(item, [])
+
     def extend_ops(self, new_ops: Iterable[OperatorDef]) -> None:
         """Append copies of operators; what they read and nothing defines becomes an external input."""
         self._blobs.refresh()

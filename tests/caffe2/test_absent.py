@@ -52,7 +52,6 @@ def test_names(module):
 
 MEMBERS = {
     "VideoInput": "its operators are not in this version",
-    "LogInfo": "its operators are not in this version",
     "AddObserver": "observers of nets are not served; BenchmarkNet",
     "FC_Prune": "Caffe2 itself has no such operator",
     "add_param_DEPRECATED": "create_param and AddParameter make parameters",
@@ -67,7 +66,7 @@ def test_members_of_models_and_nets(name):
     with pytest.raises(AttributeError, match=f"{name}.*{MEMBERS[name]}"):
         getattr(model, name)
     assert not hasattr(model.net, name)
-    if name in ("LogInfo", "AddObserver"):
+    if name == "AddObserver":
         with pytest.raises(AttributeError, match=f"{name}.*{MEMBERS[name]}"):
             getattr(model.net, name)
 

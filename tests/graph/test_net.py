@@ -268,3 +268,18 @@ def test_nets_as_arguments():
     assert held == {"then_net": inner.Proto(), "else_net": NetDef(name="nothing")}
     inner.Relu("y", "z")  # the operator holds a copy
     assert len(net.Proto().op[0].arg[0].n.op) == 1
+
+
+def test_log_info_prints_texts_and_blobs():
+    """The operators are those that Caffe2's function adds."""
+    net = Net("logged")
+    blob = net.ConstantFill([], "b", shape=[1], value=2.0)
+    net.LogInfo("begins", blob, "ends")
+    ops = [(op.type, list(op.input), list(op.output)) for op in net.Proto().op[1:]]
+    assert ops == [
+        ("GivenTensorStringFill", [], [f"{net.Name()}/log"]),
+        ("Print", [f"{net.Name()}/log"], []),
+        ("Print", ["b"], []),
+        ("GivenTensorStringFill", [], [f"{net.Name()}/log_2"]),
+        ("Print", [f"{net.Name()}/log_2"], []),
+    ]

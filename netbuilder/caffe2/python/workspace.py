@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.costs import Cost, GetOperatorCost, InferShapesAndTypes
 from netbuilder.caffe2.flags import GlobalInit
 from netbuilder.caffe2.immediate import (
     FeedImmediate,
@@ -22,15 +23,12 @@ from netbuilder.caffe2.immediate import (
 )
 from netbuilder.caffe2.predicting import Predictor
 from netbuilder.caffe2.python import _import_c_extension as C
-from netbuilder.data.tensor_records import NUMPY_TYPES
-from netbuilder.graph import ExecutionStep, Net, Plan, infer_shapes
+from netbuilder.graph import ExecutionStep, Net, Plan
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.engines.peers import can_access_peer
-from netbuilder.ops.operator import TensorSpec, decode
-from netbuilder.ops.registry import find
-from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, TensorProto, files
+from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError
 from netbuilder.runtime import default
 
 __all__ = [
@@ -322,78 +320,6 @@ def RunPlan(plan_or_step: Any) -> bool:
         plan_or_step: a Plan, a PlanDef or its bytes, or a single ExecutionStep.
     """
     return C.run_plan(Plan(plan_or_step) if isinstance(plan_or_step, ExecutionStep) else plan_or_step)
-
-
-# Shapes and costs.
-
-_DATA_TYPES = {dtype: number for number, dtype in NUMPY_TYPES.items() if number != TensorProto.BYTE}
-
-
-def InferShapesAndTypes(
-    nets: Iterable[Any],
-    blob_dimensions: Mapping[Any, Sequence[int]] | None = None,
-    nets_proto: bool = False,
-    blob_types: Mapping[Any, int] | None = None,
-) -> tuple[dict[str, list[int]], dict[str, int]]:
-    """Infer the shapes and types of the blobs of nets that run in this order.
-
-    Args:
-        nets: Nets or NetDefs.
-        blob_dimensions: shapes of blobs that are there before; None: those of the current workspace.
-        nets_proto: accepted; the nets themselves tell what they are.
-        blob_types: their types, of ``DataType``; None: float32, or what the operators that read them take.
-
-    Returns:
-        Shape and type of each blob for which they could be inferred.
-
-    Raises:
-        NetError: types are given without shapes.
-        ShapeError: shapes contradict each other.
-    """
-    if blob_dimensions is None:
-        if blob_types:
-            raise NetError("InferShapesAndTypes: blob_types needs the shapes of the blobs in blob_dimensions")
-        workspace = default.workspace()
-        given: dict[str, Any] = {name: spec for name in workspace.blobs() if (spec := workspace.spec(name))}
-    else:
-        types = {blob_name(name): NUMPY_TYPES[number] for name, number in (blob_types or {}).items()}
-        given = {}
-        for name, shape in blob_dimensions.items():
-            dtype = types.get(blob_name(name))
-            given[blob_name(name)] = shape if dtype is None else TensorSpec(tuple(shape), dtype)
-    found = infer_shapes(nets, given)
-    shapes = {name: list(shape) for name, shape in found.shapes.items()}
-    return shapes, {name: _DATA_TYPES.get(dtype, TensorProto.UNDEFINED) for name, dtype in found.dtypes.items()}
-
-
-class Cost(NamedTuple):
-    """What one run of an operator costs."""
-
-    flops: int
-    bytes_written: int
-    bytes_read: int
-
-
-def GetOperatorCost(operator: OperatorDef | bytes, blobs: Sequence[Any]) -> Cost:
-    """Return what one run of an operator costs: floating-point operations, bytes written, bytes read.
-
-    Args:
-        operator: the operator, or its bytes.
-        blobs: its inputs, in the current workspace.
-
-    Raises:
-        BlobError: one of them is not there, or no tensor.
-        ShapeError: they do not fit.
-    """
-    if isinstance(operator, bytes):
-        operator = files.parse(operator, OperatorDef, allow_unknown=True)
-    specs = [default.workspace().spec(blob_name(name)) for name in blobs]
-    inputs = [spec for spec in specs if spec is not None]
-    if len(inputs) != len(specs):
-        raise BlobError(f"GetOperatorCost: of {list(map(blob_name, blobs))}, some hold no tensor")
-    decoded = decode(find(operator.type), operator)
-    written = sum(spec.nbytes for spec in decoded.infer(*inputs))
-    return Cost(decoded.flops(*inputs), written, sum(spec.nbytes for spec in inputs))
 
 
 # GPUs.

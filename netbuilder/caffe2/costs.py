@@ -1,0 +1,83 @@
+"""Shapes and types of blobs that nets make, and what an operator costs, from the current workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from netbuilder.data.tensor_records import DATA_TYPES, NUMPY_TYPES
+from netbuilder.graph import infer_shapes
+from netbuilder.graph.blob import blob_name
+from netbuilder.ops.operator import TensorSpec, decode
+from netbuilder.ops.registry import find
+from netbuilder.proto import BlobError, NetError, OperatorDef, TensorProto, files
+from netbuilder.runtime import default
+
+__all__ = ["Cost", "GetOperatorCost", "InferShapesAndTypes"]
+
+
+def InferShapesAndTypes(
+    nets: Iterable[Any],
+    blob_dimensions: Mapping[Any, Sequence[int]] | None = None,
+    nets_proto: bool = False,
+    blob_types: Mapping[Any, int] | None = None,
+) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """Infer the shapes and types of the blobs of nets that run in this order.
+
+    Args:
+        nets: Nets or NetDefs.
+        blob_dimensions: shapes of blobs that are there before; None: those of the current workspace.
+        nets_proto: accepted; the nets themselves tell what they are.
+        blob_types: their types, of ``DataType``; None: float32, or what the operators that read them take.
+
+    Returns:
+        Shape and type of each blob for which they could be inferred.
+
+    Raises:
+        NetError: types are given without shapes.
+        ShapeError: shapes contradict each other.
+    """
+    if blob_dimensions is None:
+        if blob_types:
+            raise NetError("InferShapesAndTypes: blob_types needs the shapes of the blobs in blob_dimensions")
+        workspace = default.workspace()
+        given: dict[str, Any] = {name: spec for name in workspace.blobs() if (spec := workspace.spec(name))}
+    else:
+        types = {blob_name(name): NUMPY_TYPES[number] for name, number in (blob_types or {}).items()}
+        given = {}
+        for name, shape in blob_dimensions.items():
+            dtype = types.get(blob_name(name))
+            given[blob_name(name)] = shape if dtype is None else TensorSpec(tuple(shape), dtype)
+    found = infer_shapes(nets, given)
+    shapes = {name: list(shape) for name, shape in found.shapes.items()}
+    return shapes, {name: DATA_TYPES.get(dtype, TensorProto.UNDEFINED) for name, dtype in found.dtypes.items()}
+
+
+class Cost(NamedTuple):
+    """What one run of an operator costs."""
+
+    flops: int
+    bytes_written: int
+    bytes_read: int
+
+
+def GetOperatorCost(operator: OperatorDef | bytes, blobs: Sequence[Any]) -> Cost:
+    """Return what one run of an operator costs: floating-point operations, bytes written, bytes read.
+
+    Args:
+        operator: the operator, or its bytes.
+        blobs: its inputs, in the current workspace.
+
+    Raises:
+        BlobError: one of them is not there, or no tensor.
+        ShapeError: they do not fit.
+    """
+    if isinstance(operator, bytes):
+        operator = files.parse(operator, OperatorDef, allow_unknown=True)
+    specs = [default.workspace().spec(blob_name(name)) for name in blobs]
+    inputs = [spec for spec in specs if spec is not None]
+    if len(inputs) != len(specs):
+        raise BlobError(f"GetOperatorCost: of {list(map(blob_name, blobs))}, some hold no tensor")
+    decoded = decode(find(operator.type), operator)
+    written = sum(spec.nbytes for spec in decoded.infer(*inputs))
+    return Cost(decoded.flops(*inputs), written, sum(spec.nbytes for spec in inputs))

@@ -37,6 +37,8 @@ def dummy_batches(
     """
     if not shapes or any(extent < 1 for shape in shapes.values() for extent in shape) or not all(shapes.values()):
         raise NetError(f"dummy_batches: shapes must have extents from 1 on, got {dict(shapes)}")
+    if count is not None and count < 0:
+        raise NetError(f"dummy_batches: count must not be negative, got {count}")
     if any(classes < 1 for classes in (labels or {}).values()):
         raise NetError(f"dummy_batches: labels need at least one class, got {dict(labels or {})}")
     rng = np.random.default_rng(seed)

@@ -49,6 +49,7 @@ def fetch_file(
         if problem := _problem(target, size, sha256, magic):
             raise ParseError(f"{str(target)!r}: {problem}; remove it to have it fetched again from {url}")
         return target
+    from http.client import HTTPException
     from urllib.error import URLError  # which bring ssl and http: a twentieth of a second that few programs need
     from urllib.request import urlopen
 
@@ -56,7 +57,10 @@ def fetch_file(
     try:
         with whole_file(target) as file, urlopen(url, timeout=_TIMEOUT) as answer:
             shutil.copyfileobj(answer, file)
-    except (URLError, TimeoutError, ConnectionError) as error:
+            said = answer.headers.get("Content-Length")
+            if said is not None and file.tell() != int(said):
+                raise ConnectionError(f"the answer ended after {file.tell()} of {said} bytes")
+    except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", None) or error
         raise NetError(
             f"{url}: cannot be fetched ({reason}); without a network, put the file at {str(target)!r}"

@@ -122,10 +122,15 @@ def bad(worker_id, batch_size):
     raise OSError("the disk is gone")
 
 
+def leaving(worker_id, batch_size):
+    raise SystemExit("enough")
+
+
 @pytest.mark.parametrize(
     ("fetch", "message"),
     [
         (bad, "OSError: the disk is gone"),
+        (leaving, "SystemExit: enough"),
         (lambda w, n: [np.zeros((3, 2))], r"an array for each of \['data', 'label'\], got \['ndarray'\]"),
         (lambda w, n: ["a", "b"], r"got \['str', 'str'\]"),
         (lambda w, n: [np.zeros((3, 2)), np.zeros(4)], r"as many samples as one another, got \[3, 4\]"),
@@ -143,6 +148,23 @@ def test_loaders_that_die_end_the_net_with_their_error(fetch, message):
         causes.append(type(error))
         error = error.__cause__
     assert fetch is not bad or OSError in causes
+
+
+def test_fetchers_that_the_net_waits_for_are_told_of_once(monkeypatch, caplog):
+    monkeypatch.setattr(data_workers, "_SLOW_SECONDS", 0.02)
+    fetch = rising(4)
+
+    def slow(worker_id, batch_size):
+        time.sleep(0.02)
+        return fetch(worker_id, batch_size)
+
+    model, coordinator = loaders(slow, 4, num_worker_threads=1)
+    for _ in range(6):
+        workspace.RunNet(model.net.Name())
+    coordinator.stop()
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1 and "the net has waited for the input of source 'train'" in told[0]
+    assert "more num_worker_threads, or a quicker fetch function" in told[0]
 
 
 def test_stopping_ends_a_net_that_waits():

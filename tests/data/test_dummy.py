@@ -20,5 +20,7 @@ def test_batches():
 def test_wrong_shapes(options):
     with pytest.raises(NetError, match="extents from 1 on"):
         dummy_batches(**options)
+    with pytest.raises(NetError, match="count must not be negative, got -1"):
+        dummy_batches({"x": (1,)}, count=-1)
     with pytest.raises(NetError, match="at least one class"):
         dummy_batches({"x": (1,)}, labels={"label": 0})

@@ -1,6 +1,8 @@
 """Files of data sets: fetched once, checked, and what is said without a network."""
 
 import hashlib
+import http.server
+import threading
 
 import pytest
 
@@ -56,3 +58,28 @@ def test_what_cannot_be_fetched(tmp_path):
     for url in ("no.gz", "ftp://host/no.gz", "http://host/"):
         with pytest.raises(NetError, match="wanted the URL of a file"):
             fetch_file(url, folder=tmp_path)
+
+
+class Breaking(http.server.BaseHTTPRequestHandler):
+    """Answers with less than it says."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b"x" * 10)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_an_answer_that_breaks_off_is_not_kept(tmp_path, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with http.server.HTTPServer(("127.0.0.1", 0), Breaking) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(NetError, match="cannot be fetched .the answer ended after 10 of 1000 bytes.; without"):
+            fetch_file(f"http://127.0.0.1:{server.server_address[1]}/set.bin", folder=tmp_path)
+        thread.join()
+    assert not list(tmp_path.iterdir())

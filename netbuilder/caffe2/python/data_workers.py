@@ -46,6 +46,7 @@ __getattr__ = names_of(__name__)
 log = logging.getLogger("netbuilder.input")
 
 _CAPACITY = 4  # batches that wait in the queue of a blob
+_SLOW_SHARE, _SLOW_SECONDS = 0.5, 5.0  # of all time that a net may wait, and how long before it is said
 _LOOK_AGAIN = 0.1  # seconds after which a thread that waits looks whether it is to stop
 
 
@@ -148,6 +149,7 @@ class BatchFeeder(State):
             self._queues.append(BlobsQueue(1, _CAPACITY, full))
             default.workspace().feed(full, self._queues[-1])
         self._since, self._inputs = time.perf_counter(), 0
+        self._began, self._warned = self._since, False
         self._add_operators(net)
 
     def _add_operators(self, net: Any) -> None:
@@ -158,7 +160,7 @@ class BatchFeeder(State):
 
     def start(self) -> None:
         """Begin to count."""
-        self._since = time.perf_counter()
+        self._since = self._began = time.perf_counter()
 
     def stop(self) -> None:
         """Close the queues of the net's blobs: a run that would have to wait ends, with the loaders' error if any."""
@@ -247,6 +249,7 @@ class BatchFeeder(State):
     def _log_inputs(self, inputs: int, force: bool = False) -> None:
         """Count samples; tell the loggers once a minute."""
         self._inputs += inputs
+        self._warn_of_slow_fetchers()
         passed = time.perf_counter() - self._since
         if not force and passed < LOG_INT_SECS:
             return
@@ -260,6 +263,18 @@ class BatchFeeder(State):
             self._metrics.put_metric(key, value, count=False)
         self._metrics.log_metrics()
         self._since, self._inputs = time.perf_counter(), 0
+
+    def _warn_of_slow_fetchers(self) -> None:
+        """Say once that the net waits for its input most of the time."""
+        passed = time.perf_counter() - self._began
+        waited = max(queue.state().read_wait for queue in self._queues)
+        if not self._warned and waited > max(_SLOW_SECONDS, _SLOW_SHARE * passed):
+            self._warned = True
+            log.warning(
+                "data_workers: the net has waited for the input of source %r %.0f%% of the time so far (%.1f s); more "
+                "num_worker_threads, or a quicker fetch function, would help",
+                self._source, 100 * waited / passed, waited,
+            )  # fmt: skip
 
 
 class DataWorker(Worker):
@@ -345,7 +360,7 @@ def enqueuer(coordinator: WorkerCoordinator, batch_feeder: BatchFeeder) -> None:
             batch_feeder._enqueue_batch(coordinator)
     except QueueClosedError:
         pass  # stopped while the net had enough
-    except Exception as error:
+    except BaseException as error:
         coordinator._fail(error)
 
 

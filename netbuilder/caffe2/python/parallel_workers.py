@@ -300,7 +300,7 @@ def run_worker(coordinator: WorkerCoordinator, worker: Worker) -> None:
         try:
             worker.run()
             worker.finish()
-        except Exception as error:
+        except BaseException as error:  # SystemExit, too: who waits for the worker must hear of it
             worker.handle_exception(error)
 
 

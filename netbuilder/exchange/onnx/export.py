@@ -11,6 +11,7 @@ import numpy as np
 import netbuilder.exchange.onnx.rules_dense
 import netbuilder.exchange.onnx.rules_elementwise
 import netbuilder.exchange.onnx.rules_images
+import netbuilder.exchange.onnx.rules_regions
 import netbuilder.exchange.onnx.rules_shape  # noqa: F401  (they register themselves)
 from netbuilder.exchange.image_preparation import preparation_texts
 from netbuilder.exchange.mobile_exporter import fetch_parameters

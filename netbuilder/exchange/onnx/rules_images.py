@@ -11,7 +11,7 @@ from netbuilder.exchange.onnx.graph import Graph, rule
 from netbuilder.ops.operator import Operator
 from netbuilder.proto import OperatorError
 
-__all__: list[str] = []
+__all__ = ["on_images", "windows"]
 
 
 def _first_order(ndim: int) -> list[int]:
@@ -22,7 +22,7 @@ def _last_order(ndim: int) -> list[int]:
     return [0, *range(2, ndim), 1]
 
 
-def _on_images(g: Graph, op: Any, x: str, y: str, write: Callable[[str, str], None]) -> None:
+def on_images(g: Graph, op: Any, x: str, y: str, write: Callable[[str, str], None]) -> None:
     """Let ``write(x, y)`` work with channels first."""
     if op.order == "NCHW":
         write(x, y)
@@ -34,7 +34,7 @@ def _on_images(g: Graph, op: Any, x: str, y: str, write: Callable[[str, str], No
     g.add("Transpose", [made], [y], perm=_last_order(len(g.spec(y).shape)))
 
 
-def _windows(geometry: Any) -> dict[str, Any]:
+def windows(geometry: Any) -> dict[str, Any]:
     """Return the attributes of a window; a border that leaves some of the image out is given as none."""
     return {
         "kernel_shape": list(geometry.kernel),
@@ -59,12 +59,12 @@ def _conv(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         sums = g.fresh(f"{made}/sums") if op.type == "ConvRelu" else made
         g.add(
             "Conv", [image, weights, *x[2:3]], [sums],
-            dilations=list(geometry.dilations), group=op.group, **_windows(geometry),
+            dilations=list(geometry.dilations), group=op.group, **windows(geometry),
         )  # fmt: skip
         if sums != made:
             g.add("Relu", [sums], [made])
 
-    _on_images(g, op, x[0], y[0], write)
+    on_images(g, op, x[0], y[0], write)
 
 
 @rule("ConvTranspose")
@@ -85,10 +85,10 @@ def _conv_transpose(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> No
     def write(image: str, made: str) -> None:
         g.add(
             "ConvTranspose", [image, weights, *x[2:3]], [made],
-            dilations=list(geometry.dilations), group=op.group, output_padding=more, **_windows(geometry),
+            dilations=list(geometry.dilations), group=op.group, output_padding=more, **windows(geometry),
         )  # fmt: skip
 
-    _on_images(g, op, x[0], y[0], write)
+    on_images(g, op, x[0], y[0], write)
 
 
 @rule(*(f"{kind}{axes}" for kind in ("MaxPool", "AveragePool") for axes in ("", "1D", "2D", "3D")))
@@ -100,12 +100,12 @@ def _pool(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         if op.global_pooling:
             g.add(f"Global{kind}", [image], [made])
             return
-        attributes = _windows(geometry)
+        attributes = windows(geometry)
         if kind == "AveragePool":
             attributes["count_include_pad"] = 1 if op.count_include_pad else 0
         g.add(kind, [image], [made], **attributes)
 
-    _on_images(g, op, x[0], y[0], write)
+    on_images(g, op, x[0], y[0], write)
 
 
 @rule("SpatialBN")
@@ -116,7 +116,7 @@ def _spatial_bn(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     def write(image: str, made: str) -> None:
         g.add("BatchNormalization", [image, *x[1:5]], [made], epsilon=op.epsilon)
 
-    _on_images(g, op, x[0], y[0], write)
+    on_images(g, op, x[0], y[0], write)
 
 
 @rule("LRN")
@@ -127,7 +127,7 @@ def _lrn(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     def write(image: str, made: str) -> None:
         g.add("LRN", [image], [made], size=op.size, alpha=op.alpha, beta=op.beta, bias=op.bias)
 
-    _on_images(g, op, x[0], y[0], write)
+    on_images(g, op, x[0], y[0], write)
 
 
 @rule("InstanceNorm")
@@ -137,7 +137,7 @@ def _instance_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> Non
     def write(image: str, made: str) -> None:
         g.add("InstanceNormalization", [image, *x[1:3]], [made], epsilon=op.epsilon)
 
-    _on_images(g, op, x[0], y[0], write)
+    on_images(g, op, x[0], y[0], write)
 
 
 @rule("GroupNorm")
@@ -160,7 +160,7 @@ def _group_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         scaled = g.between("Mul", [images, _along_channels(g, x[1], len(extents), made)], f"{made}/scaled")
         g.add("Add", [scaled, _along_channels(g, x[2], len(extents), made)], [made])
 
-    _on_images(g, op, x[0], y[0], write)
+    on_images(g, op, x[0], y[0], write)
 
 
 @rule("AffineChannel")
@@ -202,7 +202,7 @@ def _resize(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if op.layout == "NCHW":
         write(x[0], y[0])
     else:
-        _on_images(g, op, x[0], y[0], write)
+        on_images(g, op, x[0], y[0], write)
 
 
 @rule("PadImage")
@@ -215,7 +215,7 @@ def _pad(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         inputs = [image, pads, value] if op.mode == "constant" else [image, pads]
         g.add("Pad", inputs, [made], mode=op.mode)
 
-    _on_images(g, op, x[0], y[0], write)
+    on_images(g, op, x[0], y[0], write)
 
 
 @rule("ChannelShuffle")
@@ -233,7 +233,7 @@ def _shuffle(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         whole = g.constant(f"{made}/channels", [0, channels, *extents], np.int64)
         g.add("Reshape", [dealt, whole], [made])
 
-    _on_images(g, op, x[0], y[0], write)
+    on_images(g, op, x[0], y[0], write)
 
 
 def _only_first(op: Operator, y: Sequence[str]) -> None:

@@ -78,6 +78,7 @@ def compare(net, values, inputs, outputs, *, rtol=1e-4, again=True, **options):
 
 IMAGE = (2, 6, 9, 8)
 LAST = (2, 9, 8, 6)
+ROIS = np.float32([[0, 0.5, 1, 6, 7.5], [1, 2, 0, 5, 3], [1, 3, 3, 4, 8]])
 ONE = {
     name: (name, [f(3, 4)], {})
     for name in "Relu Sigmoid Tanh Exp Abs Floor Ceil Sin Cos Sign Negative Softplus Softsign Erf Copy Alias".split()
@@ -203,6 +204,10 @@ ONE = {
     "PrependDim": ("PrependDim", [f(6, 4)], {"dim_size": 2}),
     "DepthSplit": ("DepthSplit", [f(2, 4)], {"axis": 1, "split": [4]}),
     "CopyFromCPUInput": ("CopyFromCPUInput", [f(3, 4)], {}),
+    "RoIAlign": ("RoIAlign", [f(*IMAGE), ROIS], {"pooled_w": 3, "sampling_ratio": 2, "spatial_scale": 0.5}),
+    "RoIAlign, aligned": ("RoIAlign", [f(*IMAGE), ROIS], {"pooled_h": 2, "pooled_w": 2, "aligned": 1}),
+    "RoIAlign NHWC": ("RoIAlign", [f(*LAST), ROIS[:, 1:]], {"pooled_h": 2, "pooled_w": 2, "order": "NHWC"}),
+    "IntegralImage": ("IntegralImage", [f(*IMAGE)], {}),
 }  # fmt: skip
 MANY = {
     "Concat": (make_op("Concat", ["a", "b"], ["y", "extents"], axis=1), {"a": f(2, 3, 4), "b": f(2, 1, 4)}, ["y"]),
@@ -215,12 +220,20 @@ MANY = {
     "Split": (make_op("Split", ["a"], ["y", "z"], axis=1, split=[1, 3]), {"a": f(2, 4)}, ["y", "z"]),
     "TopK": (make_op("TopK", ["a"], ["y", "z"], k=2, axis=1), {"a": f(3, 5, 2)}, ["y", "z"]),
     "TopK, places read": (make_op("TopK", ["a"], ["y", "z"], k=2), {"a": f(3, 5)}, ["z"]),
+    **{
+        f"MaxPoolWithIndex, {name}": (make_op("MaxPoolWithIndex", ["a"], ["y", "z"], **args), {"a": f(*IMAGE)}, outputs)
+        for name, args, outputs in (
+            ("places", {"kernel": 3, "stride": 2, "pad": 1}, ["y", "z"]), ("first", {"kernel": 2}, ["y"]),
+            ("second", {"global_pooling": 1}, ["z"]),
+        )
+    },
     "Split, one part read": (make_op("Split", ["a"], ["y", "z"], axis=1), {"a": f(2, 4)}, ["z"]),
 }  # fmt: skip
 ONE_BATCH = {"WeightedSum", "MatMul transposed"}
 NOT_READ_BACK = {
     "LayerNorm", "Concat, extents read", "Shape", "Shape of axes", "Size", "ReplaceNaN", "ResizeNearest3D", "Normalize",
-    "NormalizeL1", "TopK", "TopK, places read",
+    "NormalizeL1", "TopK", "TopK, places read", "RoIAlign", "RoIAlign, aligned", "RoIAlign NHWC", "IntegralImage",
+    "MaxPoolWithIndex, places", "MaxPoolWithIndex, second",
 }  # fmt: skip
 
 
@@ -261,6 +274,16 @@ def test_operator_with_several_outputs(name):
 def test_every_rule_is_tested():
     device = {"CopyCPUToGPU", "CopyGPUToCPU", "EnsureCPUOutput", "CopyOnDeviceLike"}
     assert {kind for kind, _, _ in ONE.values()} | {op.type for op, _, _ in MANY.values()} == set(rules()) - device
+
+
+def test_aligned_boxes_need_a_later_opset():
+    net = NetDef(name="boxes", op=[make_op("RoIAlign", ["x", "rois"], ["y"], aligned=1)])
+    values, shapes = {"x": f(*IMAGE), "rois": ROIS}, {"x": IMAGE, "rois": ROIS.shape}
+    with pytest.raises(OperatorError, match="aligned needs opset 16 or later, the model is written for 15"):
+        onnx_model(net, {}, shapes=shapes, outputs=["y"], opset=15)
+    net.op[0].arg[0].i = 0
+    net.external_output.append("y")
+    compare(net, values, list(values), ["y"], opset=15, again=False)
 
 
 @pytest.mark.parametrize("opset", [13, 15, 18, 21])

@@ -20,10 +20,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "SendTensor StoreAdd StoreGet StoreSet StoreWait",
     ),
     (
-        "If and While hold nets",
-        "ONNXWhile",
-    ),
-    (
         "no two blobs share memory; Concat joins tensors, and Split parts them again",
         "UnsafeCoalesce",
     ),
@@ -53,8 +49,8 @@ def instead_of(op_type: str, known: Iterable[str]) -> str:
         op_type: the name that was asked for.
         known: names of which the nearest are listed, where Caffe2 has no such operator either.
 
-    >>> instead_of("ONNXWhile", ["Conv"])
-    "; Caffe2's operator ONNXWhile is not in this version: If and While hold nets"
+    >>> instead_of("GetGPUMemoryUsage", ["Conv"])
+    "; Caffe2's operator GetGPUMemoryUsage is not in this version"
     >>> instead_of("Convv", ["Conv"])
     '; did you mean Conv?'
     """

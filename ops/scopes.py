@@ -21,7 +21,7 @@ from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["CreateScope", "Do", "HasScope", "Scope"]
+__all__ = ["CreateScope", "Do", "HasScope", "Scope", "renamed_net"]
 
 _compiled: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
 
@@ -157,14 +157,14 @@ class Do(Operator):
     def bound(self, op_def: OperatorDef) -> NetDef:
         """Return the net with its blobs under the names that they have outside."""
         outside, scope = self.outside(op_def), op_def.input[-1]
-        return _renamed(self.net or NetDef(), lambda name: outside.get(name) or f"{scope}/{name}")
+        return renamed_net(self.net or NetDef(), lambda name: outside.get(name) or f"{scope}/{name}")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         """A Do over the gradient of the net, with the same scope."""
         return _DoGradient(self, g).operators()
 
 
-def _renamed(net: NetDef, rename: Callable[[str], str]) -> NetDef:
+def renamed_net(net: NetDef, rename: Callable[[str], str]) -> NetDef:
     """Return a copy of a net with other names of blobs, also in nets that its operators hold (but Do has its own)."""
     result = NetDef()
     result.CopyFrom(net)
@@ -176,7 +176,7 @@ def _renamed(net: NetDef, rename: Callable[[str], str]) -> NetDef:
         if op.type != "Do":
             for argument in op.arg:
                 if argument.HasField("n"):
-                    argument.n.CopyFrom(_renamed(argument.n, rename))
+                    argument.n.CopyFrom(renamed_net(argument.n, rename))
     return result
 
 

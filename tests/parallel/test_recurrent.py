@@ -55,7 +55,7 @@ def trained(devices, forward=lstm, optimizer="momentum", **options):
             "h0": r.normal(size=(1, SAMPLES, HIDDEN)).astype(np.float32),
             "c0": r.normal(size=(1, SAMPLES, HIDDEN)).astype(np.float32),
             "label": r.integers(0, 4, (STEPS, SAMPLES)).astype(np.int32),
-            "lengths": r.integers(1, STEPS + 1, SAMPLES).astype(np.int32),
+            "lengths": r.integers(0, STEPS + 1, SAMPLES).astype(np.int32),
         }
         for name, whole in batch.items():
             axis = 0 if name == "lengths" else 1
@@ -72,6 +72,34 @@ def test_equal_over_device_counts(optimizer):
     _, _, one = trained([0], optimizer=optimizer)
     for count in (2, 3, 4):
         assert distance(trained(range(count), optimizer=optimizer)[2], one) < 1e-5, count
+
+
+def test_uneven_shares():
+    """Seven sequences, the samples first, on three devices give what they give on one."""
+
+    def forward(model, loss_scale):
+        model.net.Transpose("data", "seq", axes=[1, 0, 2])
+        last = rnn.GRU(model, "seq", "lengths", None, WIDTH, HIDDEN, "gru", outputs_with_grads=(1,))[1]
+        rows, _ = model.net.Reshape(last, ["rows", "rows_shape"], shape=[-1, HIDDEN])
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "scores", HIDDEN, 4), "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=loss_scale)]
+
+    rng, found = np.random.default_rng(2), []
+    batch = {
+        "data": rng.normal(size=(7, STEPS, WIDTH)).astype(np.float32),
+        "lengths": rng.integers(0, STEPS + 1, 7).astype(np.int32),
+        "label": rng.integers(0, 4, 7).astype(np.int32),
+    }
+    for count in (1, 3):
+        model, record = parallelize(range(count), forward, OPTIMIZERS["adagrad"], weighted_shares=True)
+        workspace = Workspace(threads=1, seed=1)
+        next(parallel.feed_shares(model, batch, workspace=workspace))
+        parallel.RunInitNet(model, workspace=workspace)  # which begins with equal weights
+        for _ in range(3):
+            for _ in parallel.feed_shares(model, batch, workspace=workspace):
+                parallel.RunNet(model, workspace=workspace)
+        found.append([workspace.fetch(record.blobs(name)[-1]) for name in record.parameters])
+    assert distance(found[1], found[0]) < 1e-5
 
 
 @pytest.mark.parametrize("forward", [dropout_rnn, dropout_behind])

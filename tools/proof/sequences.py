@@ -16,8 +16,8 @@ __all__ = ["SEQUENCES"]
 _WORDS, _WIDTH, _HIDDEN, _STEPS, _CLASSES = 11, 3, 4, 5, 4
 
 
-def _lengths(rng: np.random.Generator) -> Any:
-    return rng.integers(1, _STEPS + 1, SAMPLES).astype(np.int32)
+def _lengths(rng: np.random.Generator, least: int = 0) -> Any:
+    return rng.integers(least, _STEPS + 1, SAMPLES).astype(np.int32)
 
 
 def _words(rng: np.random.Generator) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def _pairs(rng: np.random.Generator) -> dict[str, Any]:
     words = rng.integers(0, _WORDS, (2, _STEPS - 1, SAMPLES)).astype(np.int32)
     return {
         "words": rng.integers(0, _WORDS, (_STEPS, SAMPLES)).astype(np.int32),
-        "lengths": _lengths(rng),
+        "lengths": _lengths(rng, least=1),  # attention needs something to look at
         "said": words[0],
         "next": words[1],
         "context": np.zeros((1, SAMPLES, _HIDDEN), np.float32),

@@ -114,6 +114,9 @@ def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:
 
 def _say_speed_up(options: Options, train: Any, test: Any) -> None:
     """Time steps of the whole batch on all devices and on the first one alone, on runs that are thrown away."""
+    if len(options.devices) == 1:
+        print("speed-up: there is one device only, and nothing to compare it with; name more by --devices", flush=True)
+        return
     several, one = (
         Run(dataclasses.replace(options, devices=devices), train, test)
         for devices in (options.devices, options.devices[:1])

@@ -10,7 +10,7 @@ import pytest
 from netbuilder.graph import Net
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
-from netbuilder.tools.imagenet_trainer import main
+from netbuilder.tools.imagenet_trainer import _say_speed_up, main
 from netbuilder.tools.training.config import config_arguments, plain_arguments, read_config
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.metrics import Metrics
@@ -137,6 +137,11 @@ def test_the_speed_up_is_measured(capsys, more):
     said = capsys.readouterr().out
     found = re.search(r"speed-up: .* (\d+\.\d) ms on 2 devices, (\d+\.\d) ms on one: (\d+\.\d\d) times", said)
     assert found and float(found[3]) > 0
+
+
+def test_one_device_alone_has_no_speed_up(capsys):
+    _say_speed_up(parse(["--cpu", "--model=mlp", "--measure-speed-up"]), None, None)
+    assert capsys.readouterr().out.startswith("speed-up: there is one device only, and nothing to compare it with")
 
 
 def test_caffe2_spellings():

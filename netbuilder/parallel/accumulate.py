@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.scope import DeviceScope, EmptyNameScope
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
+from netbuilder.parallel.accumulate_rows import add_rows, keeps_rows, sparse_gradients, take_rows
 from netbuilder.parallel.record import Replicas
 from netbuilder.proto import DeviceOption, NetDef, NetError
 from netbuilder.runtime import Workspace
@@ -15,25 +17,27 @@ from netbuilder.runtime import Workspace
 __all__ = ["accumulate_gradients", "created_nets", "forget_gradients", "net_names", "pending_steps"]
 
 _SUFFIX = "_accumulated"
-_MICRO, _UPDATE = "_micro_batch", "_update"  # behind the name of the main net
+_MICRO, _ROWS, _UPDATE = "_micro_batch", "_rows", "_update"  # behind the name of the main net
 
 
-def accumulate_gradients(model: ModelHelper, record: Replicas) -> tuple[str, ...]:
-    """Add the sums of gradients over micro-batches behind the backward pass; return the blobs that hold them.
+def accumulate_gradients(model: ModelHelper, record: Replicas) -> Replicas:
+    """Add the sums of gradients over micro-batches behind the backward pass; return the record that names them.
 
-    In each micro-batch a gradient is added to its sum. The step's second part begins by taking the sum for the
-    gradient, and by setting it to 0.
+    In each micro-batch a gradient is added to its sum. The step's update begins by taking the sum for the gradient,
+    and by setting it to 0. Of sparse gradients all rows are kept instead, under names of their own.
 
     Args:
         model: with its backward pass, without exchange and update; both nets are added to.
         record: of its replicas.
 
     Raises:
-        NetError: a gradient is sparse.
+        NetError: a gradient is sparse, and nobody knows how large its table is.
     """
     pairs = _pairs(model, record)
-    placed = parameter_devices([model.net.Proto(), model.param_init_net.Proto()], [param for param, _ in pairs])
+    params = [*(param for param, _ in pairs), *map(BlobReference, record.outside)]
+    placed = parameter_devices([model.net.Proto(), model.param_init_net.Proto()], params)
     sums: list[tuple[DeviceOption, BlobReference, BlobReference]] = []
+    record, kept = sparse_gradients(model, record, placed)
     with EmptyNameScope():
         for param, gradient in pairs:
             device = _device_of(gradient, record) or get_param_device(str(param), gradient, placed)
@@ -41,35 +45,27 @@ def accumulate_gradients(model: ModelHelper, record: Replicas) -> tuple[str, ...
                 total = model.param_init_net.ConstantFill([param], gradient + _SUFFIX, value=0.0)
                 model.net.Sum([total, gradient], total)
             sums.append((device, total, gradient))
+        add_rows(model, kept)
         for device, total, gradient in sums:
             with DeviceScope(device):
                 model.net.Copy(total, gradient)
                 model.net.ConstantFill([total], total, value=0.0)
-    return tuple(str(total) for _, total, _ in sums)
+        take_rows(model, kept)
+    return dataclasses.replace(record, accumulated=tuple(str(total) for _, total, _ in sums))
 
 
 def _pairs(model: ModelHelper, record: Replicas) -> list[tuple[BlobReference, BlobReference]]:
-    """Return each gradient with a parameter of its shape."""
+    """Return each dense gradient with a parameter of its shape."""
     found: dict[str, str] = {}
     for group in record.gradients:
-        if group.is_sparse:
-            raise _sparse(group.parameter)
-        for param, gradient in zip(record.blobs(group.parameter), record.devices.copies(group.values)):
-            found[gradient] = param
+        if not group.is_sparse:
+            for param, gradient in zip(record.blobs(group.parameter), record.devices.copies(group.values)):
+                found[gradient] = param
     for param in record.outside:
         whole = model.param_to_grad.get(BlobReference(param))
-        if isinstance(whole, GradientSlice):
-            raise _sparse(param)
-        if whole is not None:
+        if whole is not None and not isinstance(whole, GradientSlice):
             found[str(whole)] = param
     return [(BlobReference(param), BlobReference(gradient)) for gradient, param in found.items()]
-
-
-def _sparse(param: str) -> NetError:
-    return NetError(
-        f"accumulate_steps: the gradient of {param!r} is sparse, and such are not summed over micro-batches; "
-        "leave accumulate_steps out, or make the gradient dense"
-    )
 
 
 def _device_of(gradient: BlobReference, record: Replicas) -> DeviceOption | None:
@@ -79,23 +75,31 @@ def _device_of(gradient: BlobReference, record: Replicas) -> DeviceOption | None
 
 def net_names(name: str, record: Replicas) -> list[str]:
     """Return the names of ``created_nets`` of the main net of that name."""
-    return [name] if record.accumulate_steps == 1 else [name + _MICRO, name + _UPDATE]
+    if record.accumulate_steps == 1:
+        return [name]
+    return [name + part for part in ((_MICRO, _ROWS, _UPDATE) if record.accumulated_rows else (_MICRO, _UPDATE))]
 
 
 def created_nets(net: NetDef, record: Replicas) -> list[NetDef]:
-    """Return the nets that a workspace creates of a main net: itself, or a micro-batch's part and the update's.
+    """Return the nets that a workspace creates of a main net: itself, or the parts of a micro-batch and the update's.
+
+    What keeps the rows of sparse gradients is a part of its own: the shapes differ from one micro-batch to the next,
+    and plans are made for shapes.
 
     Raises:
-        NetError: the sums that the record names are not in the net.
+        NetError: the blobs that the record names are not in the net.
     """
     if record.accumulate_steps == 1:
         return [net]
     sums = set(record.accumulated)
+    rows = [i for i, op in enumerate(net.op) if keeps_rows(op, record.accumulated_rows)]
     last = max((i for i, op in enumerate(net.op) if op.type == "Sum" and sums.intersection(op.output)), default=-1)
-    if last < 0:
-        raise NetError(f"net {net.name!r}: its record names sums of gradients, {sorted(sums)[:4]}, that it lacks")
-    micro_batch, update = net_names(net.name, record)
-    return [_part(net, micro_batch, range(last + 1)), _part(net, update, range(last + 1, len(net.op)))]
+    if last < 0 and sums or not rows and record.accumulated_rows:
+        names = sorted((*record.accumulated, *record.accumulated_rows))
+        raise NetError(f"net {net.name!r}: its record names sums of gradients, {names[:4]}, that it lacks")
+    ends = [rows[0], rows[-1] + 1] if rows else [last + 1]
+    bounds = zip([0, *ends], [*ends, len(net.op)])
+    return [_part(net, name, range(*bound)) for name, bound in zip(net_names(net.name, record), bounds)]
 
 
 def _part(net: NetDef, name: str, indices: Iterable[int]) -> NetDef:
@@ -125,7 +129,10 @@ def pending_steps(model: ModelHelper, workspace: Workspace) -> int:
 
 
 def forget_gradients(model: ModelHelper, workspace: Workspace) -> None:
-    """Begin a step anew: set the sums of gradients to 0, where they are there, and count from the first micro-batch."""
+    """Begin a step anew: set the sums of gradients to 0, where they are there, and count from the first micro-batch.
+
+    Of sparse gradients the rows are dropped.
+    """
     net = model.net.Proto()
     record = Replicas.load(net)
     pending = pending_steps(model, workspace)
@@ -134,3 +141,6 @@ def forget_gradients(model: ModelHelper, workspace: Workspace) -> None:
     for blob in record.accumulated:
         if workspace.has(blob) and not workspace.get(blob).is_empty:
             workspace.feed(blob, workspace.fetch(blob) * 0)
+    for blob in record.accumulated_rows:
+        if workspace.has(blob) and not workspace.get(blob).is_empty:
+            workspace.feed(blob, workspace.fetch(blob)[:0])

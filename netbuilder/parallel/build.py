@@ -98,7 +98,7 @@ def build(model: ModelHelper, request: Request) -> Replicas:
             model.parameter_copies.update(dict.fromkeys(others, first))
     if request.trains:
         if request.accumulate_steps > 1:
-            record = dataclasses.replace(record, accumulated=accumulate_gradients(model, record))
+            record = accumulate_gradients(model, record)
         record = _exchange(model, request, record)
         optimizer = _update(model, request, record)
         _make_equal(model, request, record)

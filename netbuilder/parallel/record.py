@@ -63,6 +63,7 @@ class Replicas:
         weighted_shares: a blob of each replica says what its share of a batch weighs.
         accumulate_steps: micro-batches whose gradients are summed before an update.
         accumulated: full names of the blobs that hold these sums.
+        accumulated_rows: full names of the blobs that hold the indices and rows of sparse gradients meanwhile.
     """
 
     devices: Devices
@@ -76,6 +77,7 @@ class Replicas:
     weighted_shares: bool = False
     accumulate_steps: int = 1
     accumulated: tuple[str, ...] = ()
+    accumulated_rows: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -143,6 +145,7 @@ class Replicas:
             found["weighted_shares"] = True
         if self.accumulate_steps > 1:
             found.update(accumulate_steps=self.accumulate_steps, accumulated=list(self.accumulated))
+            found.update(accumulated_rows=list(self.accumulated_rows))
         for key, value in found.items():
             set_argument(net, _KEY + key, value)
 
@@ -170,6 +173,7 @@ class Replicas:
                 weighted_shares=bool(found.get("weighted_shares")),
                 accumulate_steps=int(found.get("accumulate_steps", 1)),
                 accumulated=_texts({"accumulated": (), **found}, "accumulated"),
+                accumulated_rows=_texts({"accumulated_rows": (), **found}, "accumulated_rows"),
             )
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise NetError(f"net {net.name!r}: its record of replicas is damaged: {error!r}") from error

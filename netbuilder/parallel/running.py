@@ -53,7 +53,7 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
 
 
 def CreateNet(model: ModelHelper, overwrite: bool = False, *, workspace: Workspace | None = None) -> None:
-    """Create the main net in the workspace; with ``accumulate_steps`` its two parts, as nets of their own.
+    """Create the main net in the workspace; with ``accumulate_steps`` its parts, as nets of their own.
 
     Args:
         model: made by ``Parallelize``.
@@ -94,10 +94,11 @@ def RunNet(
     if record.accumulate_steps == 1:
         workspace.run_net(model.net.Name(), count, wait=wait)
         return
-    micro_batch, update = net_names(model.net.Name(), record)
+    *micro_batch, update = net_names(model.net.Name(), record)
     for _ in range(count):
-        workspace.run_net(micro_batch, wait=wait)
-        if workspace.net(micro_batch).clock.iteration % record.accumulate_steps == 0:
+        for part in micro_batch:
+            workspace.run_net(part, wait=wait)
+        if workspace.net(micro_batch[0]).clock.iteration % record.accumulate_steps == 0:
             workspace.run_net(update, wait=wait)
 
 
@@ -133,7 +134,7 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
         found.update(
             blob for blob in op.output if blob in made and (blob.startswith(scope) or _is_outside(blob, record))
         )
-    return {BlobReference(blob) for blob in found.difference(record.accumulated)}
+    return {BlobReference(blob) for blob in found.difference(record.accumulated, record.accumulated_rows)}
 
 
 def _is_outside(blob: str, record: Replicas) -> bool:

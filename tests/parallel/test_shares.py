@@ -171,18 +171,3 @@ def test_the_record_keeps_how_shares_are_taken():
     model, record = parallelize([0, 1], accumulate_steps=2)
     assert parallel.Replicas.load(model.net.Proto()) == record
     assert record.weighted_shares and record.accumulate_steps == 2 and len(record.accumulated) == 8
-
-
-def test_sparse_gradients_are_not_accumulated():
-    def forward(model, loss_scale):
-        rows = model.net.Gather([table, "data"], "rows")
-        _, loss = model.net.SoftmaxWithLoss([rows, "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
-
-    model = ModelHelper("sparse")
-    table = model.param_init_net.XavierFill([], "table", shape=[5, 4])
-    model.AddParameter(table)
-    with pytest.raises(NetError, match="gradient of 'table' is sparse"):
-        parallel.Parallelize_CPU(
-            model, no_input, forward, optimizer_builder_fun=OPTIMIZERS["sgd"], devices=[0], accumulate_steps=2
-        )

@@ -60,11 +60,12 @@ class Phases:
         first = 0
         for number, name in enumerate(names):
             net = self.workspace.net(name)
-            if number and self.workspace.net(names[0]).clock.iteration % record.accumulate_steps:
+            once = number > 0 and number == len(names) - 1
+            if once and self.workspace.net(names[0]).clock.iteration % record.accumulate_steps:
                 break
             recorder = Recorder(net)
             recorder.run()
-            weight = record.accumulate_steps if number == 0 else 1
+            weight = 1 if once else record.accumulate_steps
             self._add(recorder, first, weight, seconds)
             if number == 0 and self.memory is None:
                 self.memory = memory_of(net, recorder, set(map(str, self.model.GetParams())))

@@ -49,8 +49,8 @@ def instead_of(op_type: str, known: Iterable[str]) -> str:
         op_type: the name that was asked for.
         known: names of which the nearest are listed, where Caffe2 has no such operator either.
 
-    >>> instead_of("GetGPUMemoryUsage", ["Conv"])
-    "; Caffe2's operator GetGPUMemoryUsage is not in this version"
+    >>> instead_of("SparseLengthsMax", ["Conv"])
+    "; Caffe2's operator SparseLengthsMax is not in this version"
     >>> instead_of("Convv", ["Conv"])
     '; did you mean Conv?'
     """

@@ -276,16 +276,6 @@ def test_every_rule_is_tested():
     assert {kind for kind, _, _ in ONE.values()} | {op.type for op, _, _ in MANY.values()} == set(rules()) - device
 
 
-def test_aligned_boxes_need_a_later_opset():
-    net = NetDef(name="boxes", op=[make_op("RoIAlign", ["x", "rois"], ["y"], aligned=1)])
-    values, shapes = {"x": f(*IMAGE), "rois": ROIS}, {"x": IMAGE, "rois": ROIS.shape}
-    with pytest.raises(OperatorError, match="aligned needs opset 16 or later, the model is written for 15"):
-        onnx_model(net, {}, shapes=shapes, outputs=["y"], opset=15)
-    net.op[0].arg[0].i = 0
-    net.external_output.append("y")
-    compare(net, values, list(values), ["y"], opset=15, again=False)
-
-
 @pytest.mark.parametrize("opset", [13, 15, 18, 21])
 def test_opsets(opset):
     net = NetDef(name="sum", op=[make_op("ReduceMean", ["x"], ["m"], axes=[1]), make_op("Relu", ["m"], ["y"])])

@@ -88,7 +88,7 @@ def test_blobs_of_single_steps():
     workspace.RunNetOnce(model.param_init_net)
     workspace.RunNetOnce(model.net)
     names = recurrent.retrieve_step_blobs(model.net, "kept")
-    assert len(names) == 4 * 6 and names[:2] == [b"kept_timestep0", b"kept_lstm/hidden_t_prev0"]
+    assert len(names) == 4 * 7 and names[:2] == [b"kept_timestep0", b"kept_lstm/hidden_t_prev0"]
     hidden, cell = workspace.FetchBlob(outputs[0]), workspace.FetchBlob(outputs[2])
     before = np.ones((1, 2, 2))
     for t in range(4):
@@ -97,4 +97,5 @@ def test_blobs_of_single_steps():
         np.testing.assert_array_equal(before[0], hidden[t])
         np.testing.assert_array_equal(workspace.FetchBlob(f"kept_lstm/cell_state{t}")[0], cell[t])
         assert workspace.FetchBlob(f"kept_timestep{t}").tolist() == [t]
+        np.testing.assert_array_equal(workspace.FetchBlob(f"kept_input_t{t}")[0], workspace.FetchBlob("lstm/i2h")[t])
         assert workspace.FetchBlob(f"kept_lstm/gates_t{t}").shape == (1, 2, 8)

@@ -79,7 +79,8 @@ def onnx_while(op: ONNXWhile, ctx: RunContext, most: Any, condition: Any, *value
     net = op.bound(f"{ctx.op_def.output[0] if ctx.op_def.output else ctx.op_def.name or op.type}/loop")
     turns = int(most.reshape(-1)[0]) if op.has_trip_count else None
     goes_on = _holds(condition) if op.has_cond else True
-    workspace, collected = ctx.workspace, [[] for _ in net.external_output[1 + len(values) :]]  # type: list[list[Any]]
+    workspace = ctx.workspace
+    collected: list[list[Any]] = [[] for _ in net.external_output[1 + len(values) :]]
     state = [np.array(goes_on), *values]
     turn = 0
     while goes_on and (turns is None or turn < turns):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from netbuilder.data.rebatching_queue import RebatchingQueue
 from netbuilder.ops.contexts import GradientContext, RunContext
@@ -19,8 +19,8 @@ __all__ = ["CloseRebatchingQueue", "CreateRebatchingQueue", "DequeueRebatchingQu
 class _OnQueue(Operator):
     """Base: samples lie in the host's memory while they are in a queue."""
 
-    inputs = ()
-    outputs = ()
+    inputs: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[str, ...]] = ()
     dynamic = True
     stateful = True
 

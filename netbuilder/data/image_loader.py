@@ -30,7 +30,7 @@ MOST_THREADS = 64
 
 _TOLD = 10  # damaged images that the log names one by one
 _WORD = (1 << 64) - 1
-_MOST_AT_ONCE = 16  # images that a thread takes on
+_MOST_AT_ONCE = 32  # images whose records a thread reads before it decodes them
 
 
 def decoding_threads(wanted: int | None = None) -> int:

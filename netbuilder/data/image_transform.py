@@ -215,12 +215,16 @@ class ImageTransform:
 
     def normalise(self, pixels: Array, out: Array, scratch: Scratch | None = None, *, mirrored: bool = False) -> None:
         """Write normalised pixels (H, W, C), mirrored or not, into ``out`` of shape (C, H, W), float32."""
-        for k, plane in enumerate(split_channels(pixels, mirrored=mirrored, scratch=scratch)):
-            target = out[k]
+        planes = split_channels(pixels, mirrored=mirrored, scratch=scratch)
+        for target, plane, (factor, shift) in zip(out, planes, self._of_channels):
             target[...] = plane
-            np.multiply(target, self.factors[k], out=target)
-            if self.shifts[k]:
-                np.add(target, self.shifts[k], out=target)
+            np.multiply(target, factor, out=target)
+            if shift:
+                np.add(target, shift, out=target)
+
+    @functools.cached_property
+    def _of_channels(self) -> list[tuple[np.float32, np.float32]]:
+        return list(zip(self.factors, self.shifts))
 
     def __call__(self, image: Array, rng: np.random.Generator, where: str = "image") -> Array:
         """Return what the net reads, (C, H, W), float32; arguments and errors as of ``pixels``."""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from caffe2.proto import caffe2_pb2
-from caffe2.python import core, model_helper, net_drawer, net_printer, rnn_cell, task
+from caffe2.python import checkpoint, core, model_helper, net_drawer, net_printer, rnn_cell, task
 
 from netbuilder.proto import NetError
 
@@ -118,6 +118,26 @@ def test_reads_of_what_nothing_makes():
     init = core.Net("init")
     init.ConstantFill([], "u", shape=[1])
     net_printer.analyze(tasks([init, wrong]))
+
+
+def test_jobs():
+    init, reads, wrong = core.Net("init"), core.Net("reads"), core.Net("wrong")
+    init.ConstantFill([], "u", shape=[1])
+    reads.Relu("u", "v")
+    wrong.Relu("w", "v")
+    with checkpoint.Job() as job:
+        with job.init_group:
+            task.Task(name="first", step=init)
+        task.Task(name="epoch", step=reads)
+    text = net_printer.to_string(job)
+    heads = [line for line in text.splitlines() if line.startswith("with")]
+    assert heads == [f"with Job.{part}:" for part in ("init_group", "epoch_group", "stop_conditions", "exit_group")]
+    assert ".ConstantFill([], ['u']" in text and ".Relu(['u'], ['v'])" in text
+    net_printer.analyze(job)
+    with checkpoint.Job() as job:
+        task.Task(name="epoch", step=wrong)
+    with pytest.raises(NetError, match="Blob undefined: w;"):
+        net_printer.analyze(job)
 
 
 def test_graph_in_json(tmp_path):

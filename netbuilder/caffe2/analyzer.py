@@ -1,0 +1,145 @@
+"""Checks that what runs reads only blobs that something before it has made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from netbuilder.caffe2.visitor import Visitor
+from netbuilder.graph import ExecutionStep, Net
+from netbuilder.graph.versions import reads_of, writes_of
+from netbuilder.jobs.job import Job
+from netbuilder.jobs.task import Task, TaskGroup
+from netbuilder.proto import NetDef, NetError, OperatorDef
+
+__all__ = [
+    "Analyzer",
+    "analyze",
+    "analyze_job",
+    "analyze_net",
+    "analyze_op",
+    "analyze_step",
+    "analyze_task",
+    "analyze_task_group",
+]
+
+
+class Analyzer(Visitor):
+    """Walks through what runs, in order, and refuses reads of blobs that nothing has made."""
+
+    PREFIXES_TO_IGNORE = {"distributed_ctx_init"}
+
+    def __init__(self) -> None:
+        self.in_task = False
+        self._seen: dict[str, int] = {}
+        self._others: dict[Any, dict[str, int]] = {}
+
+    @property
+    def workspace(self) -> dict[str, int]:
+        """The blobs that are there, with how often each has been made."""
+        return self._seen
+
+    @contextmanager
+    def set_workspace(self, node: Any = None, ws: dict[str, int] | None = None, do_copy: bool = False) -> Iterator[Any]:
+        """Use the blobs of a node, or ``ws``, in the block; with ``do_copy``, a copy that is given up after it."""
+        before = self._seen
+        found = ws if ws is not None else self._others.setdefault(str(node), {}) if node is not None else before
+        self._seen = dict(found) if do_copy else found
+        try:
+            yield self._seen
+        finally:
+            self._seen = before
+
+    def define_blob(self, blob: Any) -> None:
+        """Note that a blob is made."""
+        self.workspace[str(blob)] = self.workspace.get(str(blob), 0) + 1
+
+    def need_blob(self, blob: Any) -> None:
+        """Refuse a blob that is not there.
+
+        Raises:
+            NetError: nothing has made it.
+        """
+        name = str(blob)
+        if name not in self.workspace and not any(name.startswith(prefix) for prefix in self.PREFIXES_TO_IGNORE):
+            raise NetError(f"Blob undefined: {name}; nothing that runs before makes it")
+
+
+def analyze(obj: Any) -> None:
+    """Check that what runs reads only blobs that are there: external inputs of nets given alone, and what is made.
+
+    Args:
+        obj: a net, a step, a task, a group of tasks, or a job.
+
+    Raises:
+        NetError: a blob is read that nothing has made.
+    """
+    Analyzer()(obj)
+
+
+@Analyzer.register(OperatorDef)
+def analyze_op(analyzer: Analyzer, op: OperatorDef) -> None:
+    """Visit an operator: what it reads has to be there, what it writes is there then."""
+    for name in reads_of(op):
+        analyzer.need_blob(name)
+    for name in writes_of(op):
+        analyzer.define_blob(name)
+
+
+@Analyzer.register(Net)
+def analyze_net(analyzer: Analyzer, net: Net) -> None:
+    """Visit a net's operators; outside of tasks, what it declares as external inputs is there."""
+    proto: NetDef = net.Proto()
+    if not analyzer.in_task:
+        for name in proto.external_input:
+            analyzer.define_blob(name)
+    for op in proto.op:
+        analyzer(op)
+
+
+@Analyzer.register(ExecutionStep)
+def analyze_step(analyzer: Analyzer, step: ExecutionStep) -> None:
+    """Visit a step's nets and steps; those that run side by side do not see one another's blobs."""
+    proto = step.Proto()
+    if proto.report_net:
+        net = step.get_net(proto.report_net)
+        with analyzer.set_workspace(do_copy=True):
+            analyzer(net) if net is not None else None
+    made: dict[str, int] = {}
+    for part in [*step.Substeps(), *step.Nets()]:
+        with analyzer.set_workspace(do_copy=bool(proto.concurrent_substeps)) as seen:
+            analyzer(part)
+        made.update(seen)
+    analyzer.workspace.update(made)
+    if proto.should_stop_blob:
+        analyzer.need_blob(proto.should_stop_blob)
+
+
+@Analyzer.register(Task)
+def analyze_task(analyzer: Analyzer, task: Task) -> None:
+    """Visit a task, in the blobs of its node; its outputs have to be there."""
+    plan_step = task.get_step()
+    before, analyzer.in_task = analyzer.in_task, True
+    try:
+        with analyzer.set_workspace(node=task.node):
+            analyzer(plan_step)
+            for output in task.outputs():
+                for name in output.names:
+                    analyzer.need_blob(name)
+    finally:
+        analyzer.in_task = before
+
+
+@Analyzer.register(TaskGroup)
+def analyze_task_group(analyzer: Analyzer, tg: TaskGroup) -> None:
+    """Visit the tasks of a group, one a node."""
+    for task in tg.tasks_by_node().tasks():
+        analyzer(task)
+
+
+@Analyzer.register(Job)
+def analyze_job(analyzer: Analyzer, job: Job) -> None:
+    """Visit the groups of a job, one after the other."""
+    for group in (job.init_group, job.epoch_group, job.exit_group):
+        analyzer(group)

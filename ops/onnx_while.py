@@ -81,7 +81,7 @@ def onnx_while(op: ONNXWhile, ctx: RunContext, most: Any, condition: Any, *value
     goes_on = _holds(condition) if op.has_cond else True
     workspace = ctx.workspace
     collected: list[list[Any]] = [[] for _ in net.external_output[1 + len(values) :]]
-    state = [np.array(goes_on), *values]
+    state = [np.array(goes_on), *(value.copy() for value in values)]
     turn = 0
     while goes_on and (turns is None or turn < turns):
         for name, value in zip(net.external_input, [np.array(turn, np.int64), *state]):

@@ -91,6 +91,11 @@ class TestONNXWhile(OperatorSuite):
         workspace = run(net, ["y", "z"], has_trip_count=1, trips=3, inputs=["m", "c", "x0", "m"])
         assert (workspace.fetch("y").tolist(), workspace.fetch("z").tolist()) == ([3], [1])
 
+    def test_no_turn_gives_copies(self):
+        workspace = run(body(SAME, DOUBLE), ["y"], has_trip_count=1, trips=0)
+        workspace.run_operator_once(make_op("Scale", ["y"], ["y"], scale=3.0))
+        assert (workspace.fetch("x0").tolist(), workspace.fetch("y").tolist()) == ([1], [3])
+
     def test_what_does_not_fit(self):
         net = body(SAME, DOUBLE)
         with pytest.raises(ShapeError, match="max_trip_count must hold one int64"):

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from netbuilder.graph import infer_shapes
+from netbuilder.graph import Net, infer_shapes
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.scope import DeviceScope
 from netbuilder.model import ModelHelper
@@ -106,11 +106,11 @@ def take_rows(model: ModelHelper, kept: Iterable[Kept]) -> None:
             _empty(model.net, blob)
 
 
-def _empty(net: object, blob: Kept) -> None:
+def _empty(net: Net, blob: Kept) -> None:
     if blob.param is None:
-        net.ConstantFill([], blob.held, shape=[0], value=0, dtype=TensorProto.INT64)  # type: ignore[attr-defined]
+        net.ConstantFill([], blob.held, shape=[0], value=0, dtype=TensorProto.INT64)
     else:
-        net.Slice(BlobReference(blob.param), blob.held, starts=[0], ends=[0])  # type: ignore[attr-defined]
+        net.Slice(BlobReference(blob.param), blob.held, starts=[0], ends=[0])
 
 
 def _shapes(model: ModelHelper, params: Iterable[str]) -> dict[str, tuple[int, ...]]:

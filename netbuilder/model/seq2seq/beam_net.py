@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model.rnn.cell import Blob, rectified
@@ -27,6 +27,9 @@ class StateConfig(NamedTuple):
     initial_value: Blob
     state_prev_link: LinkConfig
     state_link: LinkConfig
+
+
+_State: TypeAlias = StateConfig  # the class below has the name for its own
 
 
 class _Row(NamedTuple):
@@ -100,7 +103,7 @@ class BeamSearchForwardOnly:
         length: Blob,
         log_probs: BlobReference,
         attentions: BlobReference | None,
-        state_configs: Sequence[StateConfig],
+        state_configs: Sequence[_State],
         data_dependencies: Sequence[Blob],
         word_rewards: Blob | None = None,
         possible_translation_tokens: Blob | None = None,
@@ -224,7 +227,7 @@ class BeamSearchForwardOnly:
         tokens: BlobReference = net.Cast(words, "tokens_t", to=TensorProto.FLOAT)
         return tokens
 
-    def _follow(self, config: StateConfig, follows: BlobReference) -> _Row:
+    def _follow(self, config: _State, follows: BlobReference) -> _Row:
         """Add the choice of the states of the sequences that were chosen."""
         net = self.step_model.net
         before, after = config.state_prev_link, config.state_link

@@ -112,6 +112,13 @@ def test_replicas_train_as_one():
     np.testing.assert_allclose(found, want, rtol=1e-4)
 
 
+def test_the_end_of_a_block_empties_the_workspace():
+    with train.Seq2SeqModelCaffe2(params(), 7, 7, num_gpus=0) as model:
+        model.initialize_from_scratch()
+        assert workspace.HasBlob("global_step")
+    assert not workspace.Blobs()
+
+
 def test_refusals(tmp_path):
     with pytest.raises(ArgumentError, match="model_params has no batch_size"):
         train.Seq2SeqModelCaffe2({k: v for k, v in params().items() if k != "batch_size"}, 7, 7)

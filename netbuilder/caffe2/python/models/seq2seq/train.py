@@ -40,7 +40,7 @@ _ON_CPU = ("encoder_inputs", "decoder_inputs")  # beside the tables, which lie t
 
 
 class Seq2SeqModelCaffe2:
-    """A translator in training.
+    """A translator in training; as a context manager it empties the current workspace at its end.
 
     Args:
         model_params: see ``translation_loss``; with "batch_size" (pairs of a batch, over all replicas),
@@ -77,7 +77,7 @@ class Seq2SeqModelCaffe2:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        pass
+        workspace.ResetWorkspace()
 
     # The nets
 

@@ -47,6 +47,17 @@ def test_memory_grows_and_very_much_is_not_kept():
     assert scratch.take("c", (64 << 20) + 1).size == (64 << 20) + 1 and "c" not in scratch._kept
 
 
+def test_memory_of_a_shape_is_the_same_object_while_the_shape_stays():
+    scratch = Scratch()
+    first = scratch.shaped("a", (2, 3, 4))
+    planes = scratch.planes("a", (2, 3, 4))
+    assert scratch.shaped("a", (2, 3, 4)) is first and scratch.planes("a", (2, 3, 4)) is planes
+    assert len(planes) == 2 and all(np.shares_memory(plane, first) for plane in planes)
+    other = scratch.planes("a", (3, 2, 2))
+    assert [plane.shape for plane in other] == [(2, 2)] * 3 and np.shares_memory(other[0], first)
+    assert scratch.shaped("a", (9, 9)).shape == (9, 9)
+
+
 class Photos:
     classes = ()
 

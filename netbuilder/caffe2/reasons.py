@@ -18,15 +18,11 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.serialized_test.serialized_test_util.SerializedTestCase.serialize_test",
     ),
     (
-        "plans order operators and share memory by themselves; memonger's functions that rewrite nets and count bytes "
-        "are here",
-        "python.memonger.AssignmentAlgorithm python.memonger.apply_assignments "
-        "python.memonger.apply_recurrent_blob_assignments python.memonger.compute_assignments "
-        "python.memonger.compute_assignments_dp python.memonger.compute_assignments_greedy "
-        "python.memonger.compute_blob_assignments python.memonger.compute_interference_graph "
-        "python.memonger.get_updated_ranges python.memonger.is_compatible "
-        "python.memonger.topological_sort_traversal python.memonger.topological_sort_traversal_longest_path "
-        "python.memonger.verify_assignments",
+        "it is a part of optimize_interference, which takes ordering_function and algo",
+        "python.memonger.apply_assignments python.memonger.apply_recurrent_blob_assignments "
+        "python.memonger.compute_assignments python.memonger.compute_assignments_dp "
+        "python.memonger.compute_assignments_greedy python.memonger.compute_blob_assignments "
+        "python.memonger.get_updated_ranges python.memonger.is_compatible python.memonger.verify_assignments",
     ),
     (
         "several hosts are not in this version",

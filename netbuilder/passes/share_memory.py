@@ -10,7 +10,7 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["LiveBlob", "free_when_used", "live_blobs", "share_memory", "shared_names"]
+__all__ = ["LiveBlob", "best_fit", "free_when_used", "live_blobs", "share_memory", "shared_names"]
 
 _SUFFIX = "_shared"
 
@@ -32,6 +32,9 @@ class LiveBlob:
     used: int
     place: tuple[int, int]
     size: int = 0
+
+
+Pools = Callable[[Iterable[LiveBlob]], list[list[LiveBlob]]]
 
 
 def live_blobs(ops: Sequence[OperatorDef], sizes: Mapping[str, int] | None = None) -> list[LiveBlob]:
@@ -66,16 +69,15 @@ def live_blobs(ops: Sequence[OperatorDef], sizes: Mapping[str, int] | None = Non
     ]
 
 
-def shared_names(blobs: Iterable[LiveBlob], prefix: str = "") -> dict[str, str]:
-    """Return new names for blobs, the same for those that can share memory.
+def best_fit(blobs: Iterable[LiveBlob]) -> list[list[LiveBlob]]:
+    """Return blobs in pools that share memory.
 
     Blobs of one device share, if the operator that makes the second comes behind the last that touches the first. Of
     several that are free, the one of the nearest size is taken, or where sizes are not known, the one that most blobs
-    share. A blob that shares with none keeps its name.
+    share.
 
     Args:
         blobs: as of ``live_blobs``.
-        prefix: in front of the new names.
     """
     pools: list[list[LiveBlob]] = []
     for blob in sorted(blobs, key=lambda blob: blob.defined):
@@ -85,7 +87,18 @@ def shared_names(blobs: Iterable[LiveBlob], prefix: str = "") -> dict[str, str]:
             continue
         best = min(free, key=lambda pool: (abs(_size(pool) - blob.size), -len(pool)))
         best.append(blob)
-    several = [pool for pool in pools if len(pool) > 1]
+    return pools
+
+
+def shared_names(blobs: Iterable[LiveBlob], prefix: str = "", pools: Pools = best_fit) -> dict[str, str]:
+    """Return new names for blobs, the same for those that share memory. One that shares with none keeps its name.
+
+    Args:
+        blobs: as of ``live_blobs``.
+        prefix: in front of the new names.
+        pools: puts them into pools.
+    """
+    several = [pool for pool in pools(blobs) if len(pool) > 1]
     return {
         blob.name: f"{prefix}__m{number}{_SUFFIX}" for number, pool in enumerate(several) for blob in pool
     }  # fmt: skip
@@ -102,6 +115,7 @@ def share_memory(
     keep: Collection[str] = (),
     sizes: Mapping[str, int] | None = None,
     prefix: str = "",
+    pools: Pools = best_fit,
 ) -> tuple[NetDef, dict[str, str]]:
     """Return a copy of a net in which blobs that are not needed at the same time have one name.
 
@@ -114,6 +128,7 @@ def share_memory(
         keep: blobs that keep theirs, besides external inputs and outputs.
         sizes: bytes by name, so that blobs of one size share.
         prefix: a name scope in front of the new names, without the last "/".
+        pools: says which blobs share.
 
     Returns:
         The net, and the new names by the old ones.
@@ -123,7 +138,7 @@ def share_memory(
     """
     fixed = {*net.external_input, *net.external_output, *keep}
     blobs = [blob for blob in live_blobs(net.op, sizes) if blob.name not in fixed and may_share(blob.name)]
-    names = shared_names(blobs, prefix + SEPARATOR if prefix else "")
+    names = shared_names(blobs, prefix + SEPARATOR if prefix else "", pools)
     result = NetDef()
     result.CopyFrom(net)
     there = {name for op in net.op for name in (*op.input, *op.output)}

@@ -5,7 +5,7 @@ import pytest
 
 import golden_data
 from netbuilder.caffe2.python import brew, core, memonger, model_helper, workspace
-from netbuilder.proto import NetDef, NetError
+from netbuilder.proto import ArgumentError, NetDef, NetError
 
 
 def inference_net():
@@ -42,6 +42,36 @@ def test_inference():
     other.CopyFrom(net)
     other.op[3].input[0] = "data"
     assert not memonger.verify_graph_equality(net, other)
+
+
+@pytest.mark.parametrize("order", ["topological_sort_traversal", "topological_sort_traversal_longest_path"])
+@pytest.mark.parametrize("algorithm", list(memonger.AssignmentAlgorithm))
+def test_orders_and_algorithms(order, algorithm):
+    """Two branches of four operators each, of blobs of several sizes, give what they gave."""
+    net = core.Net("branches")
+    for branch, kind in (("a", "Relu"), ("b", "Sigmoid")):
+        for index in range(4):
+            source = f"{branch}{index}" if index else "x"
+            net.Concat([source, source] if index % 2 else [source], [f"{branch}{index + 1}", f"{branch}{index}_split"])
+            getattr(net, kind)(f"{branch}{index + 1}", f"{branch}{index + 1}")
+    net.Sum(["a4", "b4"], "y")
+    data = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    results = []
+    workspace.ResetWorkspace()
+    workspace.FeedBlob("x", data)
+    workspace.RunNetOnce(net)
+    results.append(workspace.FetchBlob("y"))
+    sizes = memonger.collect_blob_sizes(net)
+    made = memonger.optimize_interference(
+        net.Proto(), ["x", "y"], ordering_function=getattr(memonger, order), blob_sizes=sizes, algo=algorithm
+    )
+    assert sorted(op.type for op in made.net.op) == sorted(op.type for op in net.Proto().op)
+    before, after = memonger.compute_statistics(made.assignments)
+    assert after < before
+    workspace.ResetWorkspace()
+    workspace.FeedBlob("x", data)
+    workspace.RunNetOnce(made.net)
+    np.testing.assert_array_equal(workspace.FetchBlob("y"), results[0])
 
 
 def test_counts():
@@ -128,5 +158,12 @@ def test_refusals():
         memonger.share_grad_blobs(inference_net(), [], [], "")
     released = memonger.release_blobs_when_used(model.net.Proto(), [str(blob) for blob in gradients])
     assert sum(op.type == "Free" for op in released.op) > 5
-    with pytest.raises(AttributeError, match="compute_interference_graph: plans order operators and share memory"):
-        memonger.compute_interference_graph  # noqa: B018
+    with pytest.raises(AttributeError, match="compute_assignments_dp: it is a part of optimize_interference"):
+        memonger.compute_assignments_dp  # noqa: B018
+    net = inference_net()
+    with pytest.raises(ArgumentError, match="algo must be an AssignmentAlgorithm, got 1"):
+        memonger.optimize_interference(net, [], algo=1)
+    with pytest.raises(NetError, match="may not run before"):
+        memonger.optimize_interference(net, [], ordering_function=lambda graph: graph.nodes[::-1])
+    with pytest.raises(NetError, match="must hold each of its"):
+        memonger.optimize_interference(net, [], ordering_function=lambda graph: graph.nodes[:-1])

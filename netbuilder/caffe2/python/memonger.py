@@ -8,7 +8,8 @@ counting. The nets they return compute the same bits.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,16 +20,20 @@ from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.ops.operator import STRING
-from netbuilder.passes.share_memory import free_when_used, live_blobs, share_memory
-from netbuilder.proto import NetDef, NetError, TensorProto
+from netbuilder.passes.operator_order import OperatorGraph, first_come, longest_path_first, reordered
+from netbuilder.passes.pools import least_memory
+from netbuilder.passes.share_memory import best_fit, free_when_used, live_blobs, share_memory
+from netbuilder.proto import ArgumentError, NetDef, NetError, TensorProto
 from netbuilder.runtime import default
 
 __all__ = [
+    "AssignmentAlgorithm",
     "LiveRange",
     "Optimization",
     "Statistics",
     "blob_nbytes",
     "collect_blob_sizes",
+    "compute_interference_graph",
     "compute_ranges",
     "compute_statistics",
     "estimate_memory_usage",
@@ -38,6 +43,8 @@ __all__ = [
     "optimize_interference",
     "release_blobs_when_used",
     "share_grad_blobs",
+    "topological_sort_traversal",
+    "topological_sort_traversal_longest_path",
     "verify_graph_equality",
     "verify_inplace_blobs",
 ]
@@ -45,6 +52,26 @@ __all__ = [
 __getattr__ = names_of(__name__)
 
 _GRADIENT = "_grad"
+
+
+compute_interference_graph = OperatorGraph
+
+
+def topological_sort_traversal(g: OperatorGraph) -> list[int]:
+    """Return the operators in the order that they have."""
+    return first_come(g)
+
+
+def topological_sort_traversal_longest_path(g: OperatorGraph) -> list[int]:
+    """Return an order in which, of operators that may run, the one comes first that most others follow in a row."""
+    return longest_path_first(g)
+
+
+class AssignmentAlgorithm(Enum):
+    """How blobs are dealt out: each to the free memory that fits best, or so that all memory together is smallest."""
+
+    GREEDY = 0
+    DYNAMIC_PROGRAMMING = 1
 
 
 class LiveRange(NamedTuple):
@@ -140,26 +167,33 @@ def optimize_inference_fast(net: Any, static_blobs: Iterable[Any]) -> NetDef:
 def optimize_interference(
     net: Any,
     static_blobs: Iterable[Any],
-    ordering_function: Any = None,
+    ordering_function: Callable[[OperatorGraph], Sequence[int]] = topological_sort_traversal,
     blob_sizes: Mapping[str, int] | None = None,
-    algo: Any = None,
+    algo: AssignmentAlgorithm = AssignmentAlgorithm.GREEDY,
 ) -> Optimization:
     """Return a net without gradients in which blobs share names, and what shares with what.
 
     Args:
         net: left unchanged.
         static_blobs: blobs that keep their names, besides external ones.
-        ordering_function, algo: not used: operators keep their order, and each blob takes the free one of the nearest
-            size.
+        ordering_function: gets what ``compute_interference_graph`` returns, and returns the numbers of the operators
+            in the order in which they are to run.
         blob_sizes: bytes by name, as of ``collect_blob_sizes``.
+        algo: how blobs are dealt out.
 
     Raises:
-        NetError: the net has gradients.
+        NetError: the net has gradients, or operators may not run in this order.
+        ArgumentError: there is no such algorithm.
     """
     proto = message_of(net)
     _refuse_gradients("optimize_interference", proto)
+    if not isinstance(algo, AssignmentAlgorithm):
+        raise ArgumentError(f"optimize_interference: algo must be an AssignmentAlgorithm, got {algo!r}")
     keep = [blob_name(blob) for blob in static_blobs]
-    made, names = share_memory(proto, lambda name: True, keep=keep, sizes=blob_sizes)
+    graph = compute_interference_graph(proto.op)
+    proto = reordered(proto, graph, ordering_function(graph))
+    pools = best_fit if algo is AssignmentAlgorithm.GREEDY else least_memory
+    made, names = share_memory(proto, lambda name: True, keep=keep, sizes=blob_sizes, pools=pools)
     groups: dict[str, list[tuple[str, LiveRange]]] = defaultdict(list)
     for blob in live_blobs(proto.op, blob_sizes):
         size = blob.size if blob_sizes is not None else None

@@ -29,6 +29,8 @@ OTHER_OPERATORS = {
     "Sqr-1": "as Sqr-0",
     "Sqr-3": "as Sqr-0",
     "Pow-4": "in place, Caffe2 writes X ** (e - 1) over dY before it reads it; here it goes to a blob of its own",
+    "UnpackRNNSequence-0": "Caffe2's gradient has the steps of the longest sequence; here it has those of X",
+    "UnpackRNNSequence-2": "as UnpackRNNSequence-0",
 }
 
 

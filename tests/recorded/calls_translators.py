@@ -40,7 +40,7 @@ _trainer("trainer")
 _trainer("trainer_without_attention", attention="none", encoder=(4, 4), decoder=(4, 4), softmax=5)
 _trainer("trainer_both_ways", encoder=(2,), decoder=(4,), both=True)
 _trainer("trainer_of_more_layers", encoder=(4,), decoder=(4, 4))
-_trainer("trainer_on_gpus", num_gpus=2)
+_trainer("trainer_on_gpus", num_gpus=2, encoder=(3, 3), decoder=(4, 4))
 
 
 def decoder_of(caffe2, members, beam_size=3, **rewards):

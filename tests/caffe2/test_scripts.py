@@ -47,7 +47,10 @@ def test_same_numbers(name, tmp_path):
         assert last.startswith("test accuracy 0.")
 
 
-@pytest.mark.parametrize("name", ["records", "step_control", "builders", "records_in_blobs", "epochs", "tutorials"])
+@pytest.mark.parametrize(
+    "name",
+    ["records", "step_control", "builders", "records_in_blobs", "epochs", "tutorials", "maps_and_strings"],
+)
 def test_same_words(name, tmp_path):
     """``data/<script>.txt`` is what the script printed on Caffe2."""
     printed = run(HERE / "scripts" / f"{name}.py", cwd=tmp_path).stdout

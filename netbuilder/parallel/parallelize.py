@@ -90,7 +90,7 @@ def Parallelize(
         weighted_shares: let the replicas take shares of a batch that differ in size, weighted so that the gradient is
             that of the mean over the batch: see ``feed_shares`` and ``prefetch``. Implied by ``accumulate_steps``.
         accumulate_steps: how many micro-batches make a step: their gradients are summed, and exchanged and used for an
-            update behind the last one only. Each is one iteration of ``RunNet``.
+            update behind the last one only. Each is one iteration of ``RunNet``. Of sparse gradients all rows are kept.
         outside_from_bytes: tables of this many bytes or more whose rows the replicas look up, and that nothing else
             reads, are kept once, on the CPU, outside of the replicas, under their name without a scope, and looked up
             there; the log says which. None: each replica has a table of its own, save those made before the call.

@@ -142,6 +142,38 @@ def test_indices_of_several_axes():
     assert distance(values(2, "sgd", 2, build=bags, given=given), one) < FLOAT32
 
 
+def ragged(table):
+    def build(model, loss_scale):
+        sums = model.net.SparseLengthsSum([make_table(model), "bags", "lengths"], "sums")
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, sums, "fc", COLUMNS, 4), "label"], ["softmax", "loss"])
+        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+    return build
+
+
+def test_bags_of_different_sizes():
+    """Micro-batches with as many samples as one another, but not as many indices."""
+    rng, lengths = np.random.default_rng(5), [[1, 4], [0, 2], [3, 3]]
+    parts = [
+        {"bags": rng.integers(0, ROWS, sum(part)).astype("i"), "lengths": np.int32(part), "label": np.int32([1, 3])}
+        for part in lengths
+    ]
+    found = []
+    for steps in (3, 1):
+        options = {"accumulate_steps": steps} if steps > 1 else {}
+        model, _ = parallelized([0], ragged, OPTIMIZERS["adagrad"], **options)
+        workspace = Workspace(threads=1, seed=1)
+        given = parts if steps > 1 else [{name: np.concatenate([p[name] for p in parts]) for name in parts[0]}]
+        for number, part in enumerate(given * 2):
+            for name, value in part.items():
+                workspace.feed(f"cpu_0/{name}", value)
+            if number == 0:
+                parallel.RunInitNet(model, workspace=workspace)
+            parallel.RunNet(model, workspace=workspace)
+        found.append([workspace.fetch(f"cpu_0/{name}") for name in ("table", "fc_w")])
+    assert distance(*found) < FLOAT32
+
+
 def test_the_parts_and_what_is_kept():
     model, record = parallelized([0, 1], forward, OPTIMIZERS["adagrad"], accumulate_steps=3)
     assert parallel.Replicas.load(model.net.Proto()) == record

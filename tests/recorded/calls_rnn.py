@@ -170,6 +170,25 @@ _translator("translator_of_layers", [6, 6], [6, 6], "regular")
 _translator("translator_of_other_widths", [6], [4], "regular")
 _translator("translator_of_more_layers", [6], [6, 6], "regular")
 
+
+def _random_field(name, scope="", transitions=None):
+    def build(caffe2):
+        model = caffe2.model_helper.ModelHelper(name="m")
+        with caffe2.core.NameScope(scope):
+            layer = caffe2.crf.CRFWithLoss(model, 3, transitions and _refs(caffe2, transitions)[0])
+            loss = layer.crf_loss(*_refs(caffe2, "scores", "labels"))
+            caffe2.crf_predict.crf_update_predictions(model, layer, "others")
+        model.AddGradientOperators([loss])
+        caffe2.crf_predict.apply_crf(model.param_init_net, model.net, "transitions", "third", 3)
+        return model
+
+    CALLS[name] = build
+
+
+_random_field("crf")
+_random_field("crf_in_a_scope", scope="s")
+_random_field("crf_given", transitions="given")
+
 # Arguments that Caffe2 hands on and no operator reads, the default of one that does, and one of ours.
 _UNREAD = frozenset(
     "order use_cudnn cudnn_exhaustive_search use_grad_hack freeze_bias sequence_lengths sample_axis".split()

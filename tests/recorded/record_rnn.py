@@ -11,13 +11,15 @@ from types import SimpleNamespace
 import calls_rnn
 import numbers_rnn
 import numpy as np
-from caffe2.python import attention, core, gru_cell, model_helper, recurrent, rnn_cell, workspace
+from caffe2.python import attention, core, crf, crf_predict, gru_cell, model_helper, recurrent, rnn_cell, workspace
 from caffe2.python.models.seq2seq import seq2seq_model_helper, seq2seq_util
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODULES = SimpleNamespace(
     attention=attention,
     core=core,
+    crf=crf,
+    crf_predict=crf_predict,
     gru_cell=gru_cell,
     model_helper=model_helper,
     recurrent=recurrent,

@@ -15,7 +15,7 @@ from netbuilder.graph import reset_names
 from recorded.calls_rnn import CALLS, lines_of
 from recorded.numbers_rnn import NETS, numbers_of
 
-MODULES = ("workspace", "core", "model_helper", "rnn_cell", "gru_cell", "recurrent", "attention")
+MODULES = ("workspace", "core", "model_helper", "rnn_cell", "gru_cell", "recurrent", "attention", "crf", "crf_predict")
 SEQ2SEQ = ("seq2seq_util", "seq2seq_model_helper")
 
 # What differs, in how many lines, and why.

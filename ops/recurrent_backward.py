@@ -191,14 +191,15 @@ class BackwardPlan:
         return op.backward.invariant([*fixed_names, *self.forward.kept_once], varying)
 
     def _products(self) -> list[Product]:
-        """Return what is multiplied behind the loop."""
+        """Return what is multiplied behind the loop; what is computed again, to save memory, does not wait for that."""
         varying = {link.internal for link in (*self.op.links, *self.op.backward_links)} | {self.op.timestep}
         once = {name for step in self.once for name in step.outputs} | set(self.forward.kept_once)
         fixed_names = once.union(name for name in self.forward.inputs if name not in varying)
         ends = {out.link.internal for out in self.outgoing if out.direct and not out.state and out.output >= 0}
         found = products(self.op, self.specs, fixed_names, self.forward.steps, ends)
         incoming = {link.internal for link in self.incoming}
-        return [product for product in found if product.dy not in incoming and self._stacks(product.x)]
+        made = self.op.backward.written
+        return [p for p in found if p.dy not in incoming and p.x not in made and self._stacks(p.x)]
 
     def _steps(self) -> list[StepOperator]:
         """Return the operators of the loop: the backward step net's, slopes in the place of products."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from netbuilder.ops.operator import decode, spec_of
+from netbuilder.ops.recurrent_backward import BackwardPlan
+from netbuilder.ops.registry import find
 from netbuilder.runtime import Workspace
 
-__all__ = ["check_gradients", "close", "trained", "weighted_sum"]
+__all__ = ["check_gradients", "close", "memory_between_steps", "trained", "weighted_sum"]
 
 
 def close(got, want, rtol=2e-4, atol=2e-5):
@@ -47,3 +50,10 @@ def check_gradients(model, workspace, given, function, names):
                 sides.append(function({**given, name: moved}))
             want[place] = (sides[0] - sides[1]) / 2e-5
         close(found, want.reshape(found.shape), rtol=1e-3, atol=2e-4)
+
+
+def memory_between_steps(model, workspace):
+    """Return the bytes that the first recurrent net of a net that has run keeps for its gradient, and those of that."""
+    op_def = next(op for op in model.net.Proto().op if op.type == "RecurrentNetworkGradient")
+    plan = BackwardPlan(decode(find(op_def.type), op_def), [spec_of(workspace.fetch(name)) for name in op_def.input])
+    return plan.forward.memory.nbytes, plan.arena.nbytes

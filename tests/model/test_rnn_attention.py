@@ -16,7 +16,7 @@ from netbuilder.model.rnn import (
     UnrolledCell,
 )
 from netbuilder.proto import ArgumentError, NetError
-from rnn_nets import check_gradients, close, trained, weighted_sum
+from rnn_nets import check_gradients, close, memory_between_steps, trained, weighted_sum
 from rnn_reference import attention_step, lstm
 
 STEPS, SOURCE, SAMPLES, WIDTH, HIDDEN, READ = 3, 4, 2, 2, 3, 5
@@ -104,6 +104,21 @@ def test_values_and_gradients(kind, masked, memory):
         return float((found[0] * moved["slope"]).sum() + (found[1] * moved["slope2"]).sum())
 
     check_gradients(model, workspace, values, value, [*map(str, model.GetParams("")), "read", "x", "context"])
+
+
+@pytest.mark.parametrize("kind", ["regular", "recurrent", "soft_coverage"])
+def test_what_is_as_large_as_the_encoders_outputs_is_not_kept(kind):
+    """Kept of each step, it is a sum of that size; computed again, it is there for one step at a time."""
+    kept, used = zip(*(memory_between_steps(*_trained(kind, memory)) for memory in (False, True)))
+    size = 4 * SOURCE * SAMPLES * READ
+    assert kept[0] - kept[1] >= STEPS * size
+    assert used[1] - used[0] < STEPS * size
+
+
+def _trained(kind, memory):
+    reset_names()
+    model, _, loss = build(kind, True, memory)
+    return model, trained(model, loss, given())[0]
 
 
 def test_dot_attention_of_one_width_has_no_matrix():

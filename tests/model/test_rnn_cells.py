@@ -23,7 +23,7 @@ from netbuilder.model.rnn import (
 )
 from netbuilder.model.rnn.layers import cudnn_LSTM
 from netbuilder.proto import ArgumentError, GradientError, NetError
-from rnn_nets import check_gradients, close, trained, weighted_sum
+from rnn_nets import check_gradients, close, memory_between_steps, trained, weighted_sum
 from rnn_reference import CELLS, run
 
 STEPS, SAMPLES, WIDTH, HIDDEN = 3, 2, 2, 3
@@ -96,6 +96,22 @@ def test_values_and_gradients(name, memory, unrolled):
         return float((reference(name, values)[0] * values["slope"]).sum())
 
     check_gradients(model, workspace, given, loss, [*map(str, model.GetParams("")), "x", *states])
+
+
+@pytest.mark.parametrize("name, gates", [("lstm", 1), ("layer_norm_lstm", 2), ("milstm", 2), ("layer_norm_milstm", 3)])
+def test_gates_that_are_computed_again_are_not_kept(name, gates):
+    """So many blobs of the gates' size are kept in each step without ``memory_optimization``."""
+    found = []
+    for memory in (False, True):
+        reset_names()
+        model = ModelHelper("m")
+        layer, _ = LAYERS[name]
+        results = layer(model, "x", "lengths", ["s0", "s1"], WIDTH, HIDDEN, "l", memory_optimization=memory)
+        workspace, _ = trained(model, weighted_sum(model, results[0]), inputs_for(2))
+        found.append(memory_between_steps(model, workspace))
+    (kept, used), (less, again) = found
+    assert kept - less >= gates * 4 * STEPS * SAMPLES * 4 * HIDDEN
+    assert again - used < 4 * 4 * STEPS * SAMPLES * 4 * HIDDEN
 
 
 @pytest.mark.parametrize("name, unrolled", [("lstm", None), ("gru", None), ("tanh", None), ("tanh", STEPS)])

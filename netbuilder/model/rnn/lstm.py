@@ -99,7 +99,7 @@ class LSTMCell(SizedCell):
         """Add a layer norm over the gates of each sample."""
         width = self.projections * self.hidden_size
         outputs = brew.layer_norm(model, gates, self.scope("gates_t_norm"), dim_in=width, axis=-1)
-        self._recompute(gates, *outputs)
+        self._recompute(*self.recompute_blobs, *outputs)
         return outputs[0]
 
     def _unit(

@@ -39,7 +39,7 @@ class MILSTMCell(LSTMCell):
         product = net.Mul([factor, previous], self.scope("alpha_by_input_t_plus_beta_h_by_prev_t"))
         rest = net.ElementwiseLinear([input_t, beta_i, bias], self.scope("beta_i_by_input_t_plus_b"), axis=2)
         gates = brew.sum(model, [product, rest], self.scope("gates_t"))
-        self._recompute(gates)
+        self._recompute(factor, product, rest, gates)
         return gates
 
 

@@ -40,6 +40,7 @@ class ShuffleNetV2Builder:
         bn_epsilon: of the normalisation, see ``brew.spatial_bn``.
 
     Attributes:
+        last_extent: height and width behind the last unit, which are averaged; 7, as for images of 224 pixels a side.
         prev_blob: what the next unit reads.
         last_conv, avg_pool, last_out: the blobs behind the units, after ``create``.
 
@@ -66,6 +67,7 @@ class ShuffleNetV2Builder:
         self.is_test = is_test
         self.detection = detection
         self.bn_epsilon = bn_epsilon
+        self.last_extent = 7
 
     def create(self) -> None:
         """Add the whole net."""
@@ -80,7 +82,7 @@ class ShuffleNetV2Builder:
                 self.add_basic_unit(f"stage{stage}_stride1_repeat{number}", dim_out)
         dim_in, dim_out = self.output_channels[-2:]
         self.last_conv = brew.conv(self.model, self.prev_blob, "conv5", dim_in, dim_out, 1, weight_init=_MSRA)
-        self.avg_pool = brew.average_pool(self.model, self.last_conv, "avg_pool", kernel=7)
+        self.avg_pool = brew.average_pool(self.model, self.last_conv, "avg_pool", kernel=self.last_extent)
         self.last_out = brew.fc(self.model, self.avg_pool, f"last_out_L{self.num_labels}", dim_out, self.num_labels)
 
     def add_spatial_ds_unit(self, prefix: str, in_channels: int, out_channels: int, stride: int = 2) -> None:
@@ -147,21 +149,31 @@ class ShuffleNetV2Builder:
 
 def create_shufflenet_v2(
     model: ModelHelper, data: Blob, num_input_channels: int, num_labels: int, label: Blob | None = None,
-    is_test: bool = False, no_loss: bool = False, *, width: str = "1.0x",
+    is_test: bool = False, no_loss: bool = False, *, width: str = "1.0x", image_size: int = 224,
 ) -> Any:  # fmt: skip
     """Add ShuffleNet v2.
 
     Args:
-        data: images, (N, num_input_channels, 224, 224).
+        data: images, (N, num_input_channels, image_size, image_size).
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
         label: classes, (N,), int32.
         is_test: normalise by running averages.
         no_loss: stop at the scores.
         width: see ``ShuffleNetV2Builder``.
+        image_size: pixels a side, 7 at least.
 
     Returns:
         The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
+
+    Raises:
+        ArgumentError: there is no net of this width, or the images are too small.
     """
+    if image_size < 7:
+        raise ArgumentError(f"create_shufflenet_v2: images must have 7 pixels a side at least, got {image_size}")
     builder = ShuffleNetV2Builder(model, data, num_input_channels, num_labels, is_test=is_test, width=width)
+    extent = ((image_size - 1) // 2 - 1) // 2  # behind the first convolution and pooling, which have no padding
+    for _ in builder.stage_repeats:
+        extent = (extent + 1) // 2
+    builder.last_extent = extent
     builder.create()
     return add_head(model, builder.last_out, label, no_loss)

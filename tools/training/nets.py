@@ -17,6 +17,7 @@ from netbuilder.zoo import (
     create_resnet_cifar,
     create_resnext,
     create_shufflenet,
+    create_shufflenet_v2,
     create_squeezenet,
     create_vgg,
 )
@@ -82,6 +83,13 @@ def _shufflenet(groups: int) -> Builder:
     return build
 
 
+def _shufflenet_v2(width: str) -> Builder:
+    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+        return create_shufflenet_v2(model, "data", shape[0], classes, width=width, image_size=shape[1], **options)
+
+    return build
+
+
 def _cifar(layers: int) -> Builder:
     def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
         return create_resnet_cifar(model, "data", shape[0], classes, layers, **options)
@@ -116,6 +124,7 @@ NETS: dict[str, Builder] = {
     "squeezenet1.0": _squeezenet("1.0"),
     "squeezenet1.1": _squeezenet("1.1"),
     **{f"shufflenet-g{groups}": _shufflenet(groups) for groups in (1, 2, 3, 4, 8)},
+    **{f"shufflenet-v2-{width}": _shufflenet_v2(width) for width in ("0.5x", "1.0x", "1.5x", "2.0x")},
     **{f"resnet{layers}-cifar": _cifar(layers) for layers in (8, 14, 20, 32, 44, 56, 110)},
     **{f"resnet{layers}": _resnet(layers) for layers in (18, 34, 50, 101, 152)},
     "resnext50": _resnext(50, 32, 4),

@@ -108,7 +108,7 @@ def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...]) -> Any:
         x, p, loss = _rows(inputs[0], dims), outputs[0].reshape(dims), outputs[1]
         flat, picked = p.reshape(-1), np.empty(dims[0], np.float32)
         shares, dot, log = np.full(dims[0], -op.scale / dims[0], np.float32), np.dot, np.log
-        least, rare = np.minimum.reduce, np.float32(_RARE)
+        least = np.minimum.reduce
 
         def call() -> None:
             positions = places.update()

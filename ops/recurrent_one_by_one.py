@@ -41,12 +41,13 @@ def step_by_step(op: Recurrent, run: RunContext, given: Given, once: Collection[
     shared: dict[str, Array] = {}
     for step in op.step.ops:
         if step in once:
-            _run_operator(step, run, given, shared, -1)
+            _run_operator(step, run.inner(step.op_def, 0), given, shared, -1)
+    varying = [(step, run.inner(step.op_def, 0)) for step in op.step.ops if step not in once]
     for time in range(steps):
         made = dict(shared)
-        for step in op.step.ops:
-            if step not in once:
-                _run_operator(step, run, given, made, time)
+        for step, context in varying:
+            own = run.inner(step.op_def, time) if step.op.stateful else context  # random numbers differ
+            _run_operator(step, own, given, made, time)
 
 
 def _run_operator(step: StepOperator, run: RunContext, given: Given, made: dict[str, Array], time: int) -> None:
@@ -54,10 +55,9 @@ def _run_operator(step: StepOperator, run: RunContext, given: Given, made: dict[
     kernel = plain_kernel(step.op_def.type, GPU if run.is_gpu else CPU)
     if kernel is None:
         raise NetError(f"{step.what}: no kernel serves it")
-    context = run.inner(step.op_def, max(time, 0))
     try:
         ins = [made[name] if name in made else given.at([name], max(time, 0))[name] for name in step.inputs]
-        results = kernel(step.op, context, *placed(step, run, ins))
+        results = kernel(step.op, run, *placed(step, run, ins))
         if len(results) < len(step.outputs):
             raise OperatorError(f"its kernel returned {len(results)} results for {len(step.outputs)} outputs")
         for name, result in zip(step.outputs, results):

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.skipif(not image_libraries(), reason="needs a library f
 
 
 def test_a_line_for_each_interpolation():
-    lines = list(input_rates(Inputs(images=4, batch=2, pairs=1)))
+    lines = list(input_rates(Inputs(images=4, batch=2, pairs=1, turns=1)))
     assert [line.record["interpolation"] for line in lines] == ["linear", "area"]
     for line in lines:
         assert all(len(line.record[side]) == 1 and line.record[side][0] > 0 for side in ("ours", "bare", "decoded"))

@@ -48,7 +48,7 @@ def retrieve_step_blobs(workspace: Workspace, net: Net, prefix: str = "rnn") -> 
 
 def _rows(workspace: Workspace, op_def: OperatorDef) -> Iterator[tuple[str, Any]]:
     """Yield the rows of sequences that a recurrent net reads in each step, by the step's name and its number."""
-    op = decode(RecurrentNetwork, op_def)
+    op: Any = decode(RecurrentNetwork, op_def)
     steps = len(workspace.fetch(op.forward_inputs[0]))
     for link in op.links:
         if link.external in op.forward_inputs and workspace.has(link.external):

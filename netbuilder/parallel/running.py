@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.scope import SEPARATOR
@@ -10,6 +11,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.accumulate import created_nets, net_names
 from netbuilder.parallel.record import Replicas
+from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError
 from netbuilder.runtime import Workspace, default
 
@@ -25,6 +27,8 @@ __all__ = [
 
 def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Workspace | None = None) -> None:
     """Run the init net once, and create the main net.
+
+    What the shares of a batch weigh stays, if it was fed before, unless the model begins anew (``overwrite``).
 
     Args:
         model: made by ``Parallelize``.
@@ -48,8 +52,19 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
             f"net {model.net.Name()!r} exists already in the workspace, and its init net would begin training anew; "
             "give overwrite=True for that"
         )
+    fed = {} if overwrite else _share_weights(record, workspace)
     workspace.run_net_once(init_net)
+    for blob, weight in fed.items():
+        workspace.feed(blob, weight)
     CreateNet(model, overwrite, workspace=workspace)
+
+
+def _share_weights(record: Replicas, workspace: Workspace) -> dict[str, Any]:
+    """Return what the shares of a batch weigh that was fed before the model begins."""
+    if not record.weighted_shares:
+        return {}
+    blobs = record.devices.copies(SHARE_WEIGHT)
+    return {blob: workspace.fetch(blob) for blob in blobs if workspace.has(blob) and not workspace.get(blob).is_empty}
 
 
 def CreateNet(model: ModelHelper, overwrite: bool = False, *, workspace: Workspace | None = None) -> None:

@@ -91,6 +91,21 @@ def test_micro_batches_give_what_one_large_batch_gives(devices, steps):
         np.testing.assert_allclose(np.mean(found[:steps]), losses[0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_the_first_batch_weighs_survives_the_init_net(steps):
+    model, record = parallelize([0, 1], mlp, OPTIMIZERS["momentum"], weighted_shares=True, accumulate_steps=steps)
+    workspace = Workspace(threads=2)
+    for number, _ in enumerate(parallel.feed_shares(model, next(batches([7])), workspace=workspace)):
+        if number == 0:
+            parallel.RunInitNet(model, workspace=workspace)
+        parallel.RunNet(model, workspace=workspace)
+    found = [workspace.fetch(record.blobs(name)[0]) for name in record.parameters]
+    for one, other in zip(found, plain([7])[0]):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    parallel.RunInitNet(model, overwrite=True, workspace=workspace)
+    assert workspace.fetch("cpu_0/share_weight") == 1 / steps
+
+
 def test_exchange_and_update_come_behind_the_last_micro_batch_only():
     model, record = parallelize([0, 1], mlp, OPTIMIZERS["momentum"], accumulate_steps=3)
     workspace = Workspace(threads=2)

@@ -6,6 +6,7 @@ import difflib
 import dis
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from netbuilder.caffe2.reasons import reason_of
+from netbuilder.caffe2.taken_over import home_of
 
 __all__ = ["names_of", "refuse_missing_modules"]
 
@@ -33,6 +35,9 @@ def names_of(module: str, lazy: Mapping[str, Callable[[], Any]] | None = None) -
     def __getattr__(name: str) -> Any:
         if name in made:
             value = vars(sys.modules[module])[name] = made[name]()
+            return value
+        if (home := home_of(module.removeprefix(f"{FACE}.python."), name)) is not None:
+            value = vars(sys.modules[module])[name] = getattr(import_module(f"{FACE}.python.{home}"), name)
             return value
         if name.startswith("__"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")

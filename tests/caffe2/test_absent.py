@@ -1,10 +1,13 @@
 """Missing modules and names say so by name, with the reason or what is there."""
 
+import importlib
+
 import pytest
 
 import netbuilder.caffe2
 from house import ROOT
 from netbuilder.caffe2.reasons import GROUPS
+from netbuilder.caffe2.taken_over import TAKEN_OVER
 
 IMPORTS = {
     "import caffe2.python.caffe_translator": "has no module python.caffe_translator: Caffe 1 is not read",
@@ -77,6 +80,16 @@ def test_scripts_can_ask_whether_a_module_is_there():
     except ImportError:
         hsm_util = None
     assert hsm_util is None
+
+
+@pytest.mark.parametrize("module", TAKEN_OVER)
+def test_names_that_modules_take_over(module):
+    loaded = importlib.import_module(f"caffe2.python.{module}")
+    for part in TAKEN_OVER[module].split("; "):
+        home, _, names = part.partition(": ")
+        for name in names.split():
+            assert getattr(loaded, name) is getattr(importlib.import_module(f"caffe2.python.{home}"), name)
+    exec(f"from caffe2.python.{module} import {name}")
 
 
 def test_names_of_the_language_are_plain_errors():

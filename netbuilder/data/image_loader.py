@@ -193,7 +193,8 @@ class ImageLoader:
             return error
         if geometry is None or geometry.of != pixels.shape[:2]:
             own.drawn_for(epoch, one.number)
-            geometry = transform.geometry(*pixels.shape[:2], own.rng, record.where)
+            height, width = pixels.shape[:2]
+            geometry = transform.geometry(height, width, own.rng, record.where)
         ready, mirrored = transform.taken(pixels, geometry, own.rng, own.scratch)
         out = made.image(place, ready.shape[:2], record.where)
         transform.normalise(ready, out, own.scratch, mirrored=mirrored)

@@ -17,6 +17,7 @@ from netbuilder.model.helpers import algebra, control, inputs, nonlinearity, nor
 from netbuilder.model.helpers import conv as _conv
 from netbuilder.model.helpers import dropout as _dropout
 from netbuilder.model.helpers import elementwise_linear as _elementwise_linear
+from netbuilder.model.helpers import embedding as _embedding
 from netbuilder.model.helpers import fc as _fc
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.undo import taken_back_on_error
@@ -41,6 +42,7 @@ __all__ = [
     "dropout",
     "elementwise_linear",
     "elu",
+    "embedding",
     "fc",
     "group_conv",
     "group_conv_deprecated",
@@ -185,6 +187,7 @@ db_input = register(inputs.db_input)
 depth_concat = register(outputs.depth_concat)
 dropout = register(_dropout.dropout)
 elementwise_linear = register(_elementwise_linear.elementwise_linear)
+embedding = register(_embedding.embedding)
 elu = register(nonlinearity.elu)
 fc = register(_fc.fc)
 group_conv = register(_conv.group_conv)

@@ -10,14 +10,16 @@ import functools
 import threading
 from typing import Any
 
-from threadpoolctl import ThreadpoolController
-
 __all__ = ["hold", "release"]
 
 
 @functools.cache
 def _libraries() -> list[Any]:
-    """Return the BLAS libraries of the process."""
+    """Return the BLAS libraries of the process; none without threadpoolctl, and then nothing is held."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ModuleNotFoundError:
+        return []
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 

@@ -50,8 +50,8 @@ def test_models_of_known_operators_only():
 
 
 def test_names_and_messages():
-    model = ModelHelper("named")
-    assert (model.get_name(), model.name) == ("named", "named")
+    model = ModelHelper("a_model")
+    assert (model.get_name(), model.name) == ("a_model", "a_model")
     assert model.Proto() is model.net.Proto()
     assert model.InitProto() is model.param_init_net.Proto()
     assert model.InitProto().name == model.Proto().name + "_init"

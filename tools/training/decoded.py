@@ -87,7 +87,7 @@ class DecodedImages:
             if len(labels) and not 0 <= labels.min() <= labels.max() < self.class_count:
                 raise NetError(
                     f"--data: labels must lie in [0, {self.class_count}), got {labels.min()} to {labels.max()}; give "
-                    "--classes"
+                    f"--classes {labels.max() + 1}, or more"
                 )
             if len(labels):
                 yield images, labels

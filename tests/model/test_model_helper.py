@@ -56,7 +56,7 @@ def test_names_and_messages():
     assert model.InitProto() is model.param_init_net.Proto()
     assert model.InitProto().name == model.Proto().name + "_init"
     assert ModelHelper().name == "model"
-    assert repr(model) == "ModelHelper('named', 0 parameters, 0 operators)"
+    assert repr(model) == "ModelHelper('a_model', 0 parameters, 0 operators)"
 
 
 def test_there_is_one_spelling():

@@ -15,7 +15,7 @@ from netbuilder.ops.rows import add_rows, check_indices
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["RoIPool", "RoIPoolGradient"]
+__all__ = ["RoIPool", "RoIPoolF", "RoIPoolFGradient", "RoIPoolGradient"]
 
 _PART = 1 << 26  # bytes of images that are gathered at a time
 
@@ -61,7 +61,7 @@ class RoIPool(_Boxes):
     def check(self) -> None:
         super().check()
         if self.n_out != (1 if self.is_test else 2):
-            raise ArgumentError(f"RoIPool: has one output with is_test and two without, got {self.n_out}")
+            raise ArgumentError(f"{self.type}: has one output with is_test and two without, got {self.n_out}")
 
     def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_boxes(x, rois)
@@ -70,7 +70,13 @@ class RoIPool(_Boxes):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("RoIs"), g.output("argmaxes"), g.d_output("Y")]
-        return [make_op("RoIPoolGradient", inputs, [g.d_input("X")])]
+        return [make_op(f"{self.type}Gradient", inputs, [g.d_input("X")])]
+
+
+@register
+@dataclass(frozen=True)
+class RoIPoolF(RoIPool):
+    """RoIPool under the name that Detectron's nets have for it."""
 
 
 def _bins(first: Any, last: Any, count: int, extent: int) -> tuple[Any, Any]:
@@ -97,6 +103,7 @@ def _parts(boxes: int, bytes_of_box: int) -> Iterator[slice]:
 
 
 @kernel(RoIPool)
+@kernel(RoIPoolF)
 def roi_pool(op: RoIPool, ctx: RunContext, x: Any, rois: Any) -> tuple[Any, ...]:
     xp, (count, channels, height, width) = ctx.xp, x.shape
     boxes = ctx.host(rois).astype(np.float32)
@@ -147,7 +154,14 @@ class RoIPoolGradient(_Boxes):
         return (x.plain,)
 
 
+@register
+@dataclass(frozen=True)
+class RoIPoolFGradient(RoIPoolGradient):
+    """RoIPoolGradient under the name that Detectron's nets have for it."""
+
+
 @kernel(RoIPoolGradient)
+@kernel(RoIPoolFGradient)
 def roi_pool_gradient(
     op: RoIPoolGradient, ctx: RunContext, x: Any, rois: Any, argmaxes: Any, dy: Any
 ) -> tuple[Any, ...]:

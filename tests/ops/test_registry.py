@@ -199,6 +199,7 @@ for _op_type in (
 for _op_type in (
     "GroupSpatialSoftmax GroupSpatialSoftmaxGradient SampleAs SampleAsGradient SigmoidCrossEntropyLoss "
     "SigmoidCrossEntropyLossGradient SigmoidFocalLoss SigmoidFocalLossGradient SoftmaxFocalLoss "
+    "PSRoIPool PSRoIPoolGradient RoIPoolF RoIPoolFGradient "
     "SoftmaxFocalLossGradient SpatialNarrowAs SpatialNarrowAsGradient UpsampleNearest UpsampleNearestGradient"
 ).split():
     EXEMPT[_op_type] = {"golden": "Caffe2 has it in a module apart, for GPUs"}

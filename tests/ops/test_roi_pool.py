@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from checks import run_plain
 from netbuilder.ops import roi_pool
-from netbuilder.ops.roi_pool import RoIPool, RoIPoolGradient
+from netbuilder.ops.roi_pool import RoIPool, RoIPoolF, RoIPoolFGradient, RoIPoolGradient
 from netbuilder.proto import ArgumentError
 from suite import OperatorSuite, f32, floats, refusal
 
@@ -39,7 +39,7 @@ class TestRoIPool(OperatorSuite):
     )
 
     def draw(self, data):
-        op = RoIPool(pooled_h=data.draw(st.integers(1, 3)), pooled_w=2).with_arity(2, 2)
+        op = self.operator(pooled_h=data.draw(st.integers(1, 3)), pooled_w=2).with_arity(2, 2)
         return op, [data.draw(floats(2, 2, HEIGHT, WIDTH, apart=0.1)), draw_boxes(data)]
 
     def reference(self, op, x, rois):
@@ -65,7 +65,7 @@ class TestRoIPoolGradient(OperatorSuite):
     def draw(self, data):
         forward, given = TestRoIPool.draw(TestRoIPool(), data)
         _, where = run_plain(forward, given)
-        op = RoIPoolGradient(pooled_h=forward.pooled_h, pooled_w=2)
+        op = self.operator(pooled_h=forward.pooled_h, pooled_w=2)
         return op, [*given, where, data.draw(floats(*where.shape))]
 
     def reference(self, op, x, rois, where, dy):
@@ -74,6 +74,15 @@ class TestRoIPoolGradient(OperatorSuite):
             if place >= 0:
                 dx[int(rois[r, 0]), c, place // WIDTH, place % WIDTH] += dy[r, c, h, w]
         return [dx]
+
+
+
+class TestRoIPoolF(TestRoIPool):
+    operator = RoIPoolF
+
+
+class TestRoIPoolFGradient(TestRoIPoolGradient):
+    operator = RoIPoolFGradient
 
 
 def test_the_first_of_equal_elements_and_boxes_in_parts(monkeypatch):

@@ -76,7 +76,6 @@ class TestRoIPoolGradient(OperatorSuite):
         return [dx]
 
 
-
 class TestRoIPoolF(TestRoIPool):
     operator = RoIPoolF
 

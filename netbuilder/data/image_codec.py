@@ -126,24 +126,37 @@ def jpeg_size(data: Bytes, library: str | None = None) -> tuple[int, int] | None
 
 def _by_simplejpeg(module: Any, data: Bytes, color: bool, where: str, scratch: Scratch | None) -> Array | None:
     """Return the pixels; None: of a kind that the library does not convert."""
-    space = "BGR" if color else "GRAY"
+
+    def decoded(buffer: Array | None) -> Array:
+        found: Array = module.decode_jpeg(
+            data, colorspace="BGR" if color else "GRAY", fastdct=True, fastupsample=True, buffer=buffer
+        )
+        return found
+
     # Memory of the largest image so far is enough as a rule: the header need not be read beforehand.
     buffer = None if scratch is None else scratch.all("decoded")
     try:
-        try:
-            found: Array = module.decode_jpeg(data, space, fastdct=True, fastupsample=True, buffer=buffer)
-            return found
-        except ValueError:
-            height, width, kind = module.decode_jpeg_header(data)[:3]
-            if kind in ("CMYK", "YCCK"):
-                return None
-            size = height * width * (3 if color else 1)
-            if scratch is None or buffer is None or buffer.size >= size:
-                raise
-        found = module.decode_jpeg(data, space, fastdct=True, fastupsample=True, buffer=scratch.take("decoded", size))
-        return found
+        return decoded(buffer)
     except ValueError as error:
-        raise _damaged(where, data, error) from None
+        first = error
+    try:
+        height, width, kind = module.decode_jpeg_header(data)[:3]
+        size = height * width * (3 if color else 1)
+        if scratch is not None and buffer is not None and buffer.size < size:
+            return decoded(scratch.take("decoded", size))
+    except ValueError as error:
+        first, kind = error, _kind(module, data)
+    if kind in ("CMYK", "YCCK"):
+        return None
+    raise _damaged(where, data, first) from None
+
+
+def _kind(module: Any, data: Bytes) -> str | None:
+    """Return the space of a JPEG's colours, None if its header is damaged."""
+    try:
+        return str(module.decode_jpeg_header(data)[2])
+    except ValueError:
+        return None
 
 
 def _by_opencv(module: Any, data: Bytes, color: bool, where: str) -> Array:

@@ -1,5 +1,7 @@
 """Memory used again: images decoded, resized and mirrored in it are what they are without, batch after batch."""
 
+import io
+
 import numpy as np
 import pytest
 
@@ -109,6 +111,19 @@ def test_decoding_makes_room_for_larger_images_and_refuses_damaged_ones():
     for bytes_left in (60, len(large) - 200):
         with pytest.raises(ParseError, match="shot: .* cannot be decoded as an image"):
             decode_image(large[:bytes_left], where="shot", scratch=Scratch())
+
+
+def test_cmyk_does_not_depend_on_what_was_decoded_before():
+    Image = pytest.importorskip("PIL.Image")
+    out = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 4), np.uint8), "CMYK").save(out, "JPEG")
+    want = decode_image(out.getvalue())
+    for before in (None, photo(4, 4), photo(20, 30), photo(90, 90)):
+        scratch = Scratch()
+        if before is not None:
+            decode_image(encode_jpeg(before), scratch=scratch)
+        for _ in range(2):
+            np.testing.assert_array_equal(decode_image(out.getvalue(), scratch=scratch), want)
 
 
 @pytest.mark.parametrize("mirrored", [False, True])

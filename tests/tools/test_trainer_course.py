@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 
 import numpy as np
@@ -122,6 +123,7 @@ def test_a_run_writes_its_options_and_its_course(tmp_path, capsys):
     assert re.search(r"memory of a step: \d+\.\d MiB planned", said)
     assert re.search(r"  input \d.* forward \d.* backward \d.* exchange 0.00 s .* update \d", said)
     assert "(top-5 " in said
+    assert shlex.split((out / "command.txt").read_text()) == ["netbuilder-train", *given]
     again = parse([f"--config={out / 'options.json'}"])
     assert again == parse(given)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

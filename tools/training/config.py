@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -133,5 +134,5 @@ def write_config(folder: Path, values: Mapping[str, Any], given: Sequence[str]) 
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "options.json"
     path.write_text(json.dumps(dict(values), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    (folder / "command.txt").write_text("\n".join(given) + "\n", encoding="utf-8")
+    (folder / "command.txt").write_text(f"netbuilder-train {shlex.join(given)}\n", encoding="utf-8")
     return path

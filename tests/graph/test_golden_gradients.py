@@ -16,6 +16,8 @@ DIFFERENT = {
     "Sqr-0": _SQR,
     "Sqr-1": _SQR,
     "Sqr-3": _SQR,
+    "UnpackRNNSequence-0": "Caffe2's gradient has the steps of the longest sequence; here it has those of X",
+    "UnpackRNNSequence-2": "as UnpackRNNSequence-0",
     "Pow-4": "in place, Caffe2 writes an intermediate result over the gradient of Y before it is read",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from contextlib import nullcontext
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +22,7 @@ Arrays = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class _Collector(Operator):
+class _Collector(Operator, abc.ABC):
     """What is collected lies in the host's memory, whatever the device."""
 
     dynamic = True
@@ -61,9 +62,9 @@ class _Collector(Operator):
                 return tuple(ctx.workspace.get(name).buffer for name in ctx.op_def.output)
         return made
 
+    @abc.abstractmethod
     def collect(self, ctx: RunContext, given: list[Any]) -> Arrays:
         """Return the outputs."""
-        raise NotImplementedError
 
     def count(self, name: str, value: Any, kind: Any) -> int:
         """Return the one number that a blob holds."""

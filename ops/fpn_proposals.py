@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -20,15 +21,15 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class _Host(Operator):
+class _Host(Operator, abc.ABC):
     dynamic: ClassVar[bool] = True
 
     def input_place(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
+    @abc.abstractmethod
     def check_inputs(self, *inputs: TensorSpec) -> None:
         """Raise ShapeError if the inputs do not fit."""
-        raise NotImplementedError
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         self.check_inputs(*inputs)

@@ -7,20 +7,18 @@ and one from the right.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import GradientContext, RunContext
-from netbuilder.ops.conv_geometry import check_order, image_shape
+from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.conv_windows import channels_first, from_channels_first
 from netbuilder.ops.declaration import dataclass
-from netbuilder.ops.half import narrow, require_one_float_type, widen
-from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.half import narrow, widen
+from netbuilder.ops.operator import require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rows import add_rows
-from netbuilder.proto import ArgumentError, OperatorDef
-from netbuilder.proto.arguments import make_op
+from netbuilder.ops.sampled_boxes import BoxSamples, BoxSamplesGradient, SampledBoxes
 
 __all__ = ["RoIAlign", "RoIAlignGradient"]
 
@@ -28,41 +26,9 @@ Array = Any
 _PART = 1 << 26  # bytes of images that are gathered at a time
 
 
-@dataclass(frozen=True)
-class _Boxes(Operator):
-    inputs: ClassVar[tuple[str, ...]] = ("X", "RoIs")
-    outputs: ClassVar[tuple[str, ...]] = ("Y",)
-    spatial_scale: float = 1.0
-    pooled_h: int = 1
-    pooled_w: int = 1
-    sampling_ratio: int = -1
-    aligned: bool = False
-    order: str = "NCHW"
-
-    def check(self) -> None:
-        check_order(self, self.order)
-        if min(self.pooled_h, self.pooled_w) < 1 or not self.spatial_scale > 0:
-            raise ArgumentError(
-                f"{self.type}: pooled_h and pooled_w must be 1 or more and spatial_scale above 0, got "
-                f"{self.pooled_h}, {self.pooled_w} and {self.spatial_scale}"
-            )
-
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
-
-    def pooled(self, x: TensorSpec, rois: TensorSpec) -> tuple[int, ...]:
-        """Return the shape of Y."""
-        require_one_float_type(self, single_beside_half=True, X=x, RoIs=rois)
-        require(x.ndim == 4, self, f"X must have 4 axes, got shape {x.shape}")
-        right = rois.ndim == 2 and rois.shape[1] in (4, 5)
-        require(right, self, f"RoIs must have 4 or 5 columns, got shape {rois.shape}")
-        channels = x.shape[1] if self.order == "NCHW" else x.shape[3]
-        return image_shape(self.order, rois.shape[0], channels, (self.pooled_h, self.pooled_w))
-
-
 @register
 @dataclass(frozen=True)
-class RoIAlign(_Boxes):
+class RoIAlign(BoxSamples):
     """Y = for each box the means of a grid of samples, (boxes, C, pooled_h, pooled_w).
 
     A row of RoIs is a box: number of the image (left out: 0), left, top, right, bottom, which ``spatial_scale`` turns
@@ -73,38 +39,20 @@ class RoIAlign(_Boxes):
     Source: He et al., "Mask R-CNN", 2017, arXiv:1703.06870, section 3.
     """
 
-    def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (x.with_shape(self.pooled(x, rois)),)
-
-    def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        inputs = [g.input("X"), g.input("RoIs"), g.d_output("Y")]
-        return [make_op("RoIAlignGradient", inputs, [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec, rois: TensorSpec) -> int:
-        return 8 * max(1, self.sampling_ratio) ** 2 * self.infer(x, rois)[0].size
+    numbers = 4
 
 
 @register
 @dataclass(frozen=True)
-class RoIAlignGradient(_Boxes):
+class RoIAlignGradient(BoxSamplesGradient):
     """dX = each element of dY, shared out to the places of X that it was made from."""
 
-    inputs = ("X", "RoIs", "dY")
-    outputs = ("dX",)
-
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
-        return ("any", "host", "here")[index]
-
-    def infer(self, x: TensorSpec, rois: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        shape = self.pooled(x, rois)
-        require(dy.shape == shape, self, f"dY must have shape {shape}, got {dy.shape}")
-        return (x.plain,)
-
-    def flops(self, x: TensorSpec, rois: TensorSpec, dy: TensorSpec) -> int:
-        return 8 * max(1, self.sampling_ratio) ** 2 * dy.size
+    numbers = 4
 
 
-def _images_of(op: _Boxes, rois: np.ndarray[Any, Any], count: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _images_of(
+    op: SampledBoxes, rois: np.ndarray[Any, Any], count: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the number of each box's image, and the boxes: left, top, right, bottom."""
     images = rois[:, 0].astype(np.int64) if rois.shape[1] == 5 else np.zeros(len(rois), np.int64)
     if images.size and not 0 <= int(images.min()) <= int(images.max()) < count:
@@ -112,7 +60,7 @@ def _images_of(op: _Boxes, rois: np.ndarray[Any, Any], count: int) -> tuple[np.n
     return images, rois[:, -4:].astype(np.float64 if rois.dtype == np.float64 else np.float32)
 
 
-def _weights(op: _Boxes, first: Any, last: Any, bins: int, extent: int) -> np.ndarray[Any, Any]:
+def _weights(op: SampledBoxes, first: Any, last: Any, bins: int, extent: int) -> np.ndarray[Any, Any]:
     """Return what each place has in each bin along one axis, (boxes, bins, extent).
 
     Args:
@@ -139,7 +87,9 @@ def _weights(op: _Boxes, first: Any, last: Any, bins: int, extent: int) -> np.nd
     return weights / counts[:, None, None]
 
 
-def _parts(op: _Boxes, xp: Any, rois: Any, shape: tuple[int, ...], dtype: Any) -> Iterator[tuple[slice, Any, Any, Any]]:
+def _parts(
+    op: SampledBoxes, xp: Any, rois: Any, shape: tuple[int, ...], dtype: Any
+) -> Iterator[tuple[slice, Any, Any, Any]]:
     """Yield for some boxes at a time: which, their images' numbers, and weights for rows and columns.
 
     Args:

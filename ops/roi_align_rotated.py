@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.bilinear import bilinear_corners
-from netbuilder.ops.contexts import GradientContext, RunContext
-from netbuilder.ops.conv_geometry import check_order, image_shape
+from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
-from netbuilder.ops.half import narrow, require_one_float_type, widen
-from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rows import add_rows, check_indices
-from netbuilder.proto import ArgumentError, OperatorDef
-from netbuilder.proto.arguments import make_op
+from netbuilder.ops.sampled_boxes import BoxSamples, BoxSamplesGradient, SampledBoxes
 
 __all__ = ["RoIAlignRotated", "RoIAlignRotatedGradient"]
 
@@ -24,41 +21,9 @@ Array = Any
 _PART = 1 << 26  # bytes of samples that are gathered at a time
 
 
-@dataclass(frozen=True)
-class _Boxes(Operator):
-    inputs: ClassVar[tuple[str, ...]] = ("X", "RoIs")
-    outputs: ClassVar[tuple[str, ...]] = ("Y",)
-    spatial_scale: float = 1.0
-    pooled_h: int = 1
-    pooled_w: int = 1
-    sampling_ratio: int = -1
-    aligned: bool = False
-    order: str = "NCHW"
-
-    def check(self) -> None:
-        check_order(self, self.order)
-        if min(self.pooled_h, self.pooled_w) < 1 or not self.spatial_scale > 0:
-            raise ArgumentError(
-                f"{self.type}: pooled_h and pooled_w must be 1 or more and spatial_scale above 0, got "
-                f"{self.pooled_h}, {self.pooled_w} and {self.spatial_scale}"
-            )
-
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
-
-    def pooled(self, x: TensorSpec, rois: TensorSpec) -> tuple[int, ...]:
-        """Return the shape of Y."""
-        require_one_float_type(self, single_beside_half=True, X=x, RoIs=rois)
-        require(x.ndim == 4, self, f"X must have 4 axes, got shape {x.shape}")
-        right = rois.ndim == 2 and rois.shape[1] in (5, 6)
-        require(right, self, f"RoIs must have 5 or 6 columns, got shape {rois.shape}")
-        channels = x.shape[1] if self.order == "NCHW" else x.shape[3]
-        return image_shape(self.order, rois.shape[0], channels, (self.pooled_h, self.pooled_w))
-
-
 @register
 @dataclass(frozen=True)
-class RoIAlignRotated(_Boxes):
+class RoIAlignRotated(BoxSamples):
     """Y = for each box the means of a grid of samples, (boxes, C, pooled_h, pooled_w).
 
     A row of RoIs is a box: number of the image (left out: 0), x and y of its centre, width, height, and the angle in
@@ -68,38 +33,18 @@ class RoIAlignRotated(_Boxes):
     Source: Ma et al., "Arbitrary-Oriented Scene Text Detection via Rotation Proposals", 2017, arXiv:1703.01086.
     """
 
-    def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (x.with_shape(self.pooled(x, rois)),)
-
-    def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        inputs = [g.input("X"), g.input("RoIs"), g.d_output("Y")]
-        return [make_op("RoIAlignRotatedGradient", inputs, [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec, rois: TensorSpec) -> int:
-        return 8 * max(1, self.sampling_ratio) ** 2 * self.infer(x, rois)[0].size
+    numbers = 5
 
 
 @register
 @dataclass(frozen=True)
-class RoIAlignRotatedGradient(_Boxes):
+class RoIAlignRotatedGradient(BoxSamplesGradient):
     """dX = each element of dY, shared out to the places of X that it was made from."""
 
-    inputs = ("X", "RoIs", "dY")
-    outputs = ("dX",)
-
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
-        return ("any", "host", "here")[index]
-
-    def infer(self, x: TensorSpec, rois: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        shape = self.pooled(x, rois)
-        require(dy.shape == shape, self, f"dY must have shape {shape}, got {dy.shape}")
-        return (x.plain,)
-
-    def flops(self, x: TensorSpec, rois: TensorSpec, dy: TensorSpec) -> int:
-        return 8 * max(1, self.sampling_ratio) ** 2 * dy.size
+    numbers = 5
 
 
-def _offsets(op: _Boxes, length: Any, bins: int) -> tuple[Any, Any]:
+def _offsets(op: SampledBoxes, length: Any, bins: int) -> tuple[Any, Any]:
     """Return how far from the centre samples lie along one axis, (boxes, bins, most), and their weights."""
     size = length / bins
     samples = np.full(len(size), op.sampling_ratio) if op.sampling_ratio > 0 else np.ceil(size).astype(np.int64)
@@ -110,7 +55,7 @@ def _offsets(op: _Boxes, length: Any, bins: int) -> tuple[Any, Any]:
     return at, np.broadcast_to((k < samples[:, None, None]) / counts, at.shape)
 
 
-def _samples(op: _Boxes, boxes: Any) -> tuple[Any, Any, Any]:
+def _samples(op: SampledBoxes, boxes: Any) -> tuple[Any, Any, Any]:
     """Return where the samples of boxes (n, 5) lie, down and right, and their weights: (n, bins, samples of a bin)."""
     like = boxes.dtype.type
     centre = boxes[:, :2] * like(op.spatial_scale) - like(0.5 if op.aligned else 0)
@@ -129,7 +74,7 @@ def _samples(op: _Boxes, boxes: Any) -> tuple[Any, Any, Any]:
     return tuple(a.reshape(shape) for a in (ys, xs, share_down * share_right))
 
 
-def _parts(op: _Boxes, rois: Any, shape: tuple[int, ...], dtype: Any) -> Iterator[tuple[slice, Any, Any]]:
+def _parts(op: SampledBoxes, rois: Any, shape: tuple[int, ...], dtype: Any) -> Iterator[tuple[slice, Any, Any]]:
     """Yield for some boxes at a time: which, the rows of the images that they see, and their weights.
 
     Rows and weights are (boxes, bins, samples); rows count the places of all images, channels last.

@@ -58,11 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run.export(options.export)
             print(f"predictor written to {options.export}", flush=True)
         if options.check_export:
-            return subprocess.run(
+            status = subprocess.run(
                 [sys.executable, "-m", "netbuilder.tools.evaluate_predictor", str(options.export),
                  "--data", options.data, *options.input.arguments()],
                 check=False,
             ).returncode  # fmt: skip
+            if status:
+                return status
+        if not saving.complete:
+            print("netbuilder-train: the last checkpoint is not written, see above", file=sys.stderr)
+            return 1
     except (NetError, DeviceError, OSError, FloatingPointError) as error:
         print(f"netbuilder-train: {error}", file=sys.stderr)
         return 1

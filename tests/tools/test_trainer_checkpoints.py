@@ -186,6 +186,18 @@ def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch, capfd):
     assert names(tmp_path / "c") == [f"step-{2 * STEPS:08d}.minidb"]
 
 
+def test_a_last_checkpoint_that_is_not_written_shows_in_the_status(tmp_path, monkeypatch, capfd):
+    def full(number):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert train(tmp_path / "c", 1) == 1
+    said = capfd.readouterr()
+    assert "accuracy on" in said.out
+    assert "the last checkpoint is not written" in said.err
+    assert names(tmp_path / "c") == []
+
+
 # Signals.
 
 

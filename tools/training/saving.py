@@ -43,6 +43,7 @@ class Saving:
         self._options = options
         self._folder = CheckpointFolder(options.checkpoint, options.keep) if options.checkpoint else None
         self.last: Path | None = None
+        self.complete = True  # the checkpoint that was due last has been written
         self._last_step = -1
         if self._folder is not None:
             self._folder.require_none_later(run.steps_done)
@@ -77,7 +78,9 @@ class Saving:
     def _try(self, metric: float | None = None) -> None:
         try:
             self.now(metric)
+            self.complete = True
         except OSError as error:
+            self.complete = False
             kept = f"the last one is {self.last}" if self.last else "there is none yet"
             print(f"netbuilder-train: no checkpoint: {error}; training goes on, {kept}", file=sys.stderr, flush=True)
 

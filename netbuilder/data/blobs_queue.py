@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from netbuilder.data.bounded_queue import BoundedQueue, QueueClosedError
 from netbuilder.proto import NetError
 
 __all__ = ["BlobsQueue", "QueueClosedError", "QueueState"]
-
-
-class QueueClosedError(NetError):
-    """The queue is closed, and empty for a reader or full for a writer; its cause is the error it was closed with."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class QueueState:
     read_wait: float
 
 
-class BlobsQueue:
+class BlobsQueue(BoundedQueue):
     """Records of ``num_blobs`` values each, at most ``capacity`` at a time; any number of threads write and read.
 
     Closing wakes all who wait. What is in the queue can still be read, and where there is room, written; only who
@@ -57,24 +54,15 @@ class BlobsQueue:
     [7]
     >>> queue.read()
     Traceback (most recent call last):
-    netbuilder.data.blobs_queue.QueueClosedError: queue 'q' is closed, and nothing is left in it to read
+    netbuilder.data.bounded_queue.QueueClosedError: queue 'q' is closed, and nothing is left in it to read
     """
 
     def __init__(self, num_blobs: int = 1, capacity: int = 1, name: str = "", field_names: Sequence[str] = ()) -> None:
-        if num_blobs < 1 or capacity < 1:
-            raise NetError(f"queue {name!r}: num_blobs and capacity must be at least 1, got {num_blobs} and {capacity}")
+        super().__init__(num_blobs, capacity, name)
         if field_names and len(field_names) != num_blobs:
             raise NetError(f"queue {name!r}: {len(field_names)} field_names for {num_blobs} blobs; give one for each")
-        self.num_blobs = num_blobs
-        self.capacity = capacity
-        self.name = name
         self.field_names = tuple(field_names)
         self._records: deque[Sequence[Any]] = deque()
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
-        self._filled = threading.Condition(self._lock)
-        self._closed = False
-        self._error: BaseException | None = None
         self._written = self._read = 0
         self._write_wait = self._read_wait = 0.0
 
@@ -84,11 +72,6 @@ class BlobsQueue:
     def __repr__(self) -> str:
         closed = ", closed" if self._closed else ""
         return f"BlobsQueue({self.name!r}, {len(self)} of {self.capacity} records of {self.num_blobs} blobs{closed})"
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._closed
 
     def state(self) -> QueueState:
         """Return what it has seen so far."""
@@ -140,25 +123,6 @@ class BlobsQueue:
             self._read += 1
             self._room.notify()
             return record
-
-    def close(self, error: BaseException | None = None) -> None:
-        """Let nobody wait from now on.
-
-        Args:
-            error: what those get as the cause of their errors who would have to wait; the first one counts.
-        """
-        with self._lock:
-            self._closed = True
-            if self._error is None:
-                self._error = error
-            self._room.notify_all()
-            self._filled.notify_all()
-
-    def _refusal(self, what: str) -> QueueClosedError:
-        reason = f": {type(self._error).__name__}: {self._error}" if self._error is not None else ""
-        refusal = QueueClosedError(f"queue {self.name!r} {what}{reason}")
-        refusal.__cause__ = self._error
-        return refusal
 
     def _wait(self, condition: threading.Condition, deadline: float | None, timeout: float, what: str) -> float:
         """Wait once; return the seconds it took."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from netbuilder.data.blobs_queue import QueueClosedError
+from netbuilder.data.bounded_queue import BoundedQueue
 from netbuilder.proto import NetError, ShapeError
 
 __all__ = ["RebatchingQueue"]
 
 
-class RebatchingQueue:
+class RebatchingQueue(BoundedQueue):
     """Samples of ``num_blobs`` arrays each, at most ``capacity`` at a time; any number of threads write and read.
 
     Once it is closed, nothing goes in any more, who waits for room is told so, and readers get what is left.
@@ -35,15 +34,8 @@ class RebatchingQueue:
     """
 
     def __init__(self, num_blobs: int = 1, capacity: int = 1, name: str = "") -> None:
-        if num_blobs < 1 or capacity < 1:
-            raise NetError(f"queue {name!r}: num_blobs and capacity must be at least 1, got {num_blobs} and {capacity}")
-        self.num_blobs, self.capacity, self.name = num_blobs, capacity, name
+        super().__init__(num_blobs, capacity, name)
         self._samples: deque[tuple[Any, ...]] = deque()
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
-        self._filled = threading.Condition(self._lock)
-        self._closed = False
-        self._error: BaseException | None = None
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -53,11 +45,6 @@ class RebatchingQueue:
         return (
             f"RebatchingQueue({self.name!r}, {len(self)} of {self.capacity} samples of {self.num_blobs} blobs{closed})"
         )
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._closed
 
     def write(self, arrays: Sequence[Any], *, batch: bool = False) -> None:
         """Put one sample at the end, or with ``batch`` all rows of the arrays, each when there is room.
@@ -123,22 +110,3 @@ class RebatchingQueue:
                 f"{sorted(kinds)}"
             )
         return np.stack(parts)
-
-    def close(self, error: BaseException | None = None) -> None:
-        """Let nothing in any more, and nobody wait.
-
-        Args:
-            error: what those get as the cause of their errors who are refused; the first one counts.
-        """
-        with self._lock:
-            self._closed = True
-            if self._error is None:
-                self._error = error
-            self._room.notify_all()
-            self._filled.notify_all()
-
-    def _refusal(self, what: str) -> QueueClosedError:
-        reason = f": {type(self._error).__name__}: {self._error}" if self._error is not None else ""
-        refusal = QueueClosedError(f"queue {self.name!r} {what}{reason}")
-        refusal.__cause__ = self._error
-        return refusal

@@ -1,0 +1,57 @@
+"""What queues of limited length share: locks, and being closed."""
+
+from __future__ import annotations
+
+import threading
+
+from netbuilder.proto import NetError
+
+__all__ = ["BoundedQueue", "QueueClosedError"]
+
+
+class QueueClosedError(NetError):
+    """The queue is closed, and empty for a reader or full for a writer; its cause is the error it was closed with."""
+
+
+class BoundedQueue:
+    """Base: at most ``capacity`` things of ``num_blobs`` values each; ``name`` stands in messages.
+
+    Raises:
+        NetError: a number is less than 1.
+    """
+
+    def __init__(self, num_blobs: int, capacity: int, name: str) -> None:
+        if num_blobs < 1 or capacity < 1:
+            raise NetError(f"queue {name!r}: num_blobs and capacity must be at least 1, got {num_blobs} and {capacity}")
+        self.num_blobs = num_blobs
+        self.capacity = capacity
+        self.name = name
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._filled = threading.Condition(self._lock)
+        self._closed = False
+        self._error: BaseException | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Let nobody wait from now on.
+
+        Args:
+            error: what those get as the cause of their errors who are refused; the first one counts.
+        """
+        with self._lock:
+            self._closed = True
+            if self._error is None:
+                self._error = error
+            self._room.notify_all()
+            self._filled.notify_all()
+
+    def _refusal(self, what: str) -> QueueClosedError:
+        reason = f": {type(self._error).__name__}: {self._error}" if self._error is not None else ""
+        refusal = QueueClosedError(f"queue {self.name!r} {what}{reason}")
+        refusal.__cause__ = self._error
+        return refusal

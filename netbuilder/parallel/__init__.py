@@ -2,6 +2,7 @@
 
 from netbuilder.parallel.accumulate import forget_gradients, pending_steps
 from netbuilder.parallel.input import loss_reader, prefetch
+from netbuilder.parallel.memory import OptimizeGradientMemory
 from netbuilder.parallel.parallelize import Parallelize, Parallelize_CPU, Parallelize_GPU, Parallelize_iDeep
 from netbuilder.parallel.predictor import ConvertNetForDevice, ExtractPredictorNet
 from netbuilder.parallel.record import GradientGroup, Replicas, has_record, replicas_of
@@ -25,6 +26,7 @@ __all__ = [
     "GetCheckpointParams",
     "GetLearningRateBlobNames",
     "GradientGroup",
+    "OptimizeGradientMemory",
     "Parallelize",
     "Parallelize_CPU",
     "Parallelize_GPU",

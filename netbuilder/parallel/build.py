@@ -23,6 +23,7 @@ from netbuilder.parallel.backward import (
 from netbuilder.parallel.caffe2_view import leave_on_model, show_devices
 from netbuilder.parallel.large_tables import move_tables_outside
 from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
+from netbuilder.parallel.memory import share_gradient_memory
 from netbuilder.parallel.record import Replicas
 from netbuilder.parallel.replicate import build_replicas, call_per_device, group_by_name, initial_shapes
 from netbuilder.parallel.shared_model import share_parameters
@@ -60,6 +61,7 @@ class Request:
     weighted_shares: bool = False
     accumulate_steps: int = 1
     outside_from_bytes: int | None = None
+    shares_memory: bool = False
 
     @property
     def trains(self) -> bool:
@@ -104,6 +106,8 @@ def build(model: ModelHelper, request: Request) -> Replicas:
         _make_equal(model, request, record)
     elif model.init_params:
         _warn_of_initialisers(model)
+    if request.shares_memory:
+        share_gradient_memory(model, record)
     _finish(model, record, optimizer)
     _say_what_was_built(model, request, record)
     return record

@@ -74,7 +74,9 @@ def Parallelize(
         rendezvous: not in this version (several hosts).
         net_type: how the net is executed.
         broadcast_computed_params: copy the first replica's running means and variances to the others in each step.
-        optimize_gradient_memory, dynamic_memory_management, blobs_to_keep: not in this version (memory planning).
+        optimize_gradient_memory: let gradients of activations share blobs where they are not needed at the same time;
+            the numbers are the same, and most of these gradients cannot be fetched.
+        dynamic_memory_management, blobs_to_keep: not in this version (memory planning).
         use_nccl: GPUs: exchange gradients through NCCL instead of sums and copies.
         max_concurrent_distributed_ops: of use with ``rendezvous`` alone.
         cpu_device: replicas on the CPU instead of on GPUs.
@@ -124,11 +126,6 @@ def Parallelize(
         raise NetError("give optimize_gradient_memory or dynamic_memory_management, not both: one undoes the other")
     settings.refuse_later_arguments(
         rendezvous=(rendezvous, rendezvous is not None, "several hosts"),
-        optimize_gradient_memory=(
-            optimize_gradient_memory,
-            bool(optimize_gradient_memory),
-            "gradients in shared blobs",
-        ),
         dynamic_memory_management=(dynamic_memory_management, bool(dynamic_memory_management), "blobs freed early"),
         blobs_to_keep=(blobs_to_keep, blobs_to_keep is not None, "blobs not freed early"),
     )
@@ -158,6 +155,7 @@ def Parallelize(
         weighted_shares=bool(weighted_shares) or accumulate_steps > 1,
         accumulate_steps=accumulate_steps,
         outside_from_bytes=outside_from_bytes,
+        shares_memory=bool(optimize_gradient_memory),
     )
     with unchanged_on_error(model_helper_obj), collection_paused():
         model_helper_obj.net.set_type(net_type, num_threads_per_device * len(request.devices))

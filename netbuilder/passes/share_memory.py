@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from netbuilder.graph.blob import GRADIENT_SUFFIX
 from netbuilder.graph.rename import held_nets, rename_arguments
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["LiveBlob", "best_fit", "free_when_used", "live_blobs", "share_memory", "shared_names"]
+__all__ = [
+    "LiveBlob", "best_fit", "free_when_used", "live_blobs", "share_gradients", "share_memory",
+    "shared_names", "shares_memory",
+]  # fmt: skip
 
-_SUFFIX = "_shared"
+_PREFIX, _SUFFIX = "__m", "_shared"
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ def shared_names(blobs: Iterable[LiveBlob], prefix: str = "", pools: Pools = bes
     """
     several = [pool for pool in pools(blobs) if len(pool) > 1]
     return {
-        blob.name: f"{prefix}__m{number}{_SUFFIX}" for number, pool in enumerate(several) for blob in pool
+        blob.name: f"{prefix}{_PREFIX}{number}{_SUFFIX}" for number, pool in enumerate(several) for blob in pool
     }  # fmt: skip
 
 
@@ -149,6 +153,43 @@ def share_memory(
             blobs_of_op[:] = [names.get(name, name) for name in blobs_of_op]
         rename_arguments(op, names)
     return result, names
+
+
+def share_gradients(
+    net: NetDef,
+    scopes: Iterable[str],
+    *,
+    keep: Collection[str] = (),
+    sizes: Mapping[str, int] | None = None,
+    activations: bool = False,
+) -> NetDef:
+    """Return a copy of a net in which gradients that are not needed at the same time have one name.
+
+    Args:
+        net: left unchanged.
+        scopes: only blobs under one of these name scopes share, each scope's among themselves; "": all.
+        keep, sizes: as of ``share_memory``.
+        activations: let activations that operators read share as well.
+
+    Raises:
+        NetError: the net has been through this pass.
+    """
+    read = {name for op in net.op for name in op.input}
+    for scope in scopes:
+        prefix = scope.rstrip(SEPARATOR)
+
+        def may_share(name: str, prefix: str = prefix) -> bool:
+            inside = not prefix or name.startswith(prefix + SEPARATOR)
+            return inside and (GRADIENT_SUFFIX in name or activations and name in read)
+
+        net, _ = share_memory(net, may_share, keep=keep, sizes=sizes, prefix=prefix)
+    return net
+
+
+def shares_memory(net: NetDef) -> bool:
+    """Whether blobs of a net have got shared names."""
+    names = (name.rpartition(SEPARATOR)[2] for op in net.op for name in op.output)
+    return any(name.startswith(_PREFIX) and name.endswith(_SUFFIX) for name in names)
 
 
 def free_when_used(net: NetDef, keep: Collection[str], selector: Callable[[str], bool] | None = None) -> NetDef:

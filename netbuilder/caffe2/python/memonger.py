@@ -16,13 +16,13 @@ import numpy as np
 
 from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.python import workspace
-from netbuilder.graph.blob import blob_name
+from netbuilder.graph.blob import GRADIENT_SUFFIX, blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.ops.operator import STRING
 from netbuilder.passes.operator_order import OperatorGraph, first_come, longest_path_first, reordered
 from netbuilder.passes.pools import least_memory
-from netbuilder.passes.share_memory import best_fit, free_when_used, live_blobs, share_memory
+from netbuilder.passes.share_memory import best_fit, free_when_used, live_blobs, share_gradients, share_memory
 from netbuilder.proto import ArgumentError, NetDef, NetError, TensorProto
 from netbuilder.runtime import default
 
@@ -50,9 +50,6 @@ __all__ = [
 ]
 
 __getattr__ = names_of(__name__)
-
-_GRADIENT = "_grad"
-
 
 compute_interference_graph = OperatorGraph
 
@@ -121,20 +118,12 @@ def share_grad_blobs(
         NetError: the net has no gradient.
     """
     proto = message_of(net)
-    if not any(_GRADIENT in name for op in proto.op for name in op.output):
+    if not any(GRADIENT_SUFFIX in name for op in proto.op for name in op.output):
         raise NetError(f"share_grad_blobs: net {proto.name!r} has no gradients; call AddGradientOperators first")
     keep = {blob_name(blob) for blobs in (losses, param_grads, dont_share_blobs or ()) for blob in blobs}
     sizes = {blob_name(blob): 4 * int(np.prod(shape, dtype=np.int64)) for blob, shape in (blob_shapes or {}).items()}
-    read = {name for op in proto.op for name in op.input}
-    for scope in [namescope] if isinstance(namescope, str) else namescope:
-        prefix = scope.rstrip(SEPARATOR)
-
-        def may_share(name: str, prefix: str = prefix) -> bool:
-            inside = not prefix or name.startswith(prefix + SEPARATOR)
-            return inside and (_GRADIENT in name or share_activations and name in read)
-
-        proto, _ = share_memory(proto, may_share, keep=keep, sizes=sizes, prefix=prefix)
-    return proto
+    scopes = [namescope] if isinstance(namescope, str) else namescope
+    return share_gradients(proto, scopes, keep=keep, sizes=sizes, activations=share_activations)
 
 
 def optimize_inference_for_dag(net: Any, input_blobs: Iterable[Any], namescope: str = "") -> NetDef:
@@ -203,7 +192,7 @@ def optimize_interference(
 
 def _refuse_gradients(function: str, net: NetDef) -> None:
     for op in net.op:
-        if op.is_gradient_op or any(name.endswith(_GRADIENT) for name in op.output):
+        if op.is_gradient_op or any(name.endswith(GRADIENT_SUFFIX) for name in op.output):
             raise NetError(
                 f"{function}: net {net.name!r} has gradients, as of operator {op.type}; share_grad_blobs is for such "
                 "nets, and ExtractPredictorNet takes the forward part out"

@@ -1,0 +1,108 @@
+"""Gradients of a data-parallel net that are not needed at the same time share blobs, in each replica for itself."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.shapes import infer_shapes
+from netbuilder.model import ModelHelper
+from netbuilder.parallel.accumulate import created_nets
+from netbuilder.parallel.record import Replicas
+from netbuilder.passes.share_memory import share_gradients, shares_memory
+from netbuilder.proto import NetDef, NetError
+
+__all__ = ["OptimizeGradientMemory", "share_gradient_memory"]
+
+_log = logging.getLogger("netbuilder")
+
+
+def share_gradient_memory(
+    model: ModelHelper,
+    record: Replicas,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    excluded: Iterable[Any] = (),
+    activations: bool = False,
+) -> None:
+    """Let gradients in the main net of a model share names where they are not needed at the same time.
+
+    Gradients of parameters and losses keep their names, so updates, exchange and checkpoints see no difference, and
+    the numbers are the same to the bit. Of blobs that share a name the last value can be fetched.
+
+    Args:
+        model: with its backward pass; its net is changed.
+        record: of its replicas.
+        sizes: bytes by name, so that blobs of one size share.
+        excluded: other blobs that keep their names.
+        activations: let activations that operators read share as well.
+
+    Raises:
+        NetError: the model has no backward pass.
+    """
+    main = model.net.Proto()
+    if not record.trains or not model.param_to_grad:
+        raise NetError(
+            f"model {model.name!r} has no backward pass, so it has no gradients that could share memory; leave that "
+            "out for evaluation"
+        )
+    keep = {blob_name(blob) for blob in excluded} | {loss for losses in record.losses for loss in losses}
+    for gradient in model.param_to_grad.values():
+        keep.update(map(str, gradient) if isinstance(gradient, tuple) else [str(gradient)])
+    for group in record.gradients:
+        for name in filter(None, (group.values, group.indices)):
+            keep.update(record.devices.copies(name))
+    keep.update((*record.accumulated, *record.accumulated_rows, *_in_several(created_nets(main, record))))
+    before = len(_made(main))
+    main.CopyFrom(share_gradients(main, record.devices.scopes, keep=keep, sizes=sizes, activations=activations))
+    _log.info("model %r: shared memory leaves %d of %d blobs", model.name, len(_made(main)), before)
+
+
+def _made(net: NetDef) -> set[str]:
+    return {name for op in net.op for name in op.output}
+
+
+def _in_several(nets: Sequence[NetDef]) -> list[str]:
+    """Return the blobs that more than one of the nets touches."""
+    found = Counter(name for net in nets for name in {name for op in net.op for name in (*op.input, *op.output)})
+    return [name for name, count in found.items() if count > 1]
+
+
+def OptimizeGradientMemory(
+    model: ModelHelper, input_shapes: Mapping[Any, Sequence[int]] | None, excluded_blobs: Iterable[Any] | None,
+    recycle_activations: bool,
+) -> None:  # fmt: skip
+    """Let gradients that are not needed at the same time share blobs, in each replica for itself.
+
+    To be called before the net is created. A second call changes nothing.
+
+    Args:
+        model: a training model that Parallelize has made.
+        input_shapes: shapes of the inputs by name, from which those of all blobs are inferred, so that blobs of one
+            size share; None: blobs share whatever their sizes.
+        excluded_blobs: blobs that keep their names.
+        recycle_activations: let activations that operators read share as well.
+
+    Raises:
+        TypeError: it is no ModelHelper.
+        NetError: the model is not data-parallel, or has no backward pass.
+        ShapeError: the shapes do not fit the net.
+    """
+    if not isinstance(model, ModelHelper):
+        raise TypeError(f"OptimizeGradientMemory: needs a ModelHelper, got {model!r}")
+    main = model.net.Proto()
+    record = Replicas.load(main)
+    if shares_memory(main):
+        _log.info("model %r shares memory already", model.name)
+        return
+    sizes = None
+    if input_shapes is not None:
+        inferred = infer_shapes([model.param_init_net, model.net], input_shapes)
+        specs = {name: inferred.spec(name) for name in inferred.shapes}
+        sizes = {name: spec.nbytes for name, spec in specs.items() if spec is not None and not spec.dtype.hasobject}
+    share_gradient_memory(
+        model, record, sizes=sizes, excluded=excluded_blobs or (), activations=bool(recycle_activations)
+    )

@@ -44,6 +44,16 @@ OF_THE_HOST = {
     "GetAllBlobNames": "names, which are strings",
     "RecurrentNetworkBlobFetcher": "names, which are strings, and blobs that it makes by name",
     **dict.fromkeys("CreateScope HasScope".split(), "a scope of blobs, which is no array"),
+    **dict.fromkeys(
+        "CloseRebatchingQueue CreateBlobsQueueDB CreateRebatchingQueue DequeueRebatchingQueue".split(),
+        "a queue, whose samples wait on the host",
+    ),
+    **dict.fromkeys("CreateMap KeyValueToMap MapToKeyValue".split(), "a map, which is no array"),
+    **dict.fromkeys("LastNWindowCollector ReservoirSampling".split(), "a collection of samples, kept on the host"),
+    **dict.fromkeys("StringEndsWith StringEquals StringPrefix StringStartsWith StringSuffix".split(), "strings"),
+    "FeedBlob": "an object that was pickled",
+    "LogFatal": "words for the log",
+    "ONNXWhile": "its values pass through the host",
     **dict.fromkeys("StatRegistryCreate StatRegistryExport".split(), "statistics of the process"),
     **dict.fromkeys("TimerBegin TimerEnd TimerGet TimerGetAndEnd WallClockTime".split(), "the clock of the host"),
 }

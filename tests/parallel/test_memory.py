@@ -65,6 +65,15 @@ def test_micro_batches_train_as_without_sharing():
         np.testing.assert_array_equal(other.fetch(record.blobs(param)[1]), one.fetch(record.blobs(param)[1]))
 
 
+@pytest.mark.parametrize("name", ["embedding inside", "both on one table"])
+def test_rows_kept_over_micro_batches_are_not_shared(name):
+    options = {**MODELS[name].options, "accumulate_steps": 2}
+    plain, sharing = (dataclasses.replace(MODELS[name], options={**options, **more}) for more in ({}, SHARED))
+    want, got = (trained(each, PROVED["Adam"], 2, steps=4) for each in (plain, sharing))
+    for blob in want:
+        np.testing.assert_array_equal(got[blob], want[blob], err_msg=blob)
+
+
 def test_a_model_without_gradients_has_none_to_share():
     model = ModelHelper("evaluated", init_params=False)
     with pytest.raises(NetError, match="'evaluated' has no backward pass, so it has no gradients"):

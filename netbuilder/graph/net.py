@@ -216,6 +216,11 @@ class Net(NetRecords):
             self._net.op.append(op)
             self._blobs.add_operator(op.input, op.output)
 
+    def replace_message(self, proto: NetDef) -> None:
+        """Take over what a pass has made of the net's message; the message object stays the same."""
+        self._net.CopyFrom(proto)
+        self._blobs.invalidate()
+
     def insert_op_at_idx(self, op: OperatorDef, op_idx: int) -> None:
         """Put a copy of ``op`` in front of operator ``op_idx``; the cost is linear in the net."""
         if not 0 <= op_idx <= len(self._net.op):

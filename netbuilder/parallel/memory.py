@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from netbuilder.graph.blob import blob_name
+from netbuilder.graph.blob import GradientSlice, blob_name
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import created_nets
@@ -31,7 +30,8 @@ def share_gradient_memory(
     """Let gradients in the main net of a model share names where they are not needed at the same time.
 
     Gradients of parameters and losses keep their names, so updates, exchange and checkpoints see no difference, and
-    the numbers are the same to the bit. Of blobs that share a name the last value can be fetched.
+    the numbers are the same to the bit. Of blobs that share a name the last value can be fetched, and ``grad_map``
+    forgets their gradients. Of micro-batches only what their backward pass alone touches shares.
 
     Args:
         model: with its backward pass; its net is changed.
@@ -51,13 +51,24 @@ def share_gradient_memory(
         )
     keep = {blob_name(blob) for blob in excluded} | {loss for losses in record.losses for loss in losses}
     for gradient in model.param_to_grad.values():
-        keep.update(map(str, gradient) if isinstance(gradient, tuple) else [str(gradient)])
+        keep.update(_of(gradient))
     for group in record.gradients:
         for name in filter(None, (group.values, group.indices)):
             keep.update(record.devices.copies(name))
-    keep.update((*record.accumulated, *record.accumulated_rows, *_in_several(created_nets(main, record))))
+    keep.update(
+        (
+            *record.accumulated,
+            *record.accumulated_rows,
+        )
+    )
+    for part in created_nets(main, record)[1:]:  # which name what the first one leaves them
+        keep.update(name for op in part.op for name in (*op.input, *op.output))
     before = len(_made(main))
-    main.CopyFrom(share_gradients(main, record.devices.scopes, keep=keep, sizes=sizes, activations=activations))
+    made, names = share_gradients(main, record.devices.scopes, keep=keep, sizes=sizes, activations=activations)
+    model.net.replace_message(made)
+    model.grad_map = {
+        blob: gradient for blob, gradient in model.grad_map.items() if names.keys().isdisjoint(_of(gradient))
+    }
     _log.info("model %r: shared memory leaves %d of %d blobs", model.name, len(_made(main)), before)
 
 
@@ -65,10 +76,9 @@ def _made(net: NetDef) -> set[str]:
     return {name for op in net.op for name in op.output}
 
 
-def _in_several(nets: Sequence[NetDef]) -> list[str]:
-    """Return the blobs that more than one of the nets touches."""
-    found = Counter(name for net in nets for name in {name for op in net.op for name in (*op.input, *op.output)})
-    return [name for name, count in found.items() if count > 1]
+def _of(gradient: Any) -> list[str]:
+    """Return the blobs of a gradient: one, or two of a sparse one."""
+    return [str(part) for part in gradient] if isinstance(gradient, GradientSlice) else [str(gradient)]
 
 
 def OptimizeGradientMemory(

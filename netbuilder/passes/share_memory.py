@@ -162,7 +162,7 @@ def share_gradients(
     keep: Collection[str] = (),
     sizes: Mapping[str, int] | None = None,
     activations: bool = False,
-) -> NetDef:
+) -> tuple[NetDef, dict[str, str]]:
     """Return a copy of a net in which gradients that are not needed at the same time have one name.
 
     Args:
@@ -171,9 +171,13 @@ def share_gradients(
         keep, sizes: as of ``share_memory``.
         activations: let activations that operators read share as well.
 
+    Returns:
+        The net, and the new names by the old ones.
+
     Raises:
         NetError: the net has been through this pass.
     """
+    names: dict[str, str] = {}
     read = {name for op in net.op for name in op.input}
     for scope in scopes:
         prefix = scope.rstrip(SEPARATOR)
@@ -182,8 +186,9 @@ def share_gradients(
             inside = not prefix or name.startswith(prefix + SEPARATOR)
             return inside and (GRADIENT_SUFFIX in name or activations and name in read)
 
-        net, _ = share_memory(net, may_share, keep=keep, sizes=sizes, prefix=prefix)
-    return net
+        net, found = share_memory(net, may_share, keep=keep, sizes=sizes, prefix=prefix)
+        names.update(found)
+    return net, names
 
 
 def shares_memory(net: NetDef) -> bool:

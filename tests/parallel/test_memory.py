@@ -52,7 +52,12 @@ def test_a_convolutional_net_trains_as_without_sharing(devices, net_type):
 
 
 def test_blobs_are_shared_within_a_replica():
+    plain, _ = parallelize([0, 1], convnet)
     model, record = parallelize([0, 1], convnet, **SHARED)
+    for gone in made(plain) - made(model):
+        assert not model.net.BlobIsDefined(gone)
+    assert all(model.net.BlobIsDefined(name) for name in made(model))
+    assert {str(gradient) for gradient in model.grad_map.values()} <= made(model)
     for scope in record.devices.scopes:
         assert any(name.startswith(scope) for name in shared(model))
 

@@ -123,7 +123,7 @@ def share_grad_blobs(
     keep = {blob_name(blob) for blobs in (losses, param_grads, dont_share_blobs or ()) for blob in blobs}
     sizes = {blob_name(blob): 4 * int(np.prod(shape, dtype=np.int64)) for blob, shape in (blob_shapes or {}).items()}
     scopes = [namescope] if isinstance(namescope, str) else namescope
-    return share_gradients(proto, scopes, keep=keep, sizes=sizes, activations=share_activations)
+    return share_gradients(proto, scopes, keep=keep, sizes=sizes, activations=share_activations)[0]
 
 
 def optimize_inference_for_dag(net: Any, input_blobs: Iterable[Any], namescope: str = "") -> NetDef:

@@ -1,4 +1,4 @@
-"""Blobs put into pools that share memory: each where it fits best, or so that all pools together are smallest."""
+"""Blobs put into pools that share memory so that all pools together are smallest."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class CRFWithLoss:
         model: gets the parameter and the operators.
         num_classes: of the labels.
         transitions_blob: the scores, (num_classes + 2, num_classes + 2), from row to column; None: a parameter
-            ``crf_transitions`` that begins with uniform numbers in [-1).
+            ``crf_transitions`` that begins with uniform numbers in [-1, 1).
 
     Source: Lample et al., "Neural architectures for named entity recognition", 2016, arXiv:1603.01360, section 2.2.
     """
@@ -104,12 +104,12 @@ class CRFWithLoss:
         """Add the recurrent net that sums over all paths: state[c] = log(sum of exp over what comes before) + score.
 
         Args:
-            input_blob: scores of the steps, (steps, classes).
+            input_blob: scores of the steps, (steps, 1, classes).
             initial_state: those before the first step, (1, classes).
             transitions: (classes, classes).
 
         Returns:
-            The last state, (1, classes).
+            The last state, (1, 1, classes).
         """
         scope = "crf_net"
         with NameScope(scope):

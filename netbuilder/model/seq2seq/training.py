@@ -49,7 +49,7 @@ def translation_loss(
         ArgumentError: a parameter is missing.
     """
     need(model_params, "encoder_type", "encoder_embedding_size", "decoder_layer_configs", "decoder_embedding_size",
-         "decoder_softmax_size", "attention", "batch_size")  # fmt: skip
+         "decoder_softmax_size", "attention")  # fmt: skip
     given = model.net.AddScopedExternalInputs(*_INPUTS)
     sources, source_lengths, targets, target_lengths, wanted, weights = given
     layers = model_params["decoder_layer_configs"]

@@ -165,7 +165,11 @@ class IsMemberOf(Operator):
 def is_member_of(op: IsMemberOf, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     if x.dtype == STRING:
         return (np.isin(x, np.array([*op.wanted, None], object)[:-1]),)
-    return (ctx.xp.isin(x, ctx.xp.asarray(np.array(op.wanted).astype(x.dtype))),)
+    wanted = np.array(op.wanted)
+    fitting = wanted.astype(x.dtype)
+    if x.dtype.kind in "iu" and not np.array_equal(fitting, wanted):
+        raise ShapeError(f"IsMemberOf: value {op.wanted} must fit into the type of X, {x.dtype}")
+    return (ctx.xp.isin(x, ctx.xp.asarray(fitting)),)
 
 
 @register

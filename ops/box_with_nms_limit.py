@@ -145,7 +145,8 @@ def box_with_nms_limit(
     counts = _counts(op, None if splits is None else ctx.host(splits), len(scores))
     every, of_classes = ctx.host(scores), scores.shape[1]
     candidates = ctx.host(boxes).reshape(len(every), boxes.shape[1] // op.numbers, op.numbers)
-    begin, found, sizes = 0, [], []
+    nothing = np.empty(0, np.int32)
+    begin, found, sizes = 0, [(every[:0, 0], candidates[:0, 0], nothing, nothing)], []
     for count in counts:
         part = slice(begin, begin + count)
         values, rows, classes = _of_image(op, every[part], candidates[part])
@@ -156,5 +157,5 @@ def box_with_nms_limit(
     values, kept, classes, rows = (np.concatenate(parts) for parts in zip(*found))
     classes = classes - (not op.output_classes_include_bg_cls)
     like = every.dtype
-    results = (values, kept, classes.astype(like), np.array([len(f[0]) for f in found], like), rows)
+    results = (values, kept, classes.astype(like), np.array([len(f[0]) for f in found[1:]], like), rows)
     return tuple(ctx.xp.asarray(a) for a in (*results, np.array(sizes, np.int32).reshape(len(counts), of_classes)))

@@ -9,9 +9,10 @@ import numpy as np
 from netbuilder.ops.anchor_classes import AnchorArguments, softmax_by_class
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
-from netbuilder.ops.half import require_one_float_type
+from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.rows import check_indices
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -45,6 +46,7 @@ class _Focal(AnchorArguments):
         require(normalizer.size == 1, self, f"normalizer must have one element, got shape {normalizer.shape}")
 
     def factor(self, xp: Any, normalizer: Any) -> Any:
+        normalizer = widen(normalizer)
         one = normalizer.dtype.type(1)
         return normalizer.dtype.type(self.scale) / xp.maximum(normalizer.reshape(()), one)
 
@@ -156,27 +158,33 @@ def _sigmoid_terms(op: _Focal, xp: Any, x: Any, labels: Any) -> tuple[Any, Any, 
 
 @kernel(SigmoidFocalLoss)
 def sigmoid_focal_loss(op: SigmoidFocalLoss, ctx: RunContext, x: Any, labels: Any, normalizer: Any) -> tuple[Any, ...]:
-    xp, like = ctx.xp, x.dtype.type
+    xp, given = ctx.xp, x
+    x = widen(x)
+    like = x.dtype.type
     signed, _, weight, missing = _sigmoid_terms(op, xp, x, labels)
     entropy = xp.maximum(-signed, like(0)) + xp.log1p(xp.exp(-abs(signed)))
     total = (weight * missing ** like(op.gamma) * entropy).sum()
-    return (xp.asarray(total * op.factor(xp, normalizer)),)
+    return (narrow(xp.asarray(total * op.factor(xp, normalizer)), given),)
 
 
 @kernel(SigmoidFocalLossGradient)
 def sigmoid_focal_loss_gradient(
     op: SigmoidFocalLossGradient, ctx: RunContext, x: Any, labels: Any, normalizer: Any, d_loss: Any
 ) -> tuple[Any, ...]:
-    xp, like = ctx.xp, x.dtype.type
+    xp, given = ctx.xp, x
+    x = widen(x)
+    like = x.dtype.type
     signed, sign, weight, missing = _sigmoid_terms(op, xp, x, labels)
     entropy = xp.maximum(-signed, like(0)) + xp.log1p(xp.exp(-abs(signed)))
     slope = -weight * missing ** like(op.gamma) * (missing + like(op.gamma) * (like(1) - missing) * entropy)
-    return ((slope * sign * (op.factor(xp, normalizer) * d_loss.reshape(()))).reshape(x.shape),)
+    factor = op.factor(xp, normalizer) * widen(d_loss).reshape(())
+    return (narrow((slope * sign * factor).reshape(x.shape), given),)
 
 
 def _softmax_terms(op: _Focal, xp: Any, p: Any, labels: Any) -> tuple[Any, Any, Any]:
     """Return the probability of each anchor's label, the anchor's weight, and the labels with a class axis."""
     like, chosen = p.dtype.type, xp.maximum(labels, 0)[:, :, None]
+    check_indices(f"{op.type}, labels", chosen, op.num_classes)
     at_label = xp.take_along_axis(p, chosen.astype(int), axis=2)[:, :, 0]
     weight = xp.where(labels > 0, like(op.alpha), like(1 - op.alpha)) * (labels >= 0)
     return at_label, weight, chosen
@@ -184,22 +192,25 @@ def _softmax_terms(op: _Focal, xp: Any, p: Any, labels: Any) -> tuple[Any, Any, 
 
 @kernel(SoftmaxFocalLoss)
 def softmax_focal_loss(op: SoftmaxFocalLoss, ctx: RunContext, x: Any, labels: Any, normalizer: Any) -> tuple[Any, ...]:
-    xp, like = ctx.xp, x.dtype.type
+    xp, given = ctx.xp, x
+    x = widen(x)
+    like = x.dtype.type
     p = softmax_by_class(op, xp, x)
     at_label, weight, _ = _softmax_terms(op, xp, p, labels)
     total = -(weight * (like(1) - at_label) ** like(op.gamma) * _log(xp, at_label)).sum()
-    return xp.asarray(total * op.factor(xp, normalizer)), p.reshape(x.shape)
+    return narrow(xp.asarray(total * op.factor(xp, normalizer)), given), narrow(p.reshape(x.shape), given)
 
 
 @kernel(SoftmaxFocalLossGradient)
 def softmax_focal_loss_gradient(
     op: SoftmaxFocalLossGradient, ctx: RunContext, x: Any, labels: Any, normalizer: Any, p: Any, d_loss: Any
 ) -> tuple[Any, ...]:
-    xp, like, by_class = ctx.xp, x.dtype.type, op.by_class(p)
+    xp, by_class = ctx.xp, op.by_class(widen(p))
+    like = by_class.dtype.type
     q, weight, chosen = _softmax_terms(op, xp, by_class, labels)
     missing = like(1) - q
     focus = xp.maximum(missing, like(_LEAST)) ** like(op.gamma - 1)  # of certain anchors it would be infinite
     slope = -weight * (missing ** like(op.gamma) - like(op.gamma) * focus * q * _log(xp, q))
     hot = chosen == xp.arange(op.num_classes).reshape(1, 1, -1, 1, 1)
-    factor = op.factor(xp, normalizer) * d_loss.reshape(())
+    factor = op.factor(xp, normalizer) * widen(d_loss).reshape(())
     return ((slope[:, :, None] * (hot - by_class) * factor).reshape(x.shape).astype(x.dtype, copy=False),)

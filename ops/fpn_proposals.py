@@ -53,6 +53,8 @@ class _Collecting(_Host):
 
     def check(self) -> None:
         self.check_levels(self.rpn_min_level, self.rpn_max_level, 2, self.n_in, "inputs, boxes and scores of each,")
+        if self.rpn_post_nms_topN < 0:
+            raise ArgumentError(f"{self.type}: rpn_post_nms_topN must not be negative, got {self.rpn_post_nms_topN}")
 
     def check_inputs(self, *inputs: TensorSpec) -> None:
         half = len(inputs) // 2

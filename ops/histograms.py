@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
-from netbuilder.ops.half import require_one_float_type
+from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -111,21 +111,21 @@ class SelfBinningHistogram(Operator):
 @kernel(SelfBinningHistogram)
 def self_binning_histogram(op: SelfBinningHistogram, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
     xp, dtype = ctx.xp, xs[0].dtype
-    values = xp.concatenate([x.reshape(-1) for x in xs])
+    values = widen(xp.concatenate([x.reshape(-1) for x in xs]))
     if not values.size:
         return xp.zeros(op.num_bins + 1, dtype), xp.zeros(op.num_bins + 1, _INT64)
     values = abs(values) if op.abs else values
     steps = xp.arange(op.num_bins + 1)
     if op.bin_spacing == "logarithmic":
-        values = xp.maximum(values, dtype.type(op.logspace_start))
+        values = xp.maximum(values, values.dtype.type(op.logspace_start))
     least = values.min().astype(float)
     most = least + (values.max().astype(float) - least) * _STRETCH
     if op.bin_spacing == "linear":
         edges = least + steps * ((most - least) / op.num_bins)
     else:
         edges = xp.exp(xp.log(least) + steps * (xp.log(most / least) / op.num_bins))
-    edges = edges.astype(dtype)
+    edges = edges.astype(values.dtype)
     edges[0] = values.min()
     bins = xp.clip(xp.searchsorted(edges, values, side="right") - 1, 0, op.num_bins - 1)
     bins = xp.where(values > edges[0], bins, 0)
-    return edges, xp.bincount(bins, minlength=op.num_bins + 1).astype(_INT64, copy=False)
+    return narrow(edges, xs[0]), xp.bincount(bins, minlength=op.num_bins + 1).astype(_INT64, copy=False)

@@ -56,6 +56,8 @@ def weighted_sample(op: WeightedSample, ctx: RunContext, weights: Any, values: A
     if weights.size and not float(weights.min()) >= 0:
         raise ShapeError(f"WeightedSample: weights must not be negative, got {float(weights.min())}")
     sums = ctx.xp.cumsum(weights, axis=1, dtype=np.float64)
+    if not bool(ctx.xp.isfinite(sums).all()):
+        raise ShapeError("WeightedSample: weights must be finite, got infinity or NaN")
     drawn = ctx.uniform((weights.shape[0], 1), per_sample=True) * sums[:, -1:]
     index = (sums <= drawn).sum(axis=1, keepdims=True)
     index = ctx.xp.where(sums[:, -1:] > 0, index, 0).astype(np.int32)
@@ -136,6 +138,12 @@ class UniqueUniformFill(Fill):
         if self.min is None or self.max is None or not self.min < self.max:
             raise ArgumentError(
                 f"UniqueUniformFill: min and max must be given, min below max, got min={self.min}, max={self.max}"
+            )
+        bounds = np.iinfo(self.made())
+        if self.min < bounds.min or self.max > bounds.max:
+            raise ArgumentError(
+                f"UniqueUniformFill: min={self.min} and max={self.max} must lie in what {bounds.dtype} holds; give "
+                "dtype INT64 for more"
             )
 
     def input_place(self, index: int) -> Literal["here", "host", "any"]:

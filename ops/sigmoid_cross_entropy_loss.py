@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
-from netbuilder.ops.half import require_one_float_type
+from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -80,18 +80,22 @@ class SigmoidCrossEntropyLossGradient(_Loss):
 
 @kernel(SigmoidCrossEntropyLoss)
 def sigmoid_cross_entropy_loss(op: SigmoidCrossEntropyLoss, ctx: RunContext, x: Any, targets: Any) -> tuple[Any, ...]:
-    xp, like = ctx.xp, x.dtype.type
+    xp, given = ctx.xp, x
+    x = widen(x)
+    like = x.dtype.type
     losses = xp.maximum(x, like(0)) - x * targets.astype(x.dtype) + xp.log1p(xp.exp(-abs(x)))
     total = xp.where(targets >= 0, losses, like(0)).sum()
-    return (xp.asarray(total * op.factor(xp, targets, x.dtype)),)
+    return (narrow(xp.asarray(total * op.factor(xp, targets, x.dtype)), given),)
 
 
 @kernel(SigmoidCrossEntropyLossGradient)
 def sigmoid_cross_entropy_loss_gradient(
     op: SigmoidCrossEntropyLossGradient, ctx: RunContext, x: Any, targets: Any, d_loss: Any
 ) -> tuple[Any, ...]:
-    xp, like = ctx.xp, x.dtype.type
+    xp, given = ctx.xp, x
+    x = widen(x)
+    like = x.dtype.type
     e = xp.exp(-abs(x))
     slopes = xp.where(x >= 0, like(1), e) / (like(1) + e) - targets.astype(x.dtype)
-    factor = d_loss.reshape(()) * op.factor(xp, targets, x.dtype)
-    return (xp.where(targets >= 0, slopes * factor, like(0)),)
+    factor = widen(d_loss).reshape(()) * op.factor(xp, targets, x.dtype)
+    return (narrow(xp.where(targets >= 0, slopes * factor, like(0)), given),)

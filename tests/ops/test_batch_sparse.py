@@ -100,3 +100,8 @@ def test_strings():
 def test_a_column_that_is_not_there():
     with pytest.raises(IndexError, match=r"indices must lie in \[0, 2\), got 2"):
         run_plain(BatchDenseToSparse(), [np.int32([1]), np.int64([2]), np.zeros((1, 2), np.float32)])
+
+
+def test_values_beyond_the_type_are_no_members():
+    with pytest.raises(ShapeError, match="IsMemberOf: value .* must fit into the type of X, int32"):
+        run_plain(IsMemberOf(value=[2**32 + 1]), [np.int32([1, 2])])

@@ -111,3 +111,10 @@ def test_rotated_boxes_that_share_edges():
     np.testing.assert_allclose(rotated_overlaps(boxes)(0, np.arange(5)), [1, 1, 1, 0.25, 0], atol=1e-9)
     straight = np.array([[2.0, 2, 4, 4, 0], [6, 2, 4, 4, 0], [4, 2, 4, 4, 0]])
     np.testing.assert_allclose(rotated_overlaps(straight)(0, np.arange(3)), [1, 0, 1 / 3], atol=1e-9)
+
+
+def test_no_images():
+    nothing = [np.zeros((0, 3), np.float32), np.zeros((0, 12), np.float32), np.zeros(0, np.float32)]
+    scores, boxes, classes, splits, rows, sizes = run_plain(BoxWithNMSLimit().with_arity(3, 6), nothing)
+    assert scores.shape == classes.shape == rows.shape == splits.shape == (0,)
+    assert boxes.shape == (0, 4) and sizes.shape == (0, 3)

@@ -152,3 +152,18 @@ def test_the_gradient_reads_the_probabilities():
     assert [(op.type, list(op.input), list(op.output)) for op in made] == [
         ("SoftmaxFocalLossGradient", ["x", "l", "n", "p", "d"], ["x_grad"])
     ]
+
+
+def test_labels_beyond_the_classes_are_refused():
+    labels = np.full((1, 1, 1, 1), 3, np.int32)
+    with pytest.raises(IndexError, match=r"SoftmaxFocalLoss, labels: indices must lie in \[0, 3\), got 3"):
+        run_plain(
+            SoftmaxFocalLoss(num_classes=3).with_arity(3, 2),
+            [np.zeros((1, 3, 1, 1), np.float32), labels, np.float32([1])],
+        )
+
+
+def test_float16_is_computed_in_float32():
+    x, labels = np.float16([0, 40, 0]).reshape(1, 3, 1, 1), np.full((1, 1, 1, 1), 2, np.int32)
+    loss, _ = run_plain(SoftmaxFocalLoss(num_classes=3).with_arity(3, 2), [x, labels, np.float16([1])])
+    assert loss.dtype == np.float16 and np.isfinite(loss)

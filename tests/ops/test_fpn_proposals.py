@@ -47,6 +47,12 @@ class TestCollectRpnProposals(OperatorSuite):
     operator = CollectRpnProposals
     no_gradient = "it has none"
     refusals = (
+        refusal(
+            CollectRpnProposals(rpn_max_level=2, rpn_post_nms_topN=-1),
+            [f32(2, 5), f32(2)],
+            "rpn_post_nms_topN must not be negative, got -1",
+            ArgumentError,
+        ),
         refusal(CollectRpnProposals(), [f32(2, 5), f32(2)], "levels 2 to 6 need 10 inputs", ArgumentError),
         refusal(CollectRpnProposals(rpn_max_level=2), [f32(2, 4), f32(2)], r"boxes must be \(n, 5\)"),
         refusal(CollectRpnProposals(rpn_max_level=2), [f32(2, 5), f32(3)], r"their scores \(n,\)"),

@@ -84,3 +84,10 @@ def test_one_value_and_none():
     assert (edges.tolist(), counts.tolist()) == ([2, 2, 2, 2], [5, 0, 0, 0])
     edges, counts = run_plain(SelfBinningHistogram(num_bins=1).with_arity(1, 2), [np.zeros(0, np.float32)])
     assert (edges.tolist(), counts.tolist()) == ([0, 0], [0, 0])
+
+
+def test_logarithmic_edges_of_float16():
+    edges, counts = run_plain(
+        SelfBinningHistogram(num_bins=3, bin_spacing="logarithmic").with_arity(1, 2), [np.float16([0, 1, 100])]
+    )
+    assert np.isfinite(edges).all() and counts.sum() == 3 and counts[2] + counts[1] == 2

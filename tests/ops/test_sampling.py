@@ -90,6 +90,9 @@ class TestUniqueUniformFill(FillOperatorSuite):
         *shared_refusals(UniqueUniformFill, min=0, max=9),
         refusal(UniqueUniformFill(shape=(2,)), [], "min and max must be given", ArgumentError),
         refusal(UniqueUniformFill(shape=(2,), min=3, max=3), [], "min below max, got min=3, max=3", ArgumentError),
+        refusal(
+            UniqueUniformFill(shape=(2,), min=0, max=2**40), [], "what int32 holds; give dtype INT64", ArgumentError
+        ),
         refusal(UniqueUniformFill(shape=(2,), min=3, max=9, dtype=1), [], "or INT64 .10., got 1", ArgumentError),
     )
 
@@ -128,3 +131,8 @@ class TestUniqueUniformFill(FillOperatorSuite):
         for avoid in (np.int32([2, 2]), np.int64([2])):
             with pytest.raises(ShapeError, match="must be a vector of int32, none of it twice"):
                 run_plain(UniqueUniformFill(min=1, max=9), [np.zeros(2), avoid])
+
+
+def test_infinite_weights_are_refused():
+    with pytest.raises(ShapeError, match="weights must be finite"):
+        run_plain(WeightedSample(), [np.float32([[1, np.inf]])])

@@ -59,3 +59,11 @@ def test_large_scores_and_no_targets():
     slopes = run_plain(SigmoidCrossEntropyLossGradient(), [x, targets, np.float32(3)])[0]
     np.testing.assert_allclose(slopes, [0, 0, -1], atol=1e-5)
     assert run_plain(SigmoidCrossEntropyLoss(), [x, targets * 0 - 1])[0] == 0
+
+
+def test_float16_is_computed_in_float32():
+    x = np.zeros(70_000, np.float16)
+    (loss,) = run_plain(SigmoidCrossEntropyLoss(), [x, np.ones(x.shape, np.int32)])
+    np.testing.assert_allclose(loss, np.log(2), rtol=1e-3)
+    (loss,) = run_plain(SigmoidCrossEntropyLoss(), [x[:4], np.full(4, -1, np.int32)])
+    assert loss.dtype == np.float16 and loss == 0

@@ -85,9 +85,12 @@ class RebatchingQueue(BoundedQueue):
             count: how many; of a closed queue what is left, if that is less.
 
         Raises:
+            NetError: ``count`` is less than 1.
             QueueClosedError: the queue is empty and closed.
             ShapeError: shapes or types differ among the samples, which are lost then.
         """
+        if count < 1:
+            raise NetError(f"a rebatching queue gives at least 1 sample, got count={count}")
         samples: list[tuple[Any, ...]] = []
         with self._lock:
             while len(samples) < count:

@@ -59,7 +59,7 @@ class OperatorGraph:
 def _touched(op: OperatorDef) -> tuple[set[str], set[str]]:
     """Return what an operator reads, and what it writes; of the nets that it holds, all may be either."""
     inner = {name for net in held_nets(op) for part in net.op for name in (*part.input, *part.output)}
-    return {*op.input, *inner}, {*op.output, *inner}
+    return {*op.input, *op.control_input, *inner}, {*op.output, *inner}
 
 
 def first_come(graph: OperatorGraph) -> list[int]:

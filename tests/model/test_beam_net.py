@@ -175,6 +175,10 @@ def test_batches(tmp_path):
         gen_batches(*files, *vocabs, 0, None)
     with pytest.raises(ArgumentError, match="at least one pair"):
         prepare_batch([])
+    with open(files[1], "a", encoding="utf-8") as target:
+        target.write("b\n")
+    with pytest.raises(ArgumentError, match="source and .*target must have a line for each other's"):
+        gen_batches(*files, *vocabs, 2, None)
 
 
 @pytest.mark.parametrize("attention", ["none", "regular", "recurrent", "dot"])

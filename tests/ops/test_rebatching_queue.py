@@ -151,6 +151,8 @@ class TestCloseRebatchingQueue(QueueSuite):
 
 def test_a_writer_waits_for_room_and_a_reader_for_samples():
     queue = RebatchingQueue(1, 3, "q")
+    with pytest.raises(NetError, match="at least 1 sample, got count=0"):
+        queue.read(0)
     writer = threading.Thread(target=queue.write, args=([np.arange(10)],), kwargs={"batch": True})
     writer.start()
     assert [queue.read(4)[0].tolist(), queue.read(6)[0].tolist()] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]

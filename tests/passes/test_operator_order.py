@@ -24,6 +24,14 @@ def test_what_comes_before_what():
     assert graph.successors(3) == [4, 5] and len(graph) == 6
 
 
+def test_control_inputs_come_before():
+    net = Net("controlled")
+    net.Relu("x", "a")
+    net.Relu("x", "b", control_input=["a"])
+    graph = OperatorGraph(net.Proto().op)
+    assert graph.predecessors(1) == [0]
+
+
 def test_orders():
     net = net_of()
     before, graph = net.SerializeToString(), OperatorGraph(net.op)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,5 +104,9 @@ def _pairs(
     target_vocab: Mapping[str, int],
 ) -> Iterator[Pair]:
     with open(source_corpus, encoding="utf-8") as sources, open(target_corpus, encoding="utf-8") as targets:
-        for source, target in zip(sources, targets):
+        for source, target in zip_longest(sources, targets):
+            if source is None or target is None:
+                raise ArgumentError(
+                    f"{source_corpus} and {target_corpus} must have a line for each other's lines, and one has more"
+                )
             yield get_numberized_sentence(source, source_vocab), get_numberized_sentence(target, target_vocab)

@@ -78,7 +78,11 @@ def files() -> list[Path]:
             for name in names
             if name not in _NOT_OURS and (not name.startswith(".") or name == ".ci") and not name.endswith(".egg-info")
         ]
-        found += [Path(folder) / member for member in members if not member.endswith((".pyc", ".swp", "~"))]
+        found += [
+            Path(folder) / member
+            for member in members
+            if not member.endswith((".pyc", ".swp", "~")) and member != ".git"
+        ]
     return sorted(found)
 
 

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, require_predictor, stored_specs
+from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_net, require_predictor, stored_specs
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import NetDef, NetError, files
 from netbuilder.tools.blob_specs import blob_spec
 from netbuilder.tools.drawing.layout import lay_out
 from netbuilder.tools.drawing.page import page
-from netbuilder.tools.profiling.load import read_net
 from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
 from netbuilder.tools.training.nets import NETS, add_net
 

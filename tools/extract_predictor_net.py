@@ -14,6 +14,8 @@ import numpy as np
 from netbuilder.data import read_blobs
 from netbuilder.exchange import describe_images, save_predictor
 from netbuilder.exchange.image_preparation import class_names, image_preparation
+from netbuilder.exchange.predictor_files import PREDICT_FILE, read_net
+from netbuilder.graph.rename import place_operators
 from netbuilder.parallel import replicas_of
 from netbuilder.passes.extract_predictor import READERS, extract_predictor, parameter_sources
 from netbuilder.proto import (
@@ -37,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Extract a predictor, or list what could be named; returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        net = _read_net(options.net)
+        if Path(options.net).is_dir():
+            raise NetError(
+                f"{options.net!r} is a folder; give the net's file, as {str(Path(options.net) / PREDICT_FILE)!r}"
+            )
+        net = read_net(options.net)
         if options.inspect:
             _inspect(net)
             return 0
@@ -66,7 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--inputs", nargs="+", metavar="BLOB", help="blobs that will be fed")
     parser.add_argument("--outputs", nargs="+", metavar="BLOB", help="blobs wanted")
     parser.add_argument("--output-dir", metavar="FOLDER", help="where the two files go")
-    parser.add_argument("--device", metavar="DEVICE", type=_device, help="cpu, gpu or gpu:ID; where the predictor runs")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--device", metavar="DEVICE", type=_device, help="cpu, gpu or gpu:ID; where the predictor runs")
+    where.add_argument("--cpu", dest="device", action="store_const", const=_device("cpu"),
+                       help="the same as --device cpu: of nets that were written for a GPU")  # fmt: skip
     return parser
 
 
@@ -75,12 +84,6 @@ def _device(text: str) -> DeviceOption:
     if kind not in ("cpu", "gpu") or (number and not number.isdigit()):
         raise argparse.ArgumentTypeError(f"cpu, gpu or gpu:ID, got {text!r}")
     return make_device_option(PROTO_CPU if kind == "cpu" else PROTO_CUDA, int(number or 0))
-
-
-def _read_net(path: str) -> NetDef:
-    if Path(path).is_dir():
-        raise NetError(f"{path!r} is a folder; give the net's file, as {str(Path(path) / 'predict_net.pb')!r}")
-    return files.load_text(path, NetDef) if path.endswith((".pbtxt", ".prototxt")) else files.load(path, NetDef)
 
 
 def _inspect(net: NetDef) -> None:
@@ -198,6 +201,7 @@ def _read_parameters(path: Path) -> dict[str, Any]:
             f"--parameters {str(path)!r}: an init net makes all that it reads, but {net.name!r} reads {waits[0]!r}, "
             "which it does not make; give the net that makes the parameters, as init_net.pb"
         )
+    place_operators(net, _device("cpu"))  # values are made on the host, wherever the net would make them
     workspace.run_net_once(net)
     return {name: workspace.fetch(name) for name in workspace.blobs()}
 

@@ -16,18 +16,28 @@ from netbuilder.data.image_codec import decode_image, resize_image
 from netbuilder.exchange import ImagePreparation, Predictor, load_predictor
 from netbuilder.exchange.onnx import read_onnx
 from netbuilder.exchange.predictor_exporter import load_predictor_from_db
-from netbuilder.proto import ArgumentError, DeviceError, NetError, ParseError, ShapeError
+from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE
+from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceError, NetError, ParseError, ShapeError
+from netbuilder.proto.arguments import make_device_option
 
 __all__ = ["load", "main", "prepared_image"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_SHOWN = 8  # names of blobs in a message
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each image and class; returns the exit status: 1 if something could not be read or run."""
     options = _parser().parse_args(arguments)
     try:
-        predictor = load(options.predictor)
+        predictor = load(
+            options.predictor,
+            options.init,
+            inputs=options.inputs,
+            outputs=options.outputs,
+            device=make_device_option(PROTO_CPU, 0) if options.cpu else None,
+        )
         classes = _class_names(options.classes) or predictor.classes
         results = list(_predict(predictor, options, classes))
     except (NetError, DeviceError, OSError) as error:
@@ -52,12 +62,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "predictor",
-        help="a folder with init_net.pb and predict_net.pb, a file of predictor_exporter in .minidb, or .onnx",
+        help="a folder with init_net.pb and predict_net.pb, a file of predictor_exporter in .minidb, or .onnx; with "
+        "--init the file of the predict net",
     )
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files that Pillow, OpenCV or simplejpeg read")
     parser.add_argument("--top", type=int, default=5, metavar="K", help="classes an image (5)")
     parser.add_argument("--classes", metavar="FILE",
                         help="their names, one a line, or a JSON list (as the predictor says)")  # fmt: skip
+    net = parser.add_argument_group("what the files of the predictor do not say, or say otherwise")
+    net.add_argument("--init", metavar="FILE", help="the init net, where the two files have other names")
+    net.add_argument("--inputs", nargs="+", metavar="BLOB", help="the blob that takes the images")
+    net.add_argument("--outputs", nargs="+", metavar="BLOB", help="the blob with the scores of the classes; of several "
+                     "the first is printed")  # fmt: skip
+    net.add_argument("--cpu", action="store_true", help="run on the CPU, whatever device the nets name")
     parser.add_argument("--batch", type=int, default=32, metavar="N", help="images at a time (32)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
@@ -74,7 +91,8 @@ def _parser() -> argparse.ArgumentParser:
         "--interpolation", choices=["area", "linear"], help="between pixels (area to shrink, else linear)"
     )
     image.add_argument("--scale", type=float, help="of pixels, which are 0 to 255 (1)")
-    image.add_argument("--mean", type=_numbers, metavar="B,G,R", help="after scaling (0)")
+    image.add_argument("--mean", type=_mean, metavar="B,G,R|FILE.npy", help="after scaling (0); of an array of shape "
+                       "(3, H, W) or (H, W, 3), such as ilsvrc_2012_mean.npy, each channel's mean")  # fmt: skip
     image.add_argument("--std", type=_divisors, metavar="B,G,R", help="after scaling (1)")
     image.add_argument("--rgb", action=argparse.BooleanOptionalAction,
                        help="channels, and those numbers, are red, green, blue")  # fmt: skip
@@ -110,6 +128,23 @@ def _numbers(text: str) -> tuple[float, ...]:
     return numbers
 
 
+def _mean(text: str) -> tuple[float, ...]:
+    """Return one number or three, given as such, or as the mean image of a data set."""
+    if not text.endswith(".npy"):
+        return _numbers(text)
+    try:
+        array = np.load(text, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise argparse.ArgumentTypeError(f"must be numbers or a file of NumPy; {text!r}: {error}") from error
+    if array.dtype.kind in "fiu" and array.ndim in (1, 3) and 3 in (array.shape[0], array.shape[-1]):
+        planes = array.astype(np.float64).reshape(3, -1) if array.shape[0] == 3 else array.reshape(-1, 3).T
+        return tuple(map(float, planes.mean(axis=1)))
+    raise argparse.ArgumentTypeError(
+        f"must hold a number or an image for each of three channels, in shape (3,), (3, H, W) or (H, W, 3); {text!r} "
+        f"holds {array.dtype} {array.shape}"
+    )
+
+
 def _divisors(text: str) -> tuple[float, ...]:
     numbers = _numbers(text)
     if 0 in numbers:
@@ -117,16 +152,29 @@ def _divisors(text: str) -> tuple[float, ...]:
     return numbers
 
 
-def load(path: str) -> Predictor:
-    """Return the predictor in a folder, a minidb or an ONNX file.
+def load(path: str, init: str | None = None, **options: Any) -> Predictor:
+    """Return the predictor in a folder, a minidb or an ONNX file, or that of a predict net and an init net.
+
+    Args:
+        path: the folder or file.
+        init: the file of the init net; None: it is in the folder, or the file holds all.
+        options: see ``Predictor``.
 
     Raises:
         ParseError: the file is damaged, or of another kind.
         FileNotFoundError: there is nothing of that name.
+        ArgumentError: ``path`` is a predict net alone.
     """
+    if init is not None:
+        return load_predictor(path, init_net=init, **options)
     if path.endswith(".onnx"):
-        return read_onnx(path).predictor()
-    return load_predictor_from_db(path) if Path(path).is_file() else load_predictor(path)
+        return read_onnx(path).predictor(**options)
+    if path.endswith((".pb", ".pbtxt", ".prototxt")) and Path(path).is_file():
+        raise ArgumentError(
+            f"{path!r} is one net; give the folder that holds {INIT_FILE} and {PREDICT_FILE}, or the init net, too: "
+            "--init FILE"
+        )
+    return load_predictor_from_db(path, **options) if Path(path).is_file() else load_predictor(path, **options)
 
 
 def _class_names(path: str | None) -> list[str] | None:
@@ -152,10 +200,16 @@ def _preparation(predictor: Predictor, options: argparse.Namespace) -> ImagePrep
 
 def _predict(predictor: Predictor, options: argparse.Namespace, classes: Sequence[str]) -> Iterator[dict[str, Any]]:
     if len(predictor.inputs) != 1:
-        raise ArgumentError(f"an image goes into one input, but the predictor has {list(predictor.inputs)}")
+        raise ArgumentError(
+            f"an image goes into one input, but the predictor has {list(predictor.inputs) or 'none'}; name it by "
+            f"--inputs: the net reads {undefined_inputs(predictor.net.op)[:_SHOWN]}"
+        )
     if options.top < 1 or options.batch < 1:
         raise ArgumentError(f"--top and --batch must be 1 or more, got {options.top} and {options.batch}")
     name, output = predictor.inputs[0], predictor.outputs[0]
+    if len(predictor.outputs) > 1 and options.outputs is None:
+        print(f"netbuilder-predict: printed is {output!r}, the first of the outputs {list(predictor.outputs)}; "
+              "--outputs names another", file=sys.stderr)  # fmt: skip
     images = _preparation(predictor, options)
     height, width, channels = _input_size(predictor, options.size, images.channels_last)
     for start in range(0, len(options.images), options.batch):

@@ -10,7 +10,7 @@ import numpy as np
 
 from netbuilder.exchange.fills import fill_values
 from netbuilder.exchange.image_preparation import class_names, image_preparation
-from netbuilder.exchange.mobile_exporter import PLACEHOLDER
+from netbuilder.exchange.predictor_names import find_inputs, find_outputs
 from netbuilder.graph.rename import place_operators
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
@@ -29,11 +29,12 @@ class Predictor:
     Args:
         init_net: fills the parameters; run once, here.
         predict_net: computes the outputs.
-        inputs: blobs that each run is given; None: the external inputs that the init net does not fill, or fills with
-            the placeholder that ``Export`` writes.
-        outputs: blobs that a run returns; None: the external outputs.
+        inputs: blobs that each run is given; None: what ``predictor_names.find_inputs`` finds, as a rule the external
+            inputs that the init net does not fill.
+        outputs: blobs that a run returns; None: the external outputs, or, where the net lists none, the results that
+            no operator reads.
         specs: shape and type of inputs, where known; the first extent is the batch and may differ.
-        device: where the operators run; None: where the net says.
+        device: where the operators of both nets run, whatever they say themselves; None: where they say.
         workspace: None: a new one.
         fold: put normalisations in test mode into the weights in front of them (see ``passes.fold_batch_norm``), so
             that the net runs faster; the same up to rounding. Those parameters are then not in the workspace: to feed
@@ -77,12 +78,14 @@ class Predictor:
         before = set(self.workspace.blobs())
         self._net = NetDef()
         self._net.CopyFrom(predict_net)
+        filled, rest = _split(init_net)
         if device is not None:
             place_operators(self._net, device)
-        filled, rest = _split(init_net)
+            place_operators(rest, device)
+        found = find_inputs(predict_net, init_net, filled, parameters or ()) if inputs is None else inputs
         filled |= parameters or {}
-        self.inputs = tuple(inputs) if inputs is not None else _fed(predict_net, init_net, filled)
-        self.outputs = tuple(outputs) if outputs is not None else tuple(predict_net.external_output)
+        self.inputs = tuple(found)
+        self.outputs = tuple(outputs) if outputs is not None else tuple(find_outputs(predict_net))
         self.specs = dict(specs or {})
         self.images = image_preparation(predict_net)
         self.classes = class_names(predict_net)
@@ -92,8 +95,9 @@ class Predictor:
         for name, value in filled.items():
             if name not in self.inputs:
                 self.workspace.feed(name, value, homes.get(name))
-        if rest.op:
-            self.workspace.run_net_once(rest)
+        needed = [op for op in rest.op if not set(op.output) <= set(self.inputs)]
+        if needed:
+            self.workspace.run_net_once(NetDef(name=rest.name, op=needed))
         for name in self.inputs:
             self.workspace.make(name)
         if observable is not None:
@@ -235,17 +239,6 @@ def _split(init_net: NetDef) -> tuple[dict[str, Any], NetDef]:
         else:
             filled[op.output[0]] = value
     return filled, rest
-
-
-def _fed(net: NetDef, init_net: NetDef, filled: Mapping[str, Any]) -> tuple[str, ...]:
-    made = {blob for op in init_net.op for blob in op.output}
-    return tuple(
-        blob for blob in net.external_input if blob not in made or blob in filled and _is_placeholder(filled[blob])
-    )
-
-
-def _is_placeholder(value: Any) -> bool:
-    return value.dtype == PLACEHOLDER.dtype and value.shape == PLACEHOLDER.shape and not value.any()
 
 
 def _homes(net: NetDef) -> dict[str, DeviceOption]:

@@ -350,21 +350,30 @@ def prepare_prediction_net(
 
 
 def load_predictor_from_db(
-    filename: str | os.PathLike[str], db_type: str = "minidb", *, device: DeviceOption | None = None, **options: Any
+    filename: str | os.PathLike[str],
+    db_type: str = "minidb",
+    *,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    **options: Any,
 ) -> Predictor:
-    """Return the predictor in a file, in a workspace of its own; options are those of ``Predictor``."""
+    """Return the predictor in a file, in a workspace of its own.
+
+    Args:
+        filename, db_type: the file.
+        inputs, outputs: other blobs than the file says.
+        options: see ``Predictor``.
+    """
     meta, values = _read(filename, db_type)
     names = {
         kind: tuple(name for each in meta.blobs if each.key.startswith(kind) for name in each.value)
         for kind in (_NAMES.INPUTS_BLOB_TYPE, _NAMES.OUTPUTS_BLOB_TYPE)
     }
-    inputs, outputs = names.values()
+    inputs, outputs = (given or found for given, found in zip((inputs, outputs), names.values()))
     shapes = _shapes(net_of(meta, _NAMES.PREDICT_INIT_NET_TYPE))
     specs = {name: TensorSpec(shapes[name], np.dtype(np.float32)) for name in inputs if name in shapes}
     net = net_of(meta, _NAMES.PREDICT_NET_TYPE)
-    return Predictor(
-        NetDef(), net, inputs=inputs, outputs=outputs, specs=specs, parameters=values, device=device, **options
-    )
+    return Predictor(NetDef(), net, inputs=inputs, outputs=outputs, specs=specs, parameters=values, **options)
 
 
 def _shapes(init: NetDef) -> dict[str, tuple[int, ...]]:

@@ -33,7 +33,15 @@ from netbuilder.proto.arguments import arguments, set_argument
 from netbuilder.runtime import Workspace, default
 from netbuilder.runtime.observable import OUTPUTS
 
-__all__ = ["INIT_FILE", "PREDICT_FILE", "load_predictor", "require_predictor", "save_predictor", "stored_specs"]
+__all__ = [
+    "INIT_FILE",
+    "PREDICT_FILE",
+    "load_predictor",
+    "read_net",
+    "require_predictor",
+    "save_predictor",
+    "stored_specs",
+]
 
 INIT_FILE, PREDICT_FILE = "init_net.pb", "predict_net.pb"
 
@@ -126,6 +134,7 @@ def save_predictor(
 def load_predictor(
     directory: str | os.PathLike[str],
     *,
+    init_net: str | os.PathLike[str] | None = None,
     inputs: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
     device: DeviceOption | None = None,
@@ -136,9 +145,11 @@ def load_predictor(
     """Read a predictor from a folder with init_net.pb and predict_net.pb, and make it ready to run.
 
     Args:
-        directory: written by ``save_predictor``, or by Caffe2's mobile exporter.
-        inputs, outputs: blobs, where the files do not say (see ``Predictor``).
-        device: where it runs; None: where the net says.
+        directory: written by ``save_predictor``, by Caffe2's exporters, or by its translator of Caffe models; with
+            ``init_net``, the file of the predict net.
+        init_net: the file of the init net, where the two have other names; binary, or text in .pbtxt.
+        inputs, outputs: blobs, where the files do not say, or others than they say (see ``Predictor``).
+        device: where it runs; None: where the nets say. The CPU's serves nets that were written for a GPU.
         workspace: None: a new one.
         fold: put normalisations into the weights in front of them, for speed (see ``Predictor``); the files stay as
             they are.
@@ -150,31 +161,45 @@ def load_predictor(
         NetError: the init net leaves out a parameter.
         DeviceError: the device is missing.
     """
-    folder = Path(directory)
-    require_predictor(folder)
-    init_net, predict_net = (files.load(folder / name, NetDef) for name in (INIT_FILE, PREDICT_FILE))
+    if init_net is None:
+        require_predictor(Path(directory))
+        init_path, predict_path = Path(directory) / INIT_FILE, Path(directory) / PREDICT_FILE
+    else:
+        init_path, predict_path = Path(init_net), Path(directory)
+    init_proto, predict_net = read_net(init_path), read_net(predict_path)
     found = arguments(predict_net)
     saved = found.get(_WEIGHTS)
-    if saved is not None and saved.decode() != _digest(init_net):
+    if saved is not None and saved.decode() != _digest(init_proto):
         raise ParseError(
-            f"{str(folder / INIT_FILE)!r}: holds other weights than {PREDICT_FILE} beside it was saved with; a save "
-            "was broken off, or one of the files replaced: save the predictor again"
+            f"{str(init_path)!r}: holds other weights than {str(predict_path)!r} was saved with; saving was broken "
+            "off, or one of the files was replaced: save the predictor again"
         )
     if inputs is None and _INPUTS in found:
         inputs = [name.decode() for name in found[_INPUTS] or ()]
     if outputs is None and _OUTPUTS in found:
         outputs = [name.decode() for name in found[_OUTPUTS] or ()]
     return Predictor(
-        init_net,
+        init_proto,
         predict_net,
         inputs=inputs,
         outputs=outputs,
-        specs=stored_specs(predict_net, str(folder / PREDICT_FILE)),
+        specs=stored_specs(predict_net, str(predict_path)),
         device=device,
         workspace=workspace,
         fold=fold,
         observable=observable,
     )
+
+
+def read_net(path: str | os.PathLike[str]) -> NetDef:
+    """Read a net from a binary file, or from text in .pbtxt or .prototxt.
+
+    Raises:
+        ParseError: the file holds something else.
+        OSError: it cannot be read.
+    """
+    text = os.fspath(path).endswith((".pbtxt", ".prototxt"))
+    return files.load_text(path, NetDef) if text else files.load(path, NetDef)
 
 
 def _folded(net: NetDef, values: Mapping[str, Any], outputs: Sequence[str]) -> tuple[NetDef, dict[str, Any], list[str]]:

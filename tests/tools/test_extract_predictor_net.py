@@ -5,6 +5,9 @@ import pytest
 
 import golden_data
 from netbuilder.exchange import load_predictor
+from netbuilder.graph.rename import place_operators
+from netbuilder.proto import PROTO_CUDA, NetDef, files
+from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import default
 from netbuilder.tools.extract_predictor_net import main
 
@@ -140,3 +143,20 @@ def test_files_that_are_not_there_or_not_nets(tmp_path, capsys):
     (tmp_path / "text.pb").write_bytes(b"\xff\xd8\xff\xe0 not a net")
     assert main([str(tmp_path / "text.pb"), "--inspect"]) == 1
     assert "NetDef" in capsys.readouterr().err
+
+
+def test_nets_that_were_written_for_a_gpu(tmp_path):
+    """The parameters are made on the host, and with --cpu the predictor runs there."""
+    net, init_net = NetDef(name="scale", external_input=["x", "w"], external_output=["y"]), NetDef(name="init")
+    net.op.append(make_op("Mul", ["x", "w"], ["y"], broadcast=1))
+    init_net.op.append(make_op("ConstantFill", [], ["w"], shape=[2], value=3.0))
+    for each, name in ((net, "net.pb"), (init_net, "init.pb")):
+        place_operators(each, make_device_option(PROTO_CUDA, 0))
+        files.save(tmp_path / name, each)
+    given = [str(tmp_path / "net.pb"), "--parameters", str(tmp_path / "init.pb"), "--inputs", "x", "--outputs", "y",
+             "--output-dir", str(tmp_path / "out")]  # fmt: skip
+    assert main([*given, "--cpu"]) == 0
+    got = load_predictor(tmp_path / "out").run(x=np.float32([[1, 2]]))["y"]
+    np.testing.assert_array_equal(got, [[3, 6]])
+    with pytest.raises(SystemExit):
+        main([*given, "--cpu", "--device", "gpu"])

@@ -1,6 +1,7 @@
 """netbuilder-predict: images prepared, the likeliest classes printed, refusals."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from netbuilder import ModelHelper, Workspace, brew, save_predictor
 from netbuilder.data.image_codec import image_libraries
 from netbuilder.exchange.predictor_exporter import PredictorExportMeta, save_to_db
-from netbuilder.proto import ArgumentError, DeviceError, ParseError
+from netbuilder.graph.rename import place_operators
+from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceError, NetDef, ParseError, files
+from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.tools import predict
 
 if not image_libraries():
@@ -155,3 +158,65 @@ def test_without_a_library_for_images(folder, images, monkeypatch, capsys):
 
 def missing(*args, **kwargs):
     raise DeviceError("decoding needs a library for images: pip install pillow")
+
+
+@pytest.fixture
+def pair(tmp_path, net):
+    """A pair of nets as Caffe2's translator writes it, for a GPU: the image is filled, no output is listed."""
+    init_net, predict_net = NetDef(name="init"), NetDef()
+    init_net.op.append(make_op("ConstantFill", [], ["data"], shape=[1]))
+    predict_net.CopyFrom(net.Proto())
+    predict_net.external_input[:] = ["data"]
+    del predict_net.external_output[:]
+    for each in (init_net, predict_net):
+        place_operators(each, make_device_option(PROTO_CUDA, 0))
+        files.save(tmp_path / f"{'init' if each is init_net else 'predict'}.pb", each)
+    return [str(tmp_path / "predict.pb"), "--init", str(tmp_path / "init.pb"), "--cpu", "--size", "4", "--top", "1"]
+
+
+def test_a_pair_of_nets_as_other_programs_write_it(pair, images, tmp_path, capsys):
+    assert predict.main([*pair, images[2]]) == 0
+    assert "class 2" in capsys.readouterr().out
+    assert predict.main([*pair, images[2], "--scores", "--rgb", "--inputs", "data", "--outputs", "flat"]) == 0
+    assert capsys.readouterr().out.split()[-3:] == ["255", "class", "0"]
+    np.save(tmp_path / "mean.npy", np.broadcast_to(np.float32([5, 6, 7])[:, None, None], (3, 8, 8)))
+    assert predict.main([*pair, images[2], "--scores", "--outputs", "flat", "--mean", str(tmp_path / "mean.npy")]) == 0
+    assert capsys.readouterr().out.split()[-3:] == ["248", "class", "2"]
+
+
+def test_the_first_of_several_outputs_is_printed_and_said(net, images, tmp_path, capsys):
+    net.Sqr("flat", "square")
+    save_predictor(tmp_path / "net", net, [], inputs=["data"], outputs=["softmax", "square"], workspace=Workspace())
+    given = [str(tmp_path / "net"), images[0], "--size=4", "--top=1", "--scores"]
+    assert predict.main(given) == 0
+    said = capsys.readouterr()
+    assert "printed is 'softmax', the first of the outputs ['softmax', 'square']; --outputs names another" in said.err
+    assert predict.main([*given, "--outputs", "square"]) == 0
+    said = capsys.readouterr()
+    assert said.out.split()[-3] == "65025" and not said.err
+
+
+def test_a_predictor_without_an_input_for_images(pair, images, tmp_path, capsys):
+    assert predict.main([*pair, images[0], "--inputs", "data", "data2"]) == 1
+    assert "no operator reads the inputs ['data2']" in capsys.readouterr().err
+    assert predict.main([pair[0], images[0]]) == 1
+    assert "predict.pb' is one net; give the folder" in capsys.readouterr().err
+    init_net = NetDef(op=[make_op("ConstantFill", [], ["data"], shape=[1, 3, 4, 4], value=1.0)])
+    files.save(tmp_path / "init.pb", init_net)
+    assert predict.main([*pair, images[0]]) == 1
+    said = capsys.readouterr().err
+    assert "the predictor has none; name it by --inputs: the net reads ['data']" in said
+    assert predict.main([*pair, images[0], "--inputs", "data"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("array", "match"),
+    [(np.zeros((2, 4)), r"holds float64 \(2, 4\)"), (np.array(["a"] * 3), "three channels"), (None, "mean.npy")],
+)
+def test_a_mean_image_that_is_none(array, match, tmp_path, capsys):
+    path = tmp_path / "mean.npy"
+    if array is not None:
+        np.save(path, array)
+    with pytest.raises(SystemExit):
+        predict.main(["net", "image", "--mean", str(path)])
+    assert re.search(match, capsys.readouterr().err)

@@ -7,22 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.exchange import load_predictor
+from netbuilder.exchange.predictor_files import read_net
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.proto import BlobError, NetDef, files
+from netbuilder.proto import BlobError, NetDef
 from netbuilder.runtime import Workspace
 from netbuilder.tools.profiling.ready import Ready, value_of
 
-__all__ = ["load_folder", "load_net", "read_net"]
-
-
-def read_net(path: str | Path) -> NetDef:
-    """Read a net from a binary file, or from text in .pbtxt or .prototxt.
-
-    Raises:
-        ParseError: the file holds something else.
-        OSError: it cannot be read.
-    """
-    return files.load_text(path, NetDef) if str(path).endswith((".pbtxt", ".prototxt")) else files.load(path, NetDef)
+__all__ = ["load_folder", "load_net"]
 
 
 def load_net(workspace: Workspace, path: str | Path, init: str | Path | None, given: Mapping[str, Any]) -> Ready:

@@ -66,10 +66,13 @@ class ReadModel:
 
     def predictor(self, **options: Any) -> Predictor:
         """Return a predictor of the net; options are those of ``Predictor``."""
-        options.setdefault("specs", {name: self.specs[name] for name in self.inputs if name in self.fixed})
-        return Predictor(
-            NetDef(), self.net, inputs=self.inputs, outputs=self.outputs, parameters=self.parameters, **options
-        )
+        known = {
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "specs": {name: self.specs[name] for name in self.inputs if name in self.fixed},
+        }
+        given = {name: value for name, value in options.items() if value is not None or name not in known}
+        return Predictor(NetDef(), self.net, parameters=self.parameters, **{**known, **given})
 
 
 def read_onnx(model: str | os.PathLike[str] | Any) -> ReadModel:

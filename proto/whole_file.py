@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["DRAFT", "is_draft", "whole_file"]
+__all__ = ["DRAFT", "is_draft", "sync_folder", "whole_file"]
 
 PathLike = str | os.PathLike[str]
 
@@ -51,7 +51,7 @@ def whole_file(path: PathLike) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.filename in (None, str(draft)) and error.errno is not None:
             raise OSError(error.errno, f"cannot be written: {error.strerror}", os.fspath(path)) from error
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def is_draft(name: str) -> bool:
@@ -63,7 +63,7 @@ def is_draft(name: str) -> bool:
     return name.startswith(".") and DRAFT in name
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Force the folder's new entry to the disk, where the system can."""
     with contextlib.suppress(OSError):  # not every file system syncs folders
         number = os.open(folder, os.O_RDONLY)

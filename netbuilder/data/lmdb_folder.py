@@ -1,4 +1,7 @@
-"""LMDB databases, the folders in which Caffe2, Caffe and others keep records sorted by key (package lmdb)."""
+"""LMDB databases, the folders in which Caffe2, Caffe and others keep records sorted by key.
+
+They are read here (``lmdb_pages``), and written by the package lmdb.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,19 @@ import errno
 import os
 import secrets
 import shutil
-import threading
-import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from netbuilder.proto import DeviceError, NetError, ParseError
+from netbuilder.data.lmdb_pages import LmdbFile
+from netbuilder.proto import DeviceError, NetError
+from netbuilder.proto.whole_file import sync_folder
 
-__all__ = ["LmdbFile", "open_lmdb", "read_lmdb", "write_lmdb"]
+__all__ = ["open_lmdb", "read_lmdb", "write_lmdb"]
 
 PathLike = str | os.PathLike[str]
 
-_FILE = "data.mdb"
+_FILE, _LOCK = "data.mdb", "lock.mdb"
 _FIRST_MAP = 1 << 24  # bytes; the map grows as records come
 _PER_TRANSACTION = 1 << 23  # bytes written before they are committed
 _LONGEST_KEY = 511
@@ -29,67 +32,10 @@ def _library(path: PathLike) -> Any:
         import lmdb
     except ImportError:
         raise DeviceError(
-            f"{os.fspath(path)!r}: databases of type lmdb need the package lmdb; pip install lmdb, or "
-            "'netbuilder[data]', or use db_type 'minidb'"
+            f"{os.fspath(path)!r}: to write databases of type lmdb needs the package lmdb; pip install lmdb, "
+            "or 'netbuilder[data]', or use db_type 'minidb'"
         ) from None
     return lmdb
-
-
-class LmdbFile:
-    """An open LMDB database; its methods serve any thread. It closes when nobody refers to it.
-
-    Args:
-        path: of the database.
-        environment: LMDB's handle, for reading.
-    """
-
-    def __init__(self, path: str, environment: Any) -> None:
-        self.path = path
-        self._environment = environment
-
-    def __len__(self) -> int:
-        return int(self._environment.stat()["entries"])
-
-    def records(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield all records, sorted by key.
-
-        Raises:
-            ParseError: the file is damaged.
-        """
-        broken = _library(self.path).Error  # now: at the end of the program nothing can be imported any more
-        try:
-            with self._environment.begin() as reading:
-                yield from reading.cursor()
-        except broken as error:
-            raise ParseError(f"{self.path!r}: cannot be read as lmdb: {error}") from error
-
-    def keys(self) -> list[bytes]:
-        """Return all keys, sorted."""
-        try:
-            with self._environment.begin() as reading:
-                return list(reading.cursor().iternext(values=False))
-        except _library(self.path).Error as error:
-            raise ParseError(f"{self.path!r}: cannot be read as lmdb: {error}") from error
-
-    def value(self, key: bytes) -> bytes:
-        """Return the value under a key.
-
-        Raises:
-            ParseError: there is none, or the file is damaged.
-        """
-        try:
-            with self._environment.begin() as reading:
-                found = reading.get(key)
-        except _library(self.path).Error as error:
-            raise ParseError(f"{self.path!r}: cannot be read as lmdb: {error}") from error
-        if found is None:
-            raise ParseError(f"{self.path!r}: the record {key!r} is gone; has the database been written anew?")
-        return bytes(found)
-
-
-# LMDB forbids to open a file twice in a process, so all readers of one share its handle.
-_open: weakref.WeakValueDictionary[tuple[int, int], LmdbFile] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
 
 
 def open_lmdb(path: PathLike) -> LmdbFile:
@@ -99,31 +45,14 @@ def open_lmdb(path: PathLike) -> LmdbFile:
         path: a folder with the file ``data.mdb``, or that file.
 
     Raises:
-        DeviceError: the package lmdb is missing.
         FileNotFoundError: there is no such database.
-        ParseError: the file is none, or cut short.
+        ParseError: the file is none, damaged, or cut short.
     """
-    lmdb, name = _library(path), os.fspath(path)
+    name = os.fspath(path)
     file = Path(name) / _FILE if os.path.isdir(name) else Path(name)
     if not file.is_file():
         raise FileNotFoundError(errno.ENOENT, f"no such lmdb database (a folder with {_FILE})", name)
-    stat = file.stat()
-    with _lock:
-        found = _open.get((stat.st_dev, stat.st_ino))
-        if found is None:
-            try:
-                handle = lmdb.open(str(file), subdir=False, readonly=True, lock=False, readahead=False, max_readers=1)
-                used = (handle.info()["last_pgno"] + 1) * handle.stat()["psize"]
-            except lmdb.Error as error:
-                raise ParseError(f"{name!r}: cannot be read as lmdb: {error}") from error
-            if used > stat.st_size:  # reading on would end the process, not raise
-                handle.close()
-                raise ParseError(
-                    f"{name!r}: cannot be read as lmdb: the file is cut short: it has {stat.st_size} bytes, its "
-                    f"records lie in {used}"
-                )
-            found = _open[stat.st_dev, stat.st_ino] = LmdbFile(name, handle)
-        return found
+    return LmdbFile(str(file), name)
 
 
 def read_lmdb(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
@@ -158,8 +87,12 @@ def write_lmdb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -> 
         with lmdb.open(str(draft), map_size=_FIRST_MAP, sync=True) as environment:
             count = _write(lmdb, environment, records, os.fspath(path))
         if target.exists():
-            shutil.rmtree(target)
-        os.replace(draft, target)
+            os.replace(draft / _FILE, target / _FILE)
+            (target / _LOCK).unlink(missing_ok=True)  # it speaks of the file that was there
+        else:
+            os.replace(draft, target)
+        sync_folder(target)
+        sync_folder(target.parent)
     except lmdb.Error as error:
         raise OSError(errno.EIO, f"cannot be written: {error}", os.fspath(path)) from error
     finally:
@@ -168,7 +101,7 @@ def write_lmdb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -> 
 
 
 def _is_database(target: Path) -> bool:
-    return target.is_dir() and {entry.name for entry in target.iterdir()} <= {_FILE, "lock.mdb"}
+    return target.is_dir() and {entry.name for entry in target.iterdir()} <= {_FILE, _LOCK}
 
 
 def _write(lmdb: Any, environment: Any, records: Iterable[tuple[str | bytes, bytes]], path: str) -> int:

@@ -50,13 +50,14 @@ class _Lmdb:
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         self._file = open_lmdb(path)
-        self._keys = self._file.keys()
+        if len(self._file):
+            self._file.record(0)  # all leaf pages are read once: what is damaged is refused now
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._file)
 
     def __getitem__(self, number: int) -> tuple[bytes, bytes]:
-        return self._keys[number], self._file.value(self._keys[number])
+        return self._file.record(number)
 
 
 _KINDS: dict[str, type[_Minidb] | type[_Lmdb]] = {"lmdb": _Lmdb, "minidb": _Minidb}

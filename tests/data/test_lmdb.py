@@ -146,11 +146,13 @@ def test_missing_and_unknown_databases(tmp_path):
         write_records(tmp_path / "x", "rocks", [])
 
 
-def test_a_missing_package_is_named(tmp_path, monkeypatch):
+def test_reading_needs_no_package_and_writing_names_it(tmp_path, monkeypatch):
+    needs("lmdb")
+    write_lmdb(tmp_path / "x", [("a", b"1")])
     monkeypatch.setitem(sys.modules, "lmdb", None)
-    for call in (lambda: DBReader(tmp_path, "lmdb"), lambda: write_lmdb(tmp_path / "x", [])):
-        with pytest.raises(DeviceError, match=r"need the package lmdb; pip install lmdb"):
-            call()
+    assert DBReader(tmp_path / "x", "lmdb").read() == (b"a", b"1")
+    with pytest.raises(DeviceError, match=r"needs the package lmdb; pip install lmdb"):
+        write_lmdb(tmp_path / "y", [])
 
 
 def test_a_minidb_that_is_cut_short(tmp_path):
@@ -159,3 +161,74 @@ def test_a_minidb_that_is_cut_short(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ParseError, match="record 1 at byte 59 says 1 bytes of key and 50 of value, 50 are left"):
         open_records(path)
+
+
+def long_and_short(tmp_path):
+    """A database with two levels, short and long values; its file's bytes."""
+    records = [(f"{k:03}", bytes([k % 256]) * (5000 + k if k % 10 == 0 else k)) for k in range(200)]
+    write_lmdb(tmp_path / "whole", records)
+    return (tmp_path / "whole" / "data.mdb").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (10, 0x02, "page [01] is no meta page"),
+        (16, 0, "page [01] is no meta page of data format 1: .* magic"),
+        (16 + 24, 7, "pages have 512, 1024, ... or 65536 bytes, got"),
+        (16 + 24 + 48 + 4, 4, "databases with several values a key are not read"),
+        (16 + 24 + 48 + 6, 90, "200 records, 90 levels"),
+        (16 + 24 + 48 + 38, 1, "pages cannot hold|records, "),
+        (16 + 24 + 96 + 7, 9, "the file is cut short|cannot hold|its meta pages contradict"),
+        (16 + 24 + 96 + 9, 9, "its meta pages contradict each other"),
+    ],
+)
+def test_damaged_meta_pages_are_refused(tmp_path, at, value, message):
+    needs("lmdb")
+    data = bytearray(long_and_short(tmp_path))
+    newest = max((0, 4096), key=lambda page: data[page + 16 + 24 + 96 + 8])
+    data[newest + at] = value
+    (tmp_path / "data.mdb").write_bytes(data)
+    with pytest.raises(ParseError, match=f"data.mdb': cannot be read as lmdb: .*({message})"):
+        list(read_lmdb(tmp_path / "data.mdb"))
+
+
+def test_no_changed_byte_ends_the_process_or_hides_a_record(tmp_path):
+    """Bytes of all headers and lists of nodes, changed in turn: right keys, or an error."""
+    needs("lmdb")
+    whole = long_and_short(tmp_path)
+    keys = [key for key, _ in read_lmdb(tmp_path / "whole")]
+    refused = 0
+    for page in range(0, len(whole), 4096):
+        for at in (0, 10, 12, 13, 14, 16, 17, 20):
+            data = bytearray(whole)
+            data[page + at] ^= 0x15
+            (tmp_path / "data.mdb").write_bytes(data)
+            try:
+                found = [key for key, _ in read_lmdb(tmp_path / "data.mdb")]
+            except ParseError as error:
+                assert "data.mdb': cannot be read as lmdb: " in str(error)
+                refused += 1
+            else:
+                assert found == keys
+    assert refused > 100
+
+
+def test_a_database_replaced_while_it_is_read_stays_as_it_was(tmp_path):
+    needs("lmdb")
+    write_lmdb(tmp_path / "x", [(f"{k:03}", bytes(6000)) for k in range(50)])
+    reading = read_lmdb(tmp_path / "x")
+    assert next(reading)[0] == b"000"
+    write_lmdb(tmp_path / "x", [("a", b"1")])
+    assert len(list(reading)) == 49
+    assert list(read_lmdb(tmp_path / "x")) == [(b"a", b"1")]
+
+
+def test_a_file_cut_short_while_it_is_read_is_an_error(tmp_path):
+    needs("lmdb")
+    write_lmdb(tmp_path / "x", [(f"{k:03}", bytes(6000)) for k in range(50)])
+    reading = read_lmdb(tmp_path / "x")
+    next(reading)
+    os.truncate(tmp_path / "x" / "data.mdb", 8192)
+    with pytest.raises(ParseError, match="is cut short; has the file been written anew"):
+        list(reading)

@@ -1,9 +1,9 @@
 """The pages of an LMDB file, read and checked: every number in them is compared with what the file can hold.
 
-LMDB's own library takes the pages for right and ends the process on a damaged one; here that is an error. Layout: pages
-of one size, of which the first two are meta pages; a B+ tree of branch pages over leaf pages with the records, sorted by
+LMDB's own library trusts the pages and aborts the process on a damaged one; here that is an error. Layout: pages of
+one size, of which the first two are meta pages; a B+ tree of branch pages over leaf pages with the records, sorted by
 key; long values in overflow pages of their own. A page begins with its number (8 bytes), two bytes that are not used,
-flags (2), and either where its list of nodes ends and its nodes begin (2, 2) or the count of overflow pages (4).
+flags (2), and either where its list of nodes ends and where its nodes begin (2, 2) or the count of overflow pages (4).
 
 Source: Chu, "Lightning Memory-Mapped Database", lmdb.h and mdb.c of version 0.9; data format 1, 64 bits, little-endian.
 """
@@ -147,8 +147,8 @@ class LmdbFile:
         magic, version, _, _ = _META.unpack_from(data, _HEADER.size)
         if magic != _MAGIC or version != _VERSION or page != number or flags & _KINDS != _META_PAGE:
             raise self._broken(
-                f"page {number} is no meta page of data format {_VERSION}: it says page {page}, flags {flags:#x}, magic "
-                f"{magic:#x}, format {version}"
+                f"page {number} is no meta page of data format {_VERSION}: it says page {page}, flags {flags:#x}, "
+                f"magic {magic:#x}, format {version}"
             )
         page_size = int(_TREE.unpack_from(data, _HEADER.size + _META.size)[0])
         _, kind, depth, _, _, _, entries, root = _TREE.unpack_from(data, _TREE_AT)
@@ -240,7 +240,8 @@ class LmdbFile:
         pages = (_HEADER.size - 1 + node.size) // size + 1
         where = f"page {number}: the value of {node.key!r}, {node.size} bytes"
         if not 2 <= first <= self._tree.last_page + 1 - pages:
-            raise self._broken(f"{where}, should be in {pages} pages from {first} on; there are pages to {self._tree.last_page}")  # fmt: skip
+            last = self._tree.last_page
+            raise self._broken(f"{where}, should be in {pages} pages from {first} on; the last page is {last}")
         header = os.pread(self._file, _HEADER.size, first * size)
         value = os.pread(self._file, node.size, first * size + _HEADER.size)
         if len(header) < _HEADER.size or len(value) < node.size:

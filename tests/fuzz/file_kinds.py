@@ -36,7 +36,6 @@ from netbuilder.exchange import load_predictor, save_predictor
 from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, read_manifest, write_checkpoint
 from netbuilder.exchange.predictor_exporter import load_predictor_from_db
 from netbuilder.graph import infer_shapes
-from netbuilder.ops.operator import spec_of
 from netbuilder.proto import MetaNetDef, NetDef, ParseError, TensorProto, files
 from netbuilder.runtime import Workspace
 
@@ -290,7 +289,7 @@ def _predictor(folder: Path) -> Callable[[random.Random], None]:
                 damaged_message(rng, changed, _HOSTILE)
             (place / name).write_bytes(changed.SerializePartialToString())
         predictor = load_predictor(place)
-        predictor.run({name: x for name in predictor.inputs})
+        predictor.run(dict.fromkeys(predictor.inputs, x))
 
     return trial
 
@@ -385,8 +384,8 @@ def _onnx(folder: Path) -> _File:
             (1, 2, 4, 4), {"w": np.zeros((2, 2, 3, 3), np.float32), "m": np.zeros((8, 3), np.float32)},
         ),
         model(
-            [node("Shape", ["k"], ["s"]), node("ConstantOfShape", ["s"], ["z"]), node("Concat", ["x", "z"], ["a"], axis=0),
-             node("Slice", ["a", "b", "e"], ["y"])],
+            [node("Shape", ["k"], ["s"]), node("ConstantOfShape", ["s"], ["z"]),
+             node("Concat", ["x", "z"], ["a"], axis=0), node("Slice", ["a", "b", "e"], ["y"])],
             (2, 3), {"k": np.zeros((2, 3), np.float32), "b": np.int64([0]), "e": np.int64([1])},
         ),
     ]  # fmt: skip

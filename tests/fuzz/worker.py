@@ -32,7 +32,7 @@ class State:
         size = 8 + kinds * _FIELDS.size
         if not path.exists():
             path.write_bytes(bytes(size))
-        self._file = open(path, "r+b")  # noqa: SIM115  (as long as the process)
+        self._file = open(path, "r+b")
         self._map = mmap.mmap(self._file.fileno(), size)
 
     @property

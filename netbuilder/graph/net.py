@@ -55,6 +55,8 @@ class Net(NetRecords):
     [BlobReference("x"), BlobReference("w"), BlobReference("b")]
     """
 
+    _build = staticmethod(build_operator)  # how an operator is made, and what is checked then
+
     def __init__(self, name_or_proto: str | NetDef, inplace: bool = False) -> None:
         if isinstance(name_or_proto, NetDef):
             net = name_or_proto
@@ -149,7 +151,7 @@ class Net(NetRecords):
             written = [ScopedName(blobs.next_name(op_type, i)) for i in range(outputs)]
         else:
             written = as_names(outputs)
-        op = build_operator(op_type, read, written, user_source(2) if debug_info is None else debug_info, **kwargs)
+        op = self._build(op_type, read, written, user_source(2) if debug_info is None else debug_info, **kwargs)
         self._net.op.append(op)
         blobs.add_operator(read, written)
         for watch in operator_watchers:

@@ -15,7 +15,16 @@ from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import Argument, ArgumentError, DeviceOption, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["LEGACY_ARGUMENTS", "CreateOperator", "IsOperator", "arguments_by_position", "build_operator"]
+__all__ = [
+    "LEGACY_ARGUMENTS",
+    "CreateOperator",
+    "IsOperator",
+    "arguments_by_position",
+    "build_operator",
+    "known_arguments",
+    "make_operator",
+    "unknown_arguments",
+]
 
 LEGACY_ARGUMENTS = frozenset(
     {
@@ -110,7 +119,19 @@ def CreateOperator(
     )
 
 
-def build_operator(
+def build_operator(op_type: str, inputs: list[str], outputs: list[str], debug_info: str, **kwargs: Any) -> OperatorDef:
+    """Return the operator that ``CreateOperator`` describes, from complete names, after all checks."""
+    cls = find(op_type)
+    op = make_operator(op_type, inputs, outputs, debug_info, **kwargs)
+    decoded = None if kwargs.get("arg") is not None else {k: v for k, v in kwargs.items() if k not in _FIELDS}
+    _check(cls, op, inputs, outputs, decoded)
+    return op
+
+
+_FIELDS = frozenset({"name", "control_input", "device_option", "arg", "engine"})
+
+
+def make_operator(
     op_type: str,
     inputs: list[str],
     outputs: list[str],
@@ -123,8 +144,7 @@ def build_operator(
     engine: str | None = None,
     **kwargs: Any,
 ) -> OperatorDef:
-    """Return the operator that ``CreateOperator`` describes, from complete names; all checks are here."""
-    cls = find(op_type)
+    """Return the operator that ``CreateOperator`` describes, from complete names; its type need not be known."""
     for value in kwargs.values():
         if type(value) not in _PLAIN_TYPES:
             kwargs = {key: _plain(value) for key, value in kwargs.items()}
@@ -145,7 +165,6 @@ def build_operator(
         op.engine = engine
     if control_input is not None:
         op.control_input.extend(as_names(control_input))
-    _check(cls, op, inputs, outputs, None if arg is not None else kwargs)
     return op
 
 
@@ -196,6 +215,8 @@ def _key(cls: type[Operator], n_in: int, n_out: int, kwargs: dict[str, Any]) -> 
             if len(value) > _LONGEST_KEY:
                 return None
             value = tuple(value)
+        elif kind not in _PLAIN_TYPES:
+            return None
         items += (name, kind, value)
     key = tuple(items)
     try:
@@ -206,20 +227,25 @@ def _key(cls: type[Operator], n_in: int, n_out: int, kwargs: dict[str, Any]) -> 
 
 
 def _check_argument_names(cls: type[Operator], op: OperatorDef) -> None:
+    for name in unknown_arguments(cls, op):
+        raise ArgumentError(f"{op.type}: unknown argument {name!r}{known_arguments(cls, name)}")
+
+
+def unknown_arguments(cls: type[Operator], op: OperatorDef) -> list[str]:
+    """Return the names of an operator's arguments that its class does not read, without Caffe2's general ones."""
     known = argument_fields(cls)
-    for argument in op.arg:
-        name = argument.name
-        if (
-            name in known
-            or name in cls.renamed_arguments
-            or name in LEGACY_ARGUMENTS
-            or cls.open_arguments
-            and name.startswith(cls.open_arguments)
-        ):
-            continue
-        near = difflib.get_close_matches(name, known, n=3)
-        raise ArgumentError(
-            f"{op.type}: unknown argument {name!r}"
-            + (f"; did you mean {', '.join(near)}? It" if near else "; it")
-            + f" takes {sorted(known) or 'none'}"
-        )
+    return [
+        argument.name
+        for argument in op.arg
+        if argument.name not in known
+        and argument.name not in cls.renamed_arguments
+        and argument.name not in LEGACY_ARGUMENTS
+        and not (cls.open_arguments and argument.name.startswith(cls.open_arguments))
+    ]
+
+
+def known_arguments(cls: type[Operator], name: str) -> str:
+    """Return "; " and which arguments an operator takes, those nearest to ``name`` first."""
+    known = argument_fields(cls)
+    near = difflib.get_close_matches(name, known, n=3)
+    return (f"; did you mean {', '.join(near)}? It" if near else "; it") + f" takes {sorted(known) or 'none'}"

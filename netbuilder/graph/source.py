@@ -43,12 +43,12 @@ def definition_of(function: Any) -> str:
     return f"{_short_path(code.co_filename)}:{code.co_firstlineno} in {code.co_name}" if code is not None else ""
 
 
-def warn_user(text: str) -> None:
-    """Give a UserWarning that points at the innermost line outside the library."""
+def warn_user(text: str, category: type[Warning] = UserWarning) -> None:
+    """Give a warning that points at the innermost line outside the library."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and _user_frame(frame) is None:
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 def _user_frame(frame: FrameType) -> tuple[str, str] | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from netbuilder.graph import BlobReference, Net
+from netbuilder.graph import BlobReference
+from netbuilder.graph.lenient import LenientNet as Net
 from netbuilder.graph.managed import Managed, builder_names
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import NetError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from netbuilder.graph import ExecutionStep, Net, execution_step
+from netbuilder.graph import ExecutionStep, execution_step
+from netbuilder.graph.lenient import LenientNet as Net
 
 __all__ = ["SetupNets", "add_setup_steps", "get_setup_nets"]
 

@@ -64,6 +64,8 @@ class ModelHelper(ModelParameters):
     (['FC'], [BlobReference("fc1_w"), BlobReference("fc1_b")])
     """
 
+    net_class: type[Net] = Net  # of the nets of a model that shares no other model's parameters
+
     def __init__(
         self,
         name: str | None = None,
@@ -80,10 +82,14 @@ class ModelHelper(ModelParameters):
         if arg_scope is not None and not isinstance(arg_scope, Mapping):
             raise TypeError(f"ModelHelper: arg_scope must be a mapping of arguments, got {arg_scope!r}")
         self.name = name or "model"
-        self.net = Net(self.name)
+        if param_model is not None:
+            self.net_class = type(param_model.net)
+        self.net = self.net_class(self.name)
         if dtype is not None:
             self.net.set_activation_dtype(dtype)
-        super().__init__(self.name, Net(self.name + "_init"), init_params=init_params, shared_with=param_model)
+        super().__init__(
+            self.name, self.net_class(self.name + "_init"), init_params=init_params, shared_with=param_model
+        )
         self.allow_not_known_ops = allow_not_known_ops
         self.skip_sparse_optim = skip_sparse_optim
         self.param_to_grad: dict[BlobReference, Gradient] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.python.model_helper import ModelHelper
 from netbuilder.caffe2.reasons import reason_of
 from netbuilder.graph import BlobReference
 from netbuilder.model import brew
-from netbuilder.model.model_helper import ModelHelper
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, NetError
 from netbuilder.proto.arguments import make_device_option
 

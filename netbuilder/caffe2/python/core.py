@@ -12,14 +12,12 @@ from netbuilder.caffe2.reasons import reason_of
 from netbuilder.graph import (
     IR,
     BlobReference,
-    CreateOperator,
     DeviceScope,
     ExecutionStep,
     GradientRegistry,
     GradientSlice,
     IsOperator,
     NameScope,
-    Net,
     Plan,
     ScopedBlobReference,
     ScopedName,
@@ -32,9 +30,12 @@ from netbuilder.graph import (
     scoped_execution_step,
     to_execution_step,
 )
-from netbuilder.graph.blob import blob_name
+from netbuilder.graph.blob import as_names, blob_name
+from netbuilder.graph.lenient import LenientNet as Net
+from netbuilder.graph.lenient import build_leniently
 from netbuilder.graph.net_records import clone_and_bind_net
 from netbuilder.graph.rename import rename_blobs, rename_held
+from netbuilder.graph.source import user_source
 from netbuilder.graph.unknown import name_reasons
 from netbuilder.ops.python_op import python_arguments
 from netbuilder.ops.registry import CPU, GPU, prepared_kernels
@@ -152,6 +153,40 @@ def DeviceOption(
     }
     given = {name: value for name, value in fields.items() if value is not None}
     return make_device_option(device_type, device_id, **given)
+
+
+def CreateOperator(
+    operator_type: str,
+    inputs: Any,
+    outputs: Any,
+    name: str = "",
+    control_input: Any = None,
+    device_option: _DeviceOption | None = None,
+    arg: Iterable[Argument] | None = None,
+    engine: str | None = None,
+    debug_info: str | None = None,
+    **kwargs: Any,
+) -> OperatorDef:
+    """Return an operator, unchecked: what is wrong with it is an error when it runs, or its net is created.
+
+    Args:
+        operator_type: its type.
+        inputs, outputs: a blob (reference or string) or a list of blobs; strings get the current name scope.
+        name, control_input, device_option, arg, engine, debug_info, kwargs: as for the native ``CreateOperator``;
+            an argument that the operator does not read is ignored, with an ``IgnoredArgumentWarning``.
+    """
+    return build_leniently(
+        operator_type,
+        as_names(inputs),
+        as_names(outputs),
+        user_source(2) if debug_info is None else debug_info,
+        name=name,
+        control_input=control_input,
+        device_option=device_option,
+        arg=arg,
+        engine=engine,
+        **kwargs,
+    )
 
 
 def IsGPUDeviceType(device_type: int) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 
 from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.python import workspace
+from netbuilder.caffe2.python.model_helper import ModelHelper
 from netbuilder.graph import Net
-from netbuilder.model import ModelHelper
 
 __all__ = ["sigmoid", "tanh"]
 

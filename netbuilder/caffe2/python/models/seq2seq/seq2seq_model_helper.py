@@ -1,8 +1,15 @@
 """The model helper of sequence-to-sequence nets."""
 
 from netbuilder.caffe2.absent import names_of
-from netbuilder.model.seq2seq.model_helper import Seq2SeqModelHelper
+from netbuilder.graph.lenient import LenientNet
+from netbuilder.model.seq2seq.model_helper import Seq2SeqModelHelper as _Seq2SeqModelHelper
 
 __all__ = ["Seq2SeqModelHelper"]
 
 __getattr__ = names_of(__name__)
+
+
+class Seq2SeqModelHelper(_Seq2SeqModelHelper):
+    """A model of sequences whose nets check operators when they are created (see ``LenientNet``)."""
+
+    net_class = LenientNet

@@ -1,0 +1,116 @@
+"""What Caffe2 lets a script build is built here too, with the error at creation; the native API is strict."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import netbuilder
+from netbuilder.caffe2.python import brew, cnn, core, model_helper, workspace
+from netbuilder.caffe2.python.net_builder import NetBuilder, ops
+from netbuilder.graph import CreateOperator, lenient
+from netbuilder.graph.lenient import IgnoredArgumentWarning
+from netbuilder.proto import ArgumentError, NetError
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings_given_yet(monkeypatch):
+    monkeypatch.setattr(lenient, "_warned", set())
+
+
+WRONG = {
+    "unknown operator": ("NoSuchOperator", ["x"], ["y"], {}, "unknown operator 'NoSuchOperator'"),
+    "too few inputs": ("FC", ["x", "w"], ["y"], {}, "FC: takes 3 inputs"),
+    "too many inputs": ("Relu", ["x", "w"], ["y"], {}, "Relu: takes 1 inputs"),
+    "no outputs": ("Relu", ["x"], [], {}, "Relu: takes 1 outputs"),
+    "in place": ("FC", ["x", "w", "b"], ["x"], {}, "FC: output 0 .*may not overwrite input 0"),
+    "must be in place": ("Iter", ["x"], ["y"], {}, "Iter: output 0 must overwrite input 0"),
+    "type of an argument": ("Softmax", ["x"], ["y"], {"axis": "one"}, "Softmax: argument 'axis' must be int"),
+    "range of an argument": ("Dropout", ["x"], ["y", "m"], {"ratio": 2.0}, "Dropout: ratio"),
+}
+
+
+@pytest.mark.parametrize(("op_type", "inputs", "outputs", "arguments", "message"), WRONG.values(), ids=WRONG)
+class TestWhatNeverRuns:
+    def test_is_built_and_refused_at_creation(self, op_type, inputs, outputs, arguments, message):
+        for blob in ("x", "w", "b"):
+            workspace.FeedBlob(blob, np.ones((2, 2), np.float32))
+        op = core.CreateOperator(op_type, inputs, outputs, **arguments)
+        with pytest.raises(NetError, match=message):
+            workspace.RunOperatorOnce(op)
+        net = core.Net("never_runs")
+        net.Proto().op.append(op)
+        with pytest.raises(RuntimeError, match=message):
+            workspace.CreateNet(net)
+        assert not workspace.HasBlob("y")
+
+    def test_is_refused_at_once_natively(self, op_type, inputs, outputs, arguments, message):
+        with pytest.raises(NetError, match=message):
+            CreateOperator(op_type, inputs, outputs, **arguments)
+        net = netbuilder.Net("strict")
+        with pytest.raises((NetError, AttributeError), match=message.replace("unknown operator ", "")):
+            getattr(net, op_type)(inputs, outputs, **arguments)
+        assert not net.Proto().op
+
+
+def test_a_method_of_an_unknown_operator_is_refused_as_in_caffe2():
+    with pytest.raises(AttributeError, match="'NoSuchOperator' is neither an operator nor a method"):
+        core.Net("methods").NoSuchOperator("x", "y")
+
+
+class TestIgnoredArguments:
+    def test_one_warning_for_each_operator_type_and_argument(self):
+        net = core.Net("fills")
+        with pytest.warns(IgnoredArgumentWarning) as given:
+            net.MSRAFill([], "a", shape=[2, 3], std=0.1)
+            net.MSRAFill([], "b", shape=[2, 3], std=0.2, mode="fan_in")
+            net.XavierFill([], "c", shape=[2, 3], std=0.1)
+        texts = [str(warning.message) for warning in given]
+        assert [text.partition(";")[0] for text in texts] == [
+            "MSRAFill: ignored argument 'std'",
+            "MSRAFill: ignored argument 'mode'",
+            "XavierFill: ignored argument 'std'",
+        ]
+        assert "it takes [" in texts[0] and {warning.filename for warning in given} == {__file__}
+        workspace.RunNetOnce(net)
+        assert workspace.FetchBlob("a").shape == (2, 3)
+        assert [argument.name for argument in net.Proto().op[0].arg] == ["shape", "std"]
+
+    def test_a_name_near_to_an_argument_is_told(self):
+        with pytest.warns(IgnoredArgumentWarning, match="Softmax: ignored argument 'axes'; did you mean axis"):
+            core.CreateOperator("Softmax", "x", "y", axes=1)
+
+    def test_a_warning_that_is_an_error_is_one_each_time(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(2):
+                with pytest.raises(IgnoredArgumentWarning, match="Relu: ignored argument 'slope'"):
+                    core.Net("strict").Relu("x", "y", slope=1)
+
+    @pytest.mark.parametrize("make", [model_helper.ModelHelper, cnn.CNNModelHelper])
+    def test_models(self, make):
+        model = make(name="lenient")
+        with pytest.warns(IgnoredArgumentWarning, match="Relu: ignored argument 'slope'"):
+            model.Relu("x", "y", slope=1) if make is model_helper.ModelHelper else model.net.Relu("x", "y", slope=1)
+        with pytest.warns(IgnoredArgumentWarning, match="MSRAFill: ignored argument 'std'"):
+            brew.fc(model, "y", "z", 2, 2, weight_init=("MSRAFill", {"std": 0.1}))
+        shares = netbuilder.ModelHelper("shares", param_model=model)
+        assert type(shares.net) is type(shares.param_init_net) is core.Net
+
+    def test_builders_of_nets(self):
+        with pytest.warns(IgnoredArgumentWarning, match="Relu: ignored argument 'slope'"), NetBuilder() as builder:
+            ops.Relu("x", "y", slope=1)
+        assert isinstance(builder.get()[0], core.Net)
+
+    def test_the_native_api_refuses_them(self):
+        model = netbuilder.ModelHelper("strict")
+        for build in (model.Relu, model.net.Relu, netbuilder.Net("strict").Relu):
+            with pytest.raises(ArgumentError, match="Relu: unknown argument 'slope'"):
+                build("x", "y", slope=1)
+
+
+def test_copies_stay_lenient_and_native_nets_strict():
+    assert type(core.Net("one").Clone("two")) is type(core.Net(core.Net("one").Proto())) is core.Net
+    native = netbuilder.Net("native")
+    assert isinstance(native, core.Net) and not issubclass(netbuilder.Net, core.Net)
+    assert type(native.Clone("copy")) is netbuilder.Net

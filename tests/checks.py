@@ -108,8 +108,11 @@ def check_forward(
     """
     op.with_arity(len(inputs), max(op.n_out, len(expected)))
     got = run_plain(op, inputs, device)
+    specs = [spec_of(np.asarray(x)) for x in inputs]
+    cost = op.flops(*specs)
+    assert isinstance(cost, int) and cost >= 0, f"{op}: {cost!r} is no number of operations"
     if not op.dynamic:
-        inferred = op.infer(*(spec_of(np.asarray(x)) for x in inputs))
+        inferred = op.infer(*specs)
         assert [(s.shape, s.dtype) for s in inferred] == [(y.shape, y.dtype) for y in got], f"{op}: infer is wrong"
     _compare(op, got, expected, rtol, atol, "plain")
     from netbuilder.runtime import Workspace

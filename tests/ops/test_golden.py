@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -39,9 +44,37 @@ def _key(case: Case) -> str:
 
 
 READY = [case for case in cases() if is_registered(case.operator.type)]
-WITH_GRADIENT = [case for case in READY if case.has_gradient]
-every_case = pytest.mark.parametrize("case", READY, ids=str)
-every_gradient = pytest.mark.parametrize("case", WITH_GRADIENT, ids=str)
+
+
+def of_each_operator(chosen: Callable[[Case], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a test of one case a test of an operator: of all its cases that are chosen; it names those that fail."""
+
+    def over_cases(test: Callable[..., None]) -> Callable[..., None]:
+        groups: dict[str, list[Case]] = {}
+        for case in READY:
+            if chosen(case):
+                groups.setdefault(case.op, []).append(case)
+
+        @functools.wraps(test)
+        def of_all(group: list[Case], **more: Any) -> None:
+            failed = {}
+            for case in group:
+                try:
+                    test(case, **more)
+                except Exception as error:  # of any kind: told below, with the case
+                    failed[str(case)] = f"{type(error).__name__}: {error}"
+            assert not failed
+
+        signature = inspect.signature(test)
+        first = inspect.Parameter("group", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        of_all.__signature__ = signature.replace(parameters=[first, *list(signature.parameters.values())[1:]])  # type: ignore[attr-defined]
+        return pytest.mark.parametrize("group", groups.values(), ids=groups)(of_all)
+
+    return over_cases
+
+
+every_case = of_each_operator(lambda case: True)
+every_gradient = of_each_operator(lambda case: case.has_gradient)
 
 
 def test_all_operators_with_cases_are_there():
@@ -65,7 +98,7 @@ def _decoded(case: Case) -> Operator:
     return decode(find(case.operator.type), case.operator)
 
 
-@pytest.mark.parametrize("case", [case for case in READY if not _decoded(case).dynamic], ids=str)
+@of_each_operator(lambda case: not _decoded(case).dynamic)
 def test_inferred_shapes(case):
     op = _decoded(case)
     specs = op.infer(*(spec_of(case.inputs[name]) for name in case.operator.input))
@@ -97,19 +130,16 @@ def test_stored_gradient_operators_in_a_workspace(case, engines):
     _compare_gradient(case, found)
 
 
-@pytest.mark.parametrize("op_type", sorted({case.op for case in READY}))
-def test_on_a_gpu(op_type, one_gpu):
-    """All cases of an operator, and their gradients, with the operators on a GPU and what they read on the host."""
-    for case in READY:
-        if case.op != op_type:
-            continue
-        _compare(case, _in_workspace(case.inputs, _on_gpu([case.operator]), case.outputs, None), case.outputs)
-        if case.has_gradient:
-            ops = _on_gpu(case.gradient_ops)
-            _compare_gradient(case, _in_workspace(_before_gradient(case), ops, case.gradient_blobs, None))
+@every_case
+def test_on_a_gpu(case, one_gpu):
+    """The case and its gradients with the operators on a GPU and what they read on the host."""
+    _compare(case, _in_workspace(case.inputs, _on_gpu([case.operator]), case.outputs, None), case.outputs)
+    if case.has_gradient:
+        ops = _on_gpu(case.gradient_ops)
+        _compare_gradient(case, _in_workspace(_before_gradient(case), ops, case.gradient_blobs, None))
 
 
-@pytest.mark.parametrize("case", [c for c in READY if c.gradient_refused], ids=str)
+@of_each_operator(lambda case: case.gradient_refused)
 def test_refused_gradients_are_refused_or_right(case):
     """Where Caffe2 refused a gradient that was asked for, there is none, or one that runs."""
     given = {i: f"{name}_grad" for i, name in enumerate(case.operator.output)}

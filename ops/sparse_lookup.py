@@ -21,8 +21,8 @@ __all__ = ["SparseLengthsSumSparseLookup"]
 class SparseLengthsSumSparseLookup(Operator):
     """Put ``MAPPING[index]`` in the place of each index, and leave out those where it is -1.
 
-    The outputs are the indices that are left, of the type of INDICES; how many each segment has; and, where WEIGHTS
-    are given, float32, those of the indices left.
+    The outputs are the indices that are left, of the type of INDICES; how many each segment has, of the type of
+    LENGTHS; and, where WEIGHTS are given, float32, those of the indices left.
     """
 
     inputs = ("INDICES", "LENGTHS", "COMPRESSED_INDICES_MAPPING", "WEIGHTS?")
@@ -52,7 +52,7 @@ def sparse_lookup(
 ) -> tuple[Any, ...]:
     for name, given in (("INDICES", indices), ("LENGTHS", lengths), ("COMPRESSED_INDICES_MAPPING", mapping)):
         check_integers(op, name, given)
-    require(lengths.dtype == mapping.dtype == np.int32, op, "LENGTHS and COMPRESSED_INDICES_MAPPING must be int32")
+    require(mapping.dtype == np.int32, op, f"COMPRESSED_INDICES_MAPPING must be int32, got {mapping.dtype}")
     counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < mapping.size:
         raise ShapeError(
@@ -64,7 +64,7 @@ def sparse_lookup(
     segments = np.repeat(np.arange(counts.size), counts)[ctx.host(left)]
     made = [
         found[left].astype(indices.dtype),
-        ctx.xp.asarray(np.bincount(segments, minlength=counts.size).astype(np.int32)),
+        ctx.xp.asarray(np.bincount(segments, minlength=counts.size).astype(lengths.dtype)),
     ]
     if weights is not None:
         check_weights(op, weights, TensorSpec((), np.dtype(np.float32)), indices.shape[0])

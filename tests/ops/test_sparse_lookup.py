@@ -44,13 +44,15 @@ def test_the_numbers_of_caffe2_and_the_types():
     indices, lengths = run_plain(LOOKUP, inputs)
     assert (indices.tolist(), indices.dtype) == ([2, 0, 5], np.int64)
     assert (lengths.tolist(), lengths.dtype) == ([2, 0, 1], np.int32)
+    inputs[1] = inputs[1].astype(np.int64)
+    assert run_plain(LOOKUP, inputs)[1].dtype == np.int64
 
 
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
         ([np.float32([0]), np.int32([1]), np.int32([0])], "INDICES must be a vector of int32 or int64"),
-        ([np.int32([0]), np.int64([1]), np.int32([0])], "LENGTHS and COMPRESSED_INDICES_MAPPING must be int32"),
+        ([np.int32([0]), np.int32([1]), np.int64([0])], "COMPRESSED_INDICES_MAPPING must be int32, got int64"),
         ([np.int32([0]), np.int32([2]), np.int32([0])], "must be the number of rows, 1, got 2"),
         ([np.int32([3]), np.int32([1]), np.int32([0])], r"INDICES must lie in \[0, 1\), the size of the mapping"),
         ([np.int32([0]), np.int32([1]), np.int32([0]), np.float32([1, 2])], r"weights must have shape \(1,\)"),

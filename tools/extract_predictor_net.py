@@ -7,11 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
-from netbuilder.data import read_blobs
+from netbuilder.data import read_blobs, read_npz
 from netbuilder.exchange import describe_images, save_predictor
 from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.predictor_files import PREDICT_FILE, read_net
@@ -26,7 +25,6 @@ from netbuilder.proto import (
     NetDef,
     NetError,
     OperatorDef,
-    ParseError,
     files,
 )
 from netbuilder.proto.arguments import make_device_option
@@ -184,11 +182,7 @@ def _extract(net: NetDef, options: argparse.Namespace) -> None:
 
 def _read_parameters(path: Path) -> dict[str, Any]:
     if path.suffix == ".npz":
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-                return {name: found[name] for name in found.files}
-        except (ValueError, EOFError, BadZipFile) as error:
-            raise ParseError(f"{str(path)!r}: cannot be read as .npz: {error}") from error
+        return dict(read_npz(path))
     if path.suffix in (".pbtxt", ".prototxt"):
         raise NetError(f"--parameters {str(path)!r}: give .npz, .minidb or an init net in .pb, not text")
     if path.suffix == ".minidb":

@@ -9,13 +9,11 @@ import argparse
 import json
 import shutil
 import sys
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from netbuilder.data import read_npz
 from netbuilder.proto import DeviceError, NetError, OperatorError
 from netbuilder.runtime import NET_TYPES, Workspace
 from netbuilder.runtime.profile_table import profile_table
@@ -107,10 +105,7 @@ def _check_folders(*paths: str | None) -> None:
 def _arrays(path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
-    if Path(path).is_file() and not zipfile.is_zipfile(path):
-        raise NetError(f"--feed: {path!r} is no .npz file; numpy.savez writes one")
-    with np.load(path, allow_pickle=False) as found:
-        return {name: found[name] for name in found.files}
+    return dict(read_npz(path))
 
 
 def _load(options: argparse.Namespace) -> Ready:

@@ -25,6 +25,7 @@ from netbuilder.data.image_sets import (
 from netbuilder.data.image_transform import ImageTransform
 from netbuilder.data.lmdb_folder import read_lmdb, write_lmdb
 from netbuilder.data.minidb import read_minidb, write_minidb
+from netbuilder.data.npz_file import read_npz
 from netbuilder.data.partition import data_partition
 from netbuilder.data.queue_reader import QueueReader
 from netbuilder.data.rebatching_queue import RebatchingQueue
@@ -73,6 +74,7 @@ __all__ = [
     "read_image_record",
     "read_lmdb",
     "read_minidb",
+    "read_npz",
     "read_npz_images",
     "read_records",
     "record_name",

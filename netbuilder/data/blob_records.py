@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.extents import count_elements
 from netbuilder.data.minidb import read_minidb, write_minidb
 from netbuilder.data.object_records import kind_named, kind_of, known_kinds
 from netbuilder.data.tensor_records import proto_values, tensor_to_proto
@@ -131,12 +132,15 @@ class BlobParts:
     def _add_chunk(self, name: str, blob: BlobProto, where: str) -> None:
         tensor = blob.tensor
         shape = tuple(tensor.dims)
-        if min(shape, default=0) < 0:
+        if count_elements(shape) is None:
             raise ParseError(f"{where}: blob {name!r} has the impossible shape {shape}")
         if self._shapes.setdefault(name, shape) != shape:
             raise ParseError(f"{where}: a chunk of shape {shape}, others of {name!r} have {self._shapes[name]}")
         begin = tensor.segment.begin if tensor.HasField("segment") else 0
-        values = proto_values(tensor)
+        try:
+            values = proto_values(tensor)
+        except ParseError as error:
+            raise ParseError(f"{where}: {error}") from error
         parts = self._chunks.setdefault(name, [])
         if parts and parts[0][1].dtype != values.dtype:
             raise ParseError(f"{where}: elements of type {values.dtype}, others of {name!r} are {parts[0][1].dtype}")
@@ -166,7 +170,7 @@ class BlobParts:
             if begin < end:
                 raise ParseError(f"{where}: elements {begin} to {end} of blob {name!r} are there twice")
             end += values.size
-        if end != int(np.prod(shape, dtype=np.int64)):
+        if end != count_elements(shape):
             raise ParseError(f"{where}: blob {name!r} of shape {shape} has {end} elements only")
         if len(parts) == 1:
             return parts[0][1].reshape(shape)

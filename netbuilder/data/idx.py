@@ -6,6 +6,8 @@ Source: LeCun, Cortes and Burges, "The MNIST database of handwritten digits", se
 from __future__ import annotations
 
 import gzip
+import io
+import math
 import os
 import zlib
 from pathlib import Path
@@ -13,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.extents import count_elements
 from netbuilder.proto import ParseError
 
 __all__ = ["read_idx"]
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP = b"\x1f\x8b"
+_PACKED = 1100  # bytes out of one: gzip reaches 1,032
 
 
 def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -33,11 +37,9 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
     """
     name = os.fspath(path)
     data = Path(path).read_bytes()
-    if data[:2] == _GZIP:
-        try:
-            data = gzip.decompress(data)
-        except (EOFError, OSError, zlib.error) as error:
-            raise ParseError(f"{name!r}: cannot be unpacked by gzip: {error}") from None
+    packed = len(data) if data[:2] == _GZIP else None
+    if packed is not None:
+        data = _unpacked(data, name)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES:
         raise ParseError(
             f"{name!r}: no IDX file: it must begin with two zeroes, a type among "
@@ -47,9 +49,24 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
     if len(data) < start:
         raise ParseError(f"{name!r}: cut short: {data[3]} axes need a header of {start} bytes, got {len(data)}")
     shape = tuple(int(n) for n in np.frombuffer(data, ">u4", data[3], 4))
-    expected = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    expected = start + math.prod(shape) * dtype.itemsize
     if len(data) != expected:
+        more = " or more" if packed is not None and len(data) > expected else ""
         raise ParseError(
-            f"{name!r}: shape {shape} of {dtype.name} makes {expected} bytes with the header, got {len(data)}"
+            f"{name!r}: shape {shape} of {dtype.name} makes {expected} bytes with the header, got {len(data)}{more}"
         )
+    if count_elements(shape) is None:
+        raise ParseError(f"{name!r}: no array can have the shape {shape}")
     return np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def _unpacked(data: bytes, name: str) -> bytes:
+    """Return what gzip packed, of a long file no more than its header says, and one byte to show that there is more."""
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            head = file.read(4 + 4 * 255)
+            shape = np.frombuffer(head, ">u4", min(head[3], len(head) // 4 - 1), 4).tolist() if len(head) >= 4 else []
+            left = math.prod(shape) * np.dtype(_TYPES.get(head[2], "u1")).itemsize if shape else 0
+            return head + file.read(min(left + 1, _PACKED * len(data)))
+    except (EOFError, OSError, zlib.error) as error:
+        raise ParseError(f"{name!r}: cannot be unpacked by gzip: {error}") from None

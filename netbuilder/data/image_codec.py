@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.image_size import check_image_size
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import DeviceError, NetError, ParseError
 
@@ -79,6 +80,7 @@ def decode_image(
     where: str = "image",
     library: str | None = None,
     scratch: Scratch | None = None,
+    max_pixels: int | None = None,
 ) -> Array:
     """Return the pixels of an encoded image, in any format that the library reads.
 
@@ -89,13 +91,17 @@ def decode_image(
         library: which one decodes; None: the fastest that is installed. simplejpeg decodes JPEG only, and leaves the
             rest to the others.
         scratch: memory for the pixels, if the library can decode into it; None: memory of their own.
+        max_pixels: what an image may have at most, height times width; None: the number in the variable
+            NETBUILDER_MAX_PIXELS, or ``MAX_PIXELS`` of ``image_size``, 2**27.
 
     Raises:
         ParseError: the bytes are no image, or a damaged one; a file that is cut short is refused, not filled up.
+            Or its header claims more pixels than are allowed, or than its bytes can hold.
         DeviceError: no library is installed.
     """
     if not data:
         raise ParseError(f"{where}: is empty, no image")
+    check_image_size(data, where, max_pixels, None if data[:3] == _JPEG or data[:4] == _PNG else _load("pillow"))
     what, jpeg = "decoding", data[:3] == _JPEG
     if jpeg and library in _QUICK and (module := _load("simplejpeg")) is not None:
         pixels = _by_simplejpeg(module, data, color, where, scratch)

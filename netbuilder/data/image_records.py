@@ -75,7 +75,7 @@ class ImageRecord(NamedTuple):
             shown = f"{self.tensors[0].dtype} of shape {self.tensors[0].shape}" if self.tensors else "missing"
             raise ParseError(f"{self.where}: the label must be one whole number, and is {shown}")
         value = self.tensors[0].reshape(-1)[0]
-        if value != int(value):
+        if not np.isfinite(value) or value != int(value):
             raise ParseError(f"{self.where}: the label must be a whole number, got {value}")
         return int(value)
 
@@ -260,6 +260,8 @@ def _of_datum(value: bytes, where: str) -> ImageRecord:
     if found is None:
         hint = "; set use_caffe_datum=0" if _protos(value) is not None else ""
         raise ParseError(f"{where}: the record is {describe_record(value)}; wanted a Datum{hint}")
+    if not -(2**31) <= found.label < 2**31:
+        raise ParseError(f"{where}: the label must fit into 32 bits, got {found.label}")
     label = np.array([found.label], np.int32)
     if found.encoded:
         return ImageRecord(where, found.data, (label,))

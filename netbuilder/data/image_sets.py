@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import logging
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from netbuilder.data.image_records import ImageRecord, read_image_record
+from netbuilder.data.npz_file import read_npz
 from netbuilder.data.record_list import RecordList, open_records
 from netbuilder.proto import NetError, ParseError
 
@@ -37,6 +40,8 @@ _log = logging.getLogger("netbuilder.input")
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 """Ends of the names of files that are taken for images."""
 
+_LARGEST = 2**31 - 1  # label
+_NUMBER = re.compile("-?[0-9]+")
 _LISTS = {("path", "label"), ("file", "label"), ("filename", "label"), ("image", "label"), ("path", "class")}
 
 
@@ -127,14 +132,23 @@ def image_list(path: PathLike, *, root: PathLike | None = None) -> ImageFiles:
     """
     place = Path(root) if root is not None else Path(path).parent
     rows: list[tuple[str, str]] = []
-    with open(path, newline="", encoding="utf-8") as file:
-        for fields in (reader := csv.reader(file)):
+    data = Path(path).read_bytes()
+    try:
+        lines = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
+        for fields in lines:
             row = [field.strip() for field in fields]
-            if not any(row) or reader.line_num == 1 and tuple(field.lower() for field in row) in _LISTS:
+            if not any(row) or lines.line_num == 1 and tuple(field.lower() for field in row) in _LISTS:
                 continue
-            if len(row) != 2 or not all(row):
-                raise ParseError(f"{os.fspath(path)!r}, line {reader.line_num}: wanted path,label; got {fields}")
+            if len(row) != 2 or not all(row) or "\0" in row[0]:
+                raise ParseError(f"{os.fspath(path)!r}, line {lines.line_num}: should be path,label; got {fields}")
             rows.append((row[0], row[1]))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ParseError(
+            f"{os.fspath(path)!r}, line {line}: byte {error.start} is no UTF-8 text; save the list in UTF-8"
+        ) from None
+    except csv.Error as error:
+        raise ParseError(f"{os.fspath(path)!r}, line {lines.line_num}: cannot be read as CSV: {error}") from None
     if not rows:
         raise ParseError(f"{os.fspath(path)!r}: lists no image")
     labels, classes = _numbered([label for _, label in rows], os.fspath(path))
@@ -143,11 +157,12 @@ def image_list(path: PathLike, *, root: PathLike | None = None) -> ImageFiles:
 
 def _numbered(texts: list[str], path: str) -> tuple[list[int], list[str]]:
     """Return labels as numbers, and the names of the classes if they were names."""
-    numbers = [text.lstrip("-").isdigit() for text in texts]
+    numbers = [_NUMBER.fullmatch(text) is not None for text in texts]
     if all(numbers):
-        labels = [int(text) for text in texts]
-        if min(labels) < 0:
-            raise ParseError(f"{path!r}: labels must not be negative, got {min(labels)}")
+        labels = [int(text) if len(text) < 20 else _LARGEST + 1 for text in texts]
+        for label, text in zip(labels, texts):
+            if not 0 <= label <= _LARGEST:
+                raise ParseError(f"{path!r}: labels must be from 0 to {_LARGEST}, got {text[:40]}")
         return labels, []
     if any(numbers):
         raise ParseError(
@@ -182,8 +197,8 @@ class ImageArrays:
             raise ParseError(
                 f"{name}: labels must be {len(images)} whole numbers, got {labels.dtype} of {labels.shape}"
             )
-        if labels.size and labels.min() < 0:
-            raise ParseError(f"{name}: labels must not be negative, got {labels.min()}")
+        if labels.size and not 0 <= labels.min() <= labels.max() <= _LARGEST:
+            raise ParseError(f"{name}: labels must be from 0 to {_LARGEST}, got {labels.min()} to {labels.max()}")
         self.classes: tuple[str, ...] = ()
         self._images, self._labels, self._name = images, labels.reshape(-1).astype(np.int32), name
 
@@ -216,17 +231,11 @@ def read_npz_images(path: PathLike, part: str = "train") -> ImageArrays:
         FileNotFoundError: there is no such file.
         ParseError: it is no such file, lacks the arrays, or they do not fit.
     """
-    name = os.fspath(path)
-    try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            for images, labels in _NPZ[part]:
-                if images in file and labels in file:
-                    return ImageArrays(file[images], file[labels], name)
-            raise ParseError(f"{name!r}: has no {part} images; wanted arrays {_NPZ[part]}, got {sorted(file)}")
-    except (FileNotFoundError, ParseError):
-        raise
-    except Exception as error:  # zipfile, zlib and NumPy raise many kinds for a damaged file
-        raise ParseError(f"{name!r}: cannot be read as npz: {error}") from error
+    name, found = os.fspath(path), read_npz(path)
+    for images, labels in _NPZ[part]:
+        if images in found and labels in found:
+            return ImageArrays(found[images], found[labels], name)
+    raise ParseError(f"{name!r}: has no {part} images; it should have arrays {_NPZ[part]}, and has {sorted(found)}")
 
 
 def class_names_file(path: PathLike) -> Path:

@@ -60,14 +60,24 @@ def minidb_offsets(path: PathLike) -> list[int]:
     return offsets
 
 
-def read_minidb_at(number: int, offset: int) -> tuple[bytes, bytes]:
-    """Return the record, key and value, that begins at ``offset`` of the open file of this number; for any thread."""
+def read_minidb_at(number: int, offset: int, path: PathLike) -> tuple[bytes, bytes]:
+    """Return the record, key and value, that begins at ``offset`` of the open file of this number; for any thread.
+
+    Raises:
+        ParseError: the file, called ``path`` in the message, has been changed since its offsets were read.
+    """
     begin = os.pread(number, _LENGTHS.size + _USUAL_KEY, offset)
-    key_length, value_length = _LENGTHS.unpack_from(begin)
-    key = begin[_LENGTHS.size : _LENGTHS.size + key_length]
-    if len(key) < key_length:
-        key = os.pread(number, key_length, offset + _LENGTHS.size)
-    return key, os.pread(number, value_length, offset + _LENGTHS.size + key_length)
+    key_length, value_length = _LENGTHS.unpack_from(begin) if len(begin) >= _LENGTHS.size else (-1, -1)
+    if min(key_length, value_length) >= 0 and key_length + value_length <= os.fstat(number).st_size - offset:
+        key = begin[_LENGTHS.size : _LENGTHS.size + key_length]
+        if len(key) < key_length:
+            key = os.pread(number, key_length, offset + _LENGTHS.size)
+        value = os.pread(number, value_length, offset + _LENGTHS.size + key_length)
+        if len(key) == key_length and len(value) == value_length:
+            return key, value
+    raise ParseError(
+        f"{os.fspath(path)!r}: no minidb record at byte {offset} any more; has the file been written anew?"
+    )
 
 
 def _lengths(file: BinaryIO, path: PathLike, number: int, offset: int) -> tuple[int, int] | None:

@@ -37,7 +37,7 @@ class _Minidb:
         return len(self._offsets)
 
     def __getitem__(self, number: int) -> tuple[bytes, bytes]:
-        return read_minidb_at(self._file, self._offsets[number])
+        return read_minidb_at(self._file, self._offsets[number], self.path)
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.extents import count_elements
 from netbuilder.proto import NetError, ParseError, TensorProto
 from netbuilder.proto.wire import varint
 
@@ -154,11 +155,11 @@ def proto_to_tensor(proto: TensorProto) -> Array:
     """
     values = proto_values(proto)
     shape = tuple(proto.dims)
-    size = int(np.prod(shape, dtype=np.int64)) if all(n >= 0 for n in shape) else -1
+    size = count_elements(shape)
     if values.size != size:
         raise ParseError(
             f"tensor {proto.name!r}: holds {values.size} elements of type {_type_name(proto)} "
-            f"where its dims {list(shape)} say {max(size, 0)}"
+            f"where its dims {list(shape)} say {'what no array has' if size is None else size}"
             + ("; it is one segment of a larger tensor" if proto.HasField("segment") else "")
         )
     return values.reshape(shape)

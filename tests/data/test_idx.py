@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -50,3 +51,27 @@ def test_broken_files_are_refused(tmp_path, data, message):
 def test_a_missing_file():
     with pytest.raises(FileNotFoundError, match=r"nowhere\.idx"):
         read_idx("nowhere.idx")
+
+
+def idx_header(kind, *extents):
+    return bytes([0, 0, kind, len(extents)]) + np.array(extents, ">u4").tobytes()
+
+
+def test_claims_of_packed_files_are_bounded(tmp_path):
+    path = tmp_path / "images.gz"
+    path.write_bytes(gzip.compress(idx_header(8, 2, 3) + bytes(1 << 26)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ParseError, match=r"images.gz': shape \(2, 3\) of uint8 makes 18 bytes .* got \d+ or more"):
+            read_idx(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("extents", [(2**32 - 1,) * 3, (2**31, 2**31, 4), (2**32 - 1, 2**32 - 1, 0)])
+def test_extents_whose_product_overflows_are_refused(tmp_path, extents):
+    for name, data in (("x", idx_header(8, *extents)), ("x.gz", gzip.compress(idx_header(8, *extents)))):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ParseError, match=rf"{name}': (shape|no array can have)"):
+            read_idx(tmp_path / name)

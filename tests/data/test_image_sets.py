@@ -72,11 +72,11 @@ def test_lists(tmp_path):
     assert (named.labels().tolist(), named.classes) == ([1, 0], ("ape", "zebra"))
     assert named[0].pixels().shape == (40, 52, 3)
     for text, message in (
-        ("a.jpg,1,2\n", r"line 1: wanted path,label; got \['a.jpg', '1', '2'\]"),
-        ("a.jpg,1\nb.jpg\n", "line 2: wanted path,label"),
+        ("a.jpg,1,2\n", r"line 1: should be path,label; got \['a.jpg', '1', '2'\]"),
+        ("a.jpg,1\nb.jpg\n", "line 2: should be path,label"),
         ("path,label\n", "lists no image"),
         ("a.jpg,1\nb.jpg,two\n", "all of them; got '1' and 'two'"),
-        ("a.jpg,-1\n", "must not be negative, got -1"),
+        ("a.jpg,-1\n", "must be from 0 to 2147483647, got -1"),
     ):
         path.write_text(text)
         with pytest.raises(ParseError, match=message):
@@ -104,7 +104,7 @@ def test_arrays_and_npz(tmp_path):
         (images[:, :, :, :2], [0] * 4, "must be uint8"),
         (images, [0] * 3, "must be 4 whole numbers"),
         (images, [0.0] * 4, "must be 4 whole numbers"),
-        (images, [-1] * 4, "must not be negative"),
+        (images, [-1] * 4, "must be from 0 to 2147483647, got -1 to -1"),
     ):
         with pytest.raises(ParseError, match=message):
             ImageArrays(wrong, np.array(labels))
@@ -187,3 +187,29 @@ def test_images_are_cut_out_of_records_as_they_were_put_in():
     for end in range(1, 40):  # cut short anywhere
         with pytest.raises(ParseError, match="r: "):
             read_image_record(image_record(b"some image", 5)[:-end], "r").label  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"a.jpg,1\n\xe9.jpg,2\n", "line 2: byte 8 is no UTF-8 text"),
+        (b"a\0b.jpg,1\n", "NUL|should be path,label"),
+        (b"a.jpg," + b"9" * 5000 + b"\n", "labels must be from 0 to 2147483647, got 9999"),
+        (b"a.jpg,4294967296\n", "labels must be from 0 to 2147483647, got 4294967296"),
+        (b"a.jpg," + b"x" * 200_000 + b"\n", "line 1: cannot be read as CSV: field larger than"),
+    ],
+)
+def test_lists_that_are_no_text_or_have_no_labels(tmp_path, data, message):
+    (tmp_path / "list.csv").write_bytes(data)
+    with pytest.raises(ParseError, match=f"list.csv'.*({message})"):
+        image_list(tmp_path / "list.csv")
+
+
+def test_a_list_may_begin_with_a_mark_and_digits_of_other_scripts_are_names(tmp_path):
+    (tmp_path / "list.csv").write_bytes("\ufeffpath,label\na.jpg,²\nb.jpg,³\n".encode())
+    assert image_list(tmp_path / "list.csv").classes == ("²", "³")
+
+
+def test_labels_that_do_not_fit_are_refused():
+    with pytest.raises(ParseError, match="labels must be from 0 to 2147483647, got 0 to 4294967296"):
+        ImageArrays(np.zeros((2, 3, 3), np.uint8), np.array([0, 2**32]))

@@ -1,12 +1,13 @@
 """minidb files and readers of databases."""
 
+import os
 import struct
 import threading
 
 import pytest
 
 import golden_data
-from netbuilder.data import DBReader, read_minidb, read_records, write_minidb
+from netbuilder.data import DBReader, open_records, read_minidb, read_records, write_minidb
 from netbuilder.proto import NetError, ParseError
 
 
@@ -113,3 +114,13 @@ def test_a_reader_refuses(five, tmp_path):
         DBReader(empty).read()
     with pytest.raises(NetError, match="holds no record"):
         DBReader(five, num_shards=9, shard_id=7).read()
+
+
+def test_a_file_that_is_changed_while_it_is_read_by_number_is_an_error(tmp_path):
+    path = tmp_path / "x.minidb"
+    write_minidb(path, [("a", b"1" * 50), ("b", b"2" * 50)])
+    records = open_records(path)
+    for size in (100, 60, 4):
+        os.truncate(path, size)
+        with pytest.raises(ParseError, match="x.minidb': no minidb record at byte 59 any more"):
+            records[1]

@@ -1,0 +1,117 @@
+"""Extents that the header of an image file claims, compared with what its bytes can hold before memory is taken."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Any
+
+from netbuilder.proto import NetError, ParseError
+
+__all__ = ["MAX_PIXELS", "check_image_size", "claimed_size", "pixel_limit"]
+
+Bytes = bytes | memoryview
+
+MAX_PIXELS = 1 << 27
+"""Pixels of an image, at most, unless a caller or the variable NETBUILDER_MAX_PIXELS says otherwise."""
+
+_PNG = b"\x89PNG"
+_VARIABLE = "NETBUILDER_MAX_PIXELS"
+_PIXELS_PER_BYTE = 10_000  # more than the best compression of any usual format: PNG reaches 8,256, with one bit a pixel
+_WITHOUT_SIZE = {0x01, *range(0xD0, 0xD9)}  # markers of JPEG that stand alone
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # those that begin a frame, with its extents
+
+
+def pixel_limit(given: int | None = None) -> int:
+    """Return how many pixels an image may have: ``given``, or the variable NETBUILDER_MAX_PIXELS, or ``MAX_PIXELS``.
+
+    Raises:
+        NetError: the limit is no whole number from 1 on.
+    """
+    text = given if given is not None else os.environ.get(_VARIABLE) or MAX_PIXELS
+    try:
+        limit = int(text)
+    except (TypeError, ValueError):
+        limit = 0
+    if limit < 1:
+        what = "max_pixels" if given is not None else f"the variable {_VARIABLE}"
+        raise NetError(f"{what} must be a whole number from 1 on, got {text!r}")
+    return limit
+
+
+def check_image_size(data: Bytes, where: str, max_pixels: int | None = None, pillow: Any = None) -> None:
+    """Refuse an image file whose header claims more pixels than are allowed, or than its bytes can hold.
+
+    Args:
+        data: the bytes of the file.
+        where: what to call the image in errors.
+        max_pixels: see ``pixel_limit``.
+        pillow: the module PIL.Image, which reads the headers of formats other than JPEG and PNG; None: these pass.
+
+    Raises:
+        ParseError: it claims too many.
+        NetError: the limit is wrong.
+    """
+    limit = pixel_limit(max_pixels)
+    if data[:4] == _PNG:
+        _check_chunks(data, where)
+    size = claimed_size(data, pillow)
+    if size is None:
+        return
+    height, width = size
+    if height * width > limit:
+        raise ParseError(
+            f"{where}: its header says {height} x {width} pixels, and {limit:,} are allowed; if it is right, give "
+            f"max_pixels or set the variable {_VARIABLE}"
+        )
+    if height * width > _PIXELS_PER_BYTE * len(data):
+        raise ParseError(
+            f"{where}: its header says {height} x {width} pixels, which {len(data)} bytes cannot hold; it is damaged"
+        )
+
+
+def claimed_size(data: Bytes, pillow: Any = None) -> tuple[int, int] | None:
+    """Return height and width as the header of an image file says; None: its format is not known, or there is none.
+
+    >>> claimed_size(b"\\x89PNG\\r\\n\\x1a\\n" + bytes(8) + bytes([0, 0, 0, 3, 0, 0, 0, 2]))
+    (2, 3)
+    """
+    if data[:3] == b"\xff\xd8\xff":
+        return _size_of_jpeg(data)
+    if data[:4] == _PNG:
+        return int.from_bytes(data[20:24], "big"), int.from_bytes(data[16:20], "big")
+    if pillow is None:
+        return None
+    try:
+        with pillow.open(io.BytesIO(data)) as image:
+            return int(image.size[1]), int(image.size[0])
+    except Exception:  # Pillow raises many kinds; the library that decodes says what is wrong
+        return None
+
+
+def _check_chunks(data: Bytes, where: str) -> None:
+    """Refuse a PNG with a chunk that ends after the file: decoders take memory for it first."""
+    at = 8
+    while at + 8 <= len(data):
+        length, kind = int.from_bytes(data[at : at + 4], "big"), bytes(data[at + 4 : at + 8])
+        if length > len(data) - at - 12:
+            raise ParseError(f"{where}: a PNG with a chunk {kind!r} of {length} bytes at byte {at} of {len(data)}")
+        if kind == b"IEND":
+            return
+        at += 12 + length
+
+
+def _size_of_jpeg(data: Bytes) -> tuple[int, int] | None:
+    at, end = 2, len(data)
+    while at + 9 <= end:
+        if data[at] != 0xFF:  # decoders pass over what does not belong there
+            at += 1
+            continue
+        marker = data[at + 1]
+        if marker in (0x00, 0xFF) or marker in _WITHOUT_SIZE:
+            at += 1 if marker == 0xFF else 2
+        elif marker in _FRAMES:
+            return int.from_bytes(data[at + 5 : at + 7], "big"), int.from_bytes(data[at + 7 : at + 9], "big")
+        else:
+            at += 2 + max(int.from_bytes(data[at + 2 : at + 4], "big"), 2)
+    return None

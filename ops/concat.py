@@ -16,21 +16,32 @@ from netbuilder.proto.arguments import make_op
 
 __all__ = ["Concat", "DepthConcat", "DepthSplit", "Split", "joined_slopes"]
 
+_LAST_CHANNELS = 3  # Caffe2's axis of the channels in NHWC, whatever the number of axes
+
 
 @dataclass(frozen=True)
 class JoinArguments(Operator):
-    """What Concat and Split have in common: the axis that is joined or cut, by default that of the channels."""
+    """What Concat and Split have in common: the axis that is joined or cut, by default that of the channels.
+
+    Without ``axis`` it is axis 1 of the order NCHW and axis 3 of NHWC (the last one where there are fewer), and
+    ``add_axis`` is ignored, as in Caffe2.
+    """
 
     axis: int | None = None
     add_axis: bool = False
     order: str = "NCHW"
+
+    @property
+    def adds_axis(self) -> bool:
+        """Whether the axis is one that the parts do not have."""
+        return self.add_axis and self.axis is not None
 
     def check(self) -> None:
         check_order(self, self.order)
 
     def axis_in(self, ndim: int, shape: tuple[int, ...]) -> int:
         """Return the axis, counted from the front, in the tensor of all parts, which has ``ndim`` axes."""
-        axis = channel_axis(self.order, ndim) if self.axis is None else self.axis
+        axis = min(channel_axis(self.order, ndim), _LAST_CHANNELS) if self.axis is None else self.axis
         require(-ndim <= axis < ndim, self, f"axis must lie in [{-ndim}, {ndim}) for {shape}, got {axis}")
         return axis % ndim
 
@@ -56,18 +67,18 @@ class _Concat(JoinArguments):
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         first = xs[0]
-        axis = self.axis_in(first.ndim + self.add_axis, first.shape)
+        axis = self.axis_in(first.ndim + self.adds_axis, first.shape)
         for i, x in enumerate(xs):
             require(x.dtype == first.dtype, self, f"input {i} is of type {x.dtype}, input 0 of {first.dtype}")
-            same = x.shape == first.shape if self.add_axis else _without(x.shape, axis) == _without(first.shape, axis)
+            same = x.shape == first.shape if self.adds_axis else _without(x.shape, axis) == _without(first.shape, axis)
             require(
                 same and x.ndim == first.ndim,
                 self,
                 f"input {i} of shape {x.shape} does not fit input 0 of shape {first.shape} along axis {axis}",
             )
-        joined = len(xs) if self.add_axis else sum(x.shape[axis] for x in xs)
-        shape = (*first.shape[:axis], joined, *first.shape[axis + (not self.add_axis) :])
-        extents = tuple(1 if self.add_axis else x.shape[axis] for x in xs)
+        joined = len(xs) if self.adds_axis else sum(x.shape[axis] for x in xs)
+        shape = (*first.shape[:axis], joined, *first.shape[axis + (not self.adds_axis) :])
+        extents = tuple(1 if self.adds_axis else x.shape[axis] for x in xs)
         return (first.with_shape(shape), TensorSpec((len(xs),), np.dtype(np.int32), known=extents))
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -122,7 +133,7 @@ class _Split(JoinArguments):
             split = (extent // self.n_out,) * self.n_out
         require(len(split) == self.n_out, self, f"split {split} must have one number per output, {self.n_out}")
         require(sum(split) == extent and min(split) >= 0, self, f"split {split} must sum to axis {axis} of X {x.shape}")
-        if self.add_axis:
+        if self.adds_axis:
             require(set(split) <= {1}, self, f"with add_axis every part has extent 1 along axis {axis}, got {split}")
             return [_without(x.shape, axis)] * self.n_out
         return [(*x.shape[:axis], n, *x.shape[axis + 1 :]) for n in split]
@@ -163,9 +174,9 @@ class DepthSplit(_Split):
 
 def _concat(op: Concat | DepthConcat, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
     xp = ctx.xp
-    axis = op.axis_in(xs[0].ndim + op.add_axis, xs[0].shape)
-    extents = [1 if op.add_axis else x.shape[axis] for x in xs]
-    y = xp.stack(xs, axis=axis) if op.add_axis else xp.concatenate(xs, axis=axis)
+    axis = op.axis_in(xs[0].ndim + op.adds_axis, xs[0].shape)
+    extents = [1 if op.adds_axis else x.shape[axis] for x in xs]
+    y = xp.stack(xs, axis=axis) if op.adds_axis else xp.concatenate(xs, axis=axis)
     return (y, xp.asarray(extents, dtype=xp.int32))
 
 
@@ -175,7 +186,7 @@ def _split(op: Split | DepthSplit, ctx: RunContext, x: Any, split: Any = None) -
     axis = op.axis_in(x.ndim, x.shape)
     parts, start = [], 0
     for shape in shapes:
-        stop = start + (1 if op.add_axis else shape[axis])
+        stop = start + (1 if op.adds_axis else shape[axis])
         part = x[(slice(None),) * axis + (slice(start, stop),)]
         parts.append(part.reshape(shape))
         start = stop

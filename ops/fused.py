@@ -10,9 +10,12 @@ from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.sum import Sum, sum_
-from netbuilder.proto import OperatorDef
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import arguments
 
-__all__ = ["ConvRelu", "SumRelu"]
+__all__ = ["ConvRelu", "SumRelu", "as_fused"]
+
+_PLAIN = ("", "identity")
 
 
 @register
@@ -34,6 +37,29 @@ class SumRelu(Sum):
 
     def flops(self, *x: TensorSpec) -> int:
         return len(x) * x[0].size
+
+
+def as_fused(op: OperatorDef) -> OperatorDef:
+    """Return a Conv that carries a Relu in an argument as a ConvRelu; any other operator as it is.
+
+    Caffe2's transformation FuseNNPACKConvRelu writes ``activation="Relu"`` into the Conv in front, which its engine
+    NNPACK reads.
+
+    Raises:
+        ArgumentError: the activation is another one.
+    """
+    if op.type != "Conv" or op.engine != "NNPACK":
+        return op
+    value = arguments(op).get("activation", "")
+    activation = value.decode() if isinstance(value, bytes) else value
+    if activation in _PLAIN:
+        return op
+    if activation != "Relu":
+        raise ArgumentError(f"Conv: activation must be 'Relu' or 'identity', got {activation!r}")
+    fused = OperatorDef()
+    fused.CopyFrom(op)
+    fused.type = "ConvRelu"
+    return fused
 
 
 @kernel(ConvRelu)

@@ -19,7 +19,7 @@ _NUMBERS = "fiub"
 
 @prepare(Concat, device=CPU, priority=-1)
 def prepare_concat(op: Concat, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-    if op.add_axis or specs[0].dtype.kind not in _NUMBERS:
+    if op.adds_axis or specs[0].dtype.kind not in _NUMBERS:
         return None
     inputs = [spec.plain for spec in specs]
     outputs = op.infer(*inputs)[: op.n_out]
@@ -43,7 +43,7 @@ def prepare_concat(op: Concat, ctx: PlanContext, *specs: TensorSpec) -> Prepared
 
 @prepare(Split, device=CPU, priority=-1)
 def prepare_split(op: Split, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Prepared | None:
-    if op.add_axis or x.dtype.kind not in _NUMBERS:
+    if op.adds_axis or x.dtype.kind not in _NUMBERS:
         return None
     outputs = op.infer(x.plain, *extents)
     axis = op.axis_in(x.ndim, x.shape)

@@ -102,6 +102,15 @@ class Unique(Operator):
     outputs = ("unique", "remapping?")
     dynamic = True
 
+    def static_for(self, indices: TensorSpec) -> bool:
+        return indices.shape in ((0,), (1,))
+
+    def infer(self, indices: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_vector(self, "indices", indices)
+        if not self.static_for(indices):
+            raise NotImplementedError("Unique: how many elements differ is known only when the net runs")
+        return (indices.plain, TensorSpec(indices.shape, np.dtype(np.int32)))[: self.n_out]
+
     def flops(self, indices: TensorSpec) -> int:
         return 0
 

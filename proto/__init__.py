@@ -12,6 +12,7 @@ from netbuilder.proto.errors import (
     OperatorError,
     ParseError,
     ShapeError,
+    UsageError,
 )
 from netbuilder.proto.netbuilder_pb2 import (
     PROTO_CPU,
@@ -87,4 +88,5 @@ __all__ = [
     "TensorProtos",
     "TensorShape",
     "TensorShapes",
+    "UsageError",
 ]

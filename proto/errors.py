@@ -9,6 +9,7 @@ __all__ = [
     "OperatorError",
     "ParseError",
     "ShapeError",
+    "UsageError",
 ]
 
 
@@ -33,6 +34,13 @@ class GradientError(NetError):
 
 class BlobError(NetError, LookupError):
     """A blob that a call names does not exist, or may not be read."""
+
+
+class UsageError(NetError, AssertionError):
+    """A call does not fit those before it: a blob declared twice, nothing entered that could be current.
+
+    It is an AssertionError, too: that is what Caffe2 raises there, and what its scripts catch.
+    """
 
 
 class ParseError(NetError):

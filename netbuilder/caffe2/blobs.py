@@ -55,7 +55,7 @@ def from_record(workspace: Workspace, name: str, content: bytes) -> None:
         ParseError: they hold no BlobProto, or a broken tensor.
         NetError: it is neither a tensor nor an object that has records.
     """
-    blob = files.parse(content, BlobProto, source=f"the bytes for blob {name!r}")
+    blob = files.parse(content, BlobProto, source=f"the bytes for blob {name!r}", allow_unknown=True)
     kind = kind_named(blob.type)
     if kind is not None:
         workspace.feed(name, kind.read(blob))
@@ -97,7 +97,13 @@ class TensorCPU:
         feed(self._workspace, self._name, value)
 
     def init(self, shape: Sequence[int], dtype: TensorProto.DataType) -> None:
-        """Give the tensor a shape and a type (of TensorProto.DataType); its elements are zero."""
+        """Give the tensor a shape and a type (of TensorProto.DataType); its elements are zero.
+
+        Raises:
+            NetError: strings have no value to begin with; feed them.
+        """
+        if dtype == TensorProto.STRING:
+            raise NetError(f"blob {self._name!r}: a tensor of strings cannot be made empty; feed an array of bytes")
         empty = TensorProto(data_type=dtype, dims=[0])
         self.feed(np.zeros(tuple(shape), proto_to_tensor(empty).dtype))
 

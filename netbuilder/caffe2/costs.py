@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from netbuilder.data.tensor_records import DATA_TYPES, NUMPY_TYPES
@@ -14,6 +15,8 @@ from netbuilder.proto import BlobError, NetError, OperatorDef, TensorProto, file
 from netbuilder.runtime import default
 
 __all__ = ["Cost", "GetOperatorCost", "InferShapesAndTypes"]
+
+_LONGEST_SHAPE = 1024
 
 
 def InferShapesAndTypes(
@@ -74,10 +77,18 @@ def GetOperatorCost(operator: OperatorDef | bytes, blobs: Sequence[Any]) -> Cost
     """
     if isinstance(operator, bytes):
         operator = files.parse(operator, OperatorDef, allow_unknown=True)
-    specs = [default.workspace().spec(blob_name(name)) for name in blobs]
-    inputs = [spec for spec in specs if spec is not None]
-    if len(inputs) != len(specs):
+    inputs = [spec for name in blobs if (spec := _with_elements(blob_name(name))) is not None]
+    if len(inputs) != len(blobs):
         raise BlobError(f"GetOperatorCost: of {list(map(blob_name, blobs))}, some hold no tensor")
     decoded = decode(find(operator.type), operator)
     written = sum(spec.nbytes for spec in decoded.infer(*inputs))
     return Cost(decoded.flops(*inputs), written, sum(spec.nbytes for spec in inputs))
+
+
+def _with_elements(name: str) -> TensorSpec | None:
+    """Return the spec of a blob, with its elements where they are few whole numbers: they may be extents."""
+    workspace = default.workspace()
+    spec = workspace.spec(name)
+    if spec is None or spec.dtype.kind != "i" or spec.ndim != 1 or spec.size > _LONGEST_SHAPE:
+        return spec
+    return replace(spec, known=tuple(int(n) for n in workspace.fetch(name)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
 from typing import Any
 
 from netbuilder.graph.blob import blob_name
@@ -18,10 +20,17 @@ __all__ = [
     "RunOperatorImmediate",
     "StartImmediate",
     "StopImmediate",
+    "immediate_root_folder",
 ]
 
 _log = logging.getLogger("netbuilder")
 _workspace = Workspace()
+_workspace.root_folder = ""
+
+
+def immediate_root_folder() -> str:
+    """Return the folder of the mode's workspace, which goes when the mode ends; "" outside of it."""
+    return str(_workspace.root_folder)
 
 
 def IsImmediate() -> bool:
@@ -40,6 +49,7 @@ def StartImmediate(i_know: bool = False) -> None:
     """
     if not IsImmediate():
         operator_watchers.append(RunOperatorImmediate)
+        _workspace.root_folder = tempfile.mkdtemp()
     if not i_know:
         _log.warning("immediate mode: operators run as they are added, in a workspace apart; StopImmediate ends it")
 
@@ -48,6 +58,8 @@ def StopImmediate() -> None:
     """End the immediate mode and forget its blobs."""
     if IsImmediate():
         operator_watchers.remove(RunOperatorImmediate)
+        shutil.rmtree(_workspace.root_folder, ignore_errors=True)
+        _workspace.root_folder = ""
     _workspace.reset()
 
 

@@ -7,9 +7,6 @@ __all__ = ["GROUPS", "REASONS", "reason_of"]
 GROUPS: tuple[tuple[str, str], ...] = (
     (
         "cases of operators' tests are not stored; the tests run",
-        "python.serialized_test.serialized_test_util.DATA_DIR python.serialized_test.serialized_test_util.DATA_SUFFIX "
-        "python.serialized_test.serialized_test_util.TOP_DIR "
-        "python.serialized_test.serialized_test_util.operator_test_type "
         "python.serialized_test.serialized_test_util.testWithArgs "
         "python.serialized_test.serialized_test_util.SerializedTestCase.assertSerializedOperatorChecks "
         "python.serialized_test.serialized_test_util.SerializedTestCase.compare_test "
@@ -44,9 +41,9 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "Caffe2 itself has no such operator in its usual builds",
         "python.brew.fc_decomp python.brew.fc_prune python.brew.fc_sparse python.brew.packed_fc "
-        "python.cnn.CNNModelHelper.FC_Decomp python.cnn.CNNModelHelper.FC_Prune python.cnn.CNNModelHelper.FC_Sparse "
-        "python.cnn.CNNModelHelper.PackedFC python.helpers.fc.fc_decomp python.helpers.fc.fc_prune "
-        "python.helpers.fc.fc_sparse python.helpers.fc.packed_fc",
+        "python.cnn.CNNModelHelper.FC_Decomp python.cnn.CNNModelHelper.FC_Prune "
+        "python.cnn.CNNModelHelper.FC_Sparse python.cnn.CNNModelHelper.PackedFC python.helpers.fc.fc_decomp "
+        "python.helpers.fc.fc_prune python.helpers.fc.fc_sparse python.helpers.fc.packed_fc",
     ),
     (
         "quantised nets are not served",
@@ -61,8 +58,9 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "onnx.backend and onnx.frontend read and write models, and netbuilder.exchange.onnx with more options",
-        "python.onnx.backend_cpp_rep python.onnx.backend_rep python.onnx.bin python.onnx.error python.onnx.helper "
-        "python.onnx.onnxifi python.onnx.test_onnxifi python.onnx.tests python.onnx.workspace",
+        "python.onnx.backend_cpp_rep python.onnx.backend_rep python.onnx.bin python.onnx.error "
+        "python.onnx.helper python.onnx.onnxifi python.onnx.test_onnxifi python.onnx.tests "
+        "python.onnx.workspace",
     ),
     (
         "it is a part of Caffe2's construction of control flow; net_builder, control, brew.cond and brew.loop add "
@@ -74,19 +72,18 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.layer_model_helper python.layer_model_instantiator python.layer_test_util python.layers "
         "python.modeling.net_modifier python.modeling.compute_histogram_for_blobs "
         "python.modeling.compute_norm_for_blobs python.modeling.compute_statistics_for_blobs "
-        "python.modeling.get_entry_from_blobs python.modeling.gradient_clipping python.functional python.hsm_util "
-        "proto.hsm_pb2",
+        "python.modeling.get_entry_from_blobs python.modeling.gradient_clipping python.functional "
+        "python.hsm_util proto.hsm_pb2",
     ),
     (
         "Caffe2's own tests are not a part of it; hypothesis_test_util has what tests are made of",
         "python.operator_test",
     ),
     (
-        "scripts around Caffe2's examples are not a part of it; netbuilder-train is a trainer, and the examples run as "
-        "they are",
-        "python.examples python.models.imagenet_trainer_test_utils "
-        "python.embedding_generation_benchmark python.benchmark_generator "
-        "python.models.download",
+        "scripts around Caffe2's examples are not a part of it; netbuilder-train is a trainer, and the examples "
+        "run as they are",
+        "python.examples python.models.imagenet_trainer_test_utils python.embedding_generation_benchmark "
+        "python.benchmark_generator python.models.download",
     ),
     (
         "Caffe 1 is not read",
@@ -94,62 +91,25 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "it belongs to Caffe2's own build and has no counterpart here",
-        "python.binarysize python.build python.convert python.docs python.extension_loader python.hip_test_util "
-        "python.ideep python.ideep_test_util python.lazy python.lazy_dyndep python.mint python.mkl "
-        "python.mkl_test_util python.nomnigraph python.nomnigraph_transformations python.numa_benchmark "
-        "python.transformations python.trt proto.prof_dag_pb2 proto.torch_pb2 "
-        "python.workspace.ApplyTransform python.workspace.ApplyTransformIfFaster python.workspace.StartMint "
-        "python.workspace.FetchTorch python.workspace.GetNumNUMANodes python.workspace.GetBlobNUMANode "
-        "python.workspace.IsNUMAEnabled python.workspace.GetStats python.workspace.CreateOfflineTensor "
+        "python.binarysize python.convert python.docs python.extension_loader python.hip_test_util "
+        "python.ideep python.ideep_test_util python.mint python.mkl python.mkl_test_util python.nomnigraph "
+        "python.nomnigraph_transformations python.numa_benchmark python.trt proto.prof_dag_pb2 "
+        "proto.torch_pb2 python.workspace.StartMint python.workspace.FetchTorch "
+        "python.workspace.GetNumNUMANodes python.workspace.GetBlobNUMANode python.workspace.IsNUMAEnabled "
+        "python.workspace.GetStats python.workspace.CreateOfflineTensor "
         "python.workspace.CallWithExceptionIntercept python.core.Net.operator_registry_",
-    ),
-    (
-        "plans choose the kernels by themselves; an operator's engine argument asks for a library",
-        "python.core.SetEnginePref python.core.SetGlobalEnginePref python.core.SetOpEnginePref "
-        "python.core.SetPerOpEnginePref",
-    ),
-    (
-        "copies between devices are added by hand, or by Parallelize; InferBlobDevices tells where blobs lie",
-        "python.core.InferOpBlobDevices python.core.InferOpBlobDevicesAsDict python.core.InferOpDeviceAsBlobDevices "
-        "python.core.InjectCrossDeviceCopies python.core.InjectDeviceCopiesAmongNets "
-        "python.core.InjectDeviceCopiesAmongNetsWithoutB2D python.core.copy_func_between_devices "
-        "python.core.update_placeholder_op_output python.core.RemapEntry",
     ),
     (
         "it is a part of Caffe2's gradient construction; an operator's class has its gradient, see "
         "netbuilder.ops.operator.Operator",
         "python.core.GradGenMeta python.core.SparseGradGenMeta python.core.OpSSA "
-        "python.core.GradientRegistry.RegisterGradient python.core.GradientRegistry.gradient_registry_ "
         "python.core.IR.AUTOGEN_GRAD_SUFFIX python.core.IR.AppendSparseGenerators "
         "python.core.IR.BuildGradientGenerators python.core.IR.CheckGradientOperatorInput "
-        "python.core.IR.DoGradientAccumulation python.core.IR.IS_AUTO_GEN_SUM_OPS_TAG "
-        "python.core.IR.ONLY_KEEP_IS_AUTO_GEN_SUM_OPS_TAG python.core.IR.Play python.core.IR.SanityCheck",
+        "python.core.IR.DoGradientAccumulation python.core.IR.Play python.core.IR.SanityCheck",
     ),
     (
         "observers of nets are not served; BenchmarkNet times a net and its operators",
-        "python.core.Net.AddObserver python.core.Net.NumObservers python.core.Net.RemoveObserver "
         "python.workspace.ClearGlobalNetObserver",
-    ),
-    (
-        "every operator has the line that made it in debug_info",
-        "python.core.Net.PopulateProtoWithFileName",
-    ),
-    (
-        "Net.extend_ops, insert_op_at_idx and changes of net.Proto() do it",
-        "python.core.Net.reroute_tensor python.core.ExecutionStep.create_from_proto python.core.Plan.create_from_proto",
-    ),
-    (
-        "a workspace serves one thread at a time; run the plan in a workspace of its own",
-        "python.workspace.RunPlanInBackground",
-    ),
-    (
-        "random inputs are fed by FeedBlob",
-        "python.workspace.FillRandomNetworkInputs",
-    ),
-    (
-        "of GPUs, NumCudaDevices and GetGpuPeerAccessPattern are told",
-        "python.workspace.GetCUDAVersion python.workspace.GetCuDNNVersion python.workspace.GetDeviceProperties "
-        "python.workspace.GetGPUMemoryInfo python.utils.GetGPUMemoryUsageStats",
     ),
     (
         "create_param and AddParameter make parameters",

@@ -7,12 +7,30 @@ from typing import Any
 from netbuilder.caffe2.blobs import Blob, Blobs, feed
 from netbuilder.graph import Net as GraphNet
 from netbuilder.graph import Plan
+from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.graph.message import message_of
 from netbuilder.ops.python_op import show_workspaces_as
-from netbuilder.proto import DeviceOption, NetDef, NetError, OperatorDef, PlanDef
+from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.runtime import Workspace as NativeWorkspace
 from netbuilder.runtime import default
 
-__all__ = ["CreatedNet", "Workspace"]
+__all__ = ["CreatedNet", "Workspace", "create_net"]
+
+
+def create_net(workspace: NativeWorkspace, net: Any, overwrite: bool = False) -> str:
+    """Make a net ready to run, if the workspace has what it reads; return its name.
+
+    Raises:
+        BlobError: the net reads blobs that it does not make and that are not there.
+        NetError: a net of this name exists, or the net is wrong.
+    """
+    proto = message_of(net)
+    if missing := [blob for blob in undefined_inputs(proto.op) if not workspace.has(blob)]:
+        raise BlobError(
+            f"net {proto.name!r} reads {missing}, which it does not make and the workspace does not have; feed them "
+            "before, run the net that makes them, or name them in input_blobs"
+        )
+    return workspace.create_net(proto, overwrite)
 
 
 class CreatedNet:
@@ -108,8 +126,16 @@ class Workspace(metaclass=_Current):
             self._native.remove(blob)
 
     def create_net(self, net: Any, overwrite: bool = False) -> CreatedNet:
-        """Make a net ready to run, and return what runs it."""
-        return CreatedNet(self._native, self._native.create_net(net, overwrite))
+        """Make a net ready to run, and return what runs it.
+
+        Raises:
+            TypeError: it is neither a Net nor a NetDef.
+            NetError: there is one of this name, or it is wrong.
+            BlobError: it reads blobs that it does not make and the workspace does not have.
+        """
+        if not isinstance(net, (GraphNet, NetDef)):
+            raise TypeError(f"Workspace.create_net: needs a Net or NetDef, got {net!r}")
+        return CreatedNet(self._native, create_net(self._native, net, overwrite))
 
     def run(self, obj: Any) -> None:
         """Run an operator, a net or a plan once.

@@ -17,7 +17,7 @@ from netbuilder.graph.gradient_shares import Share, add_up
 from netbuilder.graph.rename import rename_in_group
 from netbuilder.graph.versions import EXTERNAL, number_versions
 from netbuilder.ops.contexts import Sparse
-from netbuilder.ops.registry import find
+from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import DeviceOption, NetError, OperatorDef
 
 __all__ = ["BackwardPass", "Gradient"]
@@ -140,7 +140,8 @@ class BackwardPass:
         """See that no gradient operator overwrites a forward blob, or a gradient that is still to be read."""
         last, writers, pending, taken = self.versions.last, self.versions.writers, self._pending, self._taken
         op = self.ops[index]
-        objects = set(op.input).intersection(op.output) if find(op.type).stateful else set()
+        stateful = is_registered(op.type) and find(op.type).stateful
+        objects = set(op.input).intersection(op.output) if stateful else set()
         for gradient_op in made:
             for name in gradient_op.output:
                 if name in objects and name in gradient_op.input:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from netbuilder.graph.blob import GRADIENT_SUFFIX
+from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.contexts import Sparse
 from netbuilder.ops.operator import Operator, decode
-from netbuilder.ops.registry import find
+from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import GradientError, OperatorDef
 
-__all__ = ["OperatorGradient", "operator_gradient"]
+__all__ = ["GradientFunction", "OperatorGradient", "as_gradient", "gradient_functions", "operator_gradient"]
 
 Differentiate = Callable[..., Any]
+
+GradientFunction = Callable[[OperatorDef, list[Any]], tuple[Any, Sequence[Any]]]
+"""From an operator and the gradients of its outputs (None: none): its gradient operators and its inputs' gradients."""
+
+gradient_functions: dict[str, GradientFunction] = {}
+"""Gradients of operators that have none of their own, by type; see ``GradientRegistry.RegisterGradient``."""
 
 
 class OperatorGradient:
@@ -117,6 +123,9 @@ def operator_gradient(
         NetError: the operator is unknown.
         GradientError: it has no gradient.
     """
+    function = gradient_functions.get(op.type)
+    if function is not None and not _has_gradient(op.type):
+        return _gradient_by_function(function, op, d_outputs)
     cls = find(op.type)
     context = OperatorGradient(op, cls, d_outputs, differentiate)
     try:
@@ -140,6 +149,47 @@ def operator_gradient(
             gradient.debug_info = op.debug_info
         gradient.is_gradient_op = True
     return made, context.d_inputs
+
+
+def as_gradient(gradient: Any) -> str | Sparse | None:
+    """Return a gradient as the backward pass keeps it.
+
+    Args:
+        gradient: a blob (reference or name), the blobs of indices and values, or None.
+    """
+    if gradient is None or isinstance(gradient, Sparse):
+        return gradient
+    if isinstance(gradient, (tuple, list)) and len(gradient) == 2:
+        return Sparse(blob_name(gradient[0]), blob_name(gradient[1]))
+    return blob_name(gradient)
+
+
+def _has_gradient(op_type: str) -> bool:
+    return is_registered(op_type) and find(op_type).gradient is not Operator.gradient
+
+
+def _gradient_by_function(
+    function: GradientFunction, op: OperatorDef, d_outputs: Mapping[int, str | Sparse | None]
+) -> tuple[list[OperatorDef], dict[int, str | Sparse]]:
+    given: list[Any] = []
+    for index in range(len(op.output)):
+        gradient = d_outputs.get(index)
+        if isinstance(gradient, Sparse):
+            given.append(GradientSlice(BlobReference(gradient.indices), BlobReference(gradient.values)))
+        else:
+            given.append(None if gradient is None else BlobReference(gradient))
+    made, inputs = function(op, given)
+    if made is None:
+        made = []
+    elif isinstance(made, OperatorDef):
+        made = [made]
+    if len(inputs) > len(op.input):
+        raise GradientError(
+            f"{op.type}: the gradient function gave {len(inputs)} gradients for the {len(op.input)} inputs "
+            f"{list(op.input)}; give one for each, None for an input without"
+        )
+    found = {index: gradient for index, gradient in enumerate(map(as_gradient, inputs)) if gradient is not None}
+    return list(made), found
 
 
 def _made_at(op: OperatorDef) -> str:

@@ -10,12 +10,15 @@ from netbuilder.ops.contexts import Sparse
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["SUM_TAG", "Share", "add_up", "same_device"]
+__all__ = ["ONLY_SUM_TAG", "SUM_TAG", "Share", "add_up", "same_device"]
 
 _DEVICE_NAMES: dict[int, str] = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}
 
 SUM_TAG = "is_auto_gen_sum_ops:1"
 """In ``device_option.extra_info`` of the operators that add up shares, as Caffe2 marks them."""
+
+ONLY_SUM_TAG = "only_keep_is_auto_gen_sum_ops:1"
+"""In ``extra_info`` of operators whose sums of gradients are to have SUM_TAG alone, without the operators' device."""
 
 
 class Share:
@@ -115,8 +118,9 @@ def add_up(
         made = [op for op, share in dense if op is not None]
         sums, result = _sum_dense(blob, [share for _, share in dense], base_if_free)
         made += sums
+    bare = any(ONLY_SUM_TAG in share.device.extra_info for share in shares)
     for op in made:
-        if not op.HasField("device_option"):
+        if not bare and not op.HasField("device_option"):
             op.device_option.CopyFrom(first)
         op.device_option.extra_info.append(SUM_TAG)
         if debug_info:

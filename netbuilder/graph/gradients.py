@@ -10,11 +10,11 @@ from typing import Any
 from netbuilder.graph.backward import BackwardPass, Gradient
 from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name, seed_name
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.graph.gradient_context import GradientFunction, as_gradient, gradient_functions, operator_gradient
+from netbuilder.graph.gradient_shares import ONLY_SUM_TAG, SUM_TAG
 from netbuilder.graph.scope import CurrentDeviceScope
 from netbuilder.graph.source import user_source
 from netbuilder.graph.versions import EXTERNAL, describe
-from netbuilder.ops.contexts import Sparse
 from netbuilder.proto import GradientError, NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -91,18 +91,10 @@ def _backward(
 
 def _seeds(ys: Any) -> dict[str, Gradient | None]:
     if isinstance(ys, Mapping):
-        return {blob_name(y): _as_gradient(gradient) for y, gradient in ys.items()}
+        return {blob_name(y): as_gradient(gradient) for y, gradient in ys.items()}
     if isinstance(ys, (str, bytes, BlobReference)) or not isinstance(ys, Iterable):
         raise TypeError(f"ys must be a list of losses, or a mapping of losses to their gradients, got {ys!r}")
     return dict.fromkeys(blob_name(y) for y in ys)
-
-
-def _as_gradient(gradient: Any) -> Gradient | None:
-    if gradient is None or isinstance(gradient, Sparse):
-        return gradient
-    if isinstance(gradient, (tuple, list)) and len(gradient) == 2:
-        return Sparse(blob_name(gradient[0]), blob_name(gradient[1]))
-    return blob_name(gradient)
 
 
 def _check_losses(backward: BackwardPass, seeds: Iterable[str]) -> None:
@@ -196,6 +188,26 @@ def differentiate(net: NetDef, losses: Any, *, name: str | None = None) -> Diffe
 class GradientRegistry:
     """Gradients of operators and of lists of operators, under Caffe2's names."""
 
+    gradient_registry_ = gradient_functions
+
+    @staticmethod
+    def RegisterGradient(op_type: str) -> Callable[[GradientFunction], GradientFunction]:
+        """Return a decorator that makes a function the gradient of operators of a type that has none of its own.
+
+        The function is called with the operator and the gradients of its outputs: for each a BlobReference, a
+        GradientSlice, or None. It returns the gradient operators (a list, one, or None) and for each input where its
+        gradient is (a blob, a GradientSlice, or None). The operators are added as they are.
+
+        Args:
+            op_type: the type; it need not be one that netbuilder has a kernel for.
+        """
+
+        def register(function: GradientFunction) -> GradientFunction:
+            gradient_functions[op_type] = function
+            return function
+
+        return register
+
     @staticmethod
     def GetBackwardPass(
         operators: Sequence[OperatorDef], ys: Any, ys_generate_gradient: bool = False
@@ -220,13 +232,16 @@ class GradientRegistry:
             op: the operator.
             g_output: for each output its gradient (a blob, a GradientSlice, or None).
         """
-        given = {i: g for i, g in enumerate(map(_as_gradient, g_output)) if g is not None}
+        given = {i: g for i, g in enumerate(map(as_gradient, g_output)) if g is not None}
         made, d_inputs = operator_gradient(op, given, differentiate)
         return made, [_as_reference(d_inputs[i]) if i in d_inputs else None for i in range(len(op.input))]
 
 
 class IR:
     """Operators whose backward pass is to be built, under Caffe2's name."""
+
+    IS_AUTO_GEN_SUM_OPS_TAG = SUM_TAG.removesuffix(":1")
+    ONLY_KEEP_IS_AUTO_GEN_SUM_OPS_TAG = ONLY_SUM_TAG.removesuffix(":1")
 
     def __init__(self, operators: Sequence[OperatorDef]) -> None:
         self.operators = list(operators)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from netbuilder.graph.net import Net
+from netbuilder.graph.blob import BlobReference, blob_name
+from netbuilder.graph.defuse import operators_between
+from netbuilder.graph.net import Net, RemapFunction
 from netbuilder.graph.operators import known_arguments, make_operator, unknown_arguments
-from netbuilder.graph.source import warn_user
+from netbuilder.graph.records import Field
+from netbuilder.graph.source import source_with_path, warn_user
 from netbuilder.ops.registry import find, is_registered
-from netbuilder.proto import OperatorDef
+from netbuilder.proto import PROTO_CUDA, DeviceOption, OperatorDef, UsageError
 
 __all__ = ["IgnoredArgumentWarning", "LenientNet", "build_leniently"]
 
@@ -50,3 +54,95 @@ class LenientNet(Net, metaclass=_EveryNet):
     """
 
     _build = staticmethod(build_leniently)
+
+    def AddExternalInput(self, *inputs: Any) -> Any:
+        """Declare external inputs; a list stands for its members, a record for its blobs or, without, its fields."""
+        return super().AddExternalInput(*_flat(inputs))
+
+    AddExternalInputs = AddExternalInput
+
+    def ClonePartial(
+        self,
+        name: str,
+        inputs: Mapping[Any, Any] | Iterable[Any],
+        outputs: Mapping[Any, Any] | Iterable[Any],
+        remap_funcs: Mapping[str, RemapFunction] | None = None,
+    ) -> tuple[Net, list[BlobReference]]:
+        """See ``Net.ClonePartial``; as in Caffe2, no operator of the copy may be one that the inputs come from.
+
+        Raises:
+            UsageError: one is.
+        """
+        given = inputs if isinstance(inputs, Mapping) else list(inputs)
+        ops, read = self._net.op, [blob_name(blob) for blob in given]
+        copied = operators_between(ops, read, [blob_name(blob) for blob in outputs])
+        if both := sorted(set(copied) & set(operators_between(ops, [], read))):
+            op = ops[both[0]]
+            raise UsageError(
+                f"net {self}: cannot clone a part with the inputs {read}: operator {both[0]} {op.type} -> "
+                f"{list(op.output)} is needed for the outputs and makes what these inputs come from; give its "
+                "outputs as inputs, or leave out the inputs that come after it"
+            )
+        return super().ClonePartial(name, given, outputs, remap_funcs)
+
+    def RunAllOnGPU(self, gpu_id: int = 0, use_cudnn: bool = False) -> None:
+        """Set the device of the net, and of the step nets that its recurrent operators hold, to a GPU."""
+        super().RunAllOnGPU(gpu_id, use_cudnn)
+        for op in self._net.op:
+            if op.type == "RecurrentNetwork":
+                for argument in op.arg:
+                    if argument.name == "step_net":
+                        argument.n.device_option.CopyFrom(DeviceOption(device_type=PROTO_CUDA, device_id=gpu_id))
+
+    def reroute_tensor(
+        self, tensor: Any, new_producer: OperatorDef, can_modify: Iterable[OperatorDef] | None = None
+    ) -> int:
+        """Insert an operator behind a blob, and let readers of the blob read its first output instead.
+
+        It comes after the operators that make what it reads; the net's external outputs follow, too. No blob of the net
+        may be overwritten.
+
+        Args:
+            tensor: the blob.
+            new_producer: reads it, and makes what is read instead.
+            can_modify: operators of the net that read ``tensor``; None: none of them changes.
+
+        Returns:
+            How many operators were changed.
+
+        Raises:
+            UsageError: ``new_producer`` does not read the blob.
+        """
+        old, new = blob_name(tensor), new_producer.output[0]
+        if old not in new_producer.input:
+            raise UsageError(f"net {self}: {new_producer.type} reads {list(new_producer.input)} and not {old!r}")
+        readers = list(can_modify or ())
+        written = {blob: index for index, op in reversed(list(enumerate(self._net.op))) for blob in op.output}
+        self.insert_op_at_idx(new_producer, max(written.get(blob, -1) for blob in new_producer.input) + 1)
+        self._net.external_output[:] = [new if blob == old else blob for blob in self._net.external_output]
+        changed = [op for op in self._net.op if op in readers]
+        for op in changed:
+            op.input[:] = [new if blob == old else blob for blob in op.input]
+        self._blobs.invalidate()
+        return len(changed)
+
+    def PopulateProtoWithFileName(self) -> None:
+        """Name each operator after the line that made it: "/path/to/file.py:123:function"."""
+        for op in self._net.op:
+            if op.debug_info and (name := source_with_path(op.debug_info)):
+                op.name = name
+
+    def _CheckLookupTables(self) -> None:
+        """Read the net's message again; Caffe2's tests call this."""
+        self._blobs.invalidate()
+        self._blobs.refresh()
+
+
+def _flat(inputs: Iterable[Any]) -> Iterator[Any]:
+    for thing in inputs:
+        if isinstance(thing, Field):
+            yield from thing.field_blobs() if thing.has_blobs() else thing.field_names()
+        elif isinstance(thing, (list, tuple)):
+            yield from _flat(thing)
+        else:
+            yield thing

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from netbuilder.graph.scope import SEPARATOR
-from netbuilder.proto import NetError
+from netbuilder.proto import UsageError
 
 __all__ = ["DefaultManaged", "Managed", "builder_names", "under_builder"]
 
@@ -43,7 +43,7 @@ class Managed:
             required: raise if there is none; False: return None.
 
         Raises:
-            NetError: there is none.
+            UsageError: there is none.
             TypeError: ``value`` is of another class.
         """
         if value is not None:
@@ -57,7 +57,7 @@ class Managed:
             stack.append(cls())
             return stack[-1]
         if required:
-            raise NetError(f"there is no {cls.__name__} around; use `with {cls.__name__}(...):`, or pass one")
+            raise UsageError(f"there is no {cls.__name__} around; use `with {cls.__name__}(...):`, or pass one")
         return None
 
     def __enter__(self: _Own) -> _Own:

@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.graph.blob import BlobReference, ScopedBlobReference, ScopedName, blob_name
 from netbuilder.graph.blob_table import BlobTable
-from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.proto import BlobError, NetDef, UsageError
 
 __all__ = ["NetBlobs"]
 
@@ -97,13 +97,13 @@ class NetBlobs:
         """Declare external inputs, named without scope; return a reference, or a list of several.
 
         Raises:
-            NetError: one is declared already.
+            UsageError: one is declared already.
         """
         self._blobs.refresh()
         names = [blob_name(blob) for blob in inputs]
         for i, name in enumerate(names):
             if name in self._blobs.external or name in names[:i]:
-                raise NetError(
+                raise UsageError(
                     f"net {self}: {name!r} is an external input already; net.GetBlobRef({name!r}) gives a reference"
                 )
         for name in names:

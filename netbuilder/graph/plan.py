@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard, Union
 
 from netbuilder.graph.blob import blob_name
@@ -52,6 +52,42 @@ class ExecutionStep:
             self.AddNet(net)
         if num_iter is not None:
             self.SetIter(num_iter)
+
+    @classmethod
+    def create_from_proto(
+        cls, step_proto: ExecutionStepDef, net_obj_dict: dict[str, Net], net_proto_dict: Mapping[str, NetDef]
+    ) -> ExecutionStep:
+        """Return the step that a message describes, with the steps in it.
+
+        Args:
+            step_proto: the message; left unchanged.
+            net_obj_dict: name -> Net of those made so far; extended in place. A net's own name is a new one.
+            net_proto_dict: name -> message of the nets that steps may name.
+
+        Raises:
+            NetError: a step names another net.
+        """
+        step = cls(step_proto.name)
+        for field, value in step_proto.ListFields():
+            if field.name not in ("name", "network", "substep", "report_net"):
+                setattr(step._step, field.name, value)
+
+        def net(name: str) -> Net:
+            if name not in net_obj_dict:
+                if name not in net_proto_dict:
+                    raise NetError(
+                        f"step {step_proto.name!r}: runs net {name!r}, and there are {sorted(net_proto_dict)}"
+                    )
+                net_obj_dict[name] = Net(net_proto_dict[name])
+            return net_obj_dict[name]
+
+        for substep in step_proto.substep:
+            step.AddSubstep(cls.create_from_proto(substep, net_obj_dict, net_proto_dict))
+        for name in step_proto.network:
+            step.AddNet(net(name))
+        if step_proto.report_net:
+            step.SetReportNet(net(step_proto.report_net), step_proto.report_interval)
+        return step
 
     def Proto(self) -> ExecutionStepDef:
         """Return the step's message itself."""
@@ -290,6 +326,23 @@ class Plan:
             self._plan.name = name_or_step
         else:
             raise TypeError(f"Plan: needs a name or an ExecutionStep, got {name_or_step!r}")
+
+    @classmethod
+    def create_from_proto(cls, plan_proto: PlanDef) -> Plan:
+        """Return the plan that a message describes; its nets get new names, in the steps too.
+
+        Raises:
+            NetError: a step names a net that the plan does not have, or two nets have one name.
+        """
+        nets: dict[str, NetDef] = {}
+        for net in plan_proto.network:
+            if net.name in nets:
+                raise NetError(f"plan {plan_proto.name!r}: has two nets named {net.name!r}")
+            nets[net.name] = net
+        plan, made = cls(plan_proto.name), dict[str, Net]()
+        for step in plan_proto.execution_step:
+            plan.AddStep(ExecutionStep.create_from_proto(step, made, nets))
+        return plan
 
     def Proto(self) -> PlanDef:
         """Return the plan's message itself. Nets are copied into it when they are added."""

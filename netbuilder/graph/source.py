@@ -8,7 +8,7 @@ import warnings
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["definition_of", "user_source", "warn_user"]
+__all__ = ["definition_of", "source_with_path", "user_source", "warn_user"]
 
 # By id of a code object: the object itself, so that its id stays its own, and how its frames are
 # shown, None for the library's own code. Hashing the code objects themselves would be slow.
@@ -31,6 +31,19 @@ def user_source(depth: int = 1) -> str:
             return f"{shown[0]}:{frame.f_lineno} in {shown[1]}"
         frame = frame.f_back
     return ""
+
+
+def source_with_path(text: str) -> str:
+    """Return "/path/to/file.py:123:function" for what ``user_source`` gave; "" if this process has not met the code."""
+    place, _, name = text.partition(" in ")
+    file, _, line = place.rpartition(":")
+    found = ""
+    for code, shown in _frames.values():
+        if shown == (file, name):
+            found = f"{code.co_filename}:{line}:{name}"
+            if any(number == int(line) for _, _, number in code.co_lines()):
+                break
+    return found
 
 
 def definition_of(function: Any) -> str:

@@ -58,13 +58,15 @@ def _joined(first: NetsOrSteps, second: NetsOrSteps) -> list[Any]:
     return parts if _is_nets(parts) else [to_execution_step(part) for part in parts]
 
 
-def BoolNet(*blobs_with_bool_value: tuple[Any, bool]) -> Net:
+def BoolNet(*blobs_with_bool_value: Any) -> Net:
     """Return a net that sets blobs to true or false.
 
     Args:
-        blobs_with_bool_value: (blob, value), or the two of one blob.
+        blobs_with_bool_value: (blob, value) of each, or a list of these, or the two of one blob.
     """
     pairs: Sequence[Any] = blobs_with_bool_value
+    if len(pairs) == 1 and isinstance(pairs[0], list):
+        pairs = pairs[0]
     if len(pairs) == 2 and not isinstance(pairs[0], tuple):
         pairs = [pairs]
     net = Net("bool_net")

@@ -12,6 +12,7 @@ import numpy as np
 from netbuilder.graph.message import message_of
 from netbuilder.graph.rename import held_nets
 from netbuilder.graph.versions import EXTERNAL, number_versions
+from netbuilder.ops.fused import as_fused
 from netbuilder.ops.operator import decode
 from netbuilder.ops.registry import find
 from netbuilder.proto import NetDef, NetError, OperatorDef
@@ -129,7 +130,7 @@ def _pairs(net: NetDef) -> Iterator[_Pair]:
         front = versions.writers[between]
         if front == EXTERNAL or len(versions.readers[between]) != 1 or between in outputs or norm.input[0] in in_held:
             continue
-        layer = net.op[front]
+        layer = as_fused(net.op[front])
         if layer.type not in _CHANNELS or device[front] != device[behind]:
             continue
         name = norm.output[0]

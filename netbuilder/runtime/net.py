@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from netbuilder.runtime.run_context import KernelContext
 from netbuilder.runtime.setting import Setting
 from netbuilder.runtime.static_run import missing
 
-__all__ = ["NET_TYPES", "RuntimeNet"]
+__all__ = ["NET_TYPES", "RunObserver", "RuntimeNet"]
 
 ONE_LANE = ("", "simple", "simple_refcount", "async_simple")
 MANY_LANES = ("dag", "prof_dag", "async_dag", "async_polling", "async_scheduling", "parallel", "async_net_executor")
@@ -40,6 +40,15 @@ class Clock:
 
     def __init__(self) -> None:
         self.iteration = 0
+
+
+class RunObserver(Protocol):
+    """What is told of a net's runs; GPUs may still work when a run ends, see ``RuntimeNet.finish``."""
+
+    def run_starts(self, net: RuntimeNet) -> None: ...
+
+    def run_ends(self, net: RuntimeNet) -> None:
+        """Called after a run that did not fail."""
 
 
 class RuntimeNet:
@@ -112,6 +121,7 @@ class RuntimeNet:
         self._dynamic: dict[int, int] = {}  # operators that run by themselves -> generation for which that is known
         self._single: Plan | None = None
         self._contexts: dict[int, KernelContext] = {}
+        self.observers: list[RunObserver] = []  # told of each run, in this order
 
     def _without(self, names: str | Iterable[str] | None, fuse: bool | None, reuse: bool) -> frozenset[str]:
         """Return the optimisations that are off for this net."""
@@ -177,12 +187,16 @@ class RuntimeNet:
         Raises:
             NetError, DeviceError, OperatorError: an operator failed, or an input is missing.
         """
+        for observer in self.observers:
+            observer.run_starts(self)
         self.clock.iteration += 1
         try:
             self._run_once()
         except BaseException:
             self.clock.iteration -= 1  # the run that repeats this one draws what it would have drawn
             raise
+        for observer in self.observers:
+            observer.run_ends(self)
 
     def run_by(self, run_plan: Callable[[Plan], object], run_alone: Callable[[Instruction], object]) -> None:
         """Run the net once, its plans and the operators between them by functions of the caller (to time them).

@@ -8,6 +8,7 @@ from typing import Any
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.ops.fused import as_fused
 from netbuilder.ops.operator import Operator, decode
 from netbuilder.ops.registry import find, plain_kernel, prepared_kernels
 from netbuilder.proto import (
@@ -110,6 +111,7 @@ def read_program(net: NetDef, is_known: Callable[[str], bool] | None = None) -> 
     program: list[Instruction] = []
     for index, op_def in enumerate(net.op):
         try:
+            op_def = as_fused(op_def)
             cls = find(op_def.type)
             op = decode(cls, op_def)
             device = _device(op_def, default)

@@ -55,7 +55,6 @@ def test_names(module):
 
 MEMBERS = {
     "VideoInput": "its operators are not in this version",
-    "AddObserver": "observers of nets are not served; BenchmarkNet",
     "FC_Prune": "Caffe2 itself has no such operator",
     "add_param_DEPRECATED": "create_param and AddParameter make parameters",
 }
@@ -69,9 +68,6 @@ def test_members_of_models_and_nets(name):
     with pytest.raises(AttributeError, match=f"{name}.*{MEMBERS[name]}"):
         getattr(model, name)
     assert not hasattr(model.net, name)
-    if name == "AddObserver":
-        with pytest.raises(AttributeError, match=f"{name}.*{MEMBERS[name]}"):
-            getattr(model.net, name)
 
 
 def test_scripts_can_ask_whether_a_module_is_there():

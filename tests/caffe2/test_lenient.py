@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import netbuilder
-from netbuilder.caffe2.python import brew, cnn, core, model_helper, workspace
+from netbuilder.caffe2.python import brew, cnn, core, model_helper, schema, workspace
 from netbuilder.caffe2.python.net_builder import NetBuilder, ops
 from netbuilder.graph import CreateOperator, lenient
 from netbuilder.graph.lenient import IgnoredArgumentWarning
@@ -114,3 +114,53 @@ def test_copies_stay_lenient_and_native_nets_strict():
     native = netbuilder.Net("native")
     assert isinstance(native, core.Net) and not issubclass(netbuilder.Net, core.Net)
     assert type(native.Clone("copy")) is netbuilder.Net
+
+
+class TestNets:
+    def test_lists_and_records_are_external_inputs(self):
+        net = core.Net("inputs")
+        record = schema.NewRecord(net, schema.Struct(("r", schema.Scalar(np.float32))))
+        net.AddExternalInputs(["a", "b"], record)
+        net.AddExternalInput(schema.Struct(("s", schema.Scalar(np.float32))))
+        assert list(map(str, net.external_inputs)) == ["a", "b", str(record.r()), "s"]
+        with pytest.raises(AssertionError, match="'s' is an external input already"):
+            net.AddExternalInput(schema.Struct(("s", schema.Scalar(np.float32))))
+
+    def test_part_of_a_net_that_would_make_its_own_inputs(self):
+        net = core.Net("whole")
+        net.Concat(["x", "y"], ["b1", "b2"], axis=0)
+        net.Sum(["b1", net.Relu("b2", "c2")], "d")
+        with pytest.raises(AssertionError, match="operator 0 Concat .* makes what these inputs come from"):
+            net.ClonePartial("part", ["x", "y", "c2"], ["d"])
+        part, outputs = net.ClonePartial("part", ["b1", "c2"], ["d"])
+        assert [op.type for op in part.Proto().op] == ["Sum"] and outputs == ["part/d"]
+
+    def test_reroute_tensor(self):
+        net = core.Net("rerouted")
+        net.Conv(["x", "w"], "c", kernel=3)
+        net.Relu("c", "r")
+        net.Softmax("c", "s")
+        net.AddExternalOutput(core.BlobReference("c"))
+        new = core.CreateOperator("Tanh", "c", "t")
+        assert net.reroute_tensor("c", new, [net.Proto().op[1]]) == 1
+        assert [(op.type, op.input[0]) for op in net.Proto().op[1:]] == [("Tanh", "c"), ("Relu", "t"), ("Softmax", "c")]
+        assert list(net.Proto().external_output) == ["t"]
+        assert net.reroute_tensor("x", core.CreateOperator("Copy", "x", "x2")) == 0
+        assert net.Proto().op[0].type == "Copy"
+        with pytest.raises(AssertionError, match=r"Tanh reads \['c'\] and not 'x'"):
+            net.reroute_tensor("x", new)
+
+    def test_operators_are_named_after_their_lines(self):
+        net = core.Net("named")
+        net.Relu("x", "y")
+        net.PopulateProtoWithFileName()
+        path, line, function = net.Proto().op[0].name.rsplit(":", 2)
+        assert (path, function) == (__file__, "test_operators_are_named_after_their_lines") and line.isdigit()
+
+    def test_step_nets_run_on_the_gpu_too(self):
+        step = core.Net("step")
+        step.Relu("a", "b")
+        net = core.Net("recurrent")
+        net.RecurrentNetwork(["x"], ["x"], step_net=step.Proto())
+        net.RunAllOnGPU(gpu_id=2)
+        assert net.Proto().op[0].arg[0].n.device_option.device_id == 2

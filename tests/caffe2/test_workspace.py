@@ -1,10 +1,13 @@
 """The module ``workspace``: what its functions return and raise, beside what Caffe2's did."""
 
+import os
+
 import numpy as np
 import pytest
 
+from netbuilder.caffe2.engine_preferences import engine_preferences
 from netbuilder.caffe2.proto import caffe2_pb2
-from netbuilder.caffe2.python import core, utils, workspace
+from netbuilder.caffe2.python import build, core, utils, workspace
 from netbuilder.proto import BlobError, DeviceError, NetError, ParseError
 
 
@@ -373,3 +376,76 @@ class TestPredictor:
         predictor = workspace.Predictor(init, net)
         assert predictor.run([np.float32([1, 2]), np.float32([3, 4])])[0].tolist() == [4, 6]
         assert predictor.run({"w": np.float32([0, 0])})[0].tolist() == [1, 2]
+
+
+def test_a_plan_in_the_background(net):
+    plan = core.Plan("background")
+    plan.AddStep(core.ExecutionStep("step", net))
+    running = workspace.RunPlanInBackground(plan)
+    assert running.is_succeeded() and running.is_done() and running.error is None
+    assert workspace.FetchBlob("d").tolist() == [1, 1]
+    failing = core.Net("failing")
+    failing.Relu("no_such_blob", "y")
+    running = workspace.RunPlanInBackground(core.ExecutionStep("step", failing))
+    assert not running.is_succeeded() and "no_such_blob" in str(running.error)
+
+
+def test_the_folder_of_the_immediate_mode():
+    assert workspace._immediate_root_folder == ""
+    workspace.StartImmediate(i_know=True)
+    folder = workspace._immediate_root_folder
+    assert os.path.isdir(folder)
+    workspace.StopImmediate()
+    assert workspace._immediate_root_folder == "" and not os.path.exists(folder)
+
+
+def test_a_workspace_object_creates_nets_whose_inputs_it_has(net):
+    own = workspace.C.Workspace()
+    with pytest.raises(TypeError, match="needs a Net or NetDef, got 'simple'"):
+        own.create_net("simple")
+    reader = core.Net("reader")
+    reader.Relu("nothing_fed", "y")
+    with pytest.raises(RuntimeError, match="reads \\['nothing_fed'\\]"):
+        own.create_net(reader)
+
+
+def test_a_tensor_of_strings_cannot_be_made_empty():
+    with pytest.raises(RuntimeError, match="a tensor of strings cannot be made empty"):
+        workspace.C.Workspace().create_blob("s").as_tensor().init([2], core.DataType.STRING)
+
+
+def test_the_cost_of_an_operator_whose_extents_are_in_a_blob():
+    workspace.FeedBlob("x", np.zeros((3, 2), np.int32))
+    workspace.FeedBlob("extents", np.int32([1, 2]))
+    cost = workspace.GetOperatorCost(
+        core.CreateOperator("Split", ["x", "extents"], ["a", "b"], axis=0), ["x", "extents"]
+    )
+    assert cost == (0, 24, 32)
+
+
+@pytest.mark.parametrize("size, shape", [(0, [0]), (1, [1]), (2, None)])
+def test_how_many_differ_is_known_of_none_and_of_one(size, shape):
+    net = core.Net("unique")
+    net.Unique("x", ["y", "places"])
+    shapes, _ = workspace.InferShapesAndTypes([net], {"x": [size]}, blob_types={"x": core.DataType.INT64})
+    assert shapes.get("y") == shape
+
+
+def test_preferences_for_engines_are_kept():
+    core.SetEnginePref({0: {"Conv": ["NNPACK"]}}, {0: ["EIGEN"], 1: ["CUDNN"]})
+    core.SetOpEnginePref("Relu", {1: ["MINE"]})
+    assert [engine_preferences(*key) for key in (("Conv", 0), ("Relu", 1), ("Relu", 0))] == [
+        ["NNPACK", "EIGEN"],
+        ["MINE", "CUDNN"],
+        ["EIGEN"],
+    ]
+    with pytest.raises(ValueError, match="engines preferred for Conv must be a list of names, got 'CUDNN'"):
+        core.SetPerOpEnginePref({0: {"Conv": "CUDNN"}})
+    core.SetEnginePref({}, {})
+    assert engine_preferences("Conv", 0) == []
+
+
+def test_how_the_build_was_made():
+    assert build.CAFFE2_NO_OPERATOR_SCHEMA is False and build.build_options["USE_TRT"] == ""
+    assert build.build_options == workspace.C.get_build_options()
+    assert "Relu" in core._REGISTERED_OPERATORS

@@ -295,6 +295,9 @@ class _Names:
         raise AttributeError(f"{self._recorded} has no attribute {name!r}")
 
 
+_MEMORY = 1 << 30  # bytes that each GPU is said to have
+
+
 class _Cuda(_Names):
     _recorded = "cuda"
 
@@ -333,6 +336,12 @@ class _Runtime(_Names):
     def deviceCanAccessPeer(self, device: int, peer: int) -> int:
         return int(self._machine.peers)
 
+    def runtimeGetVersion(self) -> int:
+        return 12040
+
+    def getDeviceProperties(self, device: int) -> dict[str, Any]:
+        return {"name": b"double", "major": 9, "minor": 0, "totalGlobalMem": _MEMORY}
+
 
 class _Device(_Names):
     _recorded = "Device"
@@ -361,6 +370,10 @@ class _Device(_Names):
 
     def __int__(self) -> int:
         return self.id
+
+    @property
+    def mem_info(self) -> tuple[int, int]:
+        return _MEMORY * 3 // 4, _MEMORY
 
     def use(self) -> _Device:
         self._machine.set_device(self.id)

@@ -144,3 +144,34 @@ def test_attributes_and_nets_are_found_through_steps():
     assert step.get_net("attributes_second") is second and step.get_net("nowhere") is None
     assert step.get_all_attributes("loader") == Plan(step).get_all_attributes("loader") == [1, 2, 3]
     assert step.get_all_attributes("nothing") == []
+
+
+def test_a_plan_from_its_message(nets):
+    body = execution_step("body", nets[:2], num_iter=3)
+    plan = Plan(execution_step("all", [body, to_execution_step(nets[2], "last")], concurrent_substeps=True))
+    proto = plan.Proto()
+    again = Plan.create_from_proto(proto)
+    assert again.Name() == plan.Name() and [step.Name() for step in again.Steps()] == ["all"]
+    assert [len(net.op) for net in again.Proto().network] == [len(net.op) for net in proto.network]
+    step, before = again.Proto().execution_step[0], proto.execution_step[0]
+    assert step.concurrent_substeps and step.substep[0].num_iter == 3 and step.num_iter == before.num_iter
+    new = [net.Name() for net in again.Nets()]
+    assert new != [net.name for net in proto.network] and list(step.substep[0].network) == new[:2]
+    assert Plan.create_from_proto(again.Proto()).Steps()[0].Substeps()[1].Name() == "last"
+
+
+def test_a_step_from_a_message_keeps_its_report_net(nets):
+    step = execution_step("s", nets[0], report_net=nets[1], report_interval=5)
+    made = {}
+    again = ExecutionStep.create_from_proto(step.Proto(), made, {net.Name(): net.Proto() for net in nets[:2]})
+    assert again.Proto().report_net == made[nets[1].Name()].Name() and again.Proto().report_interval == 5
+
+
+def test_messages_that_fit_nothing(nets):
+    step = to_execution_step(nets[0], "s")
+    with pytest.raises(NetError, match="step 's': runs net .*, and there are \\[\\]"):
+        ExecutionStep.create_from_proto(step.Proto(), {}, {})
+    proto = Plan(step).Proto()
+    proto.network.append(proto.network[0])
+    with pytest.raises(NetError, match="has two nets named"):
+        Plan.create_from_proto(proto)

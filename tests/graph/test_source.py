@@ -5,7 +5,7 @@ import re
 import pytest
 
 from netbuilder.graph import CreateOperator, Net, user_source
-from netbuilder.graph.source import warn_user
+from netbuilder.graph.source import source_with_path, warn_user
 
 HERE = re.compile(r"test_source\.py:\d+ in ")
 
@@ -63,3 +63,9 @@ def line_of(text):
     """Return the number of the line of this file that holds ``text`` first."""
     with open(__file__, encoding="utf-8") as file:
         return next(number for number, line in enumerate(file, 1) if text in line)
+
+
+def test_the_whole_path_of_a_line():
+    text = user_source()
+    assert source_with_path(text) == f"{__file__}:{text.split(':')[1].split()[0]}:test_the_whole_path_of_a_line"
+    assert source_with_path("nowhere.py:3 in nothing") == "" and source_with_path("") == ""

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import strategies as st
 
 from netbuilder.graph.gradient_context import operator_gradient
-from netbuilder.ops.fused import ConvRelu, SumRelu
-from netbuilder.proto import GradientError
+from netbuilder.ops.fused import ConvRelu, SumRelu, as_fused
+from netbuilder.proto import ArgumentError, GradientError
 from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
 from suite import OperatorSuite, f32, floats, refusal
 from window_reference import correlate
 
@@ -44,3 +45,23 @@ class TestSumRelu(OperatorSuite):
 def test_they_are_for_prediction(op):
     with pytest.raises(GradientError, match=f"operator '{op.type}' has no gradient"):
         operator_gradient(op, {0: "dy"})
+
+
+def test_a_conv_that_carries_its_relu_is_run_as_one():
+    w, x = np.float32([[[[-1.0]]]]), np.float32([[[[2.0, -3.0]]]])
+    for engine, want in (("NNPACK", [0.0, 3.0]), ("", [-2.0, 3.0])):  # the engine alone reads it, in Caffe2 too
+        op = make_op("Conv", ["x", "w"], ["y"], kernel=1, activation="Relu", engine=engine)
+        assert as_fused(op).type == ("ConvRelu" if engine else "Conv") and op.type == "Conv"
+        workspace = Workspace()
+        workspace.feed("x", x)
+        workspace.feed("w", w)
+        workspace.run_operator_once(op)
+        assert workspace.fetch("y").ravel().tolist() == want
+    plain = make_op("Conv", ["x", "w"], ["y"], kernel=1, activation="identity", engine="NNPACK")
+    assert as_fused(plain) is plain
+
+
+def test_another_activation_is_refused():
+    op = make_op("Conv", ["x", "w"], ["y"], kernel=1, activation="Tanh", engine="NNPACK")
+    with pytest.raises(ArgumentError, match="activation must be 'Relu' or 'identity', got 'Tanh'"):
+        as_fused(op)

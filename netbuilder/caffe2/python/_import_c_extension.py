@@ -6,7 +6,9 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
+from netbuilder.caffe2 import workspaces as workspaces_module
 from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.background import BackgroundPlan
 from netbuilder.caffe2.blobs import Blob, TensorCPU, feed, from_record, to_record
 from netbuilder.caffe2.databases import DB, Cursor, Mode, Transaction, create_db
 from netbuilder.caffe2.flags import GlobalInit as global_init
@@ -14,8 +16,6 @@ from netbuilder.caffe2.workspaces import CreatedNet as Net
 from netbuilder.caffe2.workspaces import Workspace
 from netbuilder.data.db_reader import DATABASES
 from netbuilder.graph.blob import blob_name
-from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.graph.message import message_of
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.registry import operator_types
@@ -39,11 +39,13 @@ __all__ = [
     "create_db",
     "create_net",
     "current_workspace",
+    "define_caffe2_no_operator_schema",
     "delete_net",
     "deserialize_blob",
     "feed_blob",
     "fetch_blob",
     "get_blob_size_bytes",
+    "get_build_options",
     "global_init",
     "has_blob",
     "nearby_opnames",
@@ -56,12 +58,13 @@ __all__ = [
     "run_net_once",
     "run_operator_once",
     "run_plan",
+    "run_plan_in_background",
     "serialize_blob",
     "switch_workspace",
     "workspaces",
 ]
 
-has_hip_support = use_rocm = use_trt = is_asan = has_fbgemm = False
+has_hip_support = use_rocm = use_trt = is_asan = has_fbgemm = define_caffe2_no_operator_schema = False
 
 # Known only once libraries are loaded.
 LAZY: dict[str, Callable[[], Any]] = {
@@ -87,6 +90,17 @@ def registered_operators() -> list[str]:
 def nearby_opnames(name: str) -> list[str]:
     """Return types of operators whose names are like ``name``."""
     return difflib.get_close_matches(name, operator_types(), n=5)
+
+
+def get_build_options() -> dict[str, str]:
+    """Return how this build was made, by Caffe2's names; "" where a library is not used."""
+    return {
+        "USE_CUDA": "ON" if gpu_count() else "OFF",
+        "USE_CUDNN": "",
+        "USE_MKLDNN": "ON" if onednn.available() else "OFF",
+        "USE_NNPACK": "",
+        "USE_TRT": "",
+    }
 
 
 def registered_dbs() -> list[str]:
@@ -204,13 +218,7 @@ def create_net(net_def: Any, overwrite: bool = False) -> bool:
         BlobError: the net reads blobs that it does not make and that are not there.
         NetError: a net of this name exists, or the net is wrong.
     """
-    workspace, net = default.workspace(), message_of(_message(net_def, NetDef))
-    if missing := [blob for blob in undefined_inputs(net.op) if not workspace.has(blob)]:
-        raise BlobError(
-            f"net {net.name!r} reads {missing}, which it does not make and the workspace does not have; feed them "
-            "before, run the net that makes them, or name them in input_blobs"
-        )
-    workspace.create_net(net, overwrite)
+    workspaces_module.create_net(default.workspace(), _message(net_def, NetDef), overwrite)
     return True
 
 
@@ -255,6 +263,11 @@ def run_plan(plan_def: Any) -> bool:
     """Run a plan, given as Plan, PlanDef or bytes; returns True."""
     default.workspace().run_plan(_message(plan_def, PlanDef))
     return True
+
+
+def run_plan_in_background(plan_def: Any) -> BackgroundPlan:
+    """Run a plan, given as Plan, PlanDef or bytes, in a thread of its own."""
+    return BackgroundPlan(default.workspace(), _message(plan_def, PlanDef))
 
 
 def benchmark_net(name: Any, warmup_runs: int, main_runs: int, run_individual: bool) -> list[float]:

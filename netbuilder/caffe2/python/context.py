@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from netbuilder.caffe2.absent import names_of
-from netbuilder.proto import NetError
+from netbuilder.proto import UsageError
 
 __all__ = ["DefaultManaged", "Managed"]
 
@@ -61,7 +61,7 @@ class Managed:
 
         Raises:
             TypeError: ``value`` is of another class.
-            NetError: nothing is current.
+            UsageError: nothing is current.
         """
         if value is not None:
             if not isinstance(value, cls):
@@ -70,7 +70,7 @@ class Managed:
         stack = cls._stack()
         found = stack[-1] if stack else cls._first()
         if found is None and required:
-            raise NetError(f"no {cls.__name__} is current; enter one by `with {cls.__name__}(...):`")
+            raise UsageError(f"no {cls.__name__} is current; enter one by `with {cls.__name__}(...):`")
         return found
 
     def __enter__(self: M) -> M:

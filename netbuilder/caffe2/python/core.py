@@ -5,14 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import netbuilder.caffe2.observers  # noqa: F401  (gives nets the methods for observers)
 from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.device_copies import (
+    InferOpBlobDevices,
+    InferOpBlobDevicesAsDict,
+    InferOpDeviceAsBlobDevices,
+    InjectCrossDeviceCopies,
+    InjectDeviceCopiesAmongNets,
+    InjectDeviceCopiesAmongNetsWithoutB2D,
+    RemapEntry,
+    copy_func_between_devices,
+    update_placeholder_op_output,
+)
+from netbuilder.caffe2.engine_preferences import (
+    SetEnginePref,
+    SetGlobalEnginePref,
+    SetOpEnginePref,
+    SetPerOpEnginePref,
+)
 from netbuilder.caffe2.flags import GetGlobalInitArgs, GlobalInit
+from netbuilder.caffe2.lazy_imports import TriggerLazyImport
 from netbuilder.caffe2.python import _import_c_extension as C
+from netbuilder.caffe2.python.scope import DeviceScope
 from netbuilder.caffe2.reasons import reason_of
 from netbuilder.graph import (
     IR,
     BlobReference,
-    DeviceScope,
     ExecutionStep,
     GradientRegistry,
     GradientSlice,
@@ -38,7 +57,7 @@ from netbuilder.graph.rename import rename_blobs, rename_held
 from netbuilder.graph.source import user_source
 from netbuilder.graph.unknown import name_reasons
 from netbuilder.ops.python_op import python_arguments
-from netbuilder.ops.registry import CPU, GPU, prepared_kernels
+from netbuilder.ops.registry import CPU, GPU, operator_types, prepared_kernels
 from netbuilder.passes.blob_devices import blob_devices
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, Argument, NetDef, OperatorDef, TensorProto
 from netbuilder.proto import DeviceOption as _DeviceOption
@@ -61,6 +80,12 @@ __all__ = [
     "GradientRegistry",
     "GradientSlice",
     "InferBlobDevices",
+    "InferOpBlobDevices",
+    "InferOpBlobDevicesAsDict",
+    "InferOpDeviceAsBlobDevices",
+    "InjectCrossDeviceCopies",
+    "InjectDeviceCopiesAmongNets",
+    "InjectDeviceCopiesAmongNetsWithoutB2D",
     "IsGPUDeviceType",
     "IsOperator",
     "IsOperatorWithEngine",
@@ -68,11 +93,18 @@ __all__ = [
     "Net",
     "Plan",
     "RefreshRegisteredOperators",
+    "RemapEntry",
     "ScopedBlobReference",
     "ScopedName",
+    "SetEnginePref",
+    "SetGlobalEnginePref",
+    "SetOpEnginePref",
+    "SetPerOpEnginePref",
+    "TriggerLazyImport",
     "add_nets_in_order",
     "clone_and_bind_net",
     "control_op_remap",
+    "copy_func_between_devices",
     "device_equal",
     "device_option_equal",
     "execution_step",
@@ -87,7 +119,10 @@ __all__ = [
     "remap_proto",
     "scoped_execution_step",
     "to_execution_step",
+    "update_placeholder_op_output",
 ]
+
+_REGISTERED_OPERATORS = set(operator_types())
 
 __getattr__ = names_of(__name__)
 
@@ -202,7 +237,14 @@ def IsOperatorWithEngine(op_type: str, engine: str) -> bool:
 
 
 def RefreshRegisteredOperators(trigger_lazy: bool = True) -> None:
-    """Do nothing: every operator is known from the start."""
+    """Look up the operators again; those of netbuilder are known from the start.
+
+    Args:
+        trigger_lazy: try the libraries first that ``lazy_dyndep`` was given.
+    """
+    if trigger_lazy:
+        TriggerLazyImport()
+    _REGISTERED_OPERATORS.update(operator_types())
 
 
 def CreatePythonOperator(

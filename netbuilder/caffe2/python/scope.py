@@ -1,15 +1,21 @@
 """Name scopes and device scopes."""
 
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
 from netbuilder.caffe2.absent import names_of
+from netbuilder.graph import scope as native
 from netbuilder.graph.scope import (
     SEPARATOR,
     CurrentDeviceScope,
     CurrentNameScope,
-    DeviceScope,
     EmptyDeviceScope,
     EmptyNameScope,
     NameScope,
 )
+from netbuilder.proto import DeviceOption
 
 __all__ = [
     "CurrentDeviceScope",
@@ -23,3 +29,13 @@ __all__ = [
 _NAMESCOPE_SEPARATOR = SEPARATOR
 
 __getattr__ = names_of(__name__)
+
+
+def DeviceScope(scope: Any, node_name: str | None = None) -> AbstractContextManager[None]:
+    """Give the operators made in the block a device.
+
+    Args:
+        scope: a DeviceOption; None or 0 leave the device open.
+        node_name: the host, in the place of the one in ``scope``.
+    """
+    return native.DeviceScope(scope or DeviceOption(), node_name)

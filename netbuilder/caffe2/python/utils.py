@@ -14,6 +14,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError, Message
 
 from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.gpus import GetGPUMemoryUsageStats
 from netbuilder.caffe2.python import workspace
 from netbuilder.data import proto_to_tensor, tensor_to_proto
 from netbuilder.graph import BlobReference, Net
@@ -30,6 +31,7 @@ __all__ = [
     "EnumClassKeyVals",
     "GetContentFromProto",
     "GetContentFromProtoString",
+    "GetGPUMemoryUsageStats",
     "MakeArgument",
     "NCHW2NHWC",
     "NHWC2NCHW",

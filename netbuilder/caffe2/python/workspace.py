@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.background import BackgroundPlan
 from netbuilder.caffe2.costs import Cost, GetOperatorCost, InferShapesAndTypes
 from netbuilder.caffe2.flags import GlobalInit
+from netbuilder.caffe2.gpus import GetCUDAVersion, GetCuDNNVersion, GetDeviceProperties, GetGPUMemoryInfo
 from netbuilder.caffe2.immediate import (
     FeedImmediate,
     FetchImmediate,
@@ -20,9 +22,13 @@ from netbuilder.caffe2.immediate import (
     RunOperatorImmediate,
     StartImmediate,
     StopImmediate,
+    immediate_root_folder,
 )
+from netbuilder.caffe2.lazy_imports import TriggerLazyImport
 from netbuilder.caffe2.predicting import Predictor
 from netbuilder.caffe2.python import _import_c_extension as C
+from netbuilder.caffe2.random_inputs import fill_random_inputs
+from netbuilder.caffe2.transforms import apply_transform, apply_transform_if_faster
 from netbuilder.graph import ExecutionStep, Net, Plan
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
@@ -32,6 +38,8 @@ from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError
 from netbuilder.runtime import default
 
 __all__ = [
+    "ApplyTransform",
+    "ApplyTransformIfFaster",
     "BenchmarkNet",
     "BenchmarkNetOnce",
     "Blobs",
@@ -46,7 +54,12 @@ __all__ = [
     "FetchBlob",
     "FetchBlobs",
     "FetchImmediate",
+    "FillRandomNetworkInputs",
     "GetBlobSizeBytes",
+    "GetCUDAVersion",
+    "GetCuDNNVersion",
+    "GetDeviceProperties",
+    "GetGPUMemoryInfo",
     "GetGpuPeerAccessPattern",
     "GetNameScope",
     "GetNetName",
@@ -71,6 +84,7 @@ __all__ = [
     "RunOperatorOnce",
     "RunOperatorsOnce",
     "RunPlan",
+    "RunPlanInBackground",
     "SerializeBlob",
     "StartImmediate",
     "StopImmediate",
@@ -78,12 +92,18 @@ __all__ = [
     "StringifyNetName",
     "StringifyProto",
     "SwitchWorkspace",
+    "TriggerLazyImport",
     "Workspace",
     "WorkspaceGuard",
     "Workspaces",
 ]
 
-__getattr__ = names_of(__name__, C.LAZY)
+_refuse = names_of(__name__, C.LAZY)
+
+
+def __getattr__(name: str) -> Any:
+    return immediate_root_folder() if name == "_immediate_root_folder" else _refuse(name)
+
 
 BenchmarkNet = C.benchmark_net
 BenchmarkNetOnce = C.benchmark_net_once
@@ -265,6 +285,7 @@ def CreateNet(net: Any, overwrite: bool = False, input_blobs: Iterable[Any] | No
     Raises:
         NetError: a net of this name exists, or the net is wrong.
     """
+    TriggerLazyImport()
     for name in input_blobs or ():
         C.create_blob(name)
     return C.create_net(net, overwrite)
@@ -319,7 +340,74 @@ def RunPlan(plan_or_step: Any) -> bool:
     Args:
         plan_or_step: a Plan, a PlanDef or its bytes, or a single ExecutionStep.
     """
-    return C.run_plan(Plan(plan_or_step) if isinstance(plan_or_step, ExecutionStep) else plan_or_step)
+    return C.run_plan(_as_plan(plan_or_step))
+
+
+def RunPlanInBackground(plan_or_step: Any) -> BackgroundPlan:
+    """Run a plan in a thread of its own, in the current workspace; return what tells whether it is done.
+
+    Args:
+        plan_or_step: as for ``RunPlan``.
+    """
+    return C.run_plan_in_background(_as_plan(plan_or_step))
+
+
+def _as_plan(plan_or_step: Any) -> Any:
+    return Plan(plan_or_step) if isinstance(plan_or_step, ExecutionStep) else plan_or_step
+
+
+def FillRandomNetworkInputs(
+    net: Any, input_dims: Sequence[Sequence[Sequence[int]]], input_types: Sequence[Sequence[str]]
+) -> None:
+    """Feed random values to the inputs of a net's operators that the net itself does not make.
+
+    Args:
+        net: a Net.
+        input_dims: for each operator, the extents of each of its inputs.
+        input_types: for each operator, the type of each of its inputs: "float", "double", "int", "int64", "bool", ...
+
+    Raises:
+        NetError: the numbers do not fit the net, or a type is unknown.
+    """
+    fill_random_inputs(default.workspace(), net, input_dims, input_types)
+
+
+def ApplyTransform(transform_key: str, net: NetDef) -> NetDef:
+    """Return a net transformed by a name of the registry: ConvToNNPack.
+
+    Raises:
+        NetError: there is no such transformation.
+    """
+    return apply_transform(transform_key, net)
+
+
+def ApplyTransformIfFaster(transform_key: str, net: NetDef, init_net: NetDef, **kwargs: Any) -> NetDef:
+    """Return the transformed net if it runs faster in the current workspace, else a copy of the net.
+
+    Args:
+        transform_key: as for ``ApplyTransform``.
+        net: the net.
+        init_net: run before, to fill what the net reads.
+        kwargs: ``warmup_runs`` (5) and ``main_runs`` (10), runs before and during the timing, and
+            ``improvement_threshold`` (1.01), how many times as fast the transformed net must be.
+
+    Raises:
+        NetError: there is no such transformation.
+        TypeError: another keyword.
+    """
+    options = {"warmup_runs": 5, "main_runs": 10, "improvement_threshold": 1.01}
+    if unknown := kwargs.keys() - options.keys():
+        raise TypeError(f"ApplyTransformIfFaster: takes the keywords {sorted(options)}, not {sorted(unknown)}")
+    options.update(kwargs)
+    return apply_transform_if_faster(
+        default.workspace(),
+        transform_key,
+        net,
+        init_net,
+        int(options["warmup_runs"]),
+        int(options["main_runs"]),
+        options["improvement_threshold"],
+    )
 
 
 # GPUs.

@@ -20,6 +20,7 @@ from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.versions import EXTERNAL, Versions, number_versions
+from netbuilder.ops.fused import as_fused
 from netbuilder.ops.operator import TensorSpec, decode, spec_of
 from netbuilder.ops.registry import find
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
@@ -209,6 +210,7 @@ class _Export:
         return model
 
     def _add(self, index: int, op_def: OperatorDef) -> None:
+        op_def = as_fused(op_def)
         write = rules().get(op_def.type)
         if write is None:
             raise OperatorError(f"{op_def.type} has no counterpart in ONNX that netbuilder knows of")

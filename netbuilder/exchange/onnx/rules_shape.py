@@ -27,15 +27,15 @@ def _concat(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         g.add("Identity", [g.constant(f"{y[1]}/extents", extents, np.int32)], [y[1]])
     if not y[0]:
         return
-    if op.add_axis:
+    if op.adds_axis:
         axes = g.constant(f"{y[0]}/axis", [_axis(g, op, x[0])], np.int64)
         x = [g.between("Unsqueeze", [name, axes], f"{y[0]}/part_{i}") for i, name in enumerate(x)]
-    g.add("Concat", x, [y[0]], axis=_axis(g, op, x[0]) if not op.add_axis else int(op.axis))
+    g.add("Concat", x, [y[0]], axis=_axis(g, op, x[0]) if not op.adds_axis else int(op.axis))
 
 
 @rule("Split", "DepthSplit")
 def _split(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
-    if op.add_axis:
+    if op.adds_axis:
         raise OperatorError(f"{op.type} with add_axis has no counterpart in ONNX that netbuilder knows of")
     axis = _axis(g, op, x[0]) % g.spec(x[0]).ndim
     extents = [g.spec(name).shape[axis] if name else 0 for name in y]

@@ -25,12 +25,17 @@ from netbuilder.ops.engines.onednn.primitive import NOT_NEGATIVE, Extra, PostOp,
 from netbuilder.ops.engines.onednn.reorders import reorder
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = ["conv", "conv_transpose", "fused_conv"]
+__all__ = ["conv", "conv_relu", "conv_transpose", "fused_conv"]
 
 
 def conv(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec | None = None) -> Prepared | None:
     """Prepare Conv: X, W, [b] -> Y."""
     return _prepare_forward(op, ctx, (x, w, b), transposed=False)
+
+
+def conv_relu(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare ConvRelu: X, W, [b] -> Y."""
+    return fused_conv(op, ctx, specs, relu=True)
 
 
 def conv_transpose(

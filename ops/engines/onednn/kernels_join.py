@@ -91,7 +91,7 @@ def _shape_of(layout: BlockedLayout, specs: Sequence[TensorSpec]) -> tuple[int, 
 
 def concat(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     """Prepare Concat: parts -> whole, split_info."""
-    if op.add_axis or len(specs) < 2:
+    if op.adds_axis or len(specs) < 2:
         return None
     whole, info = op.infer(*(s.plain for s in specs))
     axis = op.axis_in(whole.ndim, whole.shape)
@@ -124,7 +124,7 @@ def _constant(output: int, value: Any) -> Any:
 
 def split(op: Any, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Prepared | None:
     """Prepare Split: whole -> parts; an input that says how to cut has to be known beforehand, and is not read."""
-    if op.add_axis:
+    if op.adds_axis:
         return None
     parts = op.infer(x.plain, *extents)
     axis = op.axis_in(x.ndim, x.shape)

@@ -60,6 +60,7 @@ def kernel_table() -> dict[str, Any]:
         "Concat": join.concat,
         "Conv": conv.conv,
         "ConvGradient": later.conv_gradient,
+        "ConvRelu": conv.conv_relu,
         "ConvTranspose": conv.conv_transpose,
         "ConvTransposeGradient": later.conv_transpose_gradient,
         "Copy": join.copy,

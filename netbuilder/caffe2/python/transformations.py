@@ -1,0 +1,66 @@
+"""Transformations of nets by name: ``Transformer().FuseConvBN(net)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.transforms import NET_TRANSFORMS, WORKSPACE_TRANSFORMS
+from netbuilder.runtime import default
+
+__all__ = ["Transformer", "fuseConvBN", "fuseNNPACKConvRelu"]
+
+__getattr__ = names_of(__name__)
+
+
+class Transformer:
+    """Each transformation is a method that takes a Net and changes it.
+
+    AddNNPACK, FuseNNPACKConvRelu; FuseConvBN, which reads and feeds parameters in the current workspace.
+
+    >>> from netbuilder.caffe2.python import core
+    >>> net = core.Net("transformed")
+    >>> net.Relu(net.Conv(["x", "w", "b"], "y", kernel=3), "z")
+    BlobReference("z")
+    >>> transformer = Transformer()
+    >>> transformer.AddNNPACK(net)
+    >>> transformer.FuseNNPACKConvRelu(net)
+    >>> [(op.type, list(op.output)) for op in net.Proto().op]
+    [('Conv', ['z'])]
+    """
+
+    @classmethod
+    def runTransform(cls, transform_name: str, net: Any) -> None:
+        """Change a net by a transformation.
+
+        Args:
+            transform_name: its name.
+            net: a Net.
+
+        Raises:
+            AttributeError: there is no such transformation.
+        """
+        if transform_name in NET_TRANSFORMS:
+            made = NET_TRANSFORMS[transform_name](net.Proto())
+        elif transform_name in WORKSPACE_TRANSFORMS:
+            made = WORKSPACE_TRANSFORMS[transform_name](net.Proto(), default.workspace())
+        else:
+            known = ", ".join([*NET_TRANSFORMS, *WORKSPACE_TRANSFORMS])
+            raise AttributeError(f"no transformation {transform_name!r}; there are {known}")
+        net.replace_message(made)
+
+    def __getattr__(self, transform_name: str) -> Callable[[Any], None]:
+        if transform_name.startswith("__"):
+            raise AttributeError(transform_name)
+        return lambda net: self.runTransform(transform_name, net)
+
+
+def fuseNNPACKConvRelu(net: Any) -> None:
+    """Let Convs with the engine NNPACK do the work of the Relus that alone read them; see ``Transformer``."""
+    Transformer.runTransform("FuseNNPACKConvRelu", net)
+
+
+def fuseConvBN(net: Any) -> None:
+    """Fold batch normalisations in test mode into the layers in front of them; see ``Transformer``."""
+    Transformer.runTransform("FuseConvBN", net)

@@ -7,7 +7,7 @@ import difflib
 import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,16 +16,36 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from netbuilder.proto.errors import NetError, ParseError
+from netbuilder.proto.errors import DeviceError, NetError, OperatorError, ParseError
 from netbuilder.proto.whole_file import whole_file
 from netbuilder.proto.wire import find_fault, is_plain_text
 
-__all__ = ["load", "load_text", "parse", "parse_text", "save", "save_all", "save_text", "to_bytes", "to_text"]
+__all__ = ["load", "load_text", "naming", "parse", "parse_text", "save", "save_all", "save_text", "to_bytes", "to_text"]
 
 M = TypeVar("M", bound=Message)
 PathLike = str | os.PathLike[str]
 
 _LOOKS_LIKE_TEXT = re.compile(rb"\s*(#|[A-Za-z_]+\s*[:{])")
+
+
+@contextlib.contextmanager
+def naming(path: PathLike) -> Iterator[None]:
+    """Put a file's name before the message of each of our errors that leaves the block without it.
+
+    >>> with naming("lenet.pb"):
+    ...     raise NetError("net 'lenet' reads 'x', which nothing makes")
+    Traceback (most recent call last):
+        ...
+    netbuilder.proto.errors.NetError: 'lenet.pb': net 'lenet' reads 'x', which nothing makes
+    """
+    name = os.fspath(path)
+    try:
+        yield
+    except (NetError, DeviceError, OperatorError) as error:
+        if name in str(error):
+            raise
+        kind = OperatorError if isinstance(error, OperatorError) else type(error)
+        raise kind(f"{name!r}: {error}") from error
 
 
 def load(path: PathLike, message_class: type[M], *, allow_unknown: bool = False) -> M:

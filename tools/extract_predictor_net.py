@@ -14,6 +14,7 @@ from netbuilder.data import read_blobs, read_npz
 from netbuilder.exchange import describe_images, save_predictor
 from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.predictor_files import PREDICT_FILE, read_net
+from netbuilder.exchange.trust import check_fills
 from netbuilder.graph.rename import place_operators
 from netbuilder.parallel import replicas_of
 from netbuilder.passes.extract_predictor import READERS, extract_predictor, parameter_sources
@@ -196,7 +197,9 @@ def _read_parameters(path: Path) -> dict[str, Any]:
             "which it does not make; give the net that makes the parameters, as init_net.pb"
         )
     place_operators(net, _device("cpu"))  # values are made on the host, wherever the net would make them
-    workspace.run_net_once(net)
+    with files.naming(path):
+        check_fills(net.op, f"--parameters: init net {net.name!r}")
+        workspace.run_net_once(net)
     return {name: workspace.fetch(name) for name in workspace.blobs()}
 
 

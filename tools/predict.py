@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             inputs=options.inputs,
             outputs=options.outputs,
             device=make_device_option(PROTO_CPU, 0) if options.cpu else None,
+            trusted=options.trusted,
         )
         classes = _class_names(options.classes) or predictor.classes
         results = list(_predict(predictor, options, classes))
@@ -74,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     net.add_argument("--inputs", nargs="+", metavar="BLOB", help="the blob that takes the images")
     net.add_argument("--outputs", nargs="+", metavar="BLOB", help="the blob with the scores of the classes; of several "
                      "the first is printed")  # fmt: skip
+    net.add_argument("--trusted", action="store_true", help="run whatever the nets hold, also operators that touch "
+                     "files, loop, wait or call Python; without it these are refused")  # fmt: skip
     net.add_argument("--cpu", action="store_true", help="run on the CPU, whatever device the nets name")
     parser.add_argument("--batch", type=int, default=32, metavar="N", help="images at a time (32)")
     parser.add_argument("--json", action="store_true", help="print JSON")

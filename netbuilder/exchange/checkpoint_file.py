@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data import BlobParts, blob_records, read_minidb, record_name, write_minidb
-from netbuilder.proto import BlobProto, NetError, ParseError, files
+from netbuilder.proto import PROTO_CPU, BlobProto, DeviceOption, NetError, ParseError, files
 from netbuilder.runtime import RandomState
 
 __all__ = ["MANIFEST", "Checkpoint", "read_checkpoint", "read_manifest", "write_checkpoint"]
@@ -29,6 +29,11 @@ MANIFEST = "!!NETBUILDER_CHECKPOINT"
 """Name of the blob that says what a checkpoint holds."""
 
 _FORMAT, _VERSION = "netbuilder checkpoint", 1
+_ENTRIES: dict[str, Any] = {
+    "step": int, "metric": (int, float, type(None)), "model": str, "net": str, "readers": dict, "state": dict,
+    "blobs": dict,
+}  # fmt: skip
+_MARK = _FORMAT  # beside each tensor: without its manifest the file is not taken for one of Caffe2's
 _SHOWN = 20  # problems that an error lists
 
 
@@ -109,6 +114,8 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
             problems.append(str(error))
     if manifest is not None:
         problems += _differences(blobs, manifest["blobs"])
+    elif any(_MARK in device.extra_info for device in parts.devices.values()):
+        problems.insert(0, f"the record {MANIFEST!r}, with the step and the checksums, is missing")
     elif not blobs and not problems:
         problems.append("it holds no blob")
     if problems:
@@ -145,8 +152,9 @@ def read_manifest(path: PathLike) -> dict[str, Any] | None:
 
 def _records(manifest: bytes, blobs: Mapping[str, Array]) -> Iterator[tuple[str, bytes]]:
     yield from blob_records(MANIFEST, manifest)
+    device = DeviceOption(device_type=PROTO_CPU, extra_info=[_MARK])
     for name, value in blobs.items():
-        yield from blob_records(name, value)
+        yield from blob_records(name, value, device=device)
 
 
 def _as_number(value: Any) -> float | None:
@@ -218,12 +226,26 @@ def _manifest(blob: BlobProto, where: str) -> dict[str, Any]:
     seal, _, text = blob.content.partition(b" ")
     if hashlib.sha256(text).hexdigest().encode() != seal:
         raise ParseError(f"{where}: is damaged: its checksum is wrong")
-    found: dict[str, Any] = json.loads(text)
-    if found.get("format") != _FORMAT or found.get("version", 0) > _VERSION:
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ParseError(f"{where}: is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ParseError(f"{where}: is no JSON object, got {type(found).__name__}")
+    if found.get("format") != _FORMAT or not isinstance(found.get("version"), int) or found["version"] > _VERSION:
         raise ParseError(
             f"{where}: of {found.get('format')!r}, version {found.get('version')}; this netbuilder reads version "
             f"{_VERSION} of {_FORMAT!r}"
         )
+    random = found.get("random")
+    wrong = [name for name, kinds in _ENTRIES.items() if not isinstance(found.get(name), kinds)]
+    if random is not None and not (
+        isinstance(random, dict) and isinstance(random.get("seed"), int) and isinstance(random.get("iterations"), dict)
+    ):
+        wrong.append("random")
+    if wrong or found["step"] < 0:
+        name = (wrong or ["step"])[0]
+        raise ParseError(f"{where}: is damaged: its {name!r} cannot be {found.get(name)!r}")
     return found
 
 

@@ -113,6 +113,8 @@ class CheckpointFolder:
         for path in reversed(self.paths()):
             try:
                 found = read_checkpoint(path)
+                if read_manifest(path) is None:
+                    raise ParseError(f"{os.fspath(path)!r}: does not say which step it is of")
             except (ParseError, OSError) as error:
                 problems[path] = str(error)
                 continue

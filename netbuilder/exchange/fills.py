@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.extents import count_elements
 from netbuilder.ops.operator import STRING
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -78,7 +79,7 @@ def fill_values(op: OperatorDef) -> Array | None:
     """
     dtype = _DTYPES.get(op.type)
     found = {argument.name: argument for argument in op.arg}
-    if dtype is None or op.input or not {"shape", "values"} == found.keys():
+    if dtype is None or op.input or len(op.output) != 1 or not {"shape", "values"} == found.keys():
         return None
     values = found["values"]
     if dtype == np.float32:
@@ -91,7 +92,7 @@ def fill_values(op: OperatorDef) -> Array | None:
     else:
         flat = np.fromiter(values.ints, np.int64, len(values.ints)).astype(dtype)
     shape = tuple(found["shape"].ints)
-    if flat.size != int(np.prod(shape)):
+    if flat.size != count_elements(shape):
         raise ArgumentError(f"{op.type} of {op.output[0]!r}: shape {shape} does not hold {flat.size} values")
     return flat.reshape(shape)
 

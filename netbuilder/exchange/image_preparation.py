@@ -111,14 +111,17 @@ def image_preparation(net: NetDef) -> ImagePreparation | None:
             rgb=_text(found.get("image_channels", b"BGR")) == "RGB",
             channels_last=_text(found.get("image_order", b"NCHW")) == "NHWC",
         )
-    except (ArgumentError, TypeError, ValueError, AttributeError) as error:
+    except (ArgumentError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ParseError(f"net {net.name!r}: its arguments image_... make no sense: {error}") from error
 
 
 def class_names(net: NetDef) -> tuple[str, ...]:
     """Return the names of a predictor's classes from 0 on, none if its net does not say."""
     found = arguments(net).get(_CLASSES)
-    return tuple(_text(name) for name in found) if isinstance(found, (list, tuple)) else ()
+    try:
+        return tuple(_text(name) for name in found) if isinstance(found, (list, tuple)) else ()
+    except UnicodeDecodeError as error:
+        raise ParseError(f"net {net.name!r}: its argument {_CLASSES!r} is no UTF-8 text: {error}") from error
 
 
 def preparation_texts(net: NetDef) -> dict[str, str]:
@@ -134,7 +137,7 @@ def copy_texts(net: NetDef, texts: Mapping[str, str]) -> None:
             continue
         try:
             set_argument(net, name, json.loads(text))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             continue  # of another program
 
 

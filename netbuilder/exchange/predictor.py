@@ -11,6 +11,7 @@ import numpy as np
 from netbuilder.exchange.fills import fill_values
 from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.predictor_names import find_inputs, find_outputs
+from netbuilder.exchange.trust import check_fills, check_harmless
 from netbuilder.graph.rename import place_operators
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
@@ -42,12 +43,15 @@ class Predictor:
         observable: blobs that can be fetched from the workspace after a run, besides inputs, outputs and parameters:
             a list of names, or "outputs" for no others; None: all blobs, and nothing is folded.
         parameters: arrays by name, besides those that the init net fills.
+        trusted: run whatever the nets hold. If not, an init net runs fills alone (``trust.FILLS``), and a predict net
+            with operators that touch files, loop, wait or call Python (``trust.UNTRUSTED``) is refused.
 
     ``images`` says how images are prepared (``ImagePreparation``) and ``classes`` how the classes are called, where the
     predictor was saved with it; else they are None and ().
 
     Raises:
-        NetError: a net is wrong, a parameter is filled by nobody, or there is no output.
+        NetError: a net is wrong, a parameter is filled by nobody, or there is no output; or a net holds operators
+            that are run only if ``trusted``.
         BlobError: an input, an output or a name in ``observable`` is not in the net.
         DeviceError: the device is missing.
 
@@ -73,19 +77,23 @@ class Predictor:
         fold: bool = True,
         observable: str | Iterable[Any] | None = OUTPUTS,
         parameters: Mapping[str, Any] | None = None,
+        trusted: bool = False,
     ) -> None:
         self.workspace = workspace if workspace is not None else Workspace()
         before = set(self.workspace.blobs())
         self._net = NetDef()
         self._net.CopyFrom(predict_net)
         filled, rest = _split(init_net)
+        if not trusted:
+            check_fills(rest.op, f"init net {init_net.name!r}")
+            check_harmless(predict_net, f"predict net {predict_net.name!r}")
         if device is not None:
             place_operators(self._net, device)
             place_operators(rest, device)
         found = find_inputs(predict_net, init_net, filled, parameters or ()) if inputs is None else inputs
         filled |= parameters or {}
         self.inputs = tuple(found)
-        self.outputs = tuple(outputs) if outputs is not None else tuple(find_outputs(predict_net))
+        self.outputs = tuple(dict.fromkeys(outputs if outputs is not None else find_outputs(predict_net)))
         self.specs = dict(specs or {})
         self.images = image_preparation(predict_net)
         self.classes = class_names(predict_net)
@@ -95,7 +103,7 @@ class Predictor:
         for name, value in filled.items():
             if name not in self.inputs:
                 self.workspace.feed(name, value, homes.get(name))
-        needed = [op for op in rest.op if not set(op.output) <= set(self.inputs)]
+        needed = [op for op in rest.op if not op.output or not set(op.output) <= set(self.inputs)]
         if needed:
             self.workspace.run_net_once(NetDef(name=rest.name, op=needed))
         for name in self.inputs:

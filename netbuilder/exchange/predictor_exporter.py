@@ -18,6 +18,7 @@ from netbuilder.data.blob_records import BlobParts, write_blobs
 from netbuilder.data.db_reader import read_records
 from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.predictor import Predictor
+from netbuilder.exchange.trust import check_fills, check_harmless
 from netbuilder.graph import Net
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
@@ -268,7 +269,7 @@ def net_of(meta_net_def: MetaNetDef, key: str) -> NetDef:
 
 def load_from_db(
     filename: str | os.PathLike[str], db_type: str, device_option: DeviceOption | None = None, *args: Any,
-    workspace: Workspace | None = None, **kwargs: Any,
+    workspace: Workspace | None = None, trusted: bool = False, **kwargs: Any,
 ) -> MetaNetDef:  # fmt: skip
     """Load the parameters of a predictor into a workspace; return its MetaNetDef.
 
@@ -277,31 +278,33 @@ def load_from_db(
         db_type: "minidb".
         device_option: where the parameters go; None: to the host.
         workspace: gets them; None: the current default one.
+        trusted: run whatever the global init net holds; if not, fills alone (``trust.FILLS``).
 
     Raises:
         FileNotFoundError: there is no such file.
         ParseError: it is no such file, or a parameter is missing in it.
+        NetError: the global init net holds operators that are run only if ``trusted``.
         ArgumentError: there is no such kind of database.
 
     Nothing is set before the whole file has been read.
     """
     meta, values = _read(filename, db_type)
-    _feed(workspace or default.workspace(), meta, values, device_option)
+    space = workspace or default.workspace()
+    with files.naming(filename):
+        rest = NetDef()
+        rest.CopyFrom(net_of(meta, _NAMES.GLOBAL_INIT_NET_TYPE))
+        more = [op for op in rest.op if op.type != "Load"]
+        if not trusted:
+            check_fills(more, f"net {rest.name!r}")
+        for name, value in values.items():
+            space.feed(name, value, device_option)
+        if more:
+            del rest.op[:]
+            rest.op.extend(more)
+            if device_option is not None:
+                place_operators(rest, device_option)
+            space.run_net_once(rest)
     return meta
-
-
-def _feed(workspace: Workspace, meta: MetaNetDef, values: Mapping[str, Any], device: DeviceOption | None) -> None:
-    for name, value in values.items():
-        workspace.feed(name, value, device)
-    rest = NetDef()
-    rest.CopyFrom(net_of(meta, _NAMES.GLOBAL_INIT_NET_TYPE))
-    more = [op for op in rest.op if op.type != "Load"]
-    if more:
-        del rest.op[:]
-        rest.op.extend(more)
-        if device is not None:
-            place_operators(rest, device)
-        workspace.run_net_once(rest)
 
 
 def _read(filename: str | os.PathLike[str], db_type: str) -> tuple[MetaNetDef, dict[str, Any]]:
@@ -315,37 +318,45 @@ def _read(filename: str | os.PathLike[str], db_type: str) -> tuple[MetaNetDef, d
             parts.add(blob.name, blob, where)
     if meta is None:
         raise ParseError(f"{os.fspath(filename)} holds no record {_NAMES.META_NET_DEF!r}, so it is no predictor")
-    wanted = [name for each in meta.blobs if each.key.startswith(_NAMES.PARAMETERS_BLOB_TYPE) for name in each.value]
-    if missing := [name for name in wanted if name not in parts.names]:
+    lists = [list(each.value) for each in meta.blobs if each.key.startswith(_NAMES.PARAMETERS_BLOB_TYPE)]
+    if twice := sorted({name for names in lists for name in names if names.count(name) > 1}):
+        raise ParseError(f"{os.fspath(filename)}: parameters are named twice: {twice}")
+    named = list(dict.fromkeys(name for names in lists for name in names))
+    if missing := [name for name in named if name not in parts.names]:
         raise ParseError(f"{os.fspath(filename)}: parameters are missing: {missing}")
-    return meta, {name: parts.value(name, os.fspath(filename)) for name in wanted}
+    return meta, {name: parts.value(name, os.fspath(filename)) for name in named}
 
 
 def prepare_prediction_net(
     filename: str | os.PathLike[str], db_type: str, device_option: DeviceOption | None = None, *args: Any,
-    workspace: Workspace | None = None, **kwargs: Any,
+    workspace: Workspace | None = None, trusted: bool = False, **kwargs: Any,
 ) -> Net:  # fmt: skip
     """Load a predictor into a workspace and create its net; return the net, for ``run_net`` and ``run_net_once``.
 
     Args:
         filename, db_type, device_option, workspace: see ``load_from_db``.
+        trusted: run whatever the nets hold, also operators that touch files, loop, wait or call Python.
 
     Raises:
-        NetError: the file holds several predictors, or a net is wrong.
+        NetError: the file holds several predictors, or a net is wrong, or holds what is run only if ``trusted``.
         FileNotFoundError, ParseError, ArgumentError: see ``load_from_db``.
     """
     space = workspace or default.workspace()
-    meta = load_from_db(filename, db_type, device_option, workspace=space)
-    nets = []
-    for key in (_NAMES.PREDICT_INIT_NET_TYPE, _NAMES.PREDICT_NET_TYPE):
-        net = NetDef()
-        net.CopyFrom(net_of(meta, key))
-        if device_option is not None:
-            place_operators(net, device_option)
-        nets.append(net)
-    space.run_net_once(nets[0])
-    made = Net(nets[1])
-    space.create_net(made, overwrite=True)
+    meta = load_from_db(filename, db_type, device_option, workspace=space, trusted=trusted)
+    with files.naming(filename):
+        nets = []
+        for key in (_NAMES.PREDICT_INIT_NET_TYPE, _NAMES.PREDICT_NET_TYPE):
+            net = NetDef()
+            net.CopyFrom(net_of(meta, key))
+            if device_option is not None:
+                place_operators(net, device_option)
+            nets.append(net)
+        if not trusted:
+            check_fills(nets[0].op, f"net {nets[0].name!r}")
+            check_harmless(nets[1], f"net {nets[1].name!r}")
+        space.run_net_once(nets[0])
+        made = Net(nets[1])
+        space.create_net(made, overwrite=True)
     return made
 
 
@@ -370,17 +381,18 @@ def load_predictor_from_db(
         for kind in (_NAMES.INPUTS_BLOB_TYPE, _NAMES.OUTPUTS_BLOB_TYPE)
     }
     inputs, outputs = (given or found for given, found in zip((inputs, outputs), names.values()))
-    shapes = _shapes(net_of(meta, _NAMES.PREDICT_INIT_NET_TYPE))
-    specs = {name: TensorSpec(shapes[name], np.dtype(np.float32)) for name in inputs if name in shapes}
-    net = net_of(meta, _NAMES.PREDICT_NET_TYPE)
-    return Predictor(NetDef(), net, inputs=inputs, outputs=outputs, specs=specs, parameters=values, **options)
+    with files.naming(filename):
+        shapes = _shapes(net_of(meta, _NAMES.PREDICT_INIT_NET_TYPE))
+        specs = {name: TensorSpec(shapes[name], np.dtype(np.float32)) for name in inputs if name in shapes}
+        net = net_of(meta, _NAMES.PREDICT_NET_TYPE)
+        return Predictor(NetDef(), net, inputs=inputs, outputs=outputs, specs=specs, parameters=values, **options)
 
 
 def _shapes(init: NetDef) -> dict[str, tuple[int, ...]]:
     return {
         op.output[0]: tuple(arg.ints)
         for op in init.op
-        if op.type == "ConstantFill"
+        if op.type == "ConstantFill" and op.output
         for arg in op.arg
         if arg.name == "shape"
     }

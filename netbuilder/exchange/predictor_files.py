@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from netbuilder.data.extents import count_elements
 from netbuilder.data.tensor_records import DATA_TYPES, NUMPY_TYPES
 from netbuilder.exchange.fills import fill_operator
 from netbuilder.exchange.image_preparation import ImagePreparation, describe_images
@@ -141,6 +142,7 @@ def load_predictor(
     workspace: Workspace | None = None,
     fold: bool = True,
     observable: str | Iterable[Any] | None = OUTPUTS,
+    trusted: bool = False,
 ) -> Predictor:
     """Read a predictor from a folder with init_net.pb and predict_net.pb, and make it ready to run.
 
@@ -154,11 +156,12 @@ def load_predictor(
         fold: put normalisations into the weights in front of them, for speed (see ``Predictor``); the files stay as
             they are.
         observable: blobs that can be fetched after a run (see ``Predictor``).
+        trusted: run whatever the files hold, also operators that touch files, loop, wait or call Python.
 
     Raises:
         FileNotFoundError: the folder or one of the files is not there.
         ParseError: a file is cut short or holds something else, or the two were not saved together.
-        NetError: the init net leaves out a parameter.
+        NetError: the init net leaves out a parameter; or a net holds operators that are run only if ``trusted``.
         DeviceError: the device is missing.
     """
     if init_net is None:
@@ -169,26 +172,37 @@ def load_predictor(
     init_proto, predict_net = read_net(init_path), read_net(predict_path)
     found = arguments(predict_net)
     saved = found.get(_WEIGHTS)
-    if saved is not None and saved.decode() != _digest(init_proto):
+    if saved is not None and saved != _digest(init_proto).encode():
         raise ParseError(
             f"{str(init_path)!r}: holds other weights than {str(predict_path)!r} was saved with; saving was broken "
             "off, or one of the files was replaced: save the predictor again"
         )
     if inputs is None and _INPUTS in found:
-        inputs = [name.decode() for name in found[_INPUTS] or ()]
+        inputs = _names(found[_INPUTS], _INPUTS, predict_path)
     if outputs is None and _OUTPUTS in found:
-        outputs = [name.decode() for name in found[_OUTPUTS] or ()]
-    return Predictor(
-        init_proto,
-        predict_net,
-        inputs=inputs,
-        outputs=outputs,
-        specs=stored_specs(predict_net, str(predict_path)),
-        device=device,
-        workspace=workspace,
-        fold=fold,
-        observable=observable,
-    )
+        outputs = _names(found[_OUTPUTS], _OUTPUTS, predict_path)
+    specs = stored_specs(predict_net, str(predict_path))
+    with files.naming(predict_path):
+        return Predictor(
+            init_proto,
+            predict_net,
+            inputs=inputs,
+            outputs=outputs,
+            specs=specs,
+            device=device,
+            workspace=workspace,
+            fold=fold,
+            observable=observable,
+            trusted=trusted,
+        )
+
+
+def _names(stored: Any, argument: str, path: Path) -> list[str]:
+    """Return the names of blobs in an argument of the predict net."""
+    try:
+        return [name.decode() for name in stored or ()]
+    except (AttributeError, TypeError, UnicodeDecodeError):
+        raise ParseError(f"{str(path)!r}: argument {argument!r} must be names of blobs, got {stored!r}") from None
 
 
 def read_net(path: str | os.PathLike[str]) -> NetDef:
@@ -285,7 +299,15 @@ def stored_specs(predict_net: NetDef, source: str) -> dict[str, TensorSpec]:
         ParseError: what it holds is damaged; ``source`` is named.
     """
     stored = arguments(predict_net).get(_SHAPES) or b""
+    if not isinstance(stored, bytes):
+        raise ParseError(f"{source!r}: argument {_SHAPES!r} must be the bytes of a TensorShapes, got {stored!r}")
     shapes = files.parse(stored, TensorShapes, source=source) if stored else TensorShapes()
+    for row in shapes.shapes:
+        if row.data_type not in NUMPY_TYPES or count_elements(row.dims) is None:
+            raise ParseError(
+                f"{source!r}: argument {_SHAPES!r}: blob {row.name!r} cannot have the shape {list(row.dims)} and the "
+                f"type {row.data_type}"
+            )
     return {row.name: TensorSpec(tuple(row.dims), NUMPY_TYPES[row.data_type]) for row in shapes.shapes}
 
 

@@ -31,7 +31,7 @@ def find_inputs(net: NetDef, init_net: NetDef, filled: Mapping[str, Any], parame
     fed = [blob for blob in names if blob not in made or blob in filled and _is_placeholder(filled[blob])]
     if fed:
         return fed
-    zeros = {op.output[0] for op in init_net.op if _fills_zeros(op)}.difference(parameters)
+    zeros = {op.output[0] for op in init_net.op if op.output and _fills_zeros(op)}.difference(parameters)
     others = {blob for op in net.op for blob in op.input[1:]}
     return [blob for blob in names if blob in zeros and blob not in others]
 

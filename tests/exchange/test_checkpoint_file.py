@@ -1,6 +1,8 @@
 """Checkpoint files: written and read back, and every way in which one can be broken."""
 
 import errno
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -10,9 +12,9 @@ import pytest
 
 import golden_data
 from netbuilder.data import read_blobs, read_minidb, write_blobs, write_minidb
-from netbuilder.exchange import Checkpoint, read_checkpoint, write_checkpoint
+from netbuilder.exchange import Checkpoint, CheckpointFolder, read_checkpoint, write_checkpoint
 from netbuilder.exchange.checkpoint_file import MANIFEST, read_manifest
-from netbuilder.proto import NetError, ParseError
+from netbuilder.proto import BlobProto, NetError, ParseError, files
 from netbuilder.runtime import RandomState
 
 STORED = golden_data.GOLDEN / "exports" / "checkpoint_types"
@@ -244,3 +246,46 @@ def test_folders_that_are_not_there_or_not_writable(tmp_path):
         write_checkpoint(tmp_path / "none" / "c", checkpoint())
     with pytest.raises(IsADirectoryError):
         write_checkpoint(tmp_path, checkpoint())
+
+
+def without_manifest(tmp_path):
+    """A checkpoint of ours of which the first record is gone."""
+    write_checkpoint(tmp_path / "whole", Checkpoint({"w": np.float32([1, 2])}, step=7))
+    records = list(read_minidb(tmp_path / "whole"))
+    assert records[0][0] == MANIFEST.encode()
+    write_minidb(tmp_path / "step-00000007.minidb", records[1:])
+    return tmp_path / "step-00000007.minidb"
+
+
+def test_a_checkpoint_without_its_manifest_is_not_taken_for_one_of_caffe2(tmp_path):
+    with pytest.raises(
+        ParseError, match=r"no whole checkpoint; .*\n  - the record '!!NETB.*', with the step .* is missing"
+    ):
+        read_checkpoint(without_manifest(tmp_path))
+
+
+def test_a_folder_passes_over_files_that_do_not_say_their_step(tmp_path):
+    write_blobs(tmp_path / "step-00000009.minidb", {"w": np.float32([1])})
+    with pytest.raises(ParseError, match="no checkpoint is whole:\n.*step-00000009.minidb': does not say which step"):
+        CheckpointFolder(tmp_path).latest()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"step": "7"}, "its 'step' cannot be '7'"), ({"step": -1}, "its 'step' cannot be -1"),
+        ({"blobs": None}, "its 'blobs' cannot be None"), ({"random": {"seed": 1}}, "its 'random' cannot be"),
+        ({"version": "new"}, "version new"), ({"state": [1]}, "its 'state' cannot be"),
+    ],
+)  # fmt: skip
+def test_a_sealed_manifest_of_other_types_is_refused(tmp_path, change, message):
+    write_checkpoint(tmp_path / "whole", Checkpoint({"w": np.float32([1, 2])}, step=7))
+    records = list(read_minidb(tmp_path / "whole"))
+    blob = files.parse(records[0][1], BlobProto)
+    text = json.dumps({**json.loads(blob.content.partition(b" ")[2]), **change}).encode()
+    blob.content = hashlib.sha256(text).hexdigest().encode() + b" " + text
+    records[0] = records[0][0], blob.SerializeToString()
+    write_minidb(tmp_path / "changed", records)
+    for read in (read_checkpoint, read_manifest):
+        with pytest.raises(ParseError, match=message):
+            read(tmp_path / "changed")

@@ -124,7 +124,10 @@ def test_more_nets_run_when_it_is_loaded(tmp_path):
     )
     save_to_db("minidb", tmp_path / "m", meta, workspace=workspace)
     loaded = Workspace()
-    name = prepare_prediction_net(tmp_path / "m", "minidb", workspace=loaded)
+    with pytest.raises(NetError, match=r"m': net 'global-init': holds Scale -> \['scores_w'\]; .* give trusted=True"):
+        prepare_prediction_net(tmp_path / "m", "minidb", workspace=loaded)
+    assert not loaded.blobs()
+    name = prepare_prediction_net(tmp_path / "m", "minidb", workspace=loaded, trusted=True)
     assert loaded.fetch("ready") == 7
     loaded.feed("data", np.ones((4, 3), np.float32))
     loaded.run_net(name)

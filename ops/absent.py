@@ -15,13 +15,9 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "several hosts are not in this version; on one, Parallelize makes the exchange between devices",
-        "Allgather Allreduce AsyncNetBarrier Barrier Broadcast CloneCommonWorld CreateCommonWorld "
+        "Allgather Allreduce Barrier Broadcast CloneCommonWorld CreateCommonWorld "
         "DestroyCommonWorld FileStoreHandlerCreate NCCLReduceScatter ReceiveTensor Reduce ReduceScatter "
         "SendTensor StoreAdd StoreGet StoreSet StoreWait",
-    ),
-    (
-        "no two blobs share memory; Concat joins tensors, and Split parts them again",
-        "UnsafeCoalesce",
     ),
     (
         "nvidia-smi, or CuPy's memory pool, tells how much memory of a GPU is taken",

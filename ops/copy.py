@@ -25,6 +25,7 @@ __all__ = [
     "CopyOnDeviceLike",
     "EnsureCPUOutput",
     "EnsureDense",
+    "NegateGradient",
     "StopGradient",
 ]
 
@@ -145,6 +146,17 @@ class StopGradient(_Copying):
         return []
 
 
+@register
+@dataclass(frozen=True)
+class NegateGradient(_Copying):
+    """Y = X; the gradient of X is that of Y with its sign turned, for adversarial training."""
+
+    inplace = ((0, 0),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("Negative", [g.d_output("Y")], [g.d_input("X")])]
+
+
 def _copy(op: _Copying, ctx: RunContext, x: Any, *like: Any) -> tuple[Any, ...]:
     if getattr(x, "dtype", STRING) == STRING and not isinstance(x, np.ndarray):
         return (x,)  # no tensor: a counter, a reader, ...
@@ -169,8 +181,9 @@ def alias(op: Alias, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @kernel(EnsureDense)
+@kernel(NegateGradient)
 @kernel(StopGradient)
-def stop_gradient(op: EnsureDense | StopGradient, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+def stop_gradient(op: EnsureDense | NegateGradient | StopGradient, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (x,)
 
 
@@ -201,6 +214,7 @@ for _copying in (
     Alias,
     AliasWithName,
     EnsureDense,
+    NegateGradient,
     StopGradient,
 ):
     prepare(_copying, device=CPU)(_prepare_copy)

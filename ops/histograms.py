@@ -90,7 +90,9 @@ class SelfBinningHistogram(Operator):
 
     def check(self) -> None:
         if self.num_bins < 1:
-            raise ArgumentError(f"SelfBinningHistogram: num_bins must be at least 1, got {self.num_bins}")
+            raise ArgumentError(
+                f"SelfBinningHistogram: Number of bins must be greater than or equal to 1, got num_bins={self.num_bins}"
+            )
         if self.bin_spacing not in ("linear", "logarithmic"):
             raise ArgumentError(
                 f"SelfBinningHistogram: bin_spacing must be linear or logarithmic, got {self.bin_spacing!r}"

@@ -13,7 +13,7 @@ from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["FromAxis", "LayerNorm", "LayerNormGradient"]
+__all__ = ["C10LayerNorm_DontUseThisOpYet", "FromAxis", "LayerNorm", "LayerNormGradient"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class LayerNorm(_Arguments):
         super().check()
         if self.elementwise_affine and self.n_in != 3:
             raise NetError(
-                f"LayerNorm: with elementwise_affine=1 it takes the inputs X, gamma and beta, got {self.n_in} inputs"
+                f"{self.type}: with elementwise_affine=1 it takes the inputs X, gamma and beta, got {self.n_in} inputs"
             )
 
     def infer(self, x: TensorSpec, *affine: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -89,6 +89,15 @@ class LayerNorm(_Arguments):
 
     def flops(self, x: TensorSpec, *affine: TensorSpec) -> int:
         return (8 if self.elementwise_affine else 6) * x.size
+
+
+@register
+@dataclass(frozen=True)
+class C10LayerNorm_DontUseThisOpYet(LayerNorm):
+    """LayerNorm under the name of a trial in Caffe2's last releases, without a gradient."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        raise NotImplementedError(f"{self.type}: has no gradient; LayerNorm has one")
 
 
 @register
@@ -126,6 +135,7 @@ class LayerNormGradient(_Arguments):
 
 
 @kernel(LayerNorm)
+@kernel(C10LayerNorm_DontUseThisOpYet)
 def layer_norm(op: LayerNorm, ctx: RunContext, x: Any, *affine: Any) -> tuple[Any, ...]:
     rows = widen(x).reshape(op.extents(spec_of(x)))
     mean = rows.mean(axis=1, keepdims=True)

@@ -1,8 +1,8 @@
-"""LogFatal: the end of a run."""
+"""Operators that fail: LogFatal, Fail, ThrowException."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
@@ -10,18 +10,15 @@ from netbuilder.ops.operator import Operator, TensorSpec
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import OperatorError
 
-__all__ = ["LogFatal"]
+__all__ = ["Fail", "LogFatal", "ThrowException"]
 
 
-@register
 @dataclass(frozen=True)
-class LogFatal(Operator):
-    """Fail: who reaches this operator should not have. (In Caffe2 it ends the process.)"""
-
-    inputs = ()
-    outputs = ()
-    dynamic = True
-    stateful = True
+class _Failing(Operator):
+    inputs: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[str, ...]] = ()
+    dynamic: ClassVar[bool] = True
+    stateful: ClassVar[bool] = True
 
     def infer(self) -> tuple[TensorSpec, ...]:
         return ()
@@ -30,6 +27,30 @@ class LogFatal(Operator):
         return 0
 
 
+@register
+@dataclass(frozen=True)
+class LogFatal(_Failing):
+    """Fail: who reaches this operator should not have. (In Caffe2 it ends the process.)"""
+
+
+@register
+@dataclass(frozen=True)
+class Fail(_Failing):
+    """Fail, as an operator does that returns false in Caffe2: for tests of how a net ends."""
+
+
+@register
+@dataclass(frozen=True)
+class ThrowException(_Failing):
+    """Fail, as an operator does that raises an exception: for tests of how a net ends."""
+
+
 @kernel(LogFatal)
-def log_fatal(op: LogFatal, ctx: RunContext) -> tuple[Any, ...]:
-    raise OperatorError("LogFatal: the net came to an operator that ends the run")
+@kernel(Fail)
+def fail(op: _Failing, ctx: RunContext) -> tuple[Any, ...]:
+    raise OperatorError(f"{op.type}: the net came to an operator that ends the run")
+
+
+@kernel(ThrowException)
+def throw_exception(op: ThrowException, ctx: RunContext) -> tuple[Any, ...]:
+    raise RuntimeError("the net came to an operator that raises an exception")

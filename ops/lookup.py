@@ -85,8 +85,10 @@ class Histogram(Operator):
 
     def check(self) -> None:
         edges = self.bin_edges
-        if len(edges) < 2 or not all(a < b for a, b in zip(edges, edges[1:])):
-            raise ArgumentError(f"Histogram: bin_edges must be two numbers or more that rise, got {edges}")
+        if len(edges) < 2:
+            raise ArgumentError(f"Histogram: Number of bin edges must be greater than or equal to 2, got {edges}")
+        if not all(a < b for a, b in zip(edges, edges[1:])):
+            raise ArgumentError(f"Histogram: bin_edges must be a strictly increasing sequence of values, got {edges}")
 
     def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
         for spec in x:

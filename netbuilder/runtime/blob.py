@@ -255,6 +255,21 @@ class Blob:
         copy_into(buffer, value)
         self.bind(spec, buffer, target)
 
+    def share(self, buffer: Any, location: Location) -> Any:
+        """Make memory that other blobs use too the value, and write values of its shape and type there from now on.
+
+        Returns the array kept: the one before if it is the same memory, so that plans stay as they are.
+        """
+        spec = TensorSpec(tuple(buffer.shape), buffer.dtype)
+        if self.spec == spec and self.location == location and self.lazy is None and _same(self.buffer, buffer):
+            self.touch()
+            return self.buffer
+        self.touch()
+        self.settle()
+        self._buffers[(spec, location)] = buffer
+        self.bind(spec, buffer, location)
+        return buffer
+
     def relayout(self, layout: Any) -> None:
         """Move the value into another layout, which from now on is the one that feeds and plans find."""
         if self.spec is None or self.spec.layout == layout:
@@ -305,6 +320,12 @@ class Blob:
         if host.dtype == STRING and host.ndim == 0:
             return host[()]
         return host if host is not self.buffer else host.copy()
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Say whether arrays of one shape and type, contiguous, are the same memory."""
+    name = "__cuda_array_interface__" if hasattr(a, "__cuda_array_interface__") else "__array_interface__"
+    return bool(getattr(a, name)["data"][0] == getattr(b, name, {"data": [None]})["data"][0])
 
 
 def _is_array(value: Any) -> bool:

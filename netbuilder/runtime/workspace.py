@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -170,6 +170,16 @@ class Workspace:
         if blob is None:
             blob = self._blobs.setdefault(name, Blob(name, self.generation))
         return blob
+
+    def share(self, arrays: Mapping[str, Any]) -> list[Any]:
+        """Make arrays, which may be parts of one another, the values of blobs without a copy (see ``Blob.share``).
+
+        Returns the arrays that the blobs now have.
+        """
+        return [
+            self.make(name).share(array, HOST if isinstance(array, np.ndarray) else (PROTO_CUDA, array.device.id))
+            for name, array in arrays.items()
+        ]
 
     def find(self, name: str) -> Blob | None:
         """Return the blob of that name, None if there is none."""

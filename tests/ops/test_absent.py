@@ -23,8 +23,8 @@ def test_every_operator_that_caffe2_computed_is_registered_or_absent():
     ("op_type", "text"),
     [
         (
-            "UnsafeCoalesce",
-            "unknown operator 'UnsafeCoalesce'; Caffe2's operator UnsafeCoalesce is not in this version: no two blobs",
+            "VideoInput",
+            "unknown operator 'VideoInput'; Caffe2's operator VideoInput is not in this version: feed arrays",
         ),
         ("SparseLengthsMaxGradient", "Caffe2's operator SparseLengthsMaxGradient is not in this version (netbuilder"),
         ("Int8Conv", "Caffe2's operator Int8Conv is not in this version: quantised nets are not served"),

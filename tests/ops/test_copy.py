@@ -17,6 +17,7 @@ from netbuilder.ops.copy import (
     CopyOnDeviceLike,
     EnsureCPUOutput,
     EnsureDense,
+    NegateGradient,
     StopGradient,
 )
 from netbuilder.ops.operator import STRING
@@ -39,6 +40,16 @@ class _Copying(OperatorSuite):
 
 class TestCopy(_Copying):
     operator = Copy
+
+
+class TestNegateGradient(_Copying):
+    operator = NegateGradient
+    no_gradient = "it is that of Y with its sign turned, not that of the copy; see below"
+
+
+def test_the_gradient_is_turned():
+    ops, where = operator_gradient(make_op("NegateGradient", ["x"], ["y"]), {0: "dy"})
+    assert [(op.type, op.input[:], op.output[:]) for op in ops] == [("Negative", ["dy"], [where[0]])]
 
 
 class TestCopyOnDeviceLike(_Copying):

@@ -48,7 +48,7 @@ class TestSelfBinningHistogram(OperatorSuite):
     no_gradient = "it has none"
     refusals = (
         refusal(SelfBinningHistogram(num_bins=2), [f32(3), i32(3)], "one floating type"),
-        refusal(SelfBinningHistogram(), [f32(3)], "num_bins must be at least 1", ArgumentError),
+        refusal(SelfBinningHistogram(), [f32(3)], "Number of bins must be greater than or equal to 1", ArgumentError),
         refusal(SelfBinningHistogram(num_bins=2, bin_spacing="even"), [f32(3)], "linear or log", ArgumentError),
         refusal(
             SelfBinningHistogram(num_bins=2, bin_spacing="logarithmic", logspace_start=0), [f32(3)], "above 0",

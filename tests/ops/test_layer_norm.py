@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from netbuilder.ops.layer_norm import LayerNorm, LayerNormGradient
+from netbuilder.ops.layer_norm import C10LayerNorm_DontUseThisOpYet, LayerNorm, LayerNormGradient
 from netbuilder.proto import ArgumentError
 from suite import OperatorSuite, f32, floats, refusal
 
@@ -39,7 +39,7 @@ class TestLayerNorm(OperatorSuite):
     )
 
     def draw(self, data):
-        op, x, affine = draw_norm(data, LayerNorm)
+        op, x, affine = draw_norm(data, self.operator)
         return op.with_arity(1 + len(affine), 3), [x, *affine]
 
     def reference(self, op, x, *affine):
@@ -49,6 +49,12 @@ class TestLayerNorm(OperatorSuite):
         if affine:
             y = y * affine[0] + affine[1]
         return [y, mean.reshape(shape), std.reshape(shape)]
+
+
+class TestC10LayerNorm(TestLayerNorm):
+    operator = C10LayerNorm_DontUseThisOpYet
+    no_gradient = "as in Caffe2"
+    refusals = (refusal(operator(axis=2), [f32(3, 4)], r"C10LayerNorm_DontUseThisOpYet: axis must lie in", n_out=3),)
 
 
 class TestLayerNormGradient(OperatorSuite):

@@ -53,8 +53,16 @@ class TestHistogram(OperatorSuite):
     operator = Histogram
     no_gradient = "it has none"
     refusals = (
-        refusal(Histogram(bin_edges=(1.0,)), [f32(2)], "two numbers or more that rise", ArgumentError),
-        refusal(Histogram(bin_edges=(1.0, 1.0)), [f32(2)], "that rise", ArgumentError),
+        refusal(
+            Histogram(bin_edges=(1.0,)),
+            [f32(2)],
+            "Number of bin edges must be greater than or equal to 2",
+            ArgumentError,
+        ),
+        refusal(
+            Histogram(bin_edges=(0.0, 1.0, 1.0)), [f32(2)], "must be a strictly increasing sequence", ArgumentError
+        ),
+        refusal(Histogram(bin_edges=(1.0, 1.0)), [f32(2)], "a strictly increasing sequence of values", ArgumentError),
         refusal(Histogram(bin_edges=(1.0, 2.0)), [f32(2), i32(2)], "floating-point numbers, got int32"),
     )
 

@@ -234,14 +234,16 @@ def run_net(name: str, num_iter: int = 1, allow_fail: bool = False) -> bool:
     Args:
         name: of the net.
         num_iter: how often.
-        allow_fail: return False, instead of raising, when an operator fails.
+        allow_fail: return False, instead of raising, when an operator fails; what an operator raised that is no
+            error of its own, such as an IndexError, is raised still.
     """
     net = default.workspace().net(name)
     try:
         for _ in range(num_iter):
             net.run()
-    except (NetError, OperatorError):
-        if not allow_fail:
+    except (NetError, OperatorError) as error:
+        cause = error.__cause__
+        if not allow_fail or not (cause is None or isinstance(cause, (NetError, OperatorError))):
             raise
         return False
     return True

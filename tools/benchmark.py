@@ -35,6 +35,7 @@ from netbuilder.tools.bench.report import Line, compared, write_records
 from netbuilder.tools.bench.sides import our_worker, torch_worker
 from netbuilder.tools.bench.sparse import Sums, sparse_sums
 from netbuilder.tools.bench.work import TASKS, Task, Work
+from netbuilder.tools.parser import Parser
 from netbuilder.tools.switches import add_without
 
 __all__ = ["main"]
@@ -45,7 +46,7 @@ _GROWTH_BATCH = 16
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="netbuilder-benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from netbuilder.proto import NetError
 from netbuilder.tools.counts import count
+from netbuilder.tools.parser import Parser
 from netbuilder.tools.sequences.char_model import CharModel, Size, Writer
 from netbuilder.tools.sequences.characters import Characters
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="netbuilder-char-lm",
         description="Train an LSTM to foresee the next character of a text, export it, and let it write.",
     )

@@ -18,6 +18,7 @@ from netbuilder.proto import NetDef, NetError, files
 from netbuilder.tools.blob_specs import blob_spec
 from netbuilder.tools.drawing.layout import lay_out
 from netbuilder.tools.drawing.page import page
+from netbuilder.tools.parser import Parser
 from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
 from netbuilder.tools.training.nets import NETS, add_net
 
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="netbuilder-draw",
         description="Draw a net in one page of HTML: devices as lanes, blobs with shapes, a field to search in.",
     )

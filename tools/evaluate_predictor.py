@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from netbuilder.exchange import load_predictor
 from netbuilder.proto import NetError
+from netbuilder.tools.parser import Parser
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.input_options import add_input_arguments, input_options
 
@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the accuracy of a predictor that was written by ``netbuilder-train --export``."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("folder", help="with init_net.pb and predict_net.pb")
     parser.add_argument("--data", default="digits", help="as for netbuilder-train")
     parser.add_argument("--batch", type=int, default=64, help="samples at a time (64)")

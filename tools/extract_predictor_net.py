@@ -30,6 +30,7 @@ from netbuilder.proto import (
 )
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
+from netbuilder.tools.parser import Parser
 
 __all__ = ["main"]
 
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="netbuilder-extract",
         description="Keep what computes the outputs from the inputs of a net in test mode, and write it with its "
         "parameters as init_net.pb and predict_net.pb.",

@@ -6,7 +6,6 @@ Source: Krizhevsky, "Learning multiple layers of features from tiny images", 200
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import shutil
@@ -23,6 +22,7 @@ import numpy as np
 from netbuilder.data import encode_jpeg
 from netbuilder.data.image_codec import decode_image
 from netbuilder.proto import DeviceError, NetError, ParseError
+from netbuilder.tools.parser import Parser
 
 __all__ = ["CLASSES", "fetch_archive", "main", "read_archive"]
 
@@ -41,7 +41,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the folders ``train`` and ``test``; returns the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fetch_cifar10", description="Write CIFAR-10 as JPEG files in class folders, train/CLASS and test/CLASS."
     )
     parser.add_argument("folder", help="where to; must not be there yet")

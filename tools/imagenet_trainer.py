@@ -11,15 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from netbuilder.optimizers import EarlyStopping
 from netbuilder.proto import DeviceError, NetError
 from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.limit import StepLimit
 from netbuilder.tools.training.metrics import Metrics
-from netbuilder.tools.training.options import Options, parse
+from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.phases import phase_table
 from netbuilder.tools.training.run import Run
 from netbuilder.tools.training.saving import Saving, find_checkpoint
+from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.stopping import Stopping
 
 __all__ = ["main"]
@@ -31,15 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         train, test = load_images(options.data, options.input)
         if len(train) < options.batch:
-            raise NetError(f"--batch: {options.batch} samples a step, and the data has {len(train)}; give fewer")
-        _check_folders(options)  # before the hours of training, not behind them
+            raise NetError(
+                f"--batch: a batch of {options.batch} is more than the {len(train)} samples of the data; give fewer"
+            )
+        _check_folders(options)  # before hours of training, not after them
         if options.out:
             given = list(sys.argv[1:] if arguments is None else arguments)
             write_config(Path(options.out), options.effective, given)
         if options.measure_speed_up:
             _say_speed_up(options, train, test)
         began = time.perf_counter()
-        with Metrics(options.metrics, options.tensorboard, options.plot) as metrics:
+        title = f"{options.model} on {Path(options.data).name}"
+        with Metrics(options.metrics, options.tensorboard, options.plot, title) as metrics:
             run = Run(options, train, test, metrics)
             _say_what_runs(options, run, len(train), len(test))
             _resume(options, run)
@@ -112,7 +117,7 @@ def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:
         f"devices {devices}; batch {options.batch} in all, {options.device_batch} a device{parts}, each sample on one "
         f"device{f' (the last one has {last})' if last else ''}; "
         f"loss scale 1/{len(options.devices)}; learning rate {_rate_text(options)}, "
-        f"momentum {options.momentum:g}, weight decay {options.weight_decay:g}; seed {options.seed}",
+        f"{_update_text(options)}, weight decay {options.weight_decay:g}; seed {options.seed}",
         flush=True,
     )
 
@@ -133,6 +138,17 @@ def _say_speed_up(options: Options, train: Any, test: Any) -> None:
         f"{alone / many:.2f} times as quick",
         flush=True,
     )
+
+
+def _update_text(options: Options) -> str:
+    if options.optimizer == "sgd":
+        kind = "Nesterov's momentum" if options.nesterov else "momentum"
+        text = f"{kind} {options.momentum:g}" if options.momentum else "no momentum"
+    else:
+        text = f"optimizer {options.optimizer}"
+    own = ", ".join(f"{name} {value}" for name, value in options.optimizer_args.items())
+    averages = f", moving averages with decay {options.average_decay:g}" if options.average_decay is not None else ""
+    return text + (f" ({own})" if own else "") + averages
 
 
 def _rate_text(options: Options) -> str:
@@ -174,6 +190,8 @@ def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> fl
         return stopping.by is not None
 
     for number in range(run.epochs_done + 1, options.epochs + 1):
+        if run.early is not None and run.early.stops:
+            break
         epoch = run.train_epoch(number, stop)
         if epoch is None:
             return 0.0
@@ -181,22 +199,38 @@ def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> fl
         accuracy = found.top1
         print(
             f"epoch {number}/{options.epochs}: loss {epoch.loss:.4f}, training accuracy {epoch.accuracy:.2%}, "
-            f"held-out accuracy {accuracy:.2%} (top-5 {found.top5:.2%}), {epoch.rate:.0f} images/s, "
-            f"{epoch.wait:.1f} s waited for input",
+            f"held-out loss {found.loss:.4f}, held-out accuracy {accuracy:.2%} (top-5 {found.top5:.2%}), "
+            f"{epoch.rate:.0f} images/s, {epoch.wait:.1f} s waited for input",
             flush=True,
         )
         print(f"  {phase_table(epoch.shares, epoch.wait, epoch.seconds)}", flush=True)
         run.watch(epoch.accuracy, accuracy)
         if run.metrics is not None:
             run.metrics.epoch(number, run.steps_done, {
-                "loss": epoch.loss, "training_accuracy": epoch.accuracy, "top1": found.top1, "top5": found.top5,
+                "loss": epoch.loss, "held_out_loss": found.loss, "training_accuracy": epoch.accuracy,
+                "top1": found.top1, "top5": found.top5,
                 "rate": epoch.rate, "seconds": epoch.seconds, "input_seconds": epoch.wait,
                 "learning_rate": epoch.learning_rate, **{f"{name}_share": of for name, of in epoch.shares.items()},
             })  # fmt: skip
-        saving.after_epoch(number, accuracy)
+        if run.early is not None:
+            run.early.update(accuracy if options.patience_measure == "accuracy" else found.loss)
+        saving.after_epoch(number, accuracy, last=run.early is not None and run.early.stops)
         if stopping.by is not None:
             break
+    if run.early is not None and run.early.stops:
+        _say_early_end(options, run, run.early)
     return run.evaluate() if accuracy is None else accuracy
+
+
+def _say_early_end(options: Options, run: Run, early: EarlyStopping) -> None:
+    best = (
+        "none" if early.best is None else f"{early.best:.4g}, of epoch {run.epochs_done - early.seen + early.best_at}"
+    )
+    print(
+        f"ended after epoch {run.epochs_done}: held-out {options.patience_measure} has not improved for "
+        f"{early.seen - early.best_at} epochs (--patience {options.patience}); the best is {best}",
+        flush=True,
+    )
 
 
 def _say_how_to_go_on(stopping: Stopping, run: Run, saving: Saving, arguments: Sequence[str] | None) -> int:

@@ -14,6 +14,7 @@ from netbuilder.proto import DeviceError, NetError
 from netbuilder.tools.databases.inspecting import describe_database
 from netbuilder.tools.databases.sources import open_source
 from netbuilder.tools.databases.writing import Choices, check_database, write_database
+from netbuilder.tools.parser import Parser
 
 __all__ = ["main"]
 
@@ -51,7 +52,7 @@ class _Progress:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="netbuilder-make-db",
         description="Write a database of images with labels, and read it back; or tell what one holds.",
     )

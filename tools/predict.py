@@ -20,6 +20,7 @@ from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceError, NetError, ParseError, ShapeError
 from netbuilder.proto.arguments import make_device_option
+from netbuilder.tools.parser import Parser
 
 __all__ = ["load", "main", "prepared_image"]
 
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="netbuilder-predict",
         description="Run a predictor on image files, and print the likeliest classes of each.",
     )

@@ -22,6 +22,7 @@ from netbuilder.runtime.profiling import profile
 from netbuilder.tools.bench.machine import busy_share, describe_machine
 from netbuilder.tools.blob_specs import blob_spec
 from netbuilder.tools.counts import count
+from netbuilder.tools.parser import Parser
 from netbuilder.tools.profiling.load import load_folder, load_net
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="netbuilder-profile",
         description="Run a net with every call timed: time, share, rates and the machine's limit by operator and kind.",
     )

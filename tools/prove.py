@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from netbuilder.tools.parser import Parser
 from netbuilder.tools.proof.measure import difference, trained
 from netbuilder.tools.proof.models import SAMPLES, TABLES
 from netbuilder.tools.proof.optimizers import OPTIMIZERS
@@ -72,7 +73,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="netbuilder-prove",
         description="Train small models on several numbers of devices, and print how much their parameters differ from "
         "those of one device: ||a - b|| / max(||b||, 1e-6 sqrt(n)).",

@@ -10,6 +10,7 @@ import numpy as np
 
 from netbuilder.proto import NetError
 from netbuilder.tools.counts import count
+from netbuilder.tools.parser import Parser
 from netbuilder.tools.sequences.pairs import TASKS, Pairs
 from netbuilder.tools.sequences.translator import Shape, Translator
 
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="netbuilder-seq2seq",
         description="Train an encoder and a decoder with attention on strings, and answer by beam search.",
     )

@@ -1,5 +1,6 @@
 """Databases of records, queues, tensors in messages, and data sets, bundled or read from files."""
 
+from netbuilder.data.batch_mixer import BatchMixer, class_probabilities
 from netbuilder.data.blob_records import BlobParts, blob_records, read_blobs, record_name, write_blobs
 from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError, QueueState
 from netbuilder.data.db_reader import DATABASES, DBReader, read_records, write_records
@@ -33,6 +34,7 @@ from netbuilder.data.record_list import RecordList, database_type, open_records
 from netbuilder.data.tensor_records import proto_to_tensor, proto_values, tensor_to_proto
 
 __all__ = [
+    "BatchMixer",
     "DATABASES",
     "BlobParts",
     "BlobsQueue",
@@ -52,6 +54,7 @@ __all__ = [
     "RebatchingQueue",
     "RecordList",
     "blob_records",
+    "class_probabilities",
     "class_names_file",
     "data_partition",
     "database_type",

@@ -11,6 +11,7 @@ import numpy as np
 
 from netbuilder.data.image_codec import mirror_image, resize_image, split_channels
 from netbuilder.data.image_color import jitter, lighting
+from netbuilder.data.rand_augment import MOST, Change, apply_changes, draw_changes, require_pillow
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import ArgumentError, ShapeError
 
@@ -30,6 +31,7 @@ class Geometry(NamedTuple):
         size: height and width that the part is brought to; None: its own.
         corner: top and left of the crop in that, margins included; None: all is taken.
         mirrored: whether left and right change places; None: not yet drawn, as colours are changed first.
+        changes: of ``rand_augment``, after the crop.
     """
 
     of: tuple[int, int]
@@ -37,6 +39,7 @@ class Geometry(NamedTuple):
     size: tuple[int, int] | None
     corner: tuple[int, int] | None
     mirrored: bool | None
+    changes: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class ImageTransform:
         crop: sides of the square that is taken: at random, in test mode the middle; 0: all is taken.
         crop_first: in training, what becomes the crop is cut out before it is scaled, at whole pixels of the image,
             which is less work and gives other places at random; not together with ``warp`` or ``pad``.
+        rand_augment: how many changes of RandAugment, and their strength from 0 to 30; usually 2 and 9. None: none.
+            It needs Pillow.
         color_jitter: saturation, brightness and contrast change by up to these shares.
         color_lighting: deviation of the light that is added; 0: none.
         mirror: left and right change places in every second image.
@@ -65,6 +70,7 @@ class ImageTransform:
 
     Raises:
         ArgumentError: a number is out of range.
+        DeviceError: ``rand_augment`` needs Pillow, which is not installed.
     """
 
     box: tuple[int, int, int, int] | None = None
@@ -76,6 +82,7 @@ class ImageTransform:
     pad: int = 0
     crop: int = 0
     crop_first: bool = False
+    rand_augment: tuple[int, float] | None = None
     color_jitter: tuple[float, float, float] | None = None
     color_lighting: float = 0.0
     mirror: bool = False
@@ -89,6 +96,8 @@ class ImageTransform:
     def __post_init__(self) -> None:
         if problem := self._problem():
             raise ArgumentError(f"images: {problem}")
+        if self.rand_augment is not None and not self.is_test:
+            require_pillow()
 
     def _problem(self) -> str | None:
         for name in ("scale", "minsize", "pad", "crop", "color_lighting"):
@@ -112,6 +121,8 @@ class ImageTransform:
             return f"std must be greater than 0, got {list(self.std)}"
         if not self.color and (self.color_jitter or self.color_lighting):
             return "color_jitter and color_lighting need three channels"
+        if self.rand_augment is not None and not (self.rand_augment[0] >= 0 and 0 <= self.rand_augment[1] <= MOST):
+            return f"rand_augment is a number of changes and a strength from 0 to {MOST}, got {self.rand_augment}"
         if self.color_jitter and not all(0 <= x <= 1 for x in self.color_jitter):
             return f"color_jitter changes by shares from 0 to 1, got {list(self.color_jitter)}"
         return None
@@ -183,8 +194,10 @@ class ImageTransform:
             else:
                 size = (scale, scale) if self.warp else (height * scale // shorter, width * scale // shorter)
         corner = self._corner(*(size or (height, width)), rng, where)
+        changes = draw_changes(*self.rand_augment, rng) if self.rand_augment and training else ()
         mirrored = None if self.changes_colours else self._mirrored(rng)
-        return Geometry(of, None if (height, width) == of else (top, left, height, width), size, corner, mirrored)
+        box = None if (height, width) == of else (top, left, height, width)
+        return Geometry(of, box, size, corner, mirrored, changes)
 
     def taken(
         self, image: Array, found: Geometry, rng: np.random.Generator, scratch: Scratch | None = None
@@ -209,6 +222,7 @@ class ImageTransform:
         if found.corner is not None:
             top, left = found.corner
             image = image[top : top + self.crop, left : left + self.crop]
+        image = apply_changes(image, found.changes)
         if found.mirrored is not None:
             return image, found.mirrored
         return self._coloured(image, rng), self._mirrored(rng)

@@ -20,9 +20,12 @@ from netbuilder.optimizers.builders import (
     build_yellowfin,
 )
 from netbuilder.optimizers.decay_adagrad import DecayAdagradOptimizer
+from netbuilder.optimizers.early_stopping import EarlyStopping
 from netbuilder.optimizers.ftrl import FtrlOptimizer, GFtrlOptimizer
 from netbuilder.optimizers.half import FP16SgdOptimizer, MultiPrecisionSgdOptimizer
 from netbuilder.optimizers.learning_rate import LR_INJECTION, check_policy
+from netbuilder.optimizers.moving_average import add_moving_averages, moving_averages
+from netbuilder.optimizers.named import OPTIMIZERS, NamedOptimizer, optimizer_by_name
 from netbuilder.optimizers.optimizer import ITERATION, AuxOptimizerParams, Optimizer, reset_optimizer_instance_count
 from netbuilder.optimizers.placement import get_param_device
 from netbuilder.optimizers.rms_prop import RmsPropOptimizer
@@ -38,12 +41,15 @@ __all__ = [
     "AdamOptimizer",
     "AuxOptimizerParams",
     "DecayAdagradOptimizer",
+    "EarlyStopping",
     "FP16SgdOptimizer",
     "FtrlOptimizer",
     "GFtrlOptimizer",
     "ITERATION",
     "LR_INJECTION",
     "MultiPrecisionSgdOptimizer",
+    "NamedOptimizer",
+    "OPTIMIZERS",
     "Optimizer",
     "RmsPropOptimizer",
     "SgdOptimizer",
@@ -51,6 +57,7 @@ __all__ = [
     "WeightDecayBuilder",
     "WngradOptimizer",
     "YellowFinOptimizer",
+    "add_moving_averages",
     "add_weight_decay",
     "build_adadelta",
     "build_adagrad",
@@ -68,5 +75,7 @@ __all__ = [
     "build_yellowfin",
     "check_policy",
     "get_param_device",
+    "moving_averages",
+    "optimizer_by_name",
     "reset_optimizer_instance_count",
 ]

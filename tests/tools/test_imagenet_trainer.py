@@ -146,8 +146,12 @@ def test_a_folder_that_lacks_a_file(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model=resnet19"], "unknown net 'resnet19'; there are mlp, lenet"),
-        (["--batch=65", "--devices=0,1"], "65 samples cannot be shared evenly by 2 devices; 64 can"),
+        (["--model=resnet19"], "unknown net 'resnet19'; did you mean resnet18"),
+        (
+            ["--batch=65", "--devices=0,1"],
+            "a batch of 65 cannot be split evenly over 2 devices; give a multiple of 2, such as 64 or 66",
+        ),
+        (["--batch=0"], "--batch: must be greater than 0, got 0"),
         (["--devices=0,0"], "each once"),
         (["--devices=a"], "ids with commas"),
         (["--epochs=0"], "must be greater than 0"),
@@ -168,13 +172,13 @@ def test_wrong_options_end_the_program_before_anything_is_built(arguments, messa
 
 def test_a_batch_larger_than_the_data(capsys):
     assert main(["--cpu", "--model=mlp", "--batch=5000"]) == 1
-    assert "the data has 1438" in capsys.readouterr().err
+    assert "a batch of 5000 is more than the 1438 samples of the data" in capsys.readouterr().err
 
 
 def test_gpus_that_are_not_there(capsys):
     with pytest.raises(SystemExit):
         main(["--model=mlp", "--devices=99"])
-    assert "GPU 99 is not there" in capsys.readouterr().err
+    assert "there is no GPU 99" in capsys.readouterr().err
 
 
 def test_an_export_that_cannot_be_written_ends_the_program_before_it_trains(tmp_path, capsys):

@@ -327,10 +327,10 @@ def test_auto_passes_over_a_damaged_one(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--checkpoint-every-steps=3"], "--checkpoint-every-steps: give --checkpoint FOLDER"),
+        (["--checkpoint-every-steps=3"], "--checkpoint-every-steps: needs --checkpoint FOLDER"),
         (["--checkpoint=c", "--checkpoint-every-epochs=0"], "--checkpoint-every-epochs: must be greater than 0"),
         (["--checkpoint=c", "--keep=0"], "--keep: must be greater than 0"),
-        (["--resume=auto"], "--resume auto: give --checkpoint FOLDER"),
+        (["--resume=auto"], "--resume auto: needs --checkpoint FOLDER"),
         ([f"--checkpoint={__file__}"], "is a file; name a folder"),
     ],
 )

@@ -1,5 +1,6 @@
 """netbuilder-train: options from files, uneven and micro-batches, schedules, what it writes and warns of."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -54,7 +55,7 @@ def test_devices_and_micro_batches_change_nothing_though_the_last_batch_is_uneve
     for got, want in zip(found[1][0], found[0][0]):
         assert np.linalg.norm(got - want) / max(np.linalg.norm(want), 1e-6 * want.size**0.5) < 1e-5
     np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-5)
-    assert found[1][2] == found[0][2]
+    assert dataclasses.astuple(found[1][2]) == pytest.approx(dataclasses.astuple(found[0][2]), rel=1e-5)
 
 
 def test_evaluation_counts_each_sample_once():
@@ -69,6 +70,9 @@ def test_evaluation_counts_each_sample_once():
     order = (-x).argsort(axis=1, kind="stable")
     assert found.samples == 13
     assert found.top1 == np.mean(order[:, 0] == test.labels)
+    exact = np.exp(x - x.max(axis=1, keepdims=True).astype(np.float64))
+    exact /= exact.sum(axis=1, keepdims=True)
+    assert found.loss == pytest.approx(-np.log(exact[np.arange(13), test.labels]).mean(), rel=1e-5)
     assert found.top5 == np.mean((order[:, :5] == test.labels[:, None]).any(axis=1))
 
 
@@ -175,12 +179,15 @@ def test_files_that_are_wrong(tmp_path, name, text, message, capsys):
     ("arguments", "message"),
     [
         (["--accumulate-steps=0"], "--accumulate-steps: must be greater than 0"),
-        (["--batch=12", "--devices=0,1", "--accumulate-steps=4"], "by 2 devices in 4 micro-batches; 8 can"),
-        (["--label-smoothing=1"], "--label-smoothing: must lie in"),
+        (
+            ["--batch=12", "--devices=0,1", "--accumulate-steps=4"],
+            "split evenly over 2 devices in 4 micro-batches; give a multiple of 8, such as 8 or 16",
+        ),
+        (["--label-smoothing=1"], "--label-smoothing: must be in"),
         (["--warmup-epochs=-1"], "--warmup-epochs must not be negative"),
         (["--base-batch=0"], "--base-batch: must be greater than 0"),
         (["--seed=-1"], "--seed: must not be negative, got -1"),
-        (["--momentum=1"], "--momentum: must lie in [0, 1), got 1"),
+        (["--momentum=1"], "--momentum: must be in [0, 1), got 1"),
         (["--weight-decay=-0.1"], "--weight-decay: must not be negative"),
         (["--config=absent.ini"], "--config: 'absent.ini' cannot be read: No such file"),
     ],
@@ -221,6 +228,25 @@ def test_curves(tmp_path):
         for number in (1, 2):
             metrics.epoch(number, number, {"loss": 1 / number, "top1": 0.5, "rate": 3.0})
     assert (tmp_path / "a" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 30])
+def test_curves_have_titles_and_ticks_at_whole_epochs(tmp_path, monkeypatch, epochs):
+    figure = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path: (drawn.append(self), self.canvas.draw()))
+    with Metrics(plot=str(tmp_path / "curves.png"), title="mlp on digits") as metrics:
+        metrics._epochs = [{"epoch": n, "loss": 1.0, "rate": 1.0} for n in range(1, epochs)]  # of a run before
+        metrics.epoch(
+            epochs, 1, {"loss": 0.5, "held_out_loss": 0.75, "training_accuracy": 0.5, "top1": 0.5, "rate": 1.0}
+        )
+    assert drawn[0].get_suptitle() == "mlp on digits"
+    assert [axes.get_title() for axes in drawn[0].axes] == ["Loss", "Accuracy", "Images per second"]
+    loss = drawn[0].axes[0]
+    assert [line.get_label() for line in loss.lines] == ["training", "held out"]
+    assert loss.lines[1].get_ydata()[-1] == 0.75 and loss.get_xlabel() == "epoch"
+    ticks = loss.get_xticks()
+    assert all(tick == int(tick) for tick in ticks) and set(ticks).intersection(range(1, epochs + 1))
 
 
 def test_curves_go_on_where_a_run_is_resumed(tmp_path, monkeypatch):

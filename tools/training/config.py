@@ -21,6 +21,8 @@ _CAFFE2 = {
 """Options of Caffe2's imagenet_trainer.py whose meaning is that of another one here."""
 
 _COUNT = "--num-gpus"
+_PAIRS = ("--policy-arg", "--optimizer-arg")
+_SWITCHES = ("--nesterov",)  # which are switched off as --no-NAME
 
 
 def plain_arguments(given: Iterable[str]) -> list[str]:
@@ -97,7 +99,7 @@ def _yaml(text: str) -> Any:
 
 
 def config_arguments(values: Mapping[str, Any]) -> list[str]:
-    """Return the command line that says the same as a file; tables in it are but groups of options.
+    """Return the command line that says the same as a file; tables in it only group options.
 
     >>> config_arguments({"model": "mlp", "cpu": True, "optimization": {"batch": 32, "policy-arg": {"gamma": 0.5}}})
     ['--model=mlp', '--cpu', '--batch=32', '--policy-arg=gamma=0.5']
@@ -105,10 +107,12 @@ def config_arguments(values: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     for key, value in values.items():
         name = "--" + str(key).replace("_", "-")
-        if name == "--policy-arg" and isinstance(value, Mapping):
+        if name in _PAIRS and isinstance(value, Mapping):
             found += [f"{name}={argument}={of}" for argument, of in value.items()]
         elif isinstance(value, Mapping):
             found += config_arguments(value)
+        elif value is False and name in _SWITCHES:
+            found.append(f"--no-{name[2:]}")
         elif value is True:
             found.append(name)
         elif isinstance(value, (list, tuple)) and name in ("--devices", "--gpus"):

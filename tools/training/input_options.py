@@ -8,7 +8,7 @@ from pathlib import Path
 
 from netbuilder.data import ImageTransform, decoding_threads
 from netbuilder.exchange import ImagePreparation
-from netbuilder.proto import NetError
+from netbuilder.proto import DeviceError, NetError
 
 __all__ = ["InputOptions", "add_input_arguments", "input_options"]
 
@@ -22,6 +22,7 @@ class InputOptions:
         mirror: every second image, in training.
         area_crop: training takes parts of 8 % to 100 % of the area.
         random_scale: shortest and longest side in training.
+        rand_augment: number and strength of RandAugment's changes in training; None: none.
         color_jitter, color_lighting: shares, and deviation, of changes of colour in training.
         mean, std: one for all channels, or blue, green, red.
         gray: one channel instead of three.
@@ -38,6 +39,7 @@ class InputOptions:
     mirror: bool = False
     area_crop: bool = False
     random_scale: tuple[int, int] | None = None
+    rand_augment: tuple[int, float] | None = None
     color_jitter: float = 0.0
     color_lighting: float = 0.0
     mean: tuple[float, ...] = (128.0,)
@@ -60,7 +62,7 @@ class InputOptions:
             scale = round(self.crop * 8 / 7)  # 256 for 224
         return ImageTransform(
             scale=scale, crop=self.crop, pad=self.pad, mirror=self.mirror, area_crop=self.area_crop,
-            crop_first=not self.pad, random_scale=self.random_scale,
+            crop_first=not self.pad, random_scale=self.random_scale, rand_augment=self.rand_augment,
             color_jitter=(self.color_jitter,) * 3 if self.color_jitter else None,
             color_lighting=self.color_lighting, mean=self.mean, std=self.std, color=not self.gray, is_test=is_test,
         )  # fmt: skip
@@ -71,7 +73,7 @@ class InputOptions:
             decoding_threads(self.threads)
             for is_test in (False, True):
                 self.transform(is_test=is_test)
-        except NetError as error:
+        except (NetError, DeviceError) as error:
             return str(error)
         if self.classes is not None and self.classes < 1:
             return f"--classes: must be greater than 0, got {self.classes}"
@@ -85,7 +87,7 @@ class InputOptions:
             found += [f"--{_FLAGS.get(name, name).replace('_', '-')}={value}"] if value else []
         for name in ("mirror", "area_crop", "gray", "skip_damaged"):
             found += [f"--{name.replace('_', '-')}"] if getattr(self, name) else []
-        for name in ("random_scale", "mean", "std"):
+        for name in ("random_scale", "rand_augment", "mean", "std"):
             values = getattr(self, name)
             found += [f"--{name.replace('_', '-')}", *map(str, values)] if values else []
         return found
@@ -101,7 +103,8 @@ class InputOptions:
     @property
     def transforms(self) -> bool:
         """Whether images are to be changed, beyond being brought to numbers of another range."""
-        names = ("scale", "crop", "pad", "mirror", "area_crop", "random_scale", "color_jitter", "color_lighting")
+        names = ("scale", "crop", "pad", "mirror", "area_crop", "random_scale", "rand_augment", "color_jitter",
+                 "color_lighting")  # fmt: skip
         return any(getattr(self, name) for name in names)
 
 
@@ -111,7 +114,7 @@ _FLAGS = {"threads": "decode_threads"}
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of image input to a command."""
     group = parser.add_argument_group("images from files and databases")
-    group.add_argument("--test-data", metavar="PATH", help="held-out images, if they lie apart")
+    group.add_argument("--test-data", metavar="PATH", help="held-out images, if they are stored apart")
     group.add_argument("--classes", type=int, metavar="N", help="how many there are (as the data says)")
     group.add_argument("--class-names", metavar="FILE", help="their names, a line each, for the exported predictor "
                        "(as the data says)")  # fmt: skip
@@ -122,6 +125,9 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pad", type=int, default=0, metavar="N", help="a margin before the crop, in training")
     group.add_argument("--area-crop", action="store_true", help="in training, parts of 8 to 100 %% of the area")
     group.add_argument("--random-scale", type=int, nargs=2, metavar=("LEAST", "MOST"), help="--scale in training")
+    group.add_argument("--rand-augment", type=float, nargs=2, metavar=("COUNT", "STRENGTH"),
+                       help="change images in training by COUNT of RandAugment's fourteen changes, of a strength from "
+                       "0 to 30; usually 2 9 (needs Pillow)")  # fmt: skip
     group.add_argument("--color-jitter", type=float, default=0.0, metavar="SHARE",
                        help="change saturation, brightness and contrast in training, usually by 0.4")  # fmt: skip
     group.add_argument("--color-lighting", type=float, default=0.0, metavar="STD", help="usually 0.1")
@@ -145,11 +151,14 @@ def input_options(found: argparse.Namespace) -> InputOptions:
     """Return the options that a command line gave.
 
     Raises:
-        NetError: the file of the classes' names cannot be read.
+        NetError: the file of the classes' names cannot be read, or a number is no whole one.
     """
+    if found.rand_augment and found.rand_augment[0] != round(found.rand_augment[0]):
+        raise NetError(f"--rand-augment: COUNT must be a whole number, got {found.rand_augment[0]:g}")
     return InputOptions(
         scale=found.scale, crop=found.crop, pad=found.pad, mirror=found.mirror, area_crop=found.area_crop,
         random_scale=(found.random_scale[0], found.random_scale[1]) if found.random_scale else None,
+        rand_augment=(int(found.rand_augment[0]), found.rand_augment[1]) if found.rand_augment else None,
         color_jitter=found.color_jitter, color_lighting=found.color_lighting, mean=tuple(found.mean),
         std=tuple(found.std), gray=found.gray, threads=found.decode_threads, skip_damaged=found.skip_damaged,
         test_data=found.test_data, classes=found.classes, names=_names(found.class_names),

@@ -11,7 +11,12 @@ from netbuilder.proto import NetError
 
 __all__ = ["Metrics"]
 
-_CURVES = (("loss", ("loss",)), ("accuracy", ("training_accuracy", "top1", "top5")), ("images/s", ("rate",)))
+_CURVES = {
+    "Loss": {"loss": "training", "held_out_loss": "held out"},
+    "Accuracy": {"training_accuracy": "training", "top1": "held out", "top5": "held out, top 5"},
+    "Images per second": {"rate": "training"},
+}
+"""Title -> the values that are drawn, with their names in the legend."""
 
 
 class Metrics:
@@ -21,13 +26,17 @@ class Metrics:
         lines: file that a line of JSON is added to for each step and each epoch, or None.
         events: folder for TensorBoard, or None.
         plot: picture (.png) with the curves of the epochs, drawn anew after each, or None.
+        title: of the picture.
 
     Raises:
         NetError: a package is missing, or pictures of this kind cannot be written.
         OSError: a file cannot be written.
     """
 
-    def __init__(self, lines: str | None = None, events: str | None = None, plot: str | None = None) -> None:
+    def __init__(
+        self, lines: str | None = None, events: str | None = None, plot: str | None = None, title: str = ""
+    ) -> None:
+        self._title = title
         self._plot = Path(plot) if plot else None
         self._epochs: list[dict[str, Any]] = []
         if plot:
@@ -96,32 +105,36 @@ class Metrics:
                     self._events.add_scalar(f"{kind}/{name}", value, step)
 
     def _draw(self, path: Path) -> None:
-        figure_class = _matplotlib()
+        figure_class, whole_numbers = _matplotlib()
         figure = figure_class(figsize=(12, 3.5), layout="constrained")
         numbers = [entry["epoch"] for entry in self._epochs]
-        for axes, (title, names) in zip(figure.subplots(1, len(_CURVES)), _CURVES):
-            for name in names:
-                values = [entry.get(name) for entry in self._epochs]
-                if any(value is not None for value in values):
-                    axes.plot(numbers, values, marker=".", label=name.replace("_", " "))
+        for axes, (title, names) in zip(figure.subplots(1, len(_CURVES)), _CURVES.items()):
+            for name, label in names.items():
+                values = [entry.get(name, float("nan")) for entry in self._epochs]
+                if any(value == value for value in values):
+                    axes.plot(numbers, values, marker=".", label=label)
             axes.set_title(title)
             axes.set_xlabel("epoch")
-            if len(names) > 1:
+            axes.xaxis.set_major_locator(whole_numbers(integer=True, min_n_ticks=1))
+            if axes.get_legend_handles_labels()[0]:
                 axes.legend()
+        if self._title:
+            figure.suptitle(self._title)
         figure.savefig(path)
 
 
 def _matplotlib() -> Any:
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise NetError("--plot needs the package matplotlib; pip install netbuilder[plot]") from None
-    return Figure
+    return Figure, MaxNLocator
 
 
 def _check_picture(path: str) -> None:
     """Raises NetError: no picture of this kind can be written."""
-    kinds = sorted(_matplotlib()().canvas.get_supported_filetypes())
+    kinds = sorted(_matplotlib()[0]().canvas.get_supported_filetypes())
     if Path(path).suffix[1:].lower() not in kinds:
         raise NetError(f"--plot: {path!r} must end in .png, or in another of {', '.join(kinds)}")
 

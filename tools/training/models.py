@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from netbuilder.graph import BlobReference
+from netbuilder.graph.rename import rename_blobs
 from netbuilder.model import ModelHelper, brew
-from netbuilder.optimizers import add_weight_decay, build_sgd
+from netbuilder.optimizers import (
+    add_moving_averages,
+    add_weight_decay,
+    build_optimizer,
+    optimizer_by_name,
+)
 from netbuilder.parallel import Parallelize
 from netbuilder.tools.training.nets import NETS, add_net
-from netbuilder.tools.training.options import Options
 from netbuilder.tools.training.phases import Boundaries
+from netbuilder.tools.training.settings import Options
 
 __all__ = ["TARGET", "evaluation_model", "policy_of", "training_model"]
 
 TARGET = "target"
-"""The input with label smoothing: the probability of each class, (N, classes)."""
+"""The input where labels are soft: the probability of each class, (N, classes)."""
 
 _NORMS = frozenset({"SpatialBN", "GroupNorm", "LayerNorm", "InstanceNorm", "RMSNorm"})
 Shape = tuple[int, ...]
@@ -33,7 +40,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
     """
 
     def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
-        softmax, loss = _smoothed(model, options, shape, classes) if options.label_smoothing else add_net(
+        softmax, loss = _with_soft_labels(model, options, shape, classes) if options.soft_labels else add_net(
             model, options.model, shape, classes, is_test=False, label="label"
         )  # fmt: skip
         brew.accuracy(model, [softmax, "label"], "accuracy")
@@ -50,7 +57,14 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
         if options.weight_decay:
             add_weight_decay(model, options.weight_decay, skip=() if options.norm_decay else _norm_parameters(model))
         policy, arguments = policy_of(options, steps)
-        return build_sgd(model, options.scaled_rate, momentum=options.momentum, nesterov=1, policy=policy, **arguments)
+        optimizer = optimizer_by_name(
+            options.optimizer, options.scaled_rate, policy=policy, policy_arguments=arguments,
+            **options.optimizer_settings,
+        )  # fmt: skip
+        build_optimizer(model, optimizer)
+        if options.average_decay is not None:
+            add_moving_averages(model, options.average_decay)
+        return optimizer
 
     model = ModelHelper(name=f"{options.model}_train", arg_scope={"order": "NCHW"})
     Parallelize(
@@ -71,7 +85,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
     return model
 
 
-def _smoothed(model: ModelHelper, options: Options, shape: Shape, classes: int) -> Any:
+def _with_soft_labels(model: ModelHelper, options: Options, shape: Shape, classes: int) -> Any:
     scores = NETS[options.model](model, shape, classes, is_test=False, no_loss=True)
     return model.net.SoftmaxWithLoss([scores, TARGET], ["softmax", "loss"], label_prob=1)
 
@@ -103,8 +117,15 @@ def policy_of(options: Options, steps: int) -> tuple[str, dict[str, Any]]:
     return "composite", {**found, **{f"sub_policy_1_{name}": value for name, value in arguments.items()}}
 
 
-def evaluation_model(options: Options, shape: Shape, classes: int) -> ModelHelper:
-    """Return the model in test mode, over all devices: it reads the parameters of the replicas."""
+def evaluation_model(options: Options, shape: Shape, classes: int, averages: Mapping[str, str]) -> ModelHelper:
+    """Return the model in test mode, over all devices: it reads the parameters of the replicas, or their averages.
+
+    Args:
+        options: of the run.
+        shape: of an image.
+        classes: how many.
+        averages: parameter -> the blob that is read in its place.
+    """
 
     def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
         add_net(model, options.model, shape, classes, is_test=True)
@@ -119,4 +140,5 @@ def evaluation_model(options: Options, shape: Shape, classes: int) -> ModelHelpe
         cpu_device=options.cpu,
         weighted_shares=True,
     )
+    rename_blobs(model.net.Proto(), averages)
     return model

@@ -1,4 +1,4 @@
-"""What the trainer shows: a bar on a terminal, plain lines elsewhere."""
+"""What the trainer shows within an epoch: a bar on a terminal, a line a minute elsewhere."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 __all__ = ["Progress"]
 
-_EVERY = 10.0  # seconds between plain lines within an epoch
+_EVERY = 60.0  # seconds between plain lines
 
 
 class Progress:
     """Shows the steps of one epoch; a context manager.
 
     Args:
-        title: stands in front.
+        title: what comes first.
         steps: how many there will be.
     """
 
@@ -63,4 +63,15 @@ class Progress:
         elif time.perf_counter() - self._shown > _EVERY:
             self._shown = time.perf_counter()
             print(f"{self._title}: step {self._done}/{self._steps}, loss {shown}, {self.rate:.0f} images/s, "
-                  f"{self.left:.0f} s left", flush=True)  # fmt: skip
+                  f"{_duration(self.left)} left", flush=True)  # fmt: skip
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> _duration(8.4), _duration(140), _duration(7500)
+    ('8 s', '2 min 20 s', '2 h 5 min')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data import BatchMixer
 from netbuilder.exchange import Checkpoint, load_checkpoint, save_predictor, take_checkpoint
+from netbuilder.graph.rename import rename_blobs
 from netbuilder.model import ModelHelper
+from netbuilder.optimizers import EarlyStopping, moving_averages
 from netbuilder.parallel import (
     CreateNet,
     ExtractPredictorNet,
@@ -30,14 +33,21 @@ from netbuilder.tools.training.decoded import DecodedImages
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.metrics import Metrics
 from netbuilder.tools.training.models import TARGET, evaluation_model, policy_of, training_model
-from netbuilder.tools.training.options import Options
 from netbuilder.tools.training.phases import Boundaries, Phases
 from netbuilder.tools.training.progress import Progress
+from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.watch import Watch, first_not_finite
 
 __all__ = ["Epoch", "Evaluation", "Run"]
 
 _AMONG = 5  # classes that top-5 looks at
+_TINY = 1e-20  # a probability below it counts as it in the logarithm, as in SoftmaxWithLoss
+
+_BEFORE: Mapping[str, Any] = {
+    "--optimizer": "sgd", "--nesterov": True, "--optimizer-arg": {}, "--mixup": 0.0, "--cutmix": 0.0, "--ema": None,
+    "--ema (moving averages)": False, "--rand-augment": [],
+}  # fmt: skip
+"""What runs did whose checkpoints do not say, since these options were not there yet."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +75,18 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Shares of held-out samples: with the right class first, or among the first five; and how many samples."""
+    """What the net gives on held-out samples.
+
+    Args:
+        top1, top5: shares of samples with the right class first, or among the first five.
+        samples: how many.
+        loss: mean over the samples of -log of the right class's probability.
+    """
 
     top1: float
     top5: float
     samples: int
+    loss: float
 
 
 class Run:
@@ -113,18 +130,24 @@ class Run:
         self._loss: float | None = None  # of the last step that was read
         self._top1: float | None = None
         self._watch = Watch(self._classes)
+        self._mixer = BatchMixer(
+            self._classes, mixup=options.mixup, cutmix=options.cutmix, smoothing=options.label_smoothing,
+            seed=options.seed,
+        )  # fmt: skip
+        self.early = early_stopping(options)
         boundaries = Boundaries()
         self._model = training_model(options, train.shape, self._classes, self.steps, boundaries)
         self._reader = loss_reader(self._model, ["loss", "accuracy"], workspace=self._workspace)
-        self._test_model = evaluation_model(options, test.shape, self._classes)
+        self._averages = moving_averages(self._model)
+        self._test_model = evaluation_model(options, test.shape, self._classes, self._averages)
         self.phases = Phases(self._model, self._workspace, boundaries)
         next(feed_shares(self._model, self._first_batch(), workspace=self._workspace))
         RunInitNet(self._model, workspace=self._workspace)
         CreateNet(self._test_model, workspace=self._workspace)
 
     def _first_batch(self) -> dict[str, np.ndarray]:
-        images, labels = next(self._train_images.batches(self.options.batch))
-        return self._named(images, labels, bool(self.options.label_smoothing))
+        batches = self._train_images.batches(self.options.batch)
+        return next(self._training_inputs(batches, 0, 0))
 
     def watch(self, training: float, held_out: float) -> None:
         """Warn of accuracies that look wrong."""
@@ -192,7 +215,7 @@ class Run:
 
     @property
     def _inputs(self) -> list[str]:
-        return ["data", "label", TARGET] if self.options.label_smoothing else ["data", "label"]
+        return ["data", "label", TARGET] if self.options.soft_labels else ["data", "label"]
 
     def step_seconds(self, steps: int = 4) -> float:
         """Return the least time of a step on the first batch; the parameters change.
@@ -210,19 +233,19 @@ class Run:
             least = min(least, seconds) if number >= 2 else least
         return least
 
-    def _prefetch(
-        self, model: ModelHelper, batches: Iterable[tuple[np.ndarray, np.ndarray]], blobs: Sequence[str]
-    ) -> Prefetch:
-        source = (self._named(images, labels, TARGET in blobs) for images, labels in batches)
-        return prefetch(model, source, blobs=blobs, workspace=self._workspace, look=False)  # Watch looks
+    def _prefetch(self, model: ModelHelper, batches: Iterable[Mapping[str, Any]], blobs: Sequence[str]) -> Prefetch:
+        return prefetch(model, batches, blobs=blobs, workspace=self._workspace, look=False)  # Watch looks
 
-    def _named(self, images: np.ndarray, labels: np.ndarray, smoothed: bool) -> dict[str, np.ndarray]:
-        found = {"data": images, "label": labels}
-        if smoothed:
-            share = self.options.label_smoothing
-            found[TARGET] = np.full((len(labels), self._classes), share / self._classes, np.float32)
-            found[TARGET][np.arange(len(labels)), labels] += 1 - share
-        return found
+    def _training_inputs(
+        self, batches: Iterable[tuple[np.ndarray, np.ndarray]], epoch: int, first: int
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield what the net reads of each batch; the first one is number ``first`` of its epoch."""
+        for number, (images, labels) in enumerate(batches, first):
+            if not self.options.soft_labels:
+                yield {"data": images, "label": labels}
+                continue
+            images, labels, targets = self._mixer(images, labels, epoch=epoch, number=number)
+            yield {"data": images, "label": labels, TARGET: targets}
 
     def _add(self, measures: dict[str, float] | None) -> None:
         """Add what a micro-batch gave to the sums of the epoch, and of its step."""
@@ -253,15 +276,18 @@ class Run:
             f"epoch {self.epochs_done + 1}, step {self.step}: the loss is {loss}{seen}; try a smaller --learning-rate"
         )
 
-    def _batches(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _batches(self, epoch: int) -> Iterator[dict[str, np.ndarray]]:
         rng = np.random.default_rng([self.options.seed, epoch])
-        return self._train_images.batches(self.options.batch, rng, self.step, reuse=True)  # Prefetch copies
+        batches = self._train_images.batches(self.options.batch, rng, self.step, reuse=True)  # Prefetch copies
+        return self._training_inputs(batches, epoch, self.step)
 
     @property
     def learning_rate(self) -> float:
         """The rate of the last step, be it one of the run that this one goes on from."""
         if self.steps_done == self._first_step:
             return self._rate
+        if not any(op.type == "LearningRate" for op in self._model.net.Proto().op):
+            return self.options.scaled_rate  # of an optimizer whose rate is an argument
         blob = GetLearningRateBlobNames(self._model)[0]
         return abs(float(np.asarray(self._workspace.fetch(blob)).reshape(())))
 
@@ -281,6 +307,7 @@ class Run:
             "epochs_done": self.epochs_done, "step": self.step, "losses": self._losses, "right": self._right,
             "seen": self._seen, "rate": self.learning_rate,
             "must_be": self._identity(), "options": self._rates(),
+            "early_stopping": self.early.state() if self.early is not None else None,
         }  # fmt: skip
         return take_checkpoint(self._model, workspace=self._workspace, step=self.steps_done, metric=metric, state=state)
 
@@ -302,13 +329,16 @@ class Run:
         self.epochs_done, self.step = state["epochs_done"], state["step"]
         self._losses, self._right, self._seen = state["losses"], state["right"], state.get("seen", 0)
         self._first_step, self._rate = self.steps_done, state.get("rate", self._rate)
+        if self.early is not None and state.get("early_stopping"):
+            self.early.restore(state["early_stopping"])
         return _differences(state["options"], self._rates())
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint and the run that goes on from it must have in common."""
         options = self.options
         return {"--model": options.model, "--batch": options.batch, "--seed": options.seed,
-                "training samples": len(self._train_images)}  # fmt: skip
+                "training samples": len(self._train_images), "--optimizer": options.optimizer,
+                "--ema (moving averages)": bool(self._averages)}  # fmt: skip
 
     def _rates(self) -> dict[str, Any]:
         options = self.options
@@ -316,6 +346,9 @@ class Run:
         return {"--learning-rate": options.scaled_rate, "--policy": policy, "its arguments": arguments,
                 "--label-smoothing": options.label_smoothing, "--accumulate-steps": options.accumulate_steps,
                 "decay of normalisations": options.norm_decay, "--momentum": options.momentum,
+                "--nesterov": options.nesterov, "--optimizer-arg": dict(options.optimizer_args),
+                "--mixup": options.mixup, "--cutmix": options.cutmix, "--ema": options.average_decay,
+                "--rand-augment": list(options.input.rand_augment or ()),
                 "--weight-decay": options.weight_decay, "--dtype": options.dtype,
                 "number of devices": len(options.devices)}  # fmt: skip
 
@@ -326,7 +359,9 @@ class Run:
     def evaluation(self) -> Evaluation:
         """Evaluate the net in test mode on all held-out samples, each counted once."""
         first = among = count = 0
-        batches = self._test_images.batches(self.options.batch, reuse=True)
+        loss = 0.0
+        pairs = self._test_images.batches(self.options.batch, reuse=True)
+        batches = ({"data": images, "label": labels} for images, labels in pairs)
         with self._prefetch(self._test_model, batches, ["data"]) as input:
             for batch in input:
                 RunNet(self._test_model, 1, workspace=self._workspace)
@@ -337,19 +372,33 @@ class Run:
                 # Of classes with the same probability argmax takes the first.
                 first += int((scores.argmax(axis=1) == labels).sum())
                 among += int((before < _AMONG).sum())
+                loss -= float(np.log(np.maximum(right, _TINY), dtype=np.float64).sum())
                 self.tick()
                 count += len(labels)  # damaged images may have been left out
-        return Evaluation(first / max(count, 1), among / max(count, 1), count)
+        return Evaluation(first / max(count, 1), among / max(count, 1), count, loss / max(count, 1))
 
     def export(self, folder: str | Path) -> None:
         """Write the predictor: images in (``data``), probabilities of the classes out (``softmax``)."""
         net, parameters = ExtractPredictorNet(self._test_model, ["data"], ["softmax"], None)
-        shape = (1, *self._test_images.shape)
+        shape, scope = (1, *self._test_images.shape), self._scopes[0]
+        plain = {average.removeprefix(scope): name.removeprefix(scope) for name, average in self._averages.items()}
+        values = {plain.get(name, name): self._workspace.fetch(scope + name) for name in map(str, parameters)}
+        rename_blobs(net.Proto(), plain)  # readers of the predictor need not know that its weights are averages
         save_predictor(
-            folder, net, parameters, inputs=["data"], shapes={"data": shape}, workspace=self._workspace,
+            folder, net, values, inputs=["data"], shapes={"data": shape}, workspace=self._workspace,
             images=self._test_images.preparation, classes=self._names or None,
         )  # fmt: skip
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    before = {**_BEFORE, **before}
     return [f"{name} {before.get(name)!r}, now {value!r}" for name, value in now.items() if before.get(name) != value]
+
+
+def early_stopping(options: Options) -> EarlyStopping | None:
+    """Return what ends a run early, as the options ask for; None: nothing does."""
+    if options.patience is None:
+        return None
+    return EarlyStopping(
+        options.patience, least=options.least_improvement, larger_is_better=options.patience_measure == "accuracy"
+    )

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from netbuilder.exchange import Checkpoint, CheckpointFolder, read_checkpoint
 from netbuilder.proto import NetError
-from netbuilder.tools.training.options import AUTO, Options
+from netbuilder.tools.training.checks import AUTO
+from netbuilder.tools.training.settings import Options
 
 __all__ = ["Saving", "find_checkpoint"]
 
@@ -55,9 +56,9 @@ class Saving:
         if every and not ends_epoch and run.steps_done % every == 0:
             self._try()
 
-    def after_epoch(self, number: int, accuracy: float) -> None:
-        """Write a checkpoint if one is due after so many epochs, or if the run is over."""
-        if self._due(number):
+    def after_epoch(self, number: int, accuracy: float, *, last: bool = False) -> None:
+        """Write a checkpoint if one is due after so many epochs, or if the run is over, as it is after the ``last``."""
+        if last or self._due(number):
             self._try(accuracy)
 
     def _due(self, epoch: int) -> bool:

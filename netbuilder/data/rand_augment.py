@@ -1,0 +1,132 @@
+"""RandAugment: some of fourteen changes of an image, drawn at random and all of one strength; by Pillow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from netbuilder.proto import ArgumentError, DeviceError
+
+__all__ = ["CHANGES", "MOST", "Change", "apply_changes", "draw_changes", "require_pillow"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MOST = 30
+"""The greatest strength."""
+
+_GRAY = 128  # of pixels that come from outside of the image
+
+
+class Change(NamedTuple):
+    """A change of an image: one of ``CHANGES``, and its strength from -1 to 1; the sign is a direction."""
+
+    name: str
+    strength: float
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image, ImageEnhance, ImageOps
+    except ImportError:
+        raise DeviceError(
+            "RandAugment changes images by Pillow, which is not installed; pip install 'netbuilder[data]'"
+        ) from None
+    return Image, ImageEnhance, ImageOps
+
+
+def require_pillow() -> None:
+    """Raise DeviceError, with what to install, unless Pillow is there."""
+    _pillow()
+
+
+def _moved(coefficients: Callable[[float, tuple[int, int]], Sequence[float]]) -> Callable[[Any, float], Any]:
+    """Return a change that takes each pixel (x, y) from (a x + b y + c, d x + e y + f)."""
+
+    def change(image: Any, strength: float) -> Any:
+        module = _pillow()[0]
+        return image.transform(
+            image.size, module.Transform.AFFINE, coefficients(strength, image.size),
+            resample=module.Resampling.BILINEAR, fillcolor=(_GRAY,) * len(image.getbands()),
+        )  # fmt: skip
+
+    return change
+
+
+def _rotated(image: Any, strength: float) -> Any:
+    module = _pillow()[0]
+    fill = (_GRAY,) * len(image.getbands())
+    return image.rotate(30 * strength, resample=module.Resampling.BILINEAR, fillcolor=fill)
+
+
+def _enhanced(kind: str) -> Callable[[Any, float], Any]:
+    return lambda image, strength: getattr(_pillow()[1], kind)(image).enhance(1 + 0.9 * strength)
+
+
+def _posterized(image: Any, strength: float) -> Any:
+    return _pillow()[2].posterize(image, 8 - round(4 * abs(strength)))
+
+
+def _solarized(image: Any, strength: float) -> Any:
+    return _pillow()[2].solarize(image, round(256 * (1 - abs(strength))))
+
+
+CHANGES: dict[str, Callable[[Any, float], Any]] = {
+    "identity": lambda image, strength: image,
+    "autocontrast": lambda image, strength: _pillow()[2].autocontrast(image),
+    "equalize": lambda image, strength: _pillow()[2].equalize(image),
+    "rotate": _rotated,  # by up to 30 degrees
+    "solarize": _solarized,  # values from a threshold on are inverted; the threshold falls from 256 to 0
+    "posterize": _posterized,  # 8 to 4 bits of each value stay
+    "color": _enhanced("Color"),  # these four by factors from 0.1 to 1.9
+    "contrast": _enhanced("Contrast"),
+    "brightness": _enhanced("Brightness"),
+    "sharpness": _enhanced("Sharpness"),
+    "shear-x": _moved(lambda s, size: (1, 0.3 * s, -0.15 * s * size[1], 0, 1, 0)),
+    "shear-y": _moved(lambda s, size: (1, 0, 0, 0.3 * s, 1, -0.15 * s * size[0])),
+    "translate-x": _moved(lambda s, size: (1, 0, 0.45 * s * size[0], 0, 1, 0)),  # by up to 45 % of the side
+    "translate-y": _moved(lambda s, size: (1, 0, 0, 0, 1, 0.45 * s * size[1])),
+}
+"""By name, what is done to a Pillow image with a strength from -1 to 1."""
+
+_NAMES = tuple(CHANGES)
+
+
+def draw_changes(count: int, strength: float, rng: np.random.Generator) -> tuple[Change, ...]:
+    """Return changes drawn with equal chances, with directions.
+
+    Args:
+        count: how many, from 0 on.
+        strength: from 0 to ``MOST``.
+        rng: what is drawn comes from there.
+
+    Raises:
+        ArgumentError: a number is out of range.
+
+    Source: Cubuk et al., "RandAugment", 2019, arXiv:1909.13719.
+    """
+    if count < 0 or not 0 <= strength <= MOST:
+        raise ArgumentError(f"RandAugment: 0 changes or more, of strength 0 to {MOST}; got {count} and {strength}")
+    drawn = [(int(rng.random() * len(_NAMES)), rng.random() < 0.5) for _ in range(count)]
+    return tuple(Change(_NAMES[number], (-strength if negative else strength) / MOST) for number, negative in drawn)
+
+
+def apply_changes(image: Array, changes: Sequence[Change]) -> Array:
+    """Return an image with these changes, one after another.
+
+    Args:
+        image: uint8, (H, W, 3), blue, green, red, or (H, W, 1); left unchanged.
+        changes: as ``draw_changes`` returns them.
+
+    Raises:
+        DeviceError: Pillow is not installed.
+    """
+    if not changes:
+        return image
+    gray = image.shape[2] == 1
+    changed = _pillow()[0].fromarray(image[:, :, 0] if gray else np.ascontiguousarray(image[:, :, ::-1]))
+    for name, strength in changes:
+        changed = CHANGES[name](changed, strength)
+    pixels: Array = np.asarray(changed)
+    return pixels[:, :, None] if gray else np.ascontiguousarray(pixels[:, :, ::-1])  # as OpenCV takes it

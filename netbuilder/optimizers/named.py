@@ -1,0 +1,112 @@
+"""Optimizers by name, as programs offer them to their users."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.optimizers.adadelta import AdadeltaOptimizer
+from netbuilder.optimizers.adagrad import AdagradOptimizer
+from netbuilder.optimizers.adam import AdamOptimizer
+from netbuilder.optimizers.decay_adagrad import DecayAdagradOptimizer
+from netbuilder.optimizers.ftrl import FtrlOptimizer, GFtrlOptimizer
+from netbuilder.optimizers.half import FP16SgdOptimizer, MultiPrecisionSgdOptimizer
+from netbuilder.optimizers.optimizer import Optimizer
+from netbuilder.optimizers.rms_prop import RmsPropOptimizer
+from netbuilder.optimizers.sgd import SgdOptimizer
+from netbuilder.optimizers.storm import StormOptimizer
+from netbuilder.optimizers.wngrad import WngradOptimizer
+from netbuilder.optimizers.yellowfin import YellowFinOptimizer
+from netbuilder.proto import ArgumentError
+
+__all__ = ["OPTIMIZERS", "NamedOptimizer", "optimizer_by_name"]
+
+_NOT_SETTINGS = ("engine", "kwargs", "policy")
+
+
+@dataclass(frozen=True)
+class NamedOptimizer:
+    """An optimizer, and what a program has to know to offer it.
+
+    Args:
+        make: its class.
+        rate: the argument that is the learning rate.
+        usual_rate: a learning rate to begin with.
+        has_policy: whether the rate may change over the iterations; if not, it is fixed.
+        half: whether it is for parameters that are float16.
+    """
+
+    make: type[Optimizer]
+    rate: str = "alpha"
+    usual_rate: float = 0.01
+    has_policy: bool = True
+    half: bool = False
+
+    @property
+    def settings(self) -> list[str]:
+        """The names of its arguments besides the learning rate and its policy."""
+        return [name for name in inspect.signature(self.make).parameters if name not in (*_NOT_SETTINGS, self.rate)]
+
+
+OPTIMIZERS: dict[str, NamedOptimizer] = {
+    "sgd": NamedOptimizer(SgdOptimizer, "base_learning_rate", 0.1),
+    "adadelta": NamedOptimizer(AdadeltaOptimizer, usual_rate=1.0),
+    "adagrad": NamedOptimizer(AdagradOptimizer),
+    "adam": NamedOptimizer(AdamOptimizer, usual_rate=0.001),
+    "decay-adagrad": NamedOptimizer(DecayAdagradOptimizer),
+    "fp16-sgd": NamedOptimizer(FP16SgdOptimizer, "base_learning_rate", 0.1, half=True),
+    "ftrl": NamedOptimizer(FtrlOptimizer, usual_rate=0.1, has_policy=False),
+    "gftrl": NamedOptimizer(GFtrlOptimizer, usual_rate=0.1, has_policy=False),
+    "multi-precision-sgd": NamedOptimizer(MultiPrecisionSgdOptimizer, "base_learning_rate", 0.1, half=True),
+    "rms-prop": NamedOptimizer(RmsPropOptimizer, usual_rate=0.001),
+    "storm": NamedOptimizer(StormOptimizer, "lr", 0.1),
+    "wngrad": NamedOptimizer(WngradOptimizer, usual_rate=1.0),
+    "yellowfin": NamedOptimizer(YellowFinOptimizer, usual_rate=0.1, has_policy=False),
+}
+"""All optimizers of this package, by name."""
+
+
+def optimizer_by_name(
+    name: str,
+    learning_rate: float | None = None,
+    *,
+    policy: str = "fixed",
+    policy_arguments: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Optimizer:
+    """Return an optimizer, to be given to ``build_optimizer``.
+
+    Args:
+        name: one of ``OPTIMIZERS``.
+        learning_rate: before its policy; None: the usual one.
+        policy, policy_arguments: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        settings: its other arguments; ``OPTIMIZERS[name].settings`` lists them.
+
+    Raises:
+        ArgumentError: the name or an argument is unknown, or out of range; or the optimizer has no policies.
+
+    >>> optimizer_by_name("adam", 0.002, beta2=0.99).attributes["beta2"]
+    0.99
+    """
+    if name not in OPTIMIZERS:
+        near = difflib.get_close_matches(name, OPTIMIZERS, n=2)
+        raise ArgumentError(
+            f"unknown optimizer {name!r}; {'did you mean ' + ' or '.join(near) + '? ' if near else ''}"
+            f"There are {', '.join(OPTIMIZERS)}"
+        )
+    about = OPTIMIZERS[name]
+    for key in settings:
+        if key not in about.settings:
+            near = difflib.get_close_matches(key, about.settings, n=2)
+            raise ArgumentError(
+                f"optimizer {name!r}: unknown argument {key!r}; "
+                + (f"did you mean {' or '.join(near)}? " if near else "")
+                + f"It has {', '.join(about.settings)}"
+            )
+    if not about.has_policy and (policy != "fixed" or policy_arguments):
+        raise ArgumentError(f"optimizer {name!r}: its rate is fixed, and has no policy; got {policy!r}")
+    rate = about.usual_rate if learning_rate is None else learning_rate
+    changes = {"policy": policy, **(policy_arguments or {})} if about.has_policy else {}
+    return about.make(**{about.rate: rate}, **changes, **settings)

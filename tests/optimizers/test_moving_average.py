@@ -1,0 +1,91 @@
+"""Moving averages of parameters: their numbers, on one device and several, and what is refused."""
+
+import numpy as np
+import pytest
+
+from netbuilder.model import ModelHelper, brew
+from netbuilder.optimizers import add_moving_averages, build_sgd, moving_averages
+from netbuilder.parallel import GetCheckpointParams, Parallelize_CPU, RunInitNet, RunNet, feed_shares
+from netbuilder.proto import ArgumentError, NetError
+from netbuilder.runtime import Workspace
+
+
+def forward(model, loss_scale=1.0):
+    normal = brew.spatial_bn(model, "data", "bn", 3, is_test=False)
+    scores = brew.fc(model, normal, "scores", 3 * 4, 2)
+    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
+    return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+
+def batch(rng):
+    return {
+        "data": rng.standard_normal((6, 3, 2, 2)).astype(np.float32),
+        "label": rng.integers(0, 2, 6).astype(np.int32),
+    }
+
+
+def update(model, decay=0.75):
+    build_sgd(model, 0.2, momentum=0.5)
+    add_moving_averages(model, decay)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("micro", [1, 3])
+def test_each_step_moves_the_average_towards_the_parameter(devices, micro):
+    model, workspace, rng = ModelHelper("averaged"), Workspace(seed=2), np.random.default_rng(0)
+    Parallelize_CPU(
+        model, lambda model: None, forward, optimizer_builder_fun=update, devices=range(devices),
+        weighted_shares=True, accumulate_steps=micro,
+    )  # fmt: skip
+    names = {name: average for name, average in moving_averages(model).items() if name.startswith("cpu_0/")}
+    assert sorted(name.removeprefix("cpu_0/") for name in names) == [
+        "bn_b", "bn_riv", "bn_rm", "bn_s", "scores_b", "scores_w",
+    ]  # fmt: skip
+    want = {}
+    for _ in range(4):
+        for _ in feed_shares(model, batch(rng), workspace=workspace):
+            if not want:
+                RunInitNet(model, workspace=workspace)
+                want = {name: workspace.fetch(name).astype(np.float64) for name in names}
+                for name, average in names.items():
+                    np.testing.assert_array_equal(workspace.fetch(average), want[name])
+            RunNet(model, workspace=workspace)
+        for name, average in names.items():
+            want[name] = 0.75 * want[name] + 0.25 * workspace.fetch(name)
+            np.testing.assert_allclose(workspace.fetch(average), want[name], rtol=1e-5, atol=1e-7, err_msg=name)
+            for other in range(1, devices):
+                copy = average.replace("cpu_0", f"cpu_{other}")
+                np.testing.assert_array_equal(workspace.fetch(copy), workspace.fetch(average), err_msg=name)
+    stored = {str(blob) for blob in GetCheckpointParams(model)}
+    assert stored.issuperset(names.values())
+    assert not [blob for blob in stored if "moving_average_" in blob]  # its constants need not be stored
+
+
+def test_a_model_on_one_device_without_replicas():
+    model, workspace = ModelHelper("plain"), Workspace()
+    loss = model.net.AveragedLoss(brew.fc(model, "x", "fc", 2, 1), "loss")
+    model.AddGradientOperators([loss])
+    build_sgd(model, 1.0)
+    assert add_moving_averages(model, 0.5) == {"fc_w": "fc_w_moving_average", "fc_b": "fc_b_moving_average"}
+    workspace.feed("x", np.float32([[1, 2]]))
+    workspace.run_net_once(model.param_init_net)
+    before = workspace.fetch("fc_w")
+    workspace.create_net(model.net)
+    workspace.run_net(model.net.Name())
+    np.testing.assert_allclose(workspace.fetch("fc_w_moving_average"), before - [[0.5, 1]], rtol=1e-5)
+
+
+def test_refusals():
+    model = ModelHelper("refused")
+    loss = model.net.AveragedLoss(brew.fc(model, "x", "fc", 2, 1), "loss")
+    model.AddGradientOperators([loss])
+    operators = len(model.net.Proto().op)
+    for decay in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ArgumentError, match=r"decay must be in \[0, 1\), got"):
+            add_moving_averages(model, decay)
+    with pytest.raises(NetError, match="no operator updates a parameter yet; add moving averages after the updates"):
+        add_moving_averages(model, 0.9)
+    assert len(model.net.Proto().op) == operators and not moving_averages(model)
+    update(model)
+    with pytest.raises(NetError, match="has moving averages already"):
+        add_moving_averages(model, 0.9)

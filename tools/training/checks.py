@@ -1,0 +1,143 @@
+"""What is wrong with the options of a training run, before anything is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.ops.precision import PRECISIONS
+from netbuilder.optimizers import OPTIMIZERS, EarlyStopping, check_policy, optimizer_by_name
+from netbuilder.proto import ArgumentError
+from netbuilder.runtime import NET_TYPES
+from netbuilder.tools.parser import did_you_mean
+from netbuilder.tools.training.nets import NETS
+from netbuilder.tools.training.settings import Options
+
+__all__ = ["AUTO", "problem_of"]
+
+AUTO = "auto"
+"""Of ``resume``: the newest checkpoint of the run's own folder, if there is one."""
+
+
+def problem_of(options: Options) -> str | None:
+    """Return what is wrong with a run's options, or None."""
+    if options.model not in NETS:
+        return f"--model: unknown net {options.model!r}{did_you_mean(options.model, NETS)}; there are {', '.join(NETS)}"
+    if len(set(options.devices)) < len(options.devices) or min(options.devices) < 0:
+        return f"--devices: must be ids from 0 on, each once; got {list(options.devices)}"
+    if options.accumulate_steps < 1:
+        return f"--accumulate-steps: must be greater than 0, got {options.accumulate_steps}"
+    if problem := _batch_problem(options):
+        return problem
+    for name in ("step_limit", "first_step_limit"):
+        if (value := getattr(options, name)) is not None and not value > 0:
+            return f"--{name.replace('_', '-')}: must be greater than 0 seconds, got {value:g}"
+    if options.first_step_limit is not None and options.step_limit is None:
+        return "--first-step-limit: needs --step-limit"
+    if options.base_batch is not None and options.base_batch < 1:
+        return f"--base-batch: must be greater than 0, got {options.base_batch}"
+    if not 0 <= options.label_smoothing < 1:
+        return f"--label-smoothing: must be in [0, 1), got {options.label_smoothing:g}"
+    for name in ("mixup", "cutmix"):
+        if not 0 <= getattr(options, name) < float("inf"):
+            return f"--{name}: must be 0 (never) or greater, usually 0.2 to 1, got {getattr(options, name):g}"
+    if options.average_decay is not None and not 0 <= options.average_decay < 1:
+        return f"--ema: must be in [0, 1), usually 0.999 or more, got {options.average_decay:g}"
+    if options.patience is None and options.least_improvement:
+        return "--least-improvement: needs --patience"
+    try:
+        EarlyStopping(1 if options.patience is None else options.patience, least=options.least_improvement)
+    except ArgumentError as error:
+        return f"--patience: {error}"
+    if options.warmup_epochs < 0 or not 0 <= options.warmup_start <= 1:
+        return (
+            f"--warmup-epochs must not be negative, and --warmup-start must be in [0, 1]; got "
+            f"{options.warmup_epochs:g} and {options.warmup_start:g}"
+        )
+    if options.warmup_epochs and options.policy == "composite":
+        return "--warmup-epochs: cannot be combined with --policy composite, which can begin with a warm-up itself"
+    if options.out and Path(options.out).is_file():
+        return f"--out: {options.out!r} is a file; name a folder"
+    if options.net_type not in NET_TYPES:
+        near = did_you_mean(options.net_type, NET_TYPES)
+        return f"--net-type: unknown type {options.net_type!r}{near}; the types are {', '.join(NET_TYPES)}"
+    if options.dtype not in PRECISIONS:
+        return f"--dtype: must be one of {', '.join(PRECISIONS)}; got {options.dtype!r}"
+    for name in ("epochs", "learning_rate", "device_workers"):
+        if getattr(options, name) <= 0:
+            return f"--{name.replace('_', '-')}: must be greater than 0, got {getattr(options, name)}"
+    if options.seed < 0:
+        return f"--seed: must not be negative, got {options.seed}"
+    if not 0 <= options.momentum < 1:
+        return f"--momentum: must be in [0, 1), got {options.momentum:g}"
+    if not options.weight_decay >= 0:
+        return f"--weight-decay: must not be negative, got {options.weight_decay:g}"
+    if problem := options.input.problem():
+        return problem
+    if options.export and Path(options.export).is_file():
+        return f"--export: {options.export!r} is a file; name a folder"
+    if not options.cpu and gpu_count() <= max(options.devices):
+        return (
+            f"--devices: there is no GPU {max(options.devices)} ({gpu_count()} found); give --cpu to train on the CPU"
+        )
+    if options.check_export and not options.export:
+        return "--check-export: needs --export FOLDER"
+    if problem := _checkpoint_problem(options):
+        return problem
+    if options.policy == "step" and not options.step_epochs and "stepsize" not in options.policy_args:
+        return "--policy step: give --step-epochs, or --policy-arg stepsize=ITERATIONS"
+    return _update_problem(options)
+
+
+def _batch_problem(options: Options) -> str | None:
+    """Return what is wrong with how batches are shared, or None."""
+    parts = len(options.devices) * options.accumulate_steps
+    if options.batch >= 1 and options.batch % parts == 0:
+        return None
+    if options.batch < 1:
+        return f"--batch: must be greater than 0, got {options.batch}"
+    devices = f"{len(options.devices)} device{'s' if len(options.devices) > 1 else ''}"
+    steps = f" in {options.accumulate_steps} micro-batches" if options.accumulate_steps > 1 else ""
+    near = sorted({options.batch // parts * parts, -(-options.batch // parts) * parts} - {0})
+    return (
+        f"--batch: a batch of {options.batch} cannot be split evenly over {devices}{steps}; give a multiple of "
+        f"{parts}, such as {' or '.join(map(str, near))}"
+    )
+
+
+def _update_problem(options: Options) -> str | None:
+    """Return what is wrong with the optimizer and its learning rate, or None."""
+    trial = dict(options.policy_args)
+    if options.step_epochs:
+        trial["stepsize"] = options.step_epochs
+    if options.optimizer in OPTIMIZERS and OPTIMIZERS[options.optimizer].half:
+        return f"--optimizer: {options.optimizer} is for nets with float16 parameters, and these have float32; give sgd"
+    if options.warmup_epochs and not getattr(OPTIMIZERS.get(options.optimizer), "has_policy", True):
+        return f"--warmup-epochs: the rate of {options.optimizer} is fixed"
+    try:
+        optimizer_by_name(options.optimizer, options.learning_rate, **options.optimizer_settings)
+    except (ArgumentError, TypeError) as error:
+        return f"--optimizer: {error}"
+    try:
+        check_policy(options.learning_rate, options.policy, trial)
+        optimizer_by_name(options.optimizer, policy=options.policy, policy_arguments=trial)
+    except ArgumentError as error:
+        return f"--policy: {error}"
+    return None
+
+
+def _checkpoint_problem(options: Options) -> str | None:
+    """Return what is wrong with the options for checkpoints, or None."""
+    for name in ("every_steps", "every_epochs"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            return f"--checkpoint-{name.replace('_', '-')}: must be greater than 0, got {value}"
+        if value is not None and not options.checkpoint:
+            return f"--checkpoint-{name.replace('_', '-')}: needs --checkpoint FOLDER"
+    if options.keep < 1:
+        return f"--keep: must be greater than 0, got {options.keep}"
+    if options.resume == AUTO and not options.checkpoint:
+        return "--resume auto: needs --checkpoint FOLDER; or name a checkpoint"
+    if options.checkpoint and Path(options.checkpoint).is_file():
+        return f"--checkpoint: {options.checkpoint!r} is a file; name a folder"
+    return None

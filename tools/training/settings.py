@@ -1,0 +1,127 @@
+"""A training run as it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from netbuilder.tools.training.input_options import InputOptions
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """A training run.
+
+    Args:
+        model: name of the net.
+        data: see ``load_images``.
+        cpu: replicas on the CPU instead of on GPUs.
+        devices: their ids.
+        batch: samples a step over all devices.
+        epochs: passes over the data.
+        learning_rate: before its policy.
+        policy, policy_args: how the rate changes over the iterations.
+        optimizer, optimizer_args: one of ``netbuilder.optimizers.OPTIMIZERS``, and its arguments by name.
+        momentum, nesterov: of SGD.
+        weight_decay: share of each weight that is added to its gradient.
+        seed: of initial values and of the order of samples.
+        net_type: how the net is executed.
+        device_workers: upper bound of the threads that run the net, for each device.
+        dtype: how activations are kept in memory while training.
+        export: folder for the predictor, or None.
+        check_export: evaluate it again in a new process.
+        checkpoint: folder for checkpoints, or None.
+        every_steps, every_epochs: how often one is written; None: not by steps, or not by epochs.
+        keep: how many of the last are kept, besides the best.
+        resume: a checkpoint, a folder of them, or "auto"; None: begin anew.
+        without: optimisations of plans that are switched off.
+        step_limit, first_step_limit: seconds that a step may take; None: no limit, ten times the former.
+        input: of images that are decoded as they are needed.
+        accumulate_steps: micro-batches that a batch is dealt out over.
+        measure_speed_up: time steps on one device and on all before.
+        base_batch: the batch that the learning rate is meant for; None: that of this run.
+        warmup_epochs, warmup_start: how long the rate rises to its policy's, and the share of it at the beginning.
+        norm_decay: the scales of normalisations decay, as weights do.
+        label_smoothing: the share of a label that all classes have.
+        mixup, cutmix: how strongly samples of a batch are mixed (see ``netbuilder.data.BatchMixer``); 0: not.
+        average_decay: of the moving averages of parameters, which are evaluated and exported; None: there are none.
+        patience: epochs without a better result on held-out samples after which training ends; None: it does not.
+        patience_measure: "accuracy" or "loss".
+        least_improvement: by how much it has to be better.
+        out: folder of the run, or None.
+        metrics, tensorboard, plot: what is written of its course, or None.
+        effective: all options by name, as a file for ``--config`` has them.
+    """
+
+    model: str
+    data: str
+    cpu: bool
+    devices: tuple[int, ...]
+    batch: int
+    epochs: int
+    learning_rate: float
+    policy: str
+    policy_args: dict[str, Any]
+    momentum: float
+    weight_decay: float
+    seed: int
+    net_type: str
+    device_workers: int
+    dtype: str
+    export: str | None
+    check_export: bool
+    step_epochs: int | None = None
+    checkpoint: str | None = None
+    every_steps: int | None = None
+    every_epochs: int | None = None
+    keep: int = 3
+    resume: str | None = None
+    without: frozenset[str] = frozenset()
+    step_limit: float | None = None
+    first_step_limit: float | None = None
+    input: InputOptions = InputOptions()
+    accumulate_steps: int = 1
+    base_batch: int | None = None
+    measure_speed_up: bool = False
+    warmup_epochs: float = 0.0
+    warmup_start: float = 0.1
+    norm_decay: bool = True
+    label_smoothing: float = 0.0
+    optimizer: str = "sgd"
+    optimizer_args: dict[str, Any] = field(default_factory=dict)
+    nesterov: bool = True
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    average_decay: float | None = None
+    patience: int | None = None
+    patience_measure: str = "accuracy"
+    least_improvement: float = 0.0
+    out: str | None = None
+    metrics: str | None = None
+    tensorboard: str | None = None
+    plot: str | None = None
+    effective: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def scaled_rate(self) -> float:
+        """The learning rate before its policy, for the batch of this run."""
+        return self.learning_rate * self.batch / (self.base_batch or self.batch)
+
+    @property
+    def soft_labels(self) -> bool:
+        """Whether a label is a probability of each class."""
+        return bool(self.label_smoothing or self.mixup or self.cutmix)
+
+    @property
+    def optimizer_settings(self) -> dict[str, Any]:
+        """The arguments of the optimizer."""
+        own = {"momentum": self.momentum, "nesterov": self.nesterov} if self.optimizer == "sgd" else {}
+        return {**own, **self.optimizer_args}
+
+    @property
+    def device_batch(self) -> int:
+        """Samples a step, or a micro-batch of it, on each device."""
+        return self.batch // (len(self.devices) * self.accumulate_steps)

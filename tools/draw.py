@@ -14,15 +14,17 @@ from typing import Any
 from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_net, require_predictor, stored_specs
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
-from netbuilder.proto import NetDef, NetError, files
+from netbuilder.proto import NetDef, NetError, ShapeError, files
 from netbuilder.tools.blob_specs import blob_spec
-from netbuilder.tools.drawing.layout import lay_out
+from netbuilder.tools.drawing.layout import Drawing, lay_out
 from netbuilder.tools.drawing.page import page
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.parser import Parser, did_you_mean
 from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
 from netbuilder.tools.training.nets import NETS, add_net
 
 __all__ = ["main"]
+
+_SHOWN = 6  # names of blobs in a message
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,16 +34,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         net, init, specs = _load(options)
         specs.update(options.input)
         drawing = lay_out(net, specs, init)
+        if drawing.lacking and not options.without_shapes:
+            raise ShapeError(_question(drawing, bool(init)))
         Path(options.output).write_text(page(drawing), encoding="utf-8")
     except (NetError, OSError) as error:
         print(f"netbuilder-draw: {error}", file=sys.stderr)
         return 1
-    known = sum(bool(blob.shape) for blob in drawing.blobs)
+    if drawing.problem:
+        print(
+            f"netbuilder-draw: drawn without shapes, which contradict one another: {drawing.problem}", file=sys.stderr
+        )
+    known, lanes = sum(bool(blob.shape) for blob in drawing.blobs), len(drawing.lanes)
+    hidden = sum(len(fold.others) for fold in drawing.folds)
+    where = f"{lanes} device{'s' if lanes != 1 else ''}" + (f", {hidden} folded as repeats" if hidden else "")
     print(
-        f"written: {options.output}: {len(drawing.boxes)} operators on {len(drawing.lanes)} devices, shapes of {known} "
-        f"of {len(drawing.blobs)} blobs"
+        f"written: {options.output}: {len(drawing.boxes)} operators on {where}; shapes of {known} of "
+        f"{len(drawing.blobs)} blobs"
     )
     return 0
+
+
+def _question(drawing: Drawing, has_init: bool) -> str:
+    """Return what a net's drawing lacks, and how it is given."""
+    shown = drawing.lacking[:_SHOWN]
+    more = len(drawing.lacking) - len(shown)
+    names = ", ".join(map(repr, shown)) + (f" and {more} more" if more else "")
+    examples = " ".join(f"--input {name}=SHAPE" for name in shown[:2])
+    init = "" if has_init else ", --init FILE if an init net makes them,"
+    return (
+        f"the shapes of {names}, which net {drawing.name!r} reads, are not known; give {examples} "
+        f"(such as {shown[0]}=32x3x224x224, or =32:int32 for whole numbers){init} or --without-shapes"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--init", metavar="FILE", help="init net that makes the parameters, for their shapes")
     parser.add_argument("--input", metavar="BLOB=SHAPE[:TYPE]", type=_input, action="append", default=[],
                         help="shape of a blob, as data=32x3x224x224 or label=32:int32")  # fmt: skip
+    parser.add_argument("--without-shapes", action="store_true", help="draw though shapes of inputs are not known")
     zoo = parser.add_argument_group("nets of the zoo")
     zoo.add_argument("--batch", type=int, default=32, help="samples (32)")
     zoo.add_argument("--image-size", type=int, metavar="PIXELS", help="a side (what the net is known for)")
@@ -84,7 +108,8 @@ def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
         return _zoo(options)
     if not path.exists():
         raise FileNotFoundError(
-            f"{options.net!r}: no such file or folder, and no net of the zoo; those are {', '.join(NETS)}"
+            f"{options.net!r}: no such file or folder, and no net of the zoo{did_you_mean(options.net, NETS)}; those "
+            f"are {', '.join(NETS)}"
         )
     return read_net(path), init, {}
 

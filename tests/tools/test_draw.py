@@ -1,5 +1,6 @@
 """netbuilder-draw: the layout, and the page that holds it."""
 
+import html
 import json
 import re
 import shutil
@@ -14,6 +15,7 @@ from netbuilder.model import rnn
 from netbuilder.proto import files
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.tools.draw import main
+from netbuilder.tools.drawing.folding import repeats
 from netbuilder.tools.drawing.layout import lay_out
 from netbuilder.tools.drawing.page import page
 
@@ -41,6 +43,7 @@ def test_contradicting_shapes_leave_the_drawing_without():
     net.Add(["x", "y"], "z")
     drawing = lay_out(net, {"x": (2,), "y": (3, 4, 5)})
     assert len(drawing.boxes) == 1 and not any(blob.shape for blob in drawing.blobs)
+    assert "Add" in drawing.problem and not drawing.lacking
 
 
 def test_step_nets_are_told_and_found_by_their_operators():
@@ -70,17 +73,21 @@ def test_nets_of_the_zoo_and_files(tmp_path, capsys):
     drawn = data_of(out.read_text())
     assert all(blob["shape"] for blob in drawn["blobs"])
     assert any(box["type"] == "ConvGradient" and box["backward"] for box in drawn["boxes"])
-    assert "on 1 devices, shapes of" in capsys.readouterr().out
+    assert "on 1 device; shapes of" in capsys.readouterr().out
     net = golden_data.GOLDEN / "nets" / "dp_convnet_2" / "net.pb"
-    assert main([str(net), "-o", str(out), "--input", "cpu_0/data=4x3x8x8"]) == 0
+    assert main([str(net), "-o", str(out), "--without-shapes"]) == 0
     assert len(data_of(out.read_text())["lanes"]) == 2
 
 
-def test_a_predictor(tmp_path):
+def test_a_predictor(tmp_path, capsys):
     folder = golden_data.GOLDEN / "exports" / "extract_dropout_bn"
     net = files.load(folder / "train_net.pb", type(Net("n").Proto()))
     files.save(tmp_path / "predict_net.pb", net)
-    assert main([str(tmp_path), "-o", str(tmp_path / "net.html")]) == 0
+    given = [str(tmp_path), "-o", str(tmp_path / "net.html")]
+    assert main(given) == 1
+    said = capsys.readouterr().err
+    assert "the shapes of 'data', 'conv1_w', 'conv1_b', " in said and "--init FILE" in said
+    assert main([*given, "--without-shapes"]) == 0
     assert len(data_of((tmp_path / "net.html").read_text())["boxes"]) == len(net.op)
 
 
@@ -118,4 +125,116 @@ def test_what_is_no_net(tmp_path, capsys):
     assert main([str(tmp_path), "-o", "x.html"]) == 1
     assert "holds no predictor: without predict_net.pb; there is notes.txt" in capsys.readouterr().err
     assert main(["resnet19", "-o", "x.html"]) == 1
-    assert "'resnet19': no such file or folder, and no net of the zoo; those are mlp, " in capsys.readouterr().err
+    assert "'resnet19': no such file or folder, and no net of the zoo; did you mean resnet18" in capsys.readouterr().err
+
+
+# Repeated blocks.
+
+
+@pytest.mark.parametrize(
+    ("kinds", "want"),
+    [
+        ("abcabcabc", [(0, 3, 3)]),
+        ("aaaaaa", [(0, 1, 6)]),
+        ("abab", []),  # too little to hide
+        ("xyabcdabcdz", [(2, 4, 2)]),
+        ("abcabcabcxdefgdefg", [(0, 3, 3), (10, 4, 2)]),
+        ("abcdefgh", []),
+        ("", []),
+    ],
+)
+def test_repeats(kinds, want):
+    assert repeats(kinds) == want
+
+
+def test_of_several_beginnings_the_one_that_cuts_least_is_taken():
+    assert repeats("cabcabcabca", cost=lambda start, length: abs(start - 1)) == [(1, 3, 3)]
+    assert repeats("cabcabcabca", cost=lambda start, length: -start) == [(2, 3, 3)]
+
+
+def chain(blocks):
+    net = Net("chain")
+    for k in range(blocks):
+        net.FC([f"x{k}", f"w{k}", f"b{k}"], f"a{k}")
+        net.Relu(f"a{k}", f"r{k}")
+        net.Scale(f"r{k}", f"x{k + 1}", scale=2.0)
+    return net, {"x0": (2, 4), **{f"w{k}": (4, 4) for k in range(blocks)}, **{f"b{k}": (4,) for k in range(blocks)}}
+
+
+def test_equal_blocks_are_folded():
+    (fold,) = lay_out(*chain(4)).folds
+    assert (fold.first, fold.others, fold.times) == ([0, 1, 2], list(range(3, 12)), 4)
+    net, shapes = chain(4)
+    net.Proto().op[5].arg[0].f = 3.0  # the second block differs
+    (fold,) = lay_out(net, shapes).folds
+    assert (fold.first, fold.times) == ([6, 7, 8], 2)
+    net, shapes = chain(4)
+    shapes["w3"], shapes["b3"] = (5, 4), (5,)  # the last one has another shape
+    assert lay_out(net, shapes).folds[0].times == 3
+
+
+def test_a_residual_net_is_folded_by_stages(tmp_path, capsys):
+    out = tmp_path / "net.html"
+    assert main(["resnet50", "--inference", "--batch", "1", "-o", str(out)]) == 0
+    drawn = data_of(out.read_text())
+    assert [fold["times"] for fold in drawn["folds"]] == [2, 3, 5, 2]
+    for fold in drawn["folds"]:
+        types = [drawn["boxes"][index]["type"] for index in fold["first"]]
+        assert [drawn["boxes"][index]["type"] for index in fold["others"]] == types * (fold["times"] - 1)
+        inside = {blob for index in fold["first"] for blob in drawn["boxes"][index]["outputs"]}
+        read = {blob for index in fold["first"] for blob in drawn["boxes"][index]["inputs"]} - inside
+        assert sum(drawn["blobs"][blob]["writer"] >= 0 for blob in read) == 1  # it begins between two blocks
+    assert re.search(
+        r"175 operators on 1 device, \d+ folded as repeats; shapes of 443 of 443 blobs", capsys.readouterr().out
+    )
+
+
+def test_shapes_that_are_lacking_are_asked_for(tmp_path, capsys):
+    net, shapes = chain(2)
+    files.save(tmp_path / "net.pb", net.Proto())
+    given = [str(tmp_path / "net.pb"), "-o", str(tmp_path / "net.html")]
+    assert main([*given, "--input", "x0=2x4"]) == 1
+    said = capsys.readouterr().err
+    assert "the shapes of 'w0', 'b0', 'w1', 'b1', which net 'chain" in said
+    assert "give --input w0=SHAPE --input b0=SHAPE (such as w0=32x3x224x224, or =32:int32" in said
+    assert not (tmp_path / "net.html").exists()
+    options = [text for name, shape in shapes.items() for text in ("--input", f"{name}={'x'.join(map(str, shape))}")]
+    assert main([*given, *options]) == 0
+    assert main([*given, *options, "--input", "w1=4x9"]) == 0
+    assert "drawn without shapes, which contradict one another: " in capsys.readouterr().err
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a browser")
+def test_the_page_in_a_browser(tmp_path):
+    """The script runs to its end: boxes, a folded block that unfolds, the overview, what a search finds."""
+    text = page(lay_out(*chain(4)))
+    steps = """
+      const count = () => document.querySelectorAll('.box').length;
+      const said = [count(), document.querySelectorAll('.fold').length, panel.textContent];
+      document.querySelector('.fold rect').dispatchEvent(new Event('click'));
+      said.push(count());
+      document.getElementById('fold').click();
+      said.push(count());
+      search.value = 'relu r3'; find();
+      said.push(document.getElementById('found').textContent);
+      choose(matches[0], true);
+      said.push(count(), panel.textContent, map.width > 0);
+      document.body.textContent = 'RESULT' + JSON.stringify(said) + 'END';
+    """
+    (tmp_path / "page.html").write_text(text.replace("</body>", f"<script>{steps}</script></body>"))
+    done = subprocess.run(
+        [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+         "--virtual-time-budget=5000", "--dump-dom", (tmp_path / "page.html").as_uri()],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    found = re.search(r"RESULT(.*)END", done.stdout, re.S)
+    assert found, done.stdout[-2000:] + done.stderr[-2000:]
+    folded, bars, overview, unfolded, again, hits, chosen, panel, has_map = json.loads(html.unescape(found[1]))
+    assert (folded, bars, unfolded, again) == (3, 1, 12, 3)
+    assert overview.startswith("Overview12 operators") and "4 \u00d7 (FC, Relu, Scale), from operator 0" in overview
+    assert "x0  (2 x 4 float32)" in overview and "4  FC" in overview
+    assert hits == "1 found" and chosen == 12  # what was found in a folded block unfolds it
+    assert panel.startswith("Reluoperator 10 on CPU 0") and has_map

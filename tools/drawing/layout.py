@@ -1,4 +1,4 @@
-"""Where the operators of a net stand in a drawing: a lane for each device, time downwards."""
+"""Where the operators of a net are in a drawing: a lane for each device, time downwards."""
 
 from __future__ import annotations
 
@@ -6,51 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.listing import argument_items, listing, net_arguments
 from netbuilder.graph.message import message_of
 from netbuilder.graph.shapes import InferredShapes, infer_shapes
 from netbuilder.graph.versions import EXTERNAL, Versions, number_versions
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError
+from netbuilder.tools.drawing.boxes import Blob, Box
+from netbuilder.tools.drawing.folding import Fold, find_folds
 
-__all__ = ["Blob", "Box", "Drawing", "lay_out"]
-
-
-@dataclass(frozen=True)
-class Blob:
-    """One version of a blob.
-
-    Args:
-        name: the blob.
-        shape: its shape and type as text, "" where they are not known.
-        writer: index of the operator that makes it; -1: it is there before.
-    """
-
-    name: str
-    shape: str
-    writer: int
-
-
-@dataclass(frozen=True)
-class Box:
-    """An operator in the drawing.
-
-    Args:
-        type, name, line: of the operator; the line of the program that made it.
-        lane, row: where it stands.
-        inputs, outputs: indices of blobs.
-        arguments: by name, as text.
-        backward: whether it belongs to the backward pass.
-    """
-
-    type: str
-    name: str
-    line: str
-    lane: int
-    row: int
-    inputs: list[int]
-    outputs: list[int]
-    arguments: dict[str, str]
-    backward: bool
+__all__ = ["Drawing", "lay_out"]
 
 
 @dataclass(frozen=True)
@@ -62,29 +27,35 @@ class Drawing:
         lanes: the devices.
         boxes: the operators, in their order.
         blobs: what they read and write.
+        folds: blocks of operators that are repeated.
+        lacking: blobs that the net reads from outside and whose shape is not known, if others depend on it.
+        problem: why no shape is known at all, as they contradict one another; "": they do not.
     """
 
     name: str
     lanes: list[str]
     boxes: list[Box]
     blobs: list[Blob]
+    folds: list[Fold]
+    lacking: list[str]
+    problem: str
 
 
 def lay_out(net: Any, blob_specs: Mapping[Any, Any] | None = None, init_net: Any = None) -> Drawing:
-    """Return where the operators of a net stand.
+    """Return where the operators of a net are drawn.
 
-    An operator stands below those in front of it in its lane, and below those that make what it reads.
+    An operator is drawn below those before it in its lane, and below those that make what it reads.
 
     Args:
         net: a Net or NetDef.
         blob_specs: shapes of what it reads, as ``netbuilder.graph.infer_shapes`` takes them.
         init_net: makes the parameters; their shapes are inferred from it.
 
-    Where shapes contradict one another the drawing has none.
+    Where shapes contradict one another the drawing has none, and says why.
     """
     message: NetDef = message_of(net)
     versions = number_versions(message.op)
-    shapes = _shapes(message, blob_specs, init_net)
+    shapes, problem = _shapes(message, blob_specs, init_net)
     blobs = [
         Blob(name, _shape_text(shapes, name), versions.writers[value]) for value, name in enumerate(versions.names)
     ]
@@ -105,7 +76,9 @@ def lay_out(net: Any, blob_specs: Mapping[Any, Any] | None = None, init_net: Any
             Box(op.type, op.name, op.debug_info, lane, row, versions.inputs[index], versions.outputs[index],
                 arguments, bool(op.is_gradient_op))
         )  # fmt: skip
-    return Drawing(message.name, list(lanes), boxes, blobs)
+    known = all(blob.shape for blob in blobs)
+    lacking = [] if known or problem else [blob for blob in undefined_inputs(message.op) if shapes.spec(blob) is None]
+    return Drawing(message.name, list(lanes), boxes, blobs, find_folds(boxes, blobs), lacking, problem)
 
 
 def _rows_below(versions: Versions, rows: list[int], index: int) -> list[int]:
@@ -119,12 +92,13 @@ def _device_text(device: DeviceOption) -> str:
     return f"{host}{kind} {device.device_id}"
 
 
-def _shapes(net: NetDef, specs: Mapping[Any, Any] | None, init_net: Any) -> InferredShapes:
+def _shapes(net: NetDef, specs: Mapping[Any, Any] | None, init_net: Any) -> tuple[InferredShapes, str]:
+    """Return what is known of the blobs; and why it is nothing, where shapes contradict one another."""
     nets = [net] if init_net is None else [init_net, net]
     try:
-        return infer_shapes(nets, specs)
-    except NetError:
-        return InferredShapes({}, {}, [])
+        return infer_shapes(nets, specs), ""
+    except NetError as error:
+        return InferredShapes({}, {}, []), str(error)
 
 
 def _shape_text(shapes: InferredShapes, name: str) -> str:

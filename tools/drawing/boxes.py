@@ -1,0 +1,45 @@
+"""What a drawing of a net is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Blob", "Box"]
+
+
+@dataclass(frozen=True)
+class Blob:
+    """One version of a blob.
+
+    Args:
+        name: the blob.
+        shape: its shape and type as text, "" where they are not known.
+        writer: index of the operator that makes it; -1: it is there before.
+    """
+
+    name: str
+    shape: str
+    writer: int
+
+
+@dataclass(frozen=True)
+class Box:
+    """An operator in the drawing.
+
+    Args:
+        type, name, line: of the operator; the line of the program that made it.
+        lane, row: where it stands.
+        inputs, outputs: indices of blobs.
+        arguments: by name, as text.
+        backward: whether it belongs to the backward pass.
+    """
+
+    type: str
+    name: str
+    line: str
+    lane: int
+    row: int
+    inputs: list[int]
+    outputs: list[int]
+    arguments: dict[str, str]
+    backward: bool

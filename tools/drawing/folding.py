@@ -1,0 +1,95 @@
+"""Repeated blocks of a drawing: runs of operators that follow one another with the same kinds, arguments and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from netbuilder.tools.drawing.boxes import Blob, Box
+
+__all__ = ["Fold", "find_folds", "repeats"]
+
+_LONGEST = 400  # operators of a block
+_LEAST_HIDDEN = 3  # operators that a fold has to save
+_OWN = ("stream", "seed", "name", "net")  # in the names of arguments that differ between equal blocks
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A block that is repeated.
+
+    Args:
+        first: the operators of its first turn.
+        others: those of the other turns, which are hidden while it is folded.
+        times: how many turns there are.
+    """
+
+    first: list[int]
+    others: list[int]
+    times: int
+
+
+def find_folds(boxes: Sequence[Box], blobs: Sequence[Blob]) -> list[Fold]:
+    """Return the repeated blocks of each lane.
+
+    Args:
+        boxes, blobs: of the drawing.
+    """
+    found = []
+    for lane in sorted({box.lane for box in boxes}):
+        own = [index for index, box in enumerate(boxes) if box.lane == lane]
+
+        def values_that_enter(start: int, length: int, own: Sequence[int] = own) -> int:
+            read = {value for index in own[start : start + length] for value in boxes[index].inputs}
+            return sum(0 <= blobs[value].writer < own[start] for value in read)
+
+        kinds = [_signature(boxes[index], blobs) for index in own]
+        for start, length, times in repeats(kinds, values_that_enter):
+            end = start + length
+            found.append(Fold(own[start:end], own[end : start + length * times], times))
+    return found
+
+
+def repeats(
+    kinds: Sequence[Hashable], cost: Callable[[int, int], int] = lambda start, length: 0
+) -> list[tuple[int, int, int]]:
+    """Return the runs of a block that is repeated at once: where it starts, its length, how often it comes.
+
+    Of runs that overlap, the one that covers most counts, and of those the one with the shortest block.
+
+    Args:
+        kinds: operators that may be turns of one block are equal.
+        cost: given start and length of a block; a run that could as well start some operators later starts where
+            this is least.
+
+    >>> repeats("xabcabcabcy")
+    [(1, 3, 3)]
+    """
+    numbers: dict[Hashable, int] = {}
+    codes = [numbers.setdefault(kind, len(numbers)) for kind in kinds]
+    count = len(codes)
+    runs = []
+    for length in range(1, min(_LONGEST, count // 2) + 1):
+        start = 0
+        while start + 2 * length <= count:
+            same = 0  # operators from `start` on that are as those a block later
+            while start + same + length < count and codes[start + same] == codes[start + same + length]:
+                same += 1
+            times, slack = same // length + 1, same % length
+            if times > 1 and length * (times - 1) >= _LEAST_HIDDEN:
+                runs.append((start, length, times, slack))
+            start += same + 1
+    taken = [False] * count
+    chosen = []
+    for start, length, times, slack in sorted(runs, key=lambda run: (-run[1] * run[2], run[1], run[0])):
+        free = [s for s in range(start, start + slack + 1) if not any(taken[s : s + length * times])]
+        if free:
+            best = min(free, key=lambda s: (cost(s, length), s))
+            chosen.append((best, length, times))
+            taken[best : best + length * times] = [True] * (length * times)
+    return sorted(chosen)
+
+
+def _signature(box: Box, blobs: Sequence[Blob]) -> Hashable:
+    arguments = tuple(sorted(item for item in box.arguments.items() if not any(part in item[0] for part in _OWN)))
+    return box.type, box.backward, arguments, tuple(blobs[output].shape for output in box.outputs)

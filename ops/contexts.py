@@ -163,6 +163,7 @@ class Prepared:
             case the plan sees to it that outputs and inputs do not overlap.
         capturable: the call reads nothing on the host and does not synchronise.
         name: what profilers show (library and implementation).
+        engine: the name of the engine whose threads compute; "" for the caller's own.
         later: how to compute outputs that are not written, though they are needed (see ``PlanContext.demand``).
     """
 
@@ -173,6 +174,7 @@ class Prepared:
     inplace: Sequence[tuple[int, int]] = ()
     capturable: bool = True
     name: str = ""
+    engine: str = ""
     notes: dict[str, Any] = field(default_factory=dict)
     later: dict[int, Later] = field(default_factory=dict)
 

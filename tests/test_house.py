@@ -130,6 +130,17 @@ def test_every_folder_of_modules_is_a_package():
         assert (module.path.parent / "__init__.py").is_file(), module.path.parent
 
 
+def test_the_runtime_knows_library_engines_through_their_protocol_only():
+    wrong = [
+        f"{module}:{line} imports {name}"
+        for module in LIBRARY
+        if module.room == "runtime"
+        for name, line in module.imports()
+        if name.startswith("netbuilder.ops.engines.onednn")
+    ]
+    assert not wrong, "ask netbuilder.ops.engines.engine for the engines that there are"
+
+
 def names_cupy(module) -> list[int]:
     lines = [line for name, line in module.imports() if re.match(r"cupyx?\b", name)]
     for node in ast.walk(module.tree):

@@ -308,7 +308,7 @@ class Blob:
         if self.lazy is not None:
             return self.lazy()
         if self.spec is not None and self.spec.layout is not None:
-            return convert(self.buffer, self.spec, self.spec.plain, _EDGE)
+            return convert(self.buffer, self.spec, self.spec.plain, _EDGE, location=self.location)
         return self.buffer
 
     def fetch(self) -> Any:

@@ -9,7 +9,7 @@ from netbuilder.ops.engines.layouts import new_buffer, prepare_reorder
 from netbuilder.runtime.blob import Blob, EdgeContext
 from netbuilder.runtime.compiler import Compilation
 from netbuilder.runtime.reuse import place
-from netbuilder.runtime.values import Step, Value
+from netbuilder.runtime.values import Step, StepKind, Value
 
 __all__ = ["Output", "assign_buffers", "needs_detour"]
 
@@ -91,8 +91,8 @@ def _restored(plan: Compilation, first: Value, final: Value) -> Value:
     assert final.spec is not None
     assert final.producer is not None
     restored = Value(final.name, final.version + 1, first.spec, None, final.location)
-    prepared = prepare_reorder(EdgeContext(), final.spec, first.spec)
-    step = Step(final.producer.node, prepared, [final], [restored], final.producer.lane, "restore")
+    prepared = prepare_reorder(EdgeContext(), final.spec, first.spec, final.location)
+    step = Step(final.producer.node, prepared, [final], [restored], final.producer.lane, StepKind.RESTORE)
     restored.producer = step
     plan.steps.append(step)
     plan.values.append(restored)
@@ -101,7 +101,7 @@ def _restored(plan: Compilation, first: Value, final: Value) -> Value:
 
 def _is_copy(value: Value) -> bool:
     """Whether the value is a copy of another one in a layout or place of its own."""
-    return value.producer is not None and value.producer.what in ("reorder", "transfer")
+    return value.producer is not None and value.producer.kind in (StepKind.REORDER, StepKind.TRANSFER)
 
 
 def _physical(value: Value) -> Value:

@@ -15,7 +15,7 @@ from netbuilder.runtime.buffers import needs_detour
 from netbuilder.runtime.net import RuntimeNet
 from netbuilder.runtime.program import Instruction
 from netbuilder.runtime.timing import Span
-from netbuilder.runtime.values import Node, Step, Value
+from netbuilder.runtime.values import Node, Step, StepKind, Value
 
 __all__ = ["CallProfile", "Categories", "Operand", "describe_alone", "describe_step", "device_text", "step_text"]
 
@@ -314,9 +314,9 @@ def _reason(step: Step) -> str:
     lies, wanted = _layout_text(source.spec), _layout_text(target.spec)
     if lies == wanted:
         wanted += " in another way"
-    if step.what == "restore":
+    if step.kind is StepKind.RESTORE:
         return f"the blob {target.name} keeps its layout, {wanted}; {operator} writes it as {lies}"
-    if step.what == "transfer":
+    if step.kind is StepKind.TRANSFER:
         return f"{operator} needs {source.name} on {_place(target.location)}; it lies on {_place(source.location)}"
     index = next((i for i, value in enumerate(step.node.inputs) if value.name == source.name), 0)
     return f"{operator} wants {source.name} (input {index}) as {wanted}; it lies as {lies}"

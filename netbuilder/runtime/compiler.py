@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.engine import engine_names, find_engine, library_engines
 from netbuilder.runtime.demand import note_demand
 from netbuilder.runtime.fuse_updates import join_updates
 from netbuilder.runtime.fusion import fuse
@@ -45,10 +45,11 @@ class Compilation:
 
 def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | None:
     """Compile the longest static run of operators from ``start``; None if the first is not static."""
-    if setting.allows("ONEDNN"):
-        getattr(onednn, "register_kernels", lambda: None)()
-        if setting.precision == "bfloat16":
-            onednn.warn_without_bfloat16()
+    for name in engine_names():
+        if setting.allows(name):
+            engine = find_engine(name)
+            engine.register_kernels()
+            engine.check_precision(setting.precision)
     specs, end = static_run(net, start, setting)
     if end == start:
         return None
@@ -56,8 +57,8 @@ def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | No
     for name in setting.constants.intersection(externals) if setting.does("constants") else ():
         externals[name].constant = externals[name].blob
     hidden = frozenset(name for name in last if name not in externals and net.hides(name, start, end))
-    if setting.allows("ONEDNN") and onednn.available():
-        nodes = fuse(nodes, last, hidden, setting.does)
+    engines = library_engines(setting.allows)
+    nodes = fuse(nodes, last, [fusion for engine in engines for fusion in engine.fusions()], hidden, setting.does)
     if setting.does("joined_updates"):
         nodes = join_updates(nodes, last, hidden)
     if setting.does("unread_outputs"):

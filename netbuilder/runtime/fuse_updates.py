@@ -213,6 +213,6 @@ def _copy_of(source: Value) -> Callable[[], Any]:
         assert source.spec is not None
         if source.spec.layout is None:
             return np.array(source.buffer)
-        return convert(source.buffer, source.spec, source.spec.plain, EdgeContext())
+        return convert(source.buffer, source.spec, source.spec.plain, EdgeContext(), location=source.location)
 
     return compute

@@ -1,17 +1,18 @@
-"""Fusion: neighbours that become one kernel where nobody can see the value between them.
+"""Fusion: neighbouring operators that become one kernel where nobody can see the value between them.
 
-A value can be seen if it is the last version of its name and the name is observable. These neighbours are joined:
+A value can be seen if it is the last version of its name and the name is observable. Which neighbours have a common
+kernel is in the tables of the engines (`netbuilder.ops.engines.engine.Fusion`); by `Pattern` they are:
 
-- an activation behind the operator that made its input (``SpatialBN`` and ``Relu``), where the value between them is
-  overwritten or not observable, so no one misses it;
-- a ``Conv``, the ``Sum`` of what it makes with a value that was there before, and the ``Relu`` behind that;
-- ``ReluGradient`` in place before ``SpatialBNGradient``: where the value between is the last version of its name, it
-  can be computed from what both read; the blob gets that computation, and a fetch runs it.
+- CHAIN: an operator after the one that makes its only input (``SpatialBN`` and ``Relu``), where the value between them
+  is overwritten or not observable, so no one misses it;
+- ACCUMULATE: a ``Conv`` and the ``Sum`` of what it makes with a value that was there before, which is overwritten;
+- NORMALIZATION_GRADIENT: ``ReluGradient`` in place before ``SpatialBNGradient``. Where the value between is the last
+  version of its name, it can be computed from what both read; the blob gets that computation, and a fetch runs it.
 
-A ``Dropout`` in test mode vanishes: who reads its output reads its input.
+A ``Dropout`` in test mode vanishes: operators that read its output read its input.
 
-A joined operator stands where the first of its parts stood, so the last part writes earlier than before. That is safe
-for the first version of a name, and for the next version of a name that only the parts read in between.
+A fused operator takes the place of its first part, so the last part writes earlier than before. That is safe for the
+first version of a name, and for the next version of a name that only the parts read in between.
 """
 
 from __future__ import annotations
@@ -22,11 +23,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import Prepared
-from netbuilder.ops.engines.layouts import HOST, convert
-from netbuilder.ops.engines.onednn.kernels_conv import fused_conv
-from netbuilder.ops.engines.onednn.kernels_dense import fused_fc_relu
-from netbuilder.ops.engines.onednn.kernels_eltwise import fused_sum_relu
-from netbuilder.ops.engines.onednn.kernels_norm import fused_bn_relu, fused_bn_relu_gradient
+from netbuilder.ops.engines.engine import HOST, Fusion, Pattern
+from netbuilder.ops.engines.layouts import convert
 from netbuilder.ops.registry import plain_kernel
 from netbuilder.runtime.blob import EdgeContext
 from netbuilder.runtime.run_context import KernelContext
@@ -34,56 +32,50 @@ from netbuilder.runtime.values import Node, Value
 
 __all__ = ["fuse"]
 
-Maker = Callable[..., Prepared | None]
-
-# Operators in front of a Relu -> the name of the optimisation, and the maker of the joint kernel, given the first
-# operator and the inputs.
-_WITH_RELU: dict[tuple[str, ...], tuple[str, Maker]] = {
-    ("SpatialBN",): ("bn_relu", fused_bn_relu),
-    ("Sum",): ("sum_relu", fused_sum_relu),
-    ("FC",): ("fc_relu", fused_fc_relu),
-    ("Conv",): ("conv_relu", lambda op, ctx, *specs: fused_conv(op, ctx, specs, relu=True)),
-    ("Conv", "Sum"): (
-        "conv_relu", lambda op, ctx, *specs: fused_conv(op, ctx, specs[:-1], relu=True, add=specs[-1])
-    ),
-}  # fmt: skip
-
-
-def _conv_sum(op: Any, ctx: Any, *specs: Any) -> Prepared | None:
-    return fused_conv(op, ctx, specs[:-1], add=specs[-1])
-
 
 def fuse(
     nodes: Sequence[Node],
     last: Mapping[str, Value],
+    fusions: Sequence[Fusion],
     hidden: Collection[str] = (),
     does: Callable[[str], bool] = lambda name: True,
 ) -> list[Node]:
     """Return the nodes of a plan with neighbours joined where a kernel for both exists.
 
     Args:
-        nodes: operators over values, in order; the inputs of those behind one that vanishes are changed.
+        nodes: operators over values, in order; the inputs of those after one that vanishes are changed.
         last: the last version of each name, which stays observable.
+        fusions: the kernels there are for neighbours, those of the preferred engine first.
         hidden: names of which no version is observable.
         does: whether an optimisation is on, by its name in ``runtime.optimisations``.
     """
-    fusion = _Fusion(nodes, last, hidden, does)
+    matcher = _Matcher(nodes, last, [f for f in fusions if does(f.optimisation)], hidden, does)
     for node in nodes:
-        fusion.visit(node)
-    return fusion.result()
+        matcher.visit(node)
+    return matcher.result()
 
 
-class _Fusion:
+class _Matcher:
     """The nodes while they are being joined: who makes and who reads each value by now."""
 
     def __init__(
         self,
         nodes: Sequence[Node],
         last: Mapping[str, Value],
+        fusions: Sequence[Fusion],
         hidden: Collection[str],
         does: Callable[[str], bool],
     ) -> None:
         self._last, self._hidden, self._does = last, hidden, does
+        self._by_trigger: dict[str, list[Fusion]] = {}  # the type of the operator whose visit may join two
+        for fusion in fusions:
+            gradient = fusion.pattern is Pattern.NORMALIZATION_GRADIENT
+            self._by_trigger.setdefault(fusion.first[0] if gradient else fusion.second, []).append(fusion)
+        self._join_by = {
+            Pattern.CHAIN: self._join_chain,
+            Pattern.ACCUMULATE: self._accumulate,
+            Pattern.NORMALIZATION_GRADIENT: self._join_normalization_gradient,
+        }
         self._at: list[Node | None] = list(nodes)
         self._place = {id(node): i for i, node in enumerate(nodes)}
         self._origin = {id(value): node for node in nodes for value in node.outputs}
@@ -104,14 +96,11 @@ class _Fusion:
         if node.first.location != HOST:
             return
         kind = node.first.op_def.type
-        if kind == "Relu":
-            self._join_relu(node)
-        elif kind == "Sum" and self._does("conv_sum"):
-            self._join_sum(node)
-        elif kind == "Dropout" and self._does("dropout_in_test_mode"):
+        if kind == "Dropout" and self._does("dropout_in_test_mode"):
             self._drop(node)
-        elif kind == "ReluGradient" and self._does("bn_relu_gradient"):
-            self._join_relu_gradient(node)
+        for fusion in self._by_trigger.get(kind, ()):
+            if self._join_by[fusion.pattern](node, fusion):
+                return
 
     def _seen(self, value: Value) -> bool:
         return self._last[value.name] is value and value.name not in self._hidden
@@ -132,17 +121,16 @@ class _Fusion:
         after = back.outputs[0]
         return after.version == 0 or any(after.name == value.name for value in passed)
 
-    def _join(self, front: Node, back: Node, others: Sequence[Value], make: Maker) -> None:
+    def _join(self, front: Node, back: Node, others: Sequence[Value], fusion: Fusion) -> None:
         """Put one node in the place of ``front`` that does the work of both; ``back`` goes.
 
         Args:
             others: what ``back`` reads besides what ``front`` makes.
-            make: of the joint kernel, see ``_WITH_RELU``.
         """
         op = front.first.op
 
         def maker(ctx: Any, *specs: Any) -> Prepared | None:
-            return make(op, ctx, *specs)
+            return fusion.make(op, ctx, *specs)
 
         outputs = [back.outputs[0], *front.outputs[1:]]
         inputs = [*front.inputs, *others]
@@ -155,32 +143,33 @@ class _Fusion:
         for value in others:
             self._readers[id(value)] = [place if i == old else i for i in self._readers[id(value)]]
 
-    def _join_relu(self, relu: Node) -> None:
-        front = self._before(relu, relu.inputs[0])
-        if front is None or not self._may_move_up(relu, relu.inputs[0]):
-            return
-        kind = tuple(part.op_def.type for part in front.parts)
-        name, make = _WITH_RELU.get(kind, ("", None))
-        if make is not None and self._does(name) and (kind != ("Sum",) or len(front.inputs) == 2):
-            self._join(front, relu, (), make)
+    def _join_chain(self, back: Node, fusion: Fusion) -> bool:
+        """Join an operator to the one that makes its only input."""
+        front = self._before(back, back.inputs[0]) if len(back.inputs) == 1 else None
+        if front is None or not fits(fusion, front) or not self._may_move_up(back, back.inputs[0]):
+            return False
+        self._join(front, back, (), fusion)
+        return True
 
-    def _join_sum(self, total: Node) -> None:
-        """Join a Sum of two values to the Conv that makes the later one, if it may overwrite the other one."""
+    def _accumulate(self, total: Node, fusion: Fusion) -> bool:
+        """Join a sum of two values to what makes the later one, if it may overwrite the other one."""
         if len(total.inputs) != 2:
-            return
+            return False
         made = [self._maker.get(id(value)) for value in total.inputs]
         if made[0] is None or made[1] is None or made[0] is made[1]:
-            return
+            return False
         later = 0 if self._place[id(made[0])] > self._place[id(made[1])] else 1
         product, other = total.inputs[later], total.inputs[1 - later]
-        conv = self._before(total, product)
-        if conv is None or [part.op_def.type for part in conv.parts] != ["Conv"] or self._seen(other):
-            return
-        here, own = self._place[id(conv)], self._place[id(total)]
-        if other in conv.inputs or any(i >= here and i != own for i in self._readers[id(other)]):
-            return  # it is needed as it is, and would have to be copied
-        if self._may_move_up(total, product, other):
-            self._join(conv, total, [other], _conv_sum)
+        front = self._before(total, product)
+        if front is None or not fits(fusion, front) or self._seen(other):
+            return False
+        here, own = self._place[id(front)], self._place[id(total)]
+        if other in front.inputs or any(i >= here and i != own for i in self._readers[id(other)]):
+            return False  # it is needed as it is, and would have to be copied
+        if not self._may_move_up(total, product, other):
+            return False
+        self._join(front, total, [other], fusion)
+        return True
 
     def _drop(self, dropout: Node) -> None:
         """Let those that read the output of a Dropout in test mode read its input."""
@@ -198,28 +187,31 @@ class _Fusion:
         self._instead[id(y)] = x
         self._at[own] = None
 
-    def _join_relu_gradient(self, relu: Node) -> None:
+    def _join_normalization_gradient(self, relu: Node, fusion: Fusion) -> bool:
+        """Join the gradient of an activation, in place, to that of the normalization before the activation."""
         y, before = relu.inputs
         between = relu.outputs[0]
         if between.readers != 1 or between.name != before.name or self._last[between.name] is not between:
-            return
+            return False
         own = self._place[id(relu)]
         target = self._at[self._readers[id(between)][0]]
-        if target is None or target.first.op_def.type != "SpatialBNGradient" or target.inputs[2] is not between:
-            return
+        if target is None or target.first.op_def.type != fusion.second or target.inputs[2] is not between:
+            return False
         front = target.first
         forward = self._origin.get(id(y))
         normalised = self._origin.get(id(target.inputs[3]))
-        if front.device != relu.first.device or forward is None or forward.first.op_def.type != "Relu":
-            return
+        if front.device != relu.first.device or forward is None:
+            return False
+        if f"{forward.first.op_def.type}Gradient" != relu.first.op_def.type:
+            return False
         if self._origin.get(id(forward.inputs[0])) is not normalised:
-            return
+            return False
         seen = self._seen(between)
         if seen and before.version == 0 and before.blob is not None:
-            return  # fed from outside: nothing of ours may change what the blob holds
+            return False  # an external input; a plan must not alter it
 
         def maker(ctx: Any, *specs: Any) -> Prepared | None:
-            prepared = fused_bn_relu_gradient(front.op, ctx, *specs)
+            prepared = fusion.make(front.op, ctx, *specs)
             if prepared is not None and seen:
                 between.lazy = _relu_gradient_of(relu, y, before)
                 between.lazy_from = before
@@ -237,11 +229,18 @@ class _Fusion:
         for value in target.outputs:
             self._maker[id(value)] = node
         self._readers[id(before)] = [place if i == own else i for i in self._readers[id(before)]]
+        return True
+
+
+def fits(fusion: Fusion, front: Node) -> bool:
+    """Whether a node can be the first part of a fusion, by the types of its operators."""
+    types = tuple(part.op_def.type for part in front.parts)
+    return types == fusion.first and fusion.inputs in (None, len(front.inputs))
 
 
 def _relu_gradient_of(relu: Node, y: Value, dy: Value) -> Callable[[], Any]:
     instruction = relu.first
-    kernel = plain_kernel("ReluGradient", 0)
+    kernel = plain_kernel(instruction.op_def.type, instruction.device[0])
     context = KernelContext(instruction.op_def, device=instruction.device)
     assert kernel is not None
 
@@ -255,4 +254,4 @@ def _plain(value: Value) -> Any:
     assert value.spec is not None
     if value.spec.layout is None:
         return value.buffer
-    return convert(value.buffer, value.spec, value.spec.plain, EdgeContext())
+    return convert(value.buffer, value.spec, value.spec.plain, EdgeContext(), location=value.location)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from netbuilder.ops.contexts import ANY_ORDER, Prepared
-from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.layouts import HOST
-from netbuilder.ops.engines.onednn.image_order import best_image_order
+from netbuilder.ops.engines.engine import HOST, library_engines
 from netbuilder.ops.operator import STRING, TensorSpec
 from netbuilder.ops.registry import plain_kernel, prepared_kernels
 from netbuilder.proto import NetError
@@ -21,13 +19,18 @@ __all__ = ["choose_image_order", "choose_kernel"]
 
 def choose_image_order(nodes: Sequence[Node], setting: Setting) -> str:
     """Return in which order images should lie: measured where all convolutions have constant weights."""
-    usable = setting.allows("ONEDNN") and onednn.available() and setting.does("measured_choices")
+    engines = library_engines(setting.allows) if setting.does("measured_choices") else []
     convs = [node for node in nodes if node.first.op_def.type == "Conv" and node.first.location == HOST]
-    if not usable or not convs or not all(node.inputs[1].constant for node in convs):
+    if not engines or not convs or not all(node.inputs[1].constant for node in convs):
         return ANY_ORDER
     specs = [[value.spec for value in node.inputs[: node.first.op.n_in]] for node in convs]
-    found = [(node.first.op, plain) for node, plain in zip(convs, specs) if all(plain)]
-    return best_image_order(found, setting.lane_threads, setting.precision)  # type: ignore[arg-type]
+    known = [
+        (node.first.op, [spec for spec in plain if spec is not None])
+        for node, plain in zip(convs, specs)
+        if None not in plain
+    ]
+    orders = (engine.best_image_order(known, setting.lane_threads, setting.precision) for engine in engines)
+    return next((order for order in orders if order is not None), ANY_ORDER)
 
 
 def choose_kernel(node: Node, ctx: NodeContext, setting: Setting) -> Prepared | None:

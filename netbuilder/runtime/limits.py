@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.engine import library_engines
 from netbuilder.ops.engines.gpu import GPU, copy_into, gpu
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
@@ -58,16 +58,16 @@ class Limits:
 def measure_limits(threads: int, *, bfloat16: bool = False) -> Limits:
     """Measure what so many threads of this machine's CPU do at best; it takes about a second.
 
-    The matrix rate is that of the quickest of oneDNN's inner product and convolutions, all in the layouts that they
-    like best; without oneDNN it is that of ``numpy.dot``, which has a number of threads of its own.
+    The matrix rate is that of the quickest of an engine's inner product and convolutions, all in the layouts that
+    they like best; without an engine it is that of ``numpy.dot``, which has a number of threads of its own.
 
     Args:
-        bfloat16: measure the rate in bfloat16, too; without oneDNN there is none.
+        bfloat16: measure the rate in bfloat16, too; NumPy has none.
     """
-    if not onednn.available():
+    if not library_engines(lambda name: True):
         return Limits(*_dot_rate(), _copy_bandwidth(threads), threads)
-    rate, by = _onednn_rate(threads)
-    rounded_rate, rounded_by = _onednn_rate(threads, "bfloat16") if bfloat16 else (0.0, "")
+    rate, by = _kernel_rate(threads)
+    rounded_rate, rounded_by = _kernel_rate(threads, "bfloat16") if bfloat16 else (0.0, "")
     return Limits(rate, by, _copy_bandwidth(threads), threads, rounded_rate, rounded_by)
 
 
@@ -99,7 +99,7 @@ def _best(call: Callable[[], object], device: GPU | None = None, at_least: int =
     return best
 
 
-def _onednn_rate(threads: int, dtype: str = "float32") -> tuple[float, str]:
+def _kernel_rate(threads: int, dtype: str = "float32") -> tuple[float, str]:
     """Return the best rate, and what reached it; 0 and "" if nothing computes on values of this type."""
     workspace, scale = Workspace(threads=threads), max(1, threads // 8)
     rng = np.random.default_rng(0)

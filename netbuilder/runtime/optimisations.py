@@ -52,6 +52,9 @@ OPTIMISATIONS: Mapping[str, Optimisation] = MappingProxyType({
     "conv_sum": Optimisation(
         "Conv adds what it makes to a value that was there before: the Sum behind it vanishes", ROUNDING, joins=True
     ),
+    "engine_fusions": Optimisation(
+        "neighbours that an engine of another package has one kernel for are joined", ROUNDING, joins=True
+    ),
     "dropout_in_test_mode": Optimisation("a Dropout in test mode vanishes", joins=True),
     "joined_updates": Optimisation(
         "the operators that update parameters, and the weight decay before them, are few calls, which go through the "

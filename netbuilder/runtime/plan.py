@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from netbuilder.graph.collection import collection_paused
-from netbuilder.ops.engines import blas, onednn
+from netbuilder.ops.engines import blas
 from netbuilder.ops.engines.arrays import aligned_empty
+from netbuilder.ops.engines.engine import find_engine, library_engines
 from netbuilder.ops.engines.gpu import copy_into
 from netbuilder.ops.engines.layouts import HOST, Location, new_buffer
 from netbuilder.ops.operator import TensorSpec
@@ -32,6 +33,20 @@ __all__ = ["Plan", "make_plan"]
 _ATTEMPTS = 4  # compilations until layouts of blobs that are read and written have settled; two are usual
 
 Call = Callable[[], object]
+
+
+def _thread_setter(setting: Setting) -> Call | None:
+    """Return what a lane's thread calls before it runs kernels, so that engines know how many threads it may use."""
+    setters = [engine.thread_setter(setting.lane_threads) for engine in library_engines(setting.allows)]
+    needed = [setter for setter in setters if setter is not None]
+    if len(needed) < 2:
+        return needed[0] if needed else None
+
+    def set_all() -> None:
+        for setter in needed:
+            setter()
+
+    return set_all
 
 
 class Plan:
@@ -74,11 +89,10 @@ class Plan:
         count = len(compilation.once)
         self._calls = calls[count:]
         self._once = [_Once(step, call) for step, call in zip(compilation.once, calls[:count])]
-        # Some of the library's primitives ask how many threads there are when they run.
-        with_library = setting.allows("ONEDNN") and onednn.available()
-        self._before = onednn.thread_setter(setting.lane_threads) if with_library else None
+        self._before = _thread_setter(setting)
         self._lanes = self._dealt(self._calls, LaneProgram) if setting.lanes > 1 else None
-        in_library = any(step.what.startswith("onednn") for step in self.steps)
+        used = {step.prepared.engine for step in self.steps if step.prepared.engine}
+        in_library = any(find_engine(name).owns_threads for name in used)
         self._blas_threads = 1 if in_library else setting.lane_threads
         for once in self._once:
             once.blob.watch()

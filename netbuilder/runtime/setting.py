@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from netbuilder.runtime.optimisations import OPTIMISATIONS
+
 __all__ = ["Setting", "default_threads"]
 
 
@@ -42,6 +44,7 @@ class Setting:
 
     def does(self, optimisation: str) -> bool:
         """Whether plans may do that: a name of ``runtime.optimisations``."""
+        assert optimisation in OPTIMISATIONS, f"no optimisation is called {optimisation!r}"
         return optimisation not in self.without
 
     def allows(self, engine: str) -> bool:

@@ -10,7 +10,7 @@ from netbuilder.runtime.node_context import NodeContext
 from netbuilder.runtime.plain import transfer
 from netbuilder.runtime.setting import Setting
 from netbuilder.runtime.static_run import with_known
-from netbuilder.runtime.values import Node, Step, Value
+from netbuilder.runtime.values import Node, Step, StepKind, Value
 
 __all__ = ["StepList"]
 
@@ -35,7 +35,7 @@ class StepList:
         ]
         if not self._does("inplace"):
             prepared.inplace = ()
-        step = Step(node, prepared, ins, [*node.outputs], lane, prepared.name)
+        step = Step(node, prepared, ins, [*node.outputs], lane)
         straightened: list[Step] = []
         for j, value in enumerate(node.outputs):
             spec = prepared.outputs[j] if j < len(prepared.outputs) else None
@@ -59,7 +59,14 @@ class StepList:
         passing = Value(value.name, value.version, written, None, value.location, producer=step, passing=True)
         self._values.append(passing)
         step.outputs[j] = passing
-        made = Step(step.node, prepare_reorder(ctx, written, value.spec), [passing], [value], step.lane, "restore")
+        made = Step(
+            step.node,
+            prepare_reorder(ctx, written, value.spec, value.location),
+            [passing],
+            [value],
+            step.lane,
+            StepKind.RESTORE,
+        )
         value.producer = made
         return made
 
@@ -85,12 +92,12 @@ class StepList:
         if copy is None or not self._does("shared_copies"):
             assert value.spec is not None
             if location != value.location:
-                prepared, what = transfer(value.spec), "transfer"
+                prepared, kind = transfer(value.spec), StepKind.TRANSFER
             else:
-                prepared, what = prepare_reorder(ctx, value.spec, wanted), "reorder"
+                prepared, kind = prepare_reorder(ctx, value.spec, wanted, location), StepKind.REORDER
             copy = Value(value.name, value.version, wanted, None, location)
             copy.published, copy.constant = value.published, value.constant
-            step = Step(node, prepared, [value], [copy], lane, what)
+            step = Step(node, prepared, [value], [copy], lane, kind)
             copy.producer = step
             value.copies[key] = copy
             self._values.append(copy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from netbuilder.ops.operator import TensorSpec
 from netbuilder.runtime.blob import Blob
 from netbuilder.runtime.program import Instruction
 
-__all__ = ["Node", "Step", "Value"]
+__all__ = ["Node", "Step", "StepKind", "Value"]
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +62,14 @@ class Value:
 
 Maker = Callable[..., Prepared | None]
 
-_MOVES = frozenset({"reorder", "transfer", "restore"})
+
+class StepKind(enum.Enum):
+    """What a step of a plan is: an operator's kernel, or a copy that the plan put in."""
+
+    COMPUTE = "compute"
+    REORDER = "reorder"  #: into the layout that a kernel reads
+    TRANSFER = "transfer"  #: to another device, or between a device and the host
+    RESTORE = "restore"  #: back into the layout in which others expect the value
 
 
 @dataclass(slots=True, eq=False)
@@ -92,12 +100,17 @@ class Step:
     inputs: list[Value | None]
     outputs: list[Value | None]
     lane: int
-    what: str = ""
+    kind: StepKind = StepKind.COMPUTE
 
     @property
     def moves(self) -> bool:
         """Whether the step is a copy that the plan put in: into another layout or place, or back."""
-        return self.what in _MOVES
+        return self.kind is not StepKind.COMPUTE
+
+    @property
+    def what(self) -> str:
+        """What the step does, for messages and profiles: the kernel's name, or the kind of copy."""
+        return self.kind.value if self.moves else self.prepared.name
 
     @property
     def reads_rounded(self) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from netbuilder.graph.blob import blob_name, strip_prefix
 from netbuilder.graph.collection import collection_paused
 from netbuilder.graph.message import message_of
+from netbuilder.ops.engines.engine import engine_names
 from netbuilder.ops.engines.gpu import adopt, gpu
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.operator import TensorSpec
@@ -21,9 +22,8 @@ from netbuilder.runtime.optimisations import FUSIONS, check_without
 from netbuilder.runtime.setting import default_threads
 from netbuilder.runtime.steps import run_plan
 
-__all__ = ["ENGINES", "Workspace"]
+__all__ = ["Workspace"]
 
-ENGINES = ("ONEDNN",)
 """The libraries that can serve operators beside NumPy and CuPy."""
 
 
@@ -64,8 +64,10 @@ class Workspace:
         fuse: bool = True,
         parent: Workspace | None = None,
     ) -> None:
-        if engines is not None and (isinstance(engines, str) or not set(engines) <= set(ENGINES)):
-            raise NetError(f"Workspace: engines must be a tuple of names among {', '.join(ENGINES)}, got {engines!r}")
+        if engines is not None and (isinstance(engines, str) or not set(engines) <= set(engine_names())):
+            raise NetError(
+                f"Workspace: engines must be a tuple of names among {', '.join(engine_names())}, got {engines!r}"
+            )
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise NetError(f"Workspace: threads must be a whole number from 1 on, got {threads!r}")
         if parent is not None:

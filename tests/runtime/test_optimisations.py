@@ -7,10 +7,12 @@ import pytest
 
 from house import ROOT
 from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.engine import find_engine
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.optimisations import FUSIONS, GROUPS, OPTIMISATIONS, VARIABLE, check_without, from_environment
+from netbuilder.runtime.setting import Setting
 from netbuilder.tools import benchmark, profile
 from netbuilder.tools.training import options
 
@@ -248,5 +250,10 @@ def test_kernels_ask_for_names_that_there_are():
     for folder in ("ops", "netbuilder"):
         for path in (ROOT / folder).rglob("*.py"):
             asked.update(re.findall(r"does\(\"(\w+)\"\)", path.read_text(encoding="utf-8")))
-    joins = {"bn_relu", "sum_relu", "fc_relu", "conv_relu"}  # asked for by a name in a table
-    assert asked | joins == set(OPTIMISATIONS)
+    asked |= {fusion.optimisation for fusion in find_engine("ONEDNN").fusions()} | {"engine_fusions"}
+    assert asked == set(OPTIMISATIONS)
+
+
+def test_a_name_that_there_is_not_is_no_optimisation():
+    with pytest.raises(AssertionError, match="no optimisation is called 'inplce'"):
+        Setting().does("inplce")

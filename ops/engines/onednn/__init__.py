@@ -15,11 +15,6 @@ from netbuilder.ops.engines.onednn.registration import register_kernels
 
 __all__ = [
     "available",
-    "fused_bn_relu",
-    "fused_bn_relu_gradient",
-    "fused_conv",
-    "fused_fc_relu",
-    "fused_sum_relu",
     "register_kernels",
     "reorder",
     "set_threads",

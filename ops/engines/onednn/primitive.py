@@ -291,7 +291,13 @@ def prepared(
 
     names = dict.fromkeys(step.primitive.name for step in steps if isinstance(step, Step))
     return Prepared(
-        list(inputs), list(outputs), bind, start + own if start or own else 0, tuple(inplace), name=" + ".join(names)
+        list(inputs),
+        list(outputs),
+        bind,
+        start + own if start or own else 0,
+        tuple(inplace),
+        name=" + ".join(names),
+        engine="ONEDNN",
     )
 
 

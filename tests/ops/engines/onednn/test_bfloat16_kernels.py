@@ -11,6 +11,7 @@ from checks import interpret
 from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normalisation, random
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.onednn import kernels_conv, kernels_dense, kernels_eltwise, kernels_norm
 from netbuilder.ops.operator import TensorSpec, decode
 from netbuilder.ops.registry import CPU, find, prepared_kernels
 from netbuilder.proto.arguments import make_op
@@ -183,7 +184,7 @@ def test_fused_fc_relu():
     values = {"x": value_of(arrays["x"], PLAIN), "w": Value.of(arrays["w"]), "bias": Value.of(arrays["bias"])}
     op_def = make_op("FC", list(arrays), ["y"])
     want = interpret([op_def], {n: a.astype(np.float64) for n, a in arrays.items()})["y"]
-    run(op_def, values, make=onednn.fused_fc_relu)
+    run(op_def, values, make=kernels_dense.fused_fc_relu)
     close(values["y"], np.maximum(want, 0), "y", True)
 
 
@@ -224,7 +225,7 @@ def test_fused_bn_relu(shape):
     values = {n: value_of(x, B16) if n == "x" else Value.of(x) for n, x in arrays.items()}
     ops = [make_op("SpatialBN", list(arrays), TRAINED, is_test=0), make_op("Relu", ["y"], ["y"])]
     want = interpret(ops, {n: v.plain().astype(np.float64) for n, v in values.items()})
-    run(ops[0], values, make=onednn.fused_bn_relu)
+    run(ops[0], values, make=kernels_norm.fused_bn_relu)
     for name in TRAINED:
         close(values[name], want[name], name, name == "y")
     values["dy"] = value_of(exact(random(*shape, seed=9)), B16)
@@ -232,7 +233,7 @@ def test_fused_bn_relu(shape):
     exactly = {n: v.plain().astype(np.float64) for n, v in values.items()}
     exactly["dy"] = exactly["dy"] * (exactly["y"] > 0)
     want = interpret([backward], exactly)
-    run(backward, values, make=onednn.fused_bn_relu_gradient)
+    run(backward, values, make=kernels_norm.fused_bn_relu_gradient)
     for name in backward.output:
         close(values[name], want[name], name, name == "dx")
 
@@ -292,7 +293,7 @@ def test_fused_sum_relu():
     values = {n: value_of(random(2, 17, 5, 5, seed=i), B16) for i, n in enumerate("ab")}
     ops = [make_op("Sum", ["a", "b"], ["y"]), make_op("Relu", ["y"], ["y"])]
     want = interpret(ops, {n: v.plain().astype(np.float64) for n, v in values.items()})
-    run(ops[0], values, make=onednn.fused_sum_relu)
+    run(ops[0], values, make=kernels_eltwise.fused_sum_relu)
     close(values["y"], want["y"], "y", True)
 
 
@@ -431,7 +432,7 @@ def test_fused_conv_in_inference(channels, relu):
     op_def = make_op("Conv", list(arrays), ["y"], kernel=3)
 
     def make(op, ctx, x, w, b, add):
-        return onednn.fused_conv(op, ctx, [x, w, b], relu=relu, add=add)
+        return kernels_conv.fused_conv(op, ctx, [x, w, b], relu=relu, add=add)
 
     values = [value_of(arrays["x"], B16), Value.of(arrays["w"]), Value.of(arrays["bias"]), addend]
     bound = bind(make, decode(find("Conv"), op_def), values, precision="bfloat16")

@@ -7,6 +7,7 @@ from checks import interpret
 from kernel_cases import random
 from kernel_checks import B16, PLAIN, close, has_instructions, padding_is_zero, value_of
 from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.onednn import kernels_conv
 from netbuilder.ops.operator import TensorSpec, decode
 from netbuilder.ops.registry import find
 from netbuilder.proto.arguments import make_op
@@ -15,7 +16,7 @@ from prepared import Value, bind
 if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
 
-from netbuilder.ops.engines.onednn import channels_last, choices, convolutions, kernels_conv, kernels_conv_gradient
+from netbuilder.ops.engines.onednn import channels_last, choices, convolutions, kernels_conv_gradient
 
 CASES = {
     "3x3": ((6, 32, 9, 8), (48, 32, 3, 3), {"kernel": 3, "pad": 1}),
@@ -81,7 +82,7 @@ def test_forward_joined_with_a_sum(case, relu, inplace, chosen):
     addend = random(*want.shape, seed=3)
 
     def make(op, ctx, x, w, b, add):
-        return onednn.fused_conv(op, ctx, [x, w, b], relu=relu, add=add)
+        return kernels_conv.fused_conv(op, ctx, [x, w, b], relu=relu, add=add)
 
     values = [value_of(arrays["x"], B16), Value.of(arrays["w"]), Value.of(arrays["b"]), value_of(addend, B16)]
     bound = bind(make, decode(find("Conv"), op_def), values, inplace=inplace, threads=2)

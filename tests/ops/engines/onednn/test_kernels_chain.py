@@ -7,6 +7,7 @@ import pytest
 
 from checks import interpret
 from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.onednn import kernels_conv, kernels_dense, kernels_eltwise, kernels_norm
 from netbuilder.ops.operator import decode
 from netbuilder.ops.registry import find, prepared_kernels
 from netbuilder.proto import NetDef
@@ -97,7 +98,7 @@ def test_a_residual_block_changes_no_layout_forward_or_backward(fused):
     bn2 = ["s2", "b2", "rm2", "rv2"], ["rm2", "rv2", "sm2", "si2"]
     chain.run("Conv", ["x", "w1"], ["c1"], kernel=7, stride=2, pad=3)
     if fused:
-        chain.run("SpatialBN", ["c1", *bn1[0]], ["r1", *bn1[1]], make=onednn.fused_bn_relu, relu=True)
+        chain.run("SpatialBN", ["c1", *bn1[0]], ["r1", *bn1[1]], make=kernels_norm.fused_bn_relu, relu=True)
     else:
         chain.run("SpatialBN", ["c1", *bn1[0]], ["n1", *bn1[1]])
         chain.run("Relu", ["n1"], ["r1"])
@@ -105,7 +106,7 @@ def test_a_residual_block_changes_no_layout_forward_or_backward(fused):
     chain.run("Conv", ["p", "w2"], ["c2"], kernel=3, pad=1)
     chain.run("SpatialBN", ["c2", *bn2[0]], ["n2", *bn2[1]])
     if fused:
-        chain.run("Sum", ["n2", "p"], ["r2"], make=onednn.fused_sum_relu, relu=True)
+        chain.run("Sum", ["n2", "p"], ["r2"], make=kernels_eltwise.fused_sum_relu, relu=True)
     else:
         chain.run("Sum", ["n2", "p"], ["sum"])
         chain.run("Relu", ["sum"], ["r2"])
@@ -122,7 +123,7 @@ def test_a_residual_block_changes_no_layout_forward_or_backward(fused):
         chain.exact = interpret([make_op("ReluGradient", ["r1", "dr1"], ["dr1"])], chain.exact)
         chain.run(
             "SpatialBNGradient", ["c1", "s1", "dr1", "sm1", "si1"], ["dc1", "ds1", "db1"],
-            make=onednn.fused_bn_relu_gradient,
+            make=kernels_norm.fused_bn_relu_gradient,
         )  # fmt: skip
     else:
         chain.run("ReluGradient", ["r1", "dr1"], ["dn1"])
@@ -136,14 +137,14 @@ def test_the_fused_gradient_needs_the_fused_forward_operator():
     values = [Value.of(random(*s)) for s in ((2, 16, 4, 4), (16,), (2, 16, 4, 4), (16,), (16,))]
     op_def = make_op("SpatialBNGradient", ["x", "s", "dy", "sm", "si"], ["dx", "ds", "db"])
     op = decode(find("SpatialBNGradient"), op_def)
-    assert bind(onednn.fused_bn_relu_gradient, op, values) is None
+    assert bind(kernels_norm.fused_bn_relu_gradient, op, values) is None
 
 
 @pytest.mark.parametrize("shape", [(32, 64, 64), (5, 3, 7)])
 def test_fused_fc_relu(shape):
     rows, inner, columns = shape
     chain = Chain(x=random(rows, inner), w=random(columns, inner, seed=1), b=random(columns, seed=2))
-    chain.run("FC", ["x", "w", "b"], ["y"], make=onednn.fused_fc_relu, relu=True)
+    chain.run("FC", ["x", "w", "b"], ["y"], make=kernels_dense.fused_fc_relu, relu=True)
     assert (chain.values["y"].plain() == 0).any()
     chain.check("y")
 
@@ -158,7 +159,7 @@ def test_fused_conv(channels, relu, inplace):
     values = [*map(Value.of, arrays.values()), Value.of(addend)]
 
     def make(op, ctx, x, w, b, add):
-        return onednn.fused_conv(op, ctx, [x, w, b], relu=relu, add=add)
+        return kernels_conv.fused_conv(op, ctx, [x, w, b], relu=relu, add=add)
 
     bound = bind(make, decode(find("Conv"), op_def), values, inplace=inplace)
     bound.call()

@@ -8,6 +8,7 @@ from kernel_cases import random
 from kernel_checks import B16, PLAIN, has_instructions, value_of
 from netbuilder.ops.contexts import CHANNELS_LAST
 from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.onednn import kernels_conv
 from netbuilder.ops.operator import decode
 from netbuilder.ops.registry import find
 from netbuilder.proto.arguments import make_op
@@ -18,7 +19,6 @@ if not onednn.available():
 
 from netbuilder.ops.engines.onednn import (
     convolutions,
-    kernels_conv,
     kernels_conv_gradient,
     winograd_matrices,
     winograd_tiles,
@@ -112,7 +112,7 @@ def test_joined_with_what_follows(add, chosen):
     addend = random(*want.shape, seed=3)
 
     def make(op, ctx, x, w, b, *more):
-        return onednn.fused_conv(op, ctx, [x, w, b], relu=True, add=more[0] if more else None)
+        return kernels_conv.fused_conv(op, ctx, [x, w, b], relu=True, add=more[0] if more else None)
 
     values = [value_of(arrays["x"], B16), Value.of(arrays["w"]), Value.of(arrays["b"])]
     values += [value_of(addend, B16)] if add else []

@@ -1,0 +1,58 @@
+"""The array engines: NumPy on the host, CuPy on GPUs. They hold plain row-major values."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.engines.arrays import aligned_zeros, as_flat, gpu_count
+from netbuilder.ops.engines.engine import Engine, Location
+from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.operator import STRING, TensorSpec
+
+__all__ = ["CuPyEngine", "NumPyEngine"]
+
+
+class _ArrayEngine(Engine):
+    def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
+        return Prepared([source], [target], _bind_copy, name="copy")
+
+
+class NumPyEngine(_ArrayEngine):
+    """Arrays in the host's memory, aligned to 64 bytes."""
+
+    name: ClassVar[str] = "NUMPY"
+
+    def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
+        if spec.dtype == STRING:
+            return np.empty(spec.shape, object)
+        return as_flat(aligned_zeros(spec.nbytes), spec.dtype).reshape(spec.shape)
+
+
+class CuPyEngine(_ArrayEngine):
+    """Arrays in the memory of a GPU."""
+
+    name: ClassVar[str] = "CUPY"
+
+    def available(self) -> bool:
+        return gpu_count() > 0
+
+    def why_unavailable(self) -> str:
+        return "it needs CuPy and an NVIDIA GPU; pip install 'netbuilder[gpu]'"
+
+    def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
+        if spec.dtype == STRING:  # strings stay on the host
+            return np.empty(spec.shape, object)
+        with gpu(location[1]) as there:
+            return there.xp.zeros(spec.shape, spec.dtype)
+
+
+def _bind_copy(inputs: Any, outputs: Any, scratch: Any) -> Any:
+    source, target = inputs[0], outputs[0]
+
+    def call() -> None:
+        target[...] = source
+
+    return call

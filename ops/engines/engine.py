@@ -1,0 +1,204 @@
+"""What an engine is, and which engines there are.
+
+An engine is a library, or a kind of device, that plans compute with: it has kernels, fusions of neighbouring operators,
+buffers, and layouts of its own. `Engine` is all that the runtime knows of one. The array engines (NumPy for the host,
+CuPy for GPUs) hold plain row-major values and are always there where their device is; library engines, such as oneDNN,
+serve where they are available and a net's settings allow them.
+
+Another package adds an engine by an entry point in the group ``netbuilder.engines`` that names an ``Engine`` class.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib
+import importlib.metadata
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.operator import Operator, TensorSpec
+from netbuilder.proto import DeviceError
+
+__all__ = [
+    "ENTRY_POINTS",
+    "HOST",
+    "Engine",
+    "Fusion",
+    "Location",
+    "Pattern",
+    "array_engine",
+    "engine_names",
+    "find_engine",
+    "layout_engine",
+    "library_engines",
+]
+
+ENTRY_POINTS = "netbuilder.engines"
+"""The group of entry points under which other packages name their engines."""
+
+Location = tuple[int, int]
+"""Where a buffer is: (PROTO_CPU, 0) for the host's memory, (PROTO_CUDA, id) for a GPU's."""
+
+HOST: Location = (0, 0)
+
+
+class Pattern(enum.Enum):
+    """How the two operators of a fusion stand to each other."""
+
+    CHAIN = "the second reads what the first writes, and nothing else"
+    ACCUMULATE = "the second adds what the first writes to a value, which the result may overwrite"
+    NORMALIZATION_GRADIENT = (
+        "the first is the gradient of an activation, in place; the second that of the normalization before it, with "
+        "the inputs X, scale, dY, mean, deviation"
+    )
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A kernel that does the work of two neighbouring operators.
+
+    Args:
+        pattern: how the two stand to each other.
+        first: types of the operators that the first part is made of: one, or those of an earlier fusion.
+        second: type of the second operator.
+        make: ``make(op, ctx, *specs) -> Prepared | None``, given the operator that the rest is fused to (for an
+            NORMALIZATION_GRADIENT the second, else the first) and what the fused kernel reads; None if it cannot serve.
+        optimisation: the name under which it can be switched off, of ``netbuilder.runtime.optimisations``.
+        inputs: how many inputs the first part must have; None for any number.
+    """
+
+    pattern: Pattern
+    first: tuple[str, ...]
+    second: str
+    make: Callable[..., Prepared | None]
+    optimisation: str = "engine_fusions"
+    inputs: int | None = None
+
+
+class Engine(ABC):
+    """A library, or a kind of device, that plans compute with.
+
+    Attributes:
+        name: as in ``Workspace(engines=...)``, in an operator's ``engine`` and in layouts.
+    """
+
+    name: ClassVar[str]
+
+    def available(self) -> bool:
+        """Whether the engine can be used in this process."""
+        return True
+
+    def why_unavailable(self) -> str:
+        """Return what is missing and how to install it; only asked of an engine that is not available."""
+        return ""
+
+    def register_kernels(self) -> None:
+        """Give the prepared kernels of all operators known by now to the registry; called before each compilation."""
+        return  # an engine may have fusions alone
+
+    def check_precision(self, precision: str) -> None:
+        """Warn if the engine cannot keep activations as ``precision`` says (see ``ops.precision``) or gains nothing."""
+        return  # nothing to warn of
+
+    def fusions(self) -> Sequence[Fusion]:
+        """Return the fusions that the engine has kernels for; the first that fits is taken."""
+        return ()
+
+    def best_image_order(
+        self, convolutions: Sequence[tuple[Operator, Sequence[TensorSpec]]], threads: int, precision: str
+    ) -> str | None:
+        """Return in which order images should be stored, for convolutions with constant weights; None: no opinion."""
+        return None
+
+    def thread_setter(self, threads: int) -> Callable[[], object] | None:
+        """Return a call by which a thread says, before it runs kernels, how many threads they may use."""
+        return None
+
+    @property
+    def owns_threads(self) -> bool:
+        """Whether kernels have a pool of threads, which NumPy's BLAS should not compete with."""
+        return False
+
+    @abstractmethod
+    def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
+        """Return zeroed memory for a value in one of the engine's layouts, or for a plain one if it holds arrays.
+
+        A value with a layout is flat uint8 of ``spec.nbytes``; a plain one is an array of its shape and dtype.
+        """
+
+    @abstractmethod
+    def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
+        """Return the prepared copy between two layouts of one value: its shape and dtype are the same."""
+
+
+# Our own, in the order in which they are asked. A module is imported when its engine is first needed.
+_OWN: Mapping[str, str] = {
+    "NUMPY": "netbuilder.ops.engines.array_engines:NumPyEngine",
+    "CUPY": "netbuilder.ops.engines.array_engines:CuPyEngine",
+    "ONEDNN": "netbuilder.ops.engines.onednn.engine:OneDnnEngine",
+}
+_ARRAY_ENGINES = ("NUMPY", "CUPY")
+_found: dict[str, Engine] = {}
+_lock = threading.Lock()
+
+
+@functools.cache
+def _sources() -> Mapping[str, importlib.metadata.EntryPoint | str]:
+    """Return where the class of each engine is to be found."""
+    others = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return {**_OWN, **{point.name: point for point in others if point.name not in _OWN}}
+
+
+def engine_names() -> tuple[str, ...]:
+    """Return the names of all engines that a net can be allowed to use, available or not."""
+    return tuple(name for name in _sources() if name not in _ARRAY_ENGINES)
+
+
+def find_engine(name: str) -> Engine:
+    """Return an engine by its name.
+
+    Raises:
+        DeviceError: there is none of this name, or what another package names under it is not an ``Engine``.
+    """
+    engine = _found.get(name)
+    if engine is None:
+        with _lock:
+            engine = _found.setdefault(name, _load(name))
+    return engine
+
+
+def _load(name: str) -> Engine:
+    source = _sources().get(name)
+    if source is None:
+        raise DeviceError(f"no engine is called {name!r}; there are {', '.join(_sources())}")
+    if isinstance(source, str):
+        module, _, attribute = source.partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+    else:
+        found = source.load()
+    if not (isinstance(found, type) and issubclass(found, Engine) and found.name == name):
+        raise DeviceError(
+            f"entry point {name!r} of group {ENTRY_POINTS} must name a class of Engine whose name is {name!r}, "
+            f"got {found!r}"
+        )
+    return found()
+
+
+def library_engines(allows: Callable[[str], bool]) -> list[Engine]:
+    """Return the engines other than the array engines that are allowed and available."""
+    return [engine for name in engine_names() if allows(name) and (engine := find_engine(name)).available()]
+
+
+def array_engine(location: Location) -> Engine:
+    """Return the engine that holds plain values at a location."""
+    return find_engine("NUMPY" if location[0] == HOST[0] else "CUPY")
+
+
+def layout_engine(spec: TensorSpec, location: Location) -> Engine:
+    """Return the engine that a value's layout belongs to: the array engine of its location for a plain one."""
+    return array_engine(location) if spec.layout is None else find_engine(spec.layout.engine)

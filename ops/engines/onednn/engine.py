@@ -1,0 +1,71 @@
+"""oneDNN as an engine: its kernels, fusions, layouts, and the threads that it computes with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.arrays import aligned_zeros
+from netbuilder.ops.engines.engine import HOST, Engine, Fusion, Location
+from netbuilder.ops.operator import Operator, TensorSpec
+from netbuilder.proto import DeviceError
+
+__all__ = ["OneDnnEngine"]
+
+
+class OneDnnEngine(Engine):
+    """Intel's library of kernels for CPUs, with blocked layouts and bfloat16.
+
+    Source: https://uxlfoundation.github.io/oneDNN
+    """
+
+    name: ClassVar[str] = "ONEDNN"
+
+    def available(self) -> bool:
+        return onednn.available()
+
+    def why_unavailable(self) -> str:
+        return onednn.why_unavailable()
+
+    def register_kernels(self) -> None:
+        onednn.register_kernels()
+
+    def check_precision(self, precision: str) -> None:
+        if precision == "bfloat16":
+            onednn.warn_without_bfloat16()
+
+    def fusions(self) -> Sequence[Fusion]:
+        from netbuilder.ops.engines.onednn import fusions
+
+        return fusions.FUSIONS
+
+    def best_image_order(
+        self, convolutions: Sequence[tuple[Operator, Sequence[TensorSpec]]], threads: int, precision: str
+    ) -> str | None:
+        from netbuilder.ops.engines.onednn.image_order import best_image_order
+
+        return best_image_order(convolutions, threads, precision)
+
+    def thread_setter(self, threads: int) -> Callable[[], object] | None:
+        return onednn.thread_setter(threads)
+
+    @property
+    def owns_threads(self) -> bool:
+        return True
+
+    def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
+        _on_host(location)
+        return aligned_zeros(spec.nbytes)
+
+    def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
+        from netbuilder.ops.engines.onednn.reorders import reorder
+
+        _on_host(location)
+        return reorder(ctx, source, target)
+
+
+def _on_host(location: Location) -> None:
+    if location != HOST:
+        raise DeviceError(f"oneDNN's layouts are of values in the host's memory, not at {location}")

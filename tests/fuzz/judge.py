@@ -43,10 +43,9 @@ def fault(error: BaseException, named: str = "", *, may_lack_memory: bool = Fals
             if may_lack_memory and isinstance(error, OperatorError):
                 return None
             return f"{type(each).__name__}: {each}", _place(each)
-    if isinstance(error, OperatorError) and error.__cause__ is not None:
-        error = _innermost(error)
-    if not isinstance(error, _OURS) and type(error) is not OperatorError:
-        return f"bare {type(error).__name__}: {error}", _place(error)
+    inner = _innermost(error)
+    if not isinstance(inner, _OURS) and type(inner) is not OperatorError and not _in_our_words(inner, error):
+        return f"bare {type(inner).__name__}: {inner}", _place(inner)
     if named and named not in str(error):
         return f"does not name the file {named}: {type(error).__name__}: {error}", _place(error)
     return None
@@ -65,6 +64,12 @@ def _innermost(error: BaseException) -> BaseException:
     while isinstance(error, OperatorError) and error.__cause__ is not None:
         error = error.__cause__
     return error
+
+
+def _in_our_words(inner: BaseException, outer: BaseException) -> bool:
+    """Whether a kernel raised it for its input, as IndexError("Gather: ..."), which is caught by that name, too."""
+    word = str(inner).split(":")[0]
+    return isinstance(outer, OperatorError) and word.isidentifier() and f": {word} [" in str(outer)
 
 
 def _place(error: BaseException) -> str:

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.extents import count_elements
 from netbuilder.exchange.image_preparation import copy_texts
+from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, compute_node
 from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.predictor_files import save_predictor
 from netbuilder.ops.operator import TensorSpec
-from netbuilder.proto import NetDef, OperatorError, ParseError
+from netbuilder.proto import DeviceError, NetDef, NetError, OperatorError, ParseError, files
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 
@@ -91,11 +93,15 @@ def read_onnx(model: str | os.PathLike[str] | Any) -> ReadModel:
     left out.
     """
     onnx = onnx_library()
-    if isinstance(model, (str, os.PathLike)):
-        model = _load(onnx, model)
     import netbuilder.exchange.onnx.reading_rules  # noqa: F401  (they register themselves)
 
-    return Reader(onnx, model).read()
+    if not isinstance(model, (str, os.PathLike)):
+        return Reader(onnx, model).read()
+    with files.naming(model):
+        try:
+            return Reader(onnx, _load(onnx, model)).read()
+        except UnicodeDecodeError as error:
+            raise ParseError(f"a text of the model is no UTF-8: {error}") from None
 
 
 def _load(onnx: Any, path: str | os.PathLike[str]) -> Any:
@@ -123,9 +129,8 @@ class Reader:
         self.opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
         self.net = NetDef(name=model.graph.name or "onnx")
         copy_texts(self.net, {each.key: each.value for each in model.metadata_props})
-        self.constants: dict[str, Array] = {
-            each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer
-        }
+        self.constants: dict[str, Array] = {each.name: self._array(each) for each in model.graph.initializer}
+        self._left = MOST_ELEMENTS
         self.outputs = tuple(output.name for output in model.graph.output)
         self._same: dict[str, str] = {}
         self._shapes = self._inferred()
@@ -139,7 +144,12 @@ class Reader:
                 self._node(node)
             except Exception as error:
                 where = f"node {node.name!r} {node.op_type} {list(node.input)} -> {list(node.output)}"
-                raise OperatorError(f"ONNX model {self._graph.name!r}, {where}: {error}") from error
+                where = f"ONNX model {self._graph.name!r}, {where}"
+                if isinstance(error, (NetError, OperatorError, DeviceError)):
+                    raise OperatorError(f"{where}: {error}") from error
+                raise ParseError(
+                    f"{where}: its attributes or constants are not as ONNX has them: {type(error).__name__}: {error}"
+                ) from error
         read = {blob for op in self.net.op for blob in op.input}
         inputs = tuple(each.name for each in given if each.name in read)
         parameters = {name: value for name, value in self.constants.items() if name in read}
@@ -224,22 +234,20 @@ class Reader:
 
     def _compute(self, node: Any) -> None:
         """Compute a node of constants."""
-        helper = self._onnx.helper
-        inputs = dict.fromkeys(name for name in node.input if name)
-        infos = [
-            helper.make_tensor_value_info(
-                name, helper.np_dtype_to_tensor_dtype(self.constants[name].dtype), self.constants[name].shape
-            )
-            for name in inputs
-        ]
-        outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
-        graph = helper.make_graph([node], "constants", infos, outputs)
-        model = helper.make_model(graph, opset_imports=list(self._model.opset_import))
-        from onnx.reference import ReferenceEvaluator
-
-        made = ReferenceEvaluator(model).run(None, {name: self.constants[name] for name in inputs})
+        made = compute_node(self._onnx, node, list(self._model.opset_import), self.constants, self._left)
         for name, value in zip((name for name in node.output if name), made):
-            self.constants[name] = np.asarray(value)
+            self.constants[name] = value
+            self._left -= value.size
+
+    def _array(self, tensor: Any) -> Array:
+        try:
+            values: Array = self._onnx.numpy_helper.to_array(tensor)
+        except Exception as error:  # of NumPy or onnx: other dims than data, unknown types, text that is none
+            raise ParseError(
+                f"ONNX model {self._graph.name!r}: constant {tensor.name!r} of dims {list(tensor.dims)} and type "
+                f"{tensor.data_type} does not fit its data: {error}"
+            ) from None
+        return values
 
     def _inferred(self) -> dict[str, tuple[int, ...]]:
         try:
@@ -264,4 +272,11 @@ def _is_fixed(info: Any) -> bool:
 
 
 def _spec(onnx: Any, info: Any) -> TensorSpec:
-    return TensorSpec(_extents(info), np.dtype(onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)))
+    kind = info.type.tensor_type.elem_type
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+    except KeyError:
+        raise ParseError(f"ONNX model: input {info.name!r} has no type of elements that is read, got {kind}") from None
+    if count_elements(_extents(info)) is None:
+        raise ParseError(f"ONNX model: input {info.name!r} has the impossible shape {_extents(info)}")
+    return TensorSpec(_extents(info), dtype)

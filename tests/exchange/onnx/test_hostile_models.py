@@ -38,7 +38,7 @@ LARGE = np.int64([1 << 20, 1 << 20])
         (node("Expand", ["v", "s"], ["c"]), {"v": np.float32([[1]]), "s": LARGE}),
         (node("Tile", ["v", "s"], ["c"]), {"v": np.zeros((2, 2), np.float32), "s": LARGE}),
         (node("Range", ["a", "b", "d"], ["c"]), {"a": np.int64(0), "b": np.int64(1 << 40), "d": np.int64(1)}),
-        (node("Add", ["v", "w"], ["c"]), {"v": np.zeros((20000, 1), np.float32), "w": np.zeros((1, 20000), np.float32)}),
+        (node("Add", ["v", "w"], ["c"]), {"v": np.zeros((20000, 1), np.int8), "w": np.zeros((1, 20000), np.int8)}),
     ],
     ids=lambda value: value.op_type if hasattr(value, "op_type") else "",
 )  # fmt: skip

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock
 from netbuilder.data.object_records import ObjectKind, register_kind
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
@@ -47,7 +47,7 @@ class Counter:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     @property
     def count(self) -> int:

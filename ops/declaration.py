@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-__all__ = ["Declared", "dataclass"]
+from netbuilder.data.forking import loading
 
-_lock = threading.RLock()
+__all__ = ["Declared", "dataclass"]
 
 
 class Declared:
@@ -39,7 +38,7 @@ class _Fields:
 
 def _complete(cls: type) -> None:
     """Make the methods of a class, and before them those of its bases."""
-    with _lock:
+    with loading:
         each: Any
         for each in reversed(cls.__mro__):
             if isinstance(each.__dict__.get("__dataclass_fields__"), _Fields):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.db_reader import DBReader
+from netbuilder.data.forking import after_fork
 from netbuilder.data.image_batch import look_at_images
 from netbuilder.data.image_loader import MOST_THREADS
 from netbuilder.data.image_records import ImageRecord, read_image_record
@@ -177,6 +178,8 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     """The threads that decode, one group for each number of them; Python ends them when it ends."""
     return ThreadPoolExecutor(threads, thread_name_prefix="netbuilder-decode")
 
+
+after_fork(_pool.cache_clear)
 
 _own = threading.local()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock
 from netbuilder.data.object_records import ObjectKind, register_kind
 from netbuilder.data.tensor_records import proto_to_tensor, tensor_to_proto
 from netbuilder.ops.contexts import GradientContext, RunContext
@@ -49,7 +49,7 @@ class Index:
         self.key_type = dtype
         self.max_elements = max_elements
         self.frozen = frozen
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._keys = self._sorted = np.zeros(0, dtype)
         self._numbers = np.zeros(0, np.int64)
 

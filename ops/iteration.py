@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator, TensorSpec, require
@@ -113,4 +113,4 @@ class CreateMutex(Operator):
 
 @kernel(CreateMutex)
 def create_mutex(op: CreateMutex, ctx: RunContext) -> tuple[Any, ...]:
-    return (threading.Lock(),)
+    return (new_lock(),)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from netbuilder.data.forking import new_lock
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator, TensorSpec
@@ -18,7 +18,7 @@ __all__ = ["Print", "append_line"]
 
 _runs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 _begun: WeakSet[Any] = WeakSet()
-_lock = threading.Lock()
+_lock = new_lock()
 
 _NAMES = {
     "float32": "float",

@@ -5,12 +5,12 @@ A net names functions by tokens; the functions themselves live in the process th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator
@@ -40,7 +40,7 @@ class _Functions:
 
 
 _functions: dict[str, _Functions] = {}
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def register(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.counters import shared_object
 from netbuilder.ops.declaration import dataclass
@@ -39,7 +39,7 @@ class Statistics:
 
     def __init__(self) -> None:
         self._sums: dict[bytes, int] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def add(self, items: Iterable[tuple[bytes, int]]) -> None:
         """Add to the numbers; a name that is new starts at 0."""

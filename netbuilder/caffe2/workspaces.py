@@ -48,6 +48,10 @@ class CreatedNet:
         """Run the net once."""
         self._workspace.run_net(self._name)
 
+    def cancel(self) -> None:
+        """End the runs of the net that other threads are in, also where they wait for a queue."""
+        self._workspace.net(self._name).cancel()
+
     def __repr__(self) -> str:
         return f"<Net {self._name!r}>"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.data.bounded_queue import BoundedQueue, QueueClosedError
+from netbuilder.data.waiting import wait
 from netbuilder.proto import NetError
 
 __all__ = ["BlobsQueue", "QueueClosedError", "QueueState"]
@@ -87,6 +88,7 @@ class BlobsQueue(BoundedQueue):
 
         Raises:
             QueueClosedError: the queue is full and closed.
+            CancelledError: the net that waits was cancelled.
             NetError: the record has another number of values, or there was no room in time.
         """
         if len(record) != self.num_blobs:
@@ -110,6 +112,7 @@ class BlobsQueue(BoundedQueue):
 
         Raises:
             QueueClosedError: the queue is empty and closed.
+            CancelledError: the net that waits was cancelled.
             NetError: there was no record in time.
         """
         deadline = time.perf_counter() + timeout if timeout else None
@@ -127,6 +130,6 @@ class BlobsQueue(BoundedQueue):
     def _wait(self, condition: threading.Condition, deadline: float | None, timeout: float, what: str) -> float:
         """Wait once; return the seconds it took."""
         began = time.perf_counter()
-        if not condition.wait(None if deadline is None else max(0.0, deadline - began)):
+        if not wait(condition, None if deadline is None else max(0.0, deadline - began)):
             raise NetError(f"queue {self.name!r}: {what} for {timeout:g} seconds")
         return time.perf_counter() - began

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from netbuilder.data.forking import renew_after_fork
 from netbuilder.proto import NetError
 
 __all__ = ["BoundedQueue", "QueueClosedError"]
@@ -26,11 +27,16 @@ class BoundedQueue:
         self.num_blobs = num_blobs
         self.capacity = capacity
         self.name = name
+        self._closed = False
+        self._error: BaseException | None = None
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Forget who waits: in a forked process those threads are not there."""
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._filled = threading.Condition(self._lock)
-        self._closed = False
-        self._error: BaseException | None = None
 
     @property
     def closed(self) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
 
+from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.data.lmdb_folder import read_lmdb, write_lmdb
 from netbuilder.data.minidb import read_minidb, write_minidb
 from netbuilder.proto import NetError
@@ -80,9 +81,10 @@ class DBReader:
         self.shard_id = shard_id
         if not os.path.exists(path):
             raise FileNotFoundError(f"{self.path!r}: no such {db_type} database")
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._records = records
         self._position = 0
+        renew_after_fork(self)
 
     def __repr__(self) -> str:
         shard = f", shard {self.shard_id} of {self.num_shards}" if self.num_shards > 1 else ""
@@ -135,6 +137,13 @@ class DBReader:
         """Go back to the first record."""
         with self._lock:
             self._restart()
+
+    def renew(self) -> None:
+        """Read on at the same record from a file of its own: a forked process shares open files with its parent."""
+        self._records = self._reopened(self._position)
+
+    def _reopened(self, position: int) -> Records:
+        yield from itertools.islice(read_records(self.path, self.db_type), position, None)
 
     def _restart(self) -> None:
         self._position = 0

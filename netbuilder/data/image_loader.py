@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock
 from netbuilder.data.image_batch import ImageBatch, look_at_images
 from netbuilder.data.image_records import ImageRecord
 from netbuilder.data.image_sets import ImageSet
@@ -80,7 +80,7 @@ class ImageLoader:
         self.threads = decoding_threads(threads)
         self.damaged: dict[int, str] = {}
         self._seed, self._rank, self._skip, self._ahead = seed, rank, skip_damaged, ahead
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._owns: list[_Own] = []  # of threads that do not decode now
         self._free: list[Array] = []  # memory of batches that were read, with ``reuse``
         self._looked = False
@@ -126,6 +126,7 @@ class ImageLoader:
         if size < 1:
             raise NetError(f"images: a batch has 1 image or more, got {size}")
         each = max(1, min(_MOST_AT_ONCE, size // (2 * self.threads)))
+        process = os.getpid()
         with ThreadPoolExecutor(self.threads, thread_name_prefix="netbuilder-decode") as pool:
             waiting: deque[ImageBatch] = deque()
             try:
@@ -137,6 +138,11 @@ class ImageLoader:
                     waiting.append(made)
                     while len(waiting) >= self._ahead or waiting and start + size >= len(order):
                         done = waiting.popleft()
+                        if os.getpid() != process:
+                            raise NetError(
+                                "images: the threads that decode are in the process that this one was forked from; "
+                                "ask the loader for batches anew in this process"
+                            )
                         yield self._seen(done.whole())
                         if reuse:
                             self._free += done.memory()

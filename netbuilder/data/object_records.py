@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock
 from netbuilder.data.record_tree import TreeCursor
 from netbuilder.proto import BlobProto, ParseError, TensorProto
 
@@ -75,7 +76,5 @@ def _read_cursor(blob: BlobProto) -> TreeCursor:
 
 register_kind(ObjectKind("std::unique_ptr<TreeCursor>", TreeCursor, _write_cursor, _read_cursor))
 register_kind(
-    ObjectKind(
-        "std::unique_ptr<std::mutex>", type(threading.Lock()), lambda blob, lock: None, lambda blob: threading.Lock()
-    )
+    ObjectKind("std::unique_ptr<std::mutex>", type(threading.Lock()), lambda blob, lock: None, lambda blob: new_lock())
 )

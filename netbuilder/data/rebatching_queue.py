@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.bounded_queue import BoundedQueue
+from netbuilder.data.waiting import wait
 from netbuilder.proto import NetError, ShapeError
 
 __all__ = ["RebatchingQueue"]
@@ -55,6 +56,7 @@ class RebatchingQueue(BoundedQueue):
 
         Raises:
             QueueClosedError: the queue is closed; rows in front may have gone in.
+            CancelledError: the net that waits was cancelled; rows in front may have gone in.
             NetError: another number of arrays.
             ShapeError: with ``batch``, numbers of rows that differ.
         """
@@ -72,7 +74,7 @@ class RebatchingQueue(BoundedQueue):
     def _put(self, sample: tuple[Any, ...]) -> None:
         with self._lock:
             while len(self._samples) >= self.capacity and not self._closed:
-                self._room.wait()
+                wait(self._room)
             if self._closed:
                 raise self._refusal("is closed, so that nothing goes in")
             self._samples.append(sample)
@@ -87,20 +89,26 @@ class RebatchingQueue(BoundedQueue):
         Raises:
             NetError: ``count`` is less than 1.
             QueueClosedError: the queue is empty and closed.
+            CancelledError: the net that waits was cancelled; no sample is lost.
             ShapeError: shapes or types differ among the samples, which are lost then.
         """
         if count < 1:
             raise NetError(f"a rebatching queue gives at least 1 sample, got count={count}")
         samples: list[tuple[Any, ...]] = []
         with self._lock:
-            while len(samples) < count:
-                if self._samples:
-                    samples.append(self._samples.popleft())
-                    self._room.notify()
-                elif self._closed:
-                    break
-                else:
-                    self._filled.wait()
+            try:
+                while len(samples) < count:
+                    if self._samples:
+                        samples.append(self._samples.popleft())
+                        self._room.notify()
+                    elif self._closed:
+                        break
+                    else:
+                        wait(self._filled)
+            except BaseException:  # cancelled or interrupted: what was taken is put back
+                self._samples.extendleft(reversed(samples))
+                self._filled.notify()
+                raise
             if not samples:
                 raise self._refusal("is closed, and nothing is left in it to read")
         return [self._stacked(parts) for parts in zip(*samples)]

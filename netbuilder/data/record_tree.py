@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock
 from netbuilder.proto import NetError
 
 __all__ = ["RecordTree", "TreeCursor"]
@@ -105,7 +105,7 @@ class TreeCursor:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.place: list[int] = []
         self._tree: RecordTree | None = None
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.proto import NetError, ParseError, TensorProto
 
 __all__ = ["TextRows"]
@@ -42,10 +43,16 @@ class TextRows:
         self.columns = len(types)
         self._types = [_KINDS[kind] for kind in types]
         self._passes = passes
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         with open(self.path, "rb"):  # refused now, not at the first read
             pass
+        self._given = 0  # rows, in all passes
         self._rows = self._read()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Read on at the same row from a file of its own: a forked process shares open files with its parent."""
+        self._rows = itertools.islice(self._read(), self._given, None)
 
     def _read(self) -> Iterator[list[bytes]]:
         for _ in range(self._passes):
@@ -68,6 +75,7 @@ class TextRows:
         """
         with self._lock:
             found = [row for _, row in zip(range(rows), self._rows)]
+            self._given += len(found)
         return [self._column(index, [row[index] for row in found]) for index in range(self.columns)]
 
     def _column(self, index: int, values: list[bytes]) -> Array:

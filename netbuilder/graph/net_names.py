@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from netbuilder.data.forking import new_lock
 
 __all__ = ["UniqueNames", "net_names", "plan_step_names", "reset_names"]
 
@@ -11,7 +11,7 @@ class UniqueNames:
     """Hands out names, each once: ``base``, ``base_1``, ``base_2``, ..."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self.reset()
 
     def reset(self) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 
 __all__ = ["Reporter", "run_beside"]
+
+_ENDING_SECONDS = 10.0  # that the calls have, all together, to end after an interrupt
 
 
 def run_beside(calls: Sequence[Callable[[], object]], stop: Callable[[BaseException], object]) -> None:
@@ -34,8 +37,15 @@ def run_beside(calls: Sequence[Callable[[], object]], stop: Callable[[BaseExcept
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # an interrupt: the threads are to end, too, unless they hang
+        stop(error)
+        end = time.monotonic() + _ENDING_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        raise
     if failures:
         raise failures[0]
 

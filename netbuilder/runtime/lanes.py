@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.forking import open_lock, renew_after_fork
 from netbuilder.runtime.workers import pool
 
 __all__ = ["LaneProgram"]
@@ -64,6 +65,18 @@ class LaneProgram:
             for call in (*waits[index], calls[index], *signals[index]):
                 self._items[lane].append((call, index))
         self._programs = [[call for call, _ in items] for items in self._items]
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin anew: in a forked process nobody else is in the midst of a run."""
+        for lock in self._locks:
+            open_lock(lock)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._failure, self._stop = None, False
+        for lock in self._locks:
+            lock.acquire(blocking=False)
 
     def _edge(self, source: int, index: int) -> tuple[Call, Call]:
         """Return what the call ``index`` does first, to wait for the call ``source``, and what that one does last."""
@@ -99,26 +112,34 @@ class LaneProgram:
             position = len(self._programs[lane]) - length_hint(calls) - 1
             if self._failure is None:
                 self._failure = (self._items[lane][position][1], error, threading.current_thread().name)
-            self._stop = True
-            for lock in self._locks:
-                if lock.locked():
-                    try:
-                        lock.release()
-                    except RuntimeError:
-                        continue
+            self._end()
+
+    def _end(self) -> None:
+        """Let all lanes end at their next wait."""
+        self._stop = True
+        for lock in self._locks:
+            if lock.locked():
+                try:
+                    lock.release()
+                except RuntimeError:
+                    continue
 
     def run(self) -> tuple[int, BaseException, str] | None:
         """Run all calls; return the first failure (index of the call, error, name of the thread), or None."""
         workers = pool.take(len(self._programs) - 1)
-        for lane, worker in enumerate(workers, start=1):
-            worker.begin(lambda lane=lane: self._run_lane(lane))  # type: ignore[misc]
-        self._run_lane(0)
-        for worker in workers:
-            worker.wait()
+        try:
+            for lane, worker in enumerate(workers, start=1):
+                worker.begin(lambda lane=lane: self._run_lane(lane))  # type: ignore[misc]
+            self._run_lane(0)
+            for worker in workers:
+                worker.wait()
+        except BaseException:  # an interrupt, between the calls of this thread's lane
+            self._end()
+            pool.dismiss(workers)
+            self._begin_anew()
+            raise
         pool.give_back(workers)
         failure, self._failure = self._failure, None
         if failure is not None:
-            self._stop = False
-            for lock in self._locks:
-                lock.acquire(blocking=False)
+            self._begin_anew()
         return failure

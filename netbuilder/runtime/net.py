@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any, Protocol
 
 import numpy as np
 
+from netbuilder.data.forking import renew_after_fork
+from netbuilder.data.waiting import Cancellation, check_run
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.ops.operator import STRING
@@ -122,6 +125,12 @@ class RuntimeNet:
         self._single: Plan | None = None
         self._contexts: dict[int, KernelContext] = {}
         self.observers: list[RunObserver] = []  # told of each run, in this order
+        self._runs: list[Cancellation] = []  # those that cancel() ends
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Forget the runs of other threads, which are not in a forked process."""
+        self._runs = [run for run in self._runs if run.thread == threading.get_ident()]
 
     def _without(self, names: str | Iterable[str] | None, fuse: bool | None, reuse: bool) -> frozenset[str]:
         """Return the optimisations that are off for this net."""
@@ -177,16 +186,54 @@ class RuntimeNet:
             dtype=self.setting.precision,
             clock=self.clock,
         )
-        return inner.run_first
+
+        def run() -> None:
+            check_run()
+            inner.run_first()
+
+        return run
 
     # Running.
 
-    def run(self) -> None:
-        """Run the net once.
+    def run(self, iterations: int = 1, *, time_limit: float | None = None) -> None:
+        """Run the net.
+
+        Args:
+            iterations: how often.
+            time_limit: seconds after which the runs end with an error: at once if an operator waits for a queue, else
+                before the next operator or run that can be stopped; None: no limit.
 
         Raises:
             NetError, DeviceError, OperatorError: an operator failed, or an input is missing.
+            CancelledError: ``cancel`` was called, or the time limit is over.
         """
+        plan = self._single
+        if iterations == 1 and time_limit is None and plan is not None and plan.seen == plan._generation.number:
+            self._run_counted()  # one plan, in which nothing waits
+            return
+        run = Cancellation(self.name, time_limit)
+        self._runs.append(run)
+        try:
+            with run.current():
+                for _ in range(iterations):
+                    run.check()
+                    self._run_counted()
+        finally:
+            self._runs.remove(run)
+
+    def cancel(self, error: BaseException | None = None) -> None:
+        """End the runs of this net that other threads are in; it can be run again afterwards.
+
+        An operator that waits (for a queue, or for another net's operator that does) ends at once, others are left
+        to finish: the run ends before the next operator that is not part of a plan. Without a run there is no effect.
+
+        Args:
+            error: why; the cause of the CancelledError that the runs raise.
+        """
+        for run in list(self._runs):
+            run.cancel(error)
+
+    def _run_counted(self) -> None:
         for observer in self.observers:
             observer.run_starts(self)
         self.clock.iteration += 1
@@ -281,6 +328,7 @@ class RuntimeNet:
     def run_alone(self, instruction: Instruction) -> None:
         """Run an operator that no plan can hold."""
         try:
+            check_run()
             context = self.kernel_context(instruction)
             kernel = plain_kernel(instruction.op_def.type, instruction.device[0])
             if kernel is None:

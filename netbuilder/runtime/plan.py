@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.forking import loading
 from netbuilder.graph.collection import collection_paused
 from netbuilder.ops.engines import blas
 from netbuilder.ops.engines.arrays import aligned_empty
@@ -235,7 +236,7 @@ def make_plan(
     make_blob: Callable[[str], Blob],
 ) -> Plan | None:
     """Compile the longest static run of operators from ``start``; None if the first one is dynamic."""
-    with collection_paused():
+    with loading, collection_paused():
         return _make_plan(net, generation, start, setting, make_blob)
 
 

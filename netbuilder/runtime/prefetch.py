@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from types import GeneratorType
 from typing import Any
 
+from netbuilder.data.forking import renew_after_fork
 from netbuilder.graph.blob import blob_name
 from netbuilder.proto import DeviceOption, NetError
 from netbuilder.runtime.batches import Batch, Splitter, look_at
@@ -120,6 +121,17 @@ class Prefetch:
         self._error: BaseException | None = None
         self._began = time.perf_counter()
         self._thread: threading.Thread | None = None
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked process the thread is not there: say so, when the batches that are ready have been used."""
+        self._changed = threading.Condition()
+        if self._thread is not None and not self._ended:
+            self._ended = True
+            self._error = NetError(
+                "Prefetch: the thread that reads its source is in the process that this one was forked from; make the "
+                "source and the Prefetch in this process"
+            )
 
     def __enter__(self) -> Prefetch:
         self._start()

@@ -42,14 +42,14 @@ def run_plan(workspace: Any, plan: PlanDef) -> None:
 def _nets_in(step: ExecutionStep, *, only_inside: bool = False) -> set[str]:
     """Return the nets that a step runs in the workspace around it, or only those that it runs in one of its own."""
     if step.create_workspace:
-        return _all_nets(step) if only_inside else set()
+        return _nets_of(step) if only_inside else set()
     own = set() if only_inside else {*step.network, step.criteria_network, step.report_net}
     return own.union(*(_nets_in(substep, only_inside=only_inside) for substep in step.substep))
 
 
-def _all_nets(step: ExecutionStep) -> set[str]:
+def _nets_of(step: ExecutionStep) -> set[str]:
     own = {*step.network, step.criteria_network, step.report_net}
-    return own.union(*map(_all_nets, step.substep))
+    return own.union(*map(_nets_of, step.substep))
 
 
 class _Run:
@@ -159,8 +159,11 @@ def _run_others(workspace: Any, step: ExecutionStep, substeps: list[Any], path: 
 
 
 def _stop(workspace: Any, step: ExecutionStep, run: _Run, error: BaseException) -> None:
-    """Let all that runs beside a failed step end: it waits for no queue any more."""
+    """End all that runs at the same time as a failed step: its nets are cancelled, and its queues closed."""
     run.failed.set()
+    for name in sorted(_nets_of(step)):
+        if name in workspace.nets():
+            workspace.net(name).cancel(error)
     for queue in _queues(workspace, step):
         queue.close(error)
 

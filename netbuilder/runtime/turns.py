@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from netbuilder.data.forking import new_lock
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST, Location, new_buffer
 from netbuilder.ops.operator import TensorSpec
@@ -34,7 +34,7 @@ class Turns:
         self.index = 0
         self._free: list[int] = []
         self._marks: dict[int, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def take(self, make: Callable[[TensorSpec], Any] | None = None) -> int:
         """Return the index of a buffer that nobody uses, which is the caller's from now on.

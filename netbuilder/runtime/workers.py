@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock, renew_after_fork
+
 __all__ = ["Team", "Worker", "pool", "thread_count"]
 
 Call = Callable[[], object]
+
+_LOOKING = 0.001  # seconds between looks at a worker that nobody waits for
+_DISMISSING = 60.0  # seconds that workers may take over what they had begun
 
 
 class Worker(threading.Thread):
@@ -22,10 +29,12 @@ class Worker(threading.Thread):
         self._done = threading.Lock()
         self._done.acquire()
         self._job: Call = lambda: None
+        self._busy = self._dismissed = False
         self.start()
 
     def begin(self, job: Call) -> None:
         self._job = job
+        self._busy = True
         self._go.release()
 
     def wait(self) -> None:
@@ -34,7 +43,10 @@ class Worker(threading.Thread):
     def run(self) -> None:
         while True:
             self._go.acquire()
+            if self._dismissed:
+                return
             self._job()
+            self._busy = False
             self._done.release()
 
 
@@ -42,9 +54,14 @@ class Pool:
     """Workers that are free; made when first needed and kept for all plans of the process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._free: list[Worker] = []
         self.made = 0
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Forget the workers: in a forked process their threads are not there."""
+        self._free.clear()
 
     def take(self, count: int) -> list[Worker]:
         with self._lock:
@@ -58,6 +75,19 @@ class Pool:
     def give_back(self, workers: list[Worker]) -> None:
         with self._lock:
             self._free.extend(workers)
+
+    def dismiss(self, workers: list[Worker]) -> None:
+        """Wait until workers have done what they had begun, and let their threads end.
+
+        For a caller that was interrupted, and cannot know which of them it has waited for.
+        """
+        end = time.monotonic() + _DISMISSING
+        for worker in workers:
+            while worker._busy and time.monotonic() < end:
+                time.sleep(_LOOKING)
+            worker._dismissed = True
+            with contextlib.suppress(RuntimeError):  # released already: interrupted just then
+                worker._go.release()
 
 
 pool = Pool()
@@ -82,11 +112,15 @@ class Team:
     def run(self) -> None:
         """Do all jobs."""
         workers = pool.take(len(self._others)) if self._others else []
-        for worker, job in zip(workers, self._others):
-            worker.begin(job)
-        self._own()
-        for worker in workers:
-            worker.wait()
+        try:
+            for worker, job in zip(workers, self._others):
+                worker.begin(job)
+            self._own()
+            for worker in workers:
+                worker.wait()
+        except BaseException:  # an interrupt
+            pool.dismiss(workers)
+            raise
         pool.give_back(workers)
 
 

@@ -244,25 +244,29 @@ class Workspace:
         self._nets[proto.name] = made
         return str(proto.name)
 
-    def run_net(self, name: Any, iterations: int = 1, *, wait: bool = True) -> None:
-        """Run a created net.
+    def run_net(self, name: Any, iterations: int = 1, *, wait: bool = True, time_limit: float | None = None) -> None:
+        """Run a created net; ``net(name).cancel()`` in another thread ends the run.
 
         Args:
             name: its name, or the Net, NetDef or model that it was created from.
             iterations: how often.
             wait: until all GPUs are through with it; if not, what fails on one may be told by a later call. A fetch
                 waits for what it fetches either way.
+            time_limit: seconds after which the runs end with an error, see ``RuntimeNet.run``; None: no limit.
 
         Raises:
-            NetError: there is no such net, an operator failed, or ``iterations`` is no whole number from 0 on.
+            NetError: there is no such net, an operator failed, ``iterations`` is no whole number from 0 on, or
+                ``time_limit`` is not above 0.
+            CancelledError: the run was cancelled, or its time limit is over.
         """
         net = self._nets.get(name) if isinstance(name, str) else None
         if net is None:
             net = self._net(name)
         if not hasattr(iterations, "__index__") or iterations < 0:
             raise NetError(f"net {net.name!r}: iterations must be a whole number from 0 on, got {iterations!r}")
-        for _ in range(iterations):
-            net.run()
+        if time_limit is not None and not time_limit > 0:
+            raise NetError(f"net {net.name!r}: time_limit must be above 0 seconds, got {time_limit!r}")
+        net.run(iterations, time_limit=time_limit)
         if net.gpus and wait:
             net.finish()
 

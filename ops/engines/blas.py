@@ -10,6 +10,8 @@ import functools
 import threading
 from typing import Any
 
+from netbuilder.data.forking import after_fork, held_over_fork
+
 __all__ = ["hold", "release"]
 
 
@@ -27,7 +29,8 @@ class _Held:
     """What all plans that run at this moment hold: the smallest number that one of them asks for."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # held over a fork: a BLAS has locks of its own
+        held_over_fork(self.lock)
         self.holders = 0
         self.before: list[tuple[Any, int]] = []
 
@@ -43,13 +46,22 @@ class _Held:
     def give_back(self) -> None:
         with self.lock:
             self.holders -= 1
-            if self.holders == 0 and self.before:
-                for library, threads in reversed(self.before):
-                    library.set_num_threads(threads)
-                self.before.clear()
+            if self.holders == 0:
+                self._restore()
+
+    def forget(self) -> None:
+        """In a forked process: those that held it are the parent's threads."""
+        self.holders = 0
+        self._restore()
+
+    def _restore(self) -> None:
+        for library, threads in reversed(self.before):
+            library.set_num_threads(threads)
+        self.before.clear()
 
 
 _held = _Held()
+after_fork(_held.forget)
 
 
 def hold(threads: int) -> None:

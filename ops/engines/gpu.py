@@ -7,11 +7,11 @@ owner was told to do before, and what the owner is told to do next for the copy.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 
+from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.ops.engines.arrays import array_module, gpu_count
 from netbuilder.proto import PROTO_CUDA, DeviceError
 
@@ -64,7 +64,16 @@ class GPU:
 
 
 _made: dict[int, GPU] = {}
-_lock = threading.Lock()
+_lock = new_lock()
+_used_before_fork = False
+
+
+@after_fork
+def _forked() -> None:
+    """A driver that was used before a fork serves the parent only."""
+    global _used_before_fork
+    _used_before_fork = _used_before_fork or bool(_made)
+    _made.clear()
 
 
 def gpu(number: int) -> GPU:
@@ -75,6 +84,11 @@ def gpu(number: int) -> GPU:
     """
     found = _made.get(number)
     if found is None:
+        if _used_before_fork:
+            raise DeviceError(
+                f"GPU {number} cannot be used here: this process was forked from one that had used GPUs; start it with "
+                "multiprocessing.get_context('spawn') instead, or fork before GPUs are first used"
+            )
         with _lock:
             xp, present = array_module(PROTO_CUDA), gpu_count()
             if not 0 <= number < present:

@@ -239,8 +239,7 @@ def run_net(name: str, num_iter: int = 1, allow_fail: bool = False) -> bool:
     """
     net = default.workspace().net(name)
     try:
-        for _ in range(num_iter):
-            net.run()
+        net.run(num_iter)
     except (NetError, OperatorError) as error:
         cause = error.__cause__
         if not allow_fail or not (cause is None or isinstance(cause, (NetError, OperatorError))):

@@ -341,6 +341,11 @@ class GlobalCoordinator(GlobalWorkerCoordinator):
                 feeder._batch_size = batch_size
                 feeder._add_operators(net)
 
+    def _forked(self) -> None:
+        super()._forked()
+        if not self._coordinators:
+            self._queues = {}
+
     def stop(self) -> bool:
         """End all loaders; what they had fetched is dropped. Return whether they have ended within some seconds."""
         ended = super().stop()

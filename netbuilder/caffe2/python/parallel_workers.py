@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from netbuilder.caffe2.absent import names_of
+from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.proto import NetError
 
 __all__ = [
@@ -29,7 +30,7 @@ __getattr__ = names_of(__name__)
 log = logging.getLogger("netbuilder.input")
 LOG_INT_SECS = 60
 
-_JOIN_SECONDS = 5.0  # for each thread that is to end
+_JOIN_SECONDS = 5.0  # for the threads of a coordinator, all together
 
 
 def init_workers(
@@ -75,7 +76,7 @@ class Metrics:
 
     def __init__(self, external_loggers: Iterable[Any] | None) -> None:
         self._loggers = list(external_loggers or ())
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self.reset_metrics()
 
     def reset_metrics(self) -> None:
@@ -135,7 +136,7 @@ class WorkerCoordinator:
         self._state = state
         self._shutdown_fun = shutdown_fun
         self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._active = self._started = False
         self.error: BaseException | None = None
 
@@ -181,12 +182,23 @@ class WorkerCoordinator:
         if self._state is not None:
             self._state.stop()
 
+    def _orphan(self) -> None:
+        """In a forked process the threads are not there: let whoever waits for them get an error."""
+        self._active = False
+        self.error = NetError(
+            f"the threads of workers {self._worker_name!r} are in the process that this one was forked from; make and "
+            "start workers in this process"
+        )
+        if self._state is not None:
+            self._state.stop()
+
     def _wait_finish(self, cleanup: Callable[[], object] | None = None) -> bool:
         """Wait for the threads to end; return whether all have."""
         alive = [thread for thread in self._threads if thread.is_alive()]
+        end = time.monotonic() + _JOIN_SECONDS
         for thread in alive:
             if thread is not threading.current_thread():
-                thread.join(_JOIN_SECONDS)
+                thread.join(max(0.0, end - time.monotonic()))
         late = [thread.name for thread in alive if thread.is_alive()]
         if late:
             log.error("workers %r: still at work after %g seconds: %s", self._worker_name, _JOIN_SECONDS, late)
@@ -207,6 +219,14 @@ class GlobalWorkerCoordinator:
         self._lock = threading.RLock()
         self._registered = False
         self.register_shutdown_handler()
+        after_fork(self._forked)
+
+    def _forked(self) -> None:
+        self._lock = threading.RLock()
+        orphans = [coordinator for coordinator in self._coordinators if coordinator._started]
+        self._coordinators = [coordinator for coordinator in self._coordinators if not coordinator._started]
+        for coordinator in orphans:
+            coordinator._orphan()
 
     def add(self, coordinator: WorkerCoordinator) -> None:
         """Add a coordinator, for ``start``."""

@@ -14,7 +14,6 @@ import os
 import platform
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.forking import new_lock
 from netbuilder.ops.contexts import Call, Prepared
 from netbuilder.ops.engines.arrays import aligned_empty, as_flat
 from netbuilder.ops.engines.onednn.library import dnnl, threads
@@ -142,7 +142,7 @@ class _Known:
 
     def __init__(self, path: Path | None, machine: str) -> None:
         self._path, self._machine = path, machine
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._choices = self._read()
 
     @staticmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 __all__ = ["CDEF", "OMP_CDEF", "STATUS_NAMES"]
 
-OMP_CDEF = "void omp_set_num_threads(int); int omp_get_max_threads(void);"
+OMP_CDEF = "void omp_set_num_threads(int); int omp_get_max_threads(void); int omp_pause_resource_all(int);"
 
 _HANDLES = ("engine", "stream", "memory_desc", "memory", "primitive_desc", "primitive", "primitive_attr", "post_ops")
 

@@ -8,19 +8,31 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from netbuilder.data.forking import loading
 from netbuilder.ops.engines.onednn import declarations as c
 
-__all__ = ["OneDnnError", "available", "check", "dnnl", "set_threads", "thread_setter", "threads", "why_unavailable"]
+__all__ = [
+    "OneDnnError",
+    "available",
+    "check",
+    "dnnl",
+    "set_threads",
+    "thread_setter",
+    "threads",
+    "why_unavailable",
+]
 
 PACKAGE = "onednn-cpu-gomp"
 PATH_VARIABLE = "NETBUILDER_DNNL"
 SWITCH_VARIABLE = "NETBUILDER_ONEDNN"
 
+_OMP_PAUSE_HARD = 2
 _RTLD_NOW = 0x2
 _RTLD_NODELETE = 0x1000  # Linux; OpenMP's workers still spin inside the library when the interpreter unloads it
 
@@ -105,6 +117,11 @@ def threads(n: int) -> Iterator[None]:
 @functools.cache
 def _load() -> Library | str:
     """Load the library, or say why that is not possible."""
+    with loading:
+        return _loaded()
+
+
+def _loaded() -> Library | str:
     if importlib.util.find_spec("cffi") is None:
         return f"cffi is not installed (pip install cffi {PACKAGE})"
     import cffi
@@ -133,7 +150,32 @@ def _load() -> Library | str:
         return f"{path} is oneDNN {'.'.join(map(str, version))}, but version 3 is needed (pip install {PACKAGE})"
     engine = ffi.new("engine_t *")
     check(lib.dnnl_engine_create(engine, 1, 0), "engine")
+    _end_team_before_fork(omp)
     return Library(ffi, lib, omp, engine[0], version, path)
+
+
+def _end_team_before_fork(omp: Any) -> None:
+    """Have whoever forks end its OpenMP threads first; parent and child make new ones when they need them.
+
+    libgomp does not know of forks: a child would wait for threads that are its parent's. Those of other threads do
+    not matter, since these are not in the child.
+    """
+    if not hasattr(os, "register_at_fork"):
+        return
+    pause = getattr(omp, "omp_pause_resource_all", None)
+    if pause is not None:
+        os.register_at_fork(before=functools.partial(pause, _OMP_PAUSE_HARD))
+        return
+
+    def warn() -> None:
+        warnings.warn(
+            "this libgomp is older than that of GCC 9, whose threads do not survive a fork: nets that use oneDNN may "
+            "hang in this process; start it with multiprocessing.get_context('spawn')",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    os.register_at_fork(after_in_child=warn)
 
 
 def _find() -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from netbuilder.data.forking import loading
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
@@ -51,7 +52,8 @@ class Primitive:
         self._descs: dict[int, Desc] = {}
         self._layouts: dict[tuple[int, View], BlockedLayout | None] = {}
         out = d.ffi.new("primitive_t *")
-        check(d.lib.dnnl_primitive_create(out, descriptor), kind)
+        with loading:
+            check(d.lib.dnnl_primitive_create(out, descriptor), kind)
         self.handle = d.ffi.gc(out[0], d.lib.dnnl_primitive_destroy)
         text = d.ffi.new("char **")
         check(d.lib.dnnl_primitive_desc_query(descriptor, c.QUERY_IMPLEMENTATION, 0, text), kind)
@@ -112,7 +114,8 @@ def compile_primitive(kind: str, *args: Any, post: Sequence[PostOp] = (), hint: 
         args = (d.engine, *args)
     if kind.endswith(("_backward", "_backward_data", "_backward_weights")):
         args = (*args, d.ffi.NULL if hint is None else hint.descriptor)
-    check(create(out, *args, attributes), kind)
+    with loading:
+        check(create(out, *args, attributes), kind)
     return Primitive(d.ffi.gc(out[0], d.lib.dnnl_primitive_desc_destroy), kind)
 
 

@@ -1,0 +1,92 @@
+"""After a fork: the child has the memory of its parent, but only the thread that forked.
+
+Locks that another thread held stay held in the child for ever, and what a thread was to do is never done. What has
+locks or threads is made usable again here, before the child runs anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+__all__ = ["Renewable", "after_fork", "held_over_fork", "loading", "new_lock", "open_lock", "renew_after_fork"]
+
+
+class Renewable(Protocol):
+    """What can be made usable in a forked process."""
+
+    def renew(self) -> object:
+        """Replace locks and forget threads; no other thread is there while this runs."""
+
+
+loading = threading.RLock()
+"""Held while modules are imported late, libraries loaded and plans compiled; whoever forks waits for it.
+
+Each of these takes locks that a fork must not find taken: those of modules, of parsers, of a library's cache.
+"""
+
+_held: list[Any] = [loading]
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_renewed: weakref.WeakSet[Any] = weakref.WeakSet()
+_functions: list[Callable[[], object]] = []
+
+
+def new_lock() -> Any:
+    """Return a lock that is free in a forked process, whoever held it when the process was forked."""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
+def open_lock(lock: Any) -> None:
+    """Free a lock in a forked process.
+
+    Releasing it would not do: a lock that a thread of the parent was just getting is taken and says that it is not.
+    """
+    lock._at_fork_reinit()  # what the standard library calls on its own locks
+
+
+def renew_after_fork(thing: Renewable) -> None:
+    """Have ``thing.renew()`` called in every forked process, as long as the thing exists."""
+    _renewed.add(thing)
+
+
+def after_fork(function: Callable[[], object]) -> Callable[[], object]:
+    """Have a function called in every forked process, after all locks are free and all things renewed."""
+    _functions.append(function)
+    return function
+
+
+def held_over_fork(lock: Any) -> None:
+    """Have whoever forks take an RLock first: what it protects is whole in the child.
+
+    Who takes several of these takes ``loading`` first, and the others in the order of these calls.
+    """
+    _held.append(lock)
+
+
+def _before() -> None:
+    for lock in _held:
+        lock.acquire()
+
+
+def _release() -> None:
+    for lock in reversed(_held):
+        lock.release()
+
+
+def _in_child() -> None:
+    _release()
+    for lock in list(_locks):
+        open_lock(lock)
+    for thing in list(_renewed):
+        thing.renew()
+    for function in _functions:
+        function()
+
+
+if hasattr(os, "register_at_fork"):  # systems that cannot fork lack it
+    os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_in_child)

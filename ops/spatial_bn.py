@@ -62,9 +62,9 @@ class SpatialBN(BNArguments):
     """Y = scale * (X - mean) / sqrt(var + epsilon) + bias, channel by channel.
 
     In training, mean and variance (biased) are those of the batch, and the running ones become ``momentum * running +
-    (1 - momentum) * batch``, the variance unbiased in this. With ``num_batches`` > 1, X is one of so many shares of a
-    batch, and ``sums`` and ``sumsq`` are the sums of X and of its squares over all of them. In test mode the running
-    mean and variance are used, and Y is the only output.
+    (1 - momentum) * batch``, the variance unbiased in this; an empty batch leaves them alone. With ``num_batches`` > 1,
+    X is one of so many shares of a batch, and ``sums`` and ``sumsq`` are the sums of X and of its squares over all of
+    them. In test mode the running mean and variance are used, and Y is the only output.
 
     Source: Ioffe and Szegedy, "Batch Normalization", 2015, arXiv:1502.03167, section 3.
     """
@@ -163,6 +163,8 @@ def spatial_bn(
     values = widen(x)
     if op.is_test:
         batch_mean, batch_var, running = mean, var, (mean, var)
+    elif x.size == 0:
+        batch_mean, batch_var, running = xp.zeros_like(mean), xp.zeros_like(var), (mean, var)
     else:
         if op.num_batches > 1:
             count *= op.num_batches
@@ -194,6 +196,7 @@ def spatial_bn_gradient(
 ) -> tuple[Any, ...]:
     xp = ctx.xp
     axes, laid, count = _over_channels(op, x)
+    count = max(count, 1)  # of an empty batch, whose sums are 0
     values, slopes = (widen(a) for a in (x, dy))
     if op.is_test:
         inv_std = 1.0 / xp.sqrt(inv_std + op.epsilon)  # the input is the running variance then

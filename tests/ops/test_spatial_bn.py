@@ -13,6 +13,7 @@ from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.spatial_bn import SpatialBN, SpatialBNGradient
 from netbuilder.proto import ArgumentError, GradientError
 from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
 from suite import OperatorSuite, f32, floats, refusal
 
 
@@ -143,3 +144,16 @@ def test_matrices_are_images_without_extents():
     rng = np.random.default_rng(4)
     x, vectors = rng.standard_normal((5, 3)), [rng.uniform(0.5, 1, 3) for _ in range(4)]
     check_gradient(SpatialBN().with_arity(5, 5), [x, *vectors], wrt=(0, 1, 2), atol=1e-5)
+
+
+def test_an_empty_batch_leaves_the_running_averages_alone():
+    x, vectors = np.empty((0, 3, 4, 5), np.float32), np.float32([[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 2]])
+    for engines in ((), None):
+        workspace = Workspace(engines=engines)
+        for name, value in zip(("x", "s", "b", "m", "v", "dy"), (x, *vectors, x)):
+            workspace.feed(name, value)
+        workspace.run_operator_once(make_op("SpatialBN", list("xsbmv"), ["y", "m", "v", "sm", "si"]))
+        workspace.run_operator_once(make_op("SpatialBNGradient", ["x", "s", "dy", "sm", "si"], ["dx", "ds", "db"]))
+        np.testing.assert_array_equal([workspace.fetch("m"), workspace.fetch("v")], vectors[2:])
+        np.testing.assert_array_equal([workspace.fetch("ds"), workspace.fetch("db")], np.zeros((2, 3)))
+        assert workspace.fetch("y").shape == workspace.fetch("dx").shape == x.shape

@@ -20,6 +20,7 @@ from netbuilder.ops.engines.onednn.places import In, Out
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
+    RELU,
     PostOp,
     Primitive,
     Step,
@@ -31,12 +32,19 @@ from netbuilder.ops.engines.onednn.primitive import (
 )
 from netbuilder.ops.operator import TensorSpec
 
-__all__ = ["common_layout", "fused_sum_relu"]
+__all__ = ["common_layout", "fused_sum_relu", "relu_primitive"]
 
 
 @cached
 def _forward(algorithm: int, data: Desc, alpha: float, beta: float) -> Primitive:
     return compile_primitive("eltwise_forward", c.FORWARD_TRAINING, algorithm, data.handle, data.handle, alpha, beta)
+
+
+def relu_primitive(data: Desc, *, threads: int) -> Primitive | None:
+    """Return a Relu that keeps NaN, over values of one description; it may work in place."""
+    algorithm, alpha = RELU
+    made: Primitive | None = _forward(algorithm, data, alpha, 0.0, threads=threads)
+    return made
 
 
 @cached
@@ -112,7 +120,7 @@ def relu(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if not _serves(x):
         return None
     ctx.publish(0, NOT_NEGATIVE, True)
-    return _unary(ctx, x, c.RELU, 0.0)
+    return _unary(ctx, x, *RELU)
 
 
 def leaky_relu(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
@@ -136,6 +144,10 @@ def _unary(ctx: PlanContext, x: TensorSpec, algorithm: int, alpha: float) -> Pre
         return _forward(algorithm, desc, alpha, 0.0, threads=threads)
 
     found = _in_common(ctx, [x], types_as_given(ctx, x), make)
+    if found is not None and found[1].slow and x.layout is not None:
+        # A function of 0 that is not 0 must not reach the padding of blocks, so the library has its reference alone,
+        # which takes long and gives 0 for the Sigmoid of NaN.
+        found = _in_common(ctx, [x.plain], (c.F32,), make)
     if found is None:
         return None
     spec, made, after = found
@@ -155,27 +167,30 @@ def elu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Pr
 
 
 def _kinked_gradient(y: TensorSpec, dy: TensorSpec, slope: Callable[[Any, Any], object]) -> Prepared | None:
-    """Prepare dX = dY where Y >= 0, else dY * slope(Y), in NumPy: oneDNN takes the other side of the kink at 0."""
+    """Prepare dX = dY where Y >= 0, else (also for NaN) dY * slope(Y), in NumPy.
+
+    oneDNN takes the other side of the kink at 0.
+    """
     if not _serves(y, dy):
         return None
     spec, _ = common_layout([y, dy])
     room = min(elements(spec), PIECE)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        negative = np.empty(room, np.bool_)
+        others = np.empty(room, np.bool_)
         rows = [
-            (*row, negative[: len(row[0])])
+            (*row, others[: len(row[0])])
             for row in pieces(spec, [inputs[0], inputs[1], outputs[0]], scratch, temporaries=1)
         ]
         zero, same = np.float32(0), inputs[1].ctypes.data == outputs[0].ctypes.data
 
         def call() -> None:
-            for y, dy, dx, factor, below in rows:
+            for y, dy, dx, factor, other in rows:
                 slope(y, factor)
-                np.less(y, zero, below)
+                np.logical_not(np.greater_equal(y, zero, other), other)
                 if not same:
                     np.copyto(dx, dy)
-                np.multiply(dy, factor, out=dx, where=below)
+                np.multiply(dy, factor, out=dx, where=other)
 
         return call
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.contexts import Call, Later, PlanContext, Prepared
+from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.geometry import channels_last
+from netbuilder.ops.engines.onednn.kernels_eltwise import relu_primitive
 from netbuilder.ops.engines.onednn.layout import Desc, View, image_view, orders_of
 from netbuilder.ops.engines.onednn.places import Held, In, Out
 from netbuilder.ops.engines.onednn.precision import types_as_given
@@ -75,8 +78,8 @@ def _prepare_forward(
     if not _serves(op, x) or len(stats) != 2 or op.n_out != (1 if op.is_test else 5):
         return None
     view = image_view(x.shape, channels_last(op))
-    flags = c.USE_SCALE | c.USE_SHIFT | (c.FUSE_RELU if relu else 0)
     test = bool(op.is_test)
+    flags = c.USE_SCALE | c.USE_SHIFT | (c.FUSE_RELU if relu and not test else 0)
     prop = c.FORWARD_INFERENCE if test else c.FORWARD_TRAINING
     all_flags = flags | (c.GLOBAL_STATS if test else 0)
     made = _forward_over(ctx, prop, x, view, float(op.epsilon), all_flags)
@@ -89,7 +92,13 @@ def _prepare_forward(
     places: dict[int, Any] = {c.SRC: In(0), c.SCALE: In(1), c.SHIFT: In(2), c.DST: Out(0)}
     if test:
         places |= {c.MEAN: In(3), c.VARIANCE: In(4)}
-        return prepared(inputs, [spec], [Step(made, places)], inplace=[(0, 0)])
+        steps: list[Any] = [Step(made, places)]
+        if relu:
+            over = relu_primitive(made.desc(c.DST, view), threads=ctx.threads)
+            if over is None:
+                return None
+            steps.append(Step(over, {c.SRC: Out(0), c.DST: Out(0)}))
+        return prepared(inputs, [spec], steps, inplace=[(0, 0)])
     variance = Held(4 * channel.size)
     places |= {c.MEAN: Out(3), c.VARIANCE: variance}
     if made.workspace:
@@ -100,7 +109,41 @@ def _prepare_forward(
     ctx.publish(4, _VARIANCE, variance)
     count = x.size // channel.size
     steps = [Step(made, places), _running(float(op.momentum), float(op.epsilon), count, variance)]
+    if relu:
+        steps.append(_with_nan(ctx, made.desc(c.SRC, view), float(op.epsilon), variance))
     return prepared(inputs, [spec, channel, channel, channel, channel], steps, inplace=[(3, 1), (4, 2)])
+
+
+def _with_nan(ctx: PlanContext, data: Desc, epsilon: float, variance: Held) -> Any:
+    """A step that normalises again, with a Relu that keeps NaN, where the one fused to the normalisation hid some.
+
+    An element that is not finite makes the variance of its channel NaN, so that looking at numbers per channel is
+    enough.
+    """
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        scale, shift, batch, dot = inputs[1], inputs[2], variance.buffer.view(np.float32)[: data.dims[1]], np.dot
+
+        def call() -> None:
+            if not math.isfinite(dot(batch, scale) + dot(batch, shift)):
+                for step in _normalise_then_relu(ctx, data, epsilon, variance):
+                    step.bind(inputs, outputs, aligned_empty(step.primitive.scratch), 0)()
+
+        return call
+
+    return bind
+
+
+def _normalise_then_relu(ctx: PlanContext, data: Desc, epsilon: float, variance: Held) -> list[Step]:
+    """Return the executions that give output 0 of a fused normalisation in two, from the statistics of the batch."""
+    flags = c.USE_SCALE | c.USE_SHIFT | c.GLOBAL_STATS
+    normalise = _forward(c.FORWARD_INFERENCE, data, epsilon, flags, threads=ctx.threads)
+    relu = relu_primitive(data, threads=ctx.threads)
+    assert normalise is not None and relu is not None, "there is one that is fused"
+    places: dict[int, Any] = {
+        c.SRC: In(0), c.SCALE: In(1), c.SHIFT: In(2), c.MEAN: Out(3), c.VARIANCE: variance, c.DST: Out(0),
+    }  # fmt: skip
+    return [Step(normalise, places), Step(relu, {c.SRC: Out(0), c.DST: Out(0)})]
 
 
 def _forward_over(

@@ -7,13 +7,16 @@ which the Relu's own gradient lets nothing through. Elsewhere the kernel over ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import PlanContext, Prepared
+from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.conv_geometry import Geometry
+from netbuilder.ops.engines.layouts import convert
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.finite import finite_check
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.ops.engines.onednn.layout import Desc, image_view, orders_of, plain_in
 from netbuilder.ops.engines.onednn.places import Held, In, Out
@@ -28,6 +31,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     prepared,
 )
 from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.registry import CPU, plain_kernel
 
 __all__ = ["average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient"]
 
@@ -114,7 +118,28 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         if ctx.does("kept_maxima"):
             ctx.publish(0, _WORKSPACE, (pool, w, places.get(c.WORKSPACE)))
     x_spec, y_spec = pool.specs
-    return prepared([x_spec], [y_spec], [Step(pool.primitive, places)])
+    return prepared([x_spec], [y_spec], [Step(pool.primitive, places), _with_nan(op, ctx, x_spec, y_spec)])
+
+
+def _with_nan(op: Any, ctx: PlanContext, x_spec: TensorSpec, y_spec: TensorSpec) -> Any:
+    """A step that computes MaxPool again by the kernel over arrays where X holds NaN or an infinity.
+
+    oneDNN passes NaN over, and the greatest of none but NaN and -inf is the least float to it.
+    """
+    plain = plain_kernel(op.type, CPU)
+    assert plain is not None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        is_finite = finite_check(inputs[0], x_spec)
+
+        def call() -> None:
+            if not is_finite():
+                (y, *_) = plain(op, ctx.run, convert(inputs[0], x_spec, x_spec.plain, ctx))
+                convert(y, y_spec.plain, y_spec, ctx, outputs[0])
+
+        return call
+
+    return bind
 
 
 def max_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:

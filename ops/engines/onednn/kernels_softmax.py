@@ -64,7 +64,32 @@ def softmax(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         return None
     wanted, made = found
     step = Step(made, {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, x.size))
-    return prepared([wanted], [x.plain], [step], inplace=[(0, 0)] if wanted.layout is None else ())
+    steps = [step, _undefined_rows(_matrix(x, op.axis).dims)]
+    return prepared([wanted], [x.plain], steps, inplace=[(0, 0)] if wanted.layout is None else ())
+
+
+def _undefined_rows(dims: tuple[int, ...]) -> Any:
+    """A step that gives NaN for rows that hold NaN or infinity, for which oneDNN gives zeroes.
+
+    Rows whose first probability is above 0 are not looked at further, which is nearly all of them.
+    """
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        p = outputs[0].reshape(dims)
+        first, least = p[:, 0], np.minimum.reduce
+
+        def call() -> None:
+            if not least(first) > 0:
+                _mark_undefined(p, np.flatnonzero(~(first > 0)))
+
+        return call
+
+    return bind
+
+
+def _mark_undefined(p: Any, rows: Any) -> None:
+    """Write NaN into those of ``rows`` of probabilities of which none is above 0."""
+    p[rows[~(p[rows].max(axis=1) > 0)]] = np.nan
 
 
 def softmax_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -94,16 +119,13 @@ def softmax_with_loss(op: Any, ctx: PlanContext, x: TensorSpec, label: TensorSpe
         Step(made, {c.SRC: In(0), c.DST: Out(0)}, alone(ctx, x.size)),
         _mean_loss(op, ctx, _matrix(x, op.axis).dims),
     ]
-    loss = TensorSpec((), x.dtype)
-    return prepared([wanted, label.plain], [x.plain, loss][: op.n_out], steps)
+    return prepared([wanted, label.plain], [x.plain, TensorSpec((), x.dtype)], steps)
 
 
 def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...]) -> Any:
     """A step that gives, as output 1, the scaled mean of minus the logarithms of the labels' probabilities."""
 
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call | None:
-        if len(outputs) < 2:
-            return None
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         places = Positions(op, ctx.run, inputs[1], dims[1])
         x, p, loss = _rows(inputs[0], dims), outputs[0].reshape(dims), outputs[1]
         flat, picked = p.reshape(-1), np.empty(dims[0], np.float32)
@@ -113,7 +135,7 @@ def _mean_loss(op: Any, ctx: PlanContext, dims: tuple[int, ...]) -> Any:
         def call() -> None:
             positions = places.update()
             flat.take(positions, None, picked, "clip")
-            if least(picked) < _RARE:
+            if not least(picked) >= _RARE:
                 _logarithms(picked, x, p, positions)
             else:
                 log(picked, picked)
@@ -130,8 +152,12 @@ def _rows(x: Any, dims: tuple[int, ...]) -> Any:
 
 
 def _logarithms(picked: Any, x: Any, p: Any, positions: Any) -> None:
-    """Replace probabilities by their logarithms; those too small for float32, or nearly so, are computed from X."""
-    rows = np.flatnonzero(picked < _RARE)
+    """Replace probabilities by their logarithms; those too small for float32, or nearly so, are computed from X.
+
+    Rows without probabilities (see ``_undefined_rows``) become NaN.
+    """
+    rows = np.flatnonzero(~(picked >= _RARE))
+    _mark_undefined(p, rows)
     given = x[rows]
     if given.dtype == np.uint16:
         given = (given.astype(np.uint32) << 16).view(np.float32)

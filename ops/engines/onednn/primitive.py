@@ -17,6 +17,7 @@ from netbuilder.ops.operator import TensorSpec
 
 __all__ = [
     "NOT_NEGATIVE",
+    "RELU",
     "Extra",
     "PostOp",
     "Primitive",
@@ -32,6 +33,13 @@ __all__ = [
 
 NOT_NEGATIVE = "not negative"
 """Published with an output that comes from a Relu."""
+
+RELU = (c.ELU, -0.0)
+"""Algorithm and alpha of a Relu that keeps NaN: alpha * (exp(x) - 1), which is 0, where x is not above 0.
+
+The library's own Relu is a maximum with 0, which is 0 for NaN. With alpha 0, ELU differs from it for NaN alone; the
+sign of alpha makes it +0 for negative x. It takes as long wherever memory limits both.
+"""
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,7 @@ def _attributes(post: tuple[PostOp, ...]) -> Any:
             if op.kind == "sum":
                 check(d.lib.dnnl_post_ops_append_sum(made[0], 1.0, 0, 0), "post-operation sum")
             else:
-                check(d.lib.dnnl_post_ops_append_eltwise(made[0], c.RELU, 0.0, 0.0), "post-operation relu")
+                check(d.lib.dnnl_post_ops_append_eltwise(made[0], *RELU, 0.0), "post-operation relu")
         check(d.lib.dnnl_primitive_attr_set_post_ops(attributes, made[0]), "post-operations")
         check(d.lib.dnnl_post_ops_destroy(made[0]), "post-operations")
     return attributes

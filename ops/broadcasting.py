@@ -36,17 +36,19 @@ def placed_shape(op: Operator, a: Shape, b: Shape, start: int) -> Shape:
     """Return the shape that lets NumPy's rule put ``b`` at axis ``start`` of ``a``.
 
     Raises:
-        ShapeError: the extents of ``b`` are not those of ``a`` from ``start`` on.
+        ShapeError: the extents of ``b``, without the ones that it begins and ends with, are not those of ``a`` there.
     """
-    core = b
-    while core and core[-1] == 1 and start + len(core) > len(a):  # trailing ones may stick out
+    leading = next((i for i, n in enumerate(b) if n != 1), len(b))
+    core = b[leading:]
+    while core and core[-1] == 1:
         core = core[:-1]
+    first = start + leading
     require(
-        start >= 0 and a[start : start + len(core)] == core,
+        0 <= start and first + len(core) <= len(a) and a[first : first + len(core)] == core,
         op,
         f"with broadcast=1 the shape of B must be a run of A's, here from axis {start} on: A is {a}, B is {b}",
     )
-    return core + (1,) * (len(a) - start - len(core))
+    return core + (1,) * (len(a) - first - len(core))
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Broadcasting(Operator):
     """Base of operators on two operands A and B.
 
     Without ``broadcast`` shapes join as in NumPy. With it, B's shape is a run of A's: from ``axis`` on, or
-    from the axis that ``axis_str`` names in ``order``, by default the last ones; a B of one element is a scalar.
+    from the axis that ``axis_str`` names in ``order``, by default the last ones; B may begin and end with axes of
+    extent 1 instead, and a B of one element is a scalar.
     ``allow_broadcast_fastpath`` is read by no one; nets carry it.
     """
 

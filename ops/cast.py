@@ -22,6 +22,7 @@ __all__ = ["Cast"]
 class Cast(Operator):
     """Y = X in type ``to``, a number or a name; whole numbers are cut towards zero, bool is whether X is not 0.
 
+    As strings, whole numbers are decimal, other numbers have six digits after the point, bools are 0 and 1.
     The gradient is cast back to ``from_type``, so it needs that argument.
     """
 
@@ -31,16 +32,21 @@ class Cast(Operator):
     to: Any = TensorProto.FLOAT
     from_type: Any = None
 
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        object.__setattr__(self, "outputs_on_host", numpy_type(self.to, "Cast: to") == STRING)
+        return super().with_arity(n_in, n_out)
+
     def check(self) -> None:
-        for name, value in (("to", self.to), ("from_type", self.from_type)):
-            if value is not None and numpy_type(value, f"Cast: {name}") == STRING:
-                raise ArgumentError(f"Cast: {name} must be a type of numbers, got {value!r}")
+        if self.from_type is not None and numpy_type(self.from_type, "Cast: from_type") == STRING:
+            raise ArgumentError(f"Cast: from_type must be a type of numbers, got {self.from_type!r}")
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype != STRING, self, "X holds strings; only numbers can be cast")
         return (x.with_dtype(numpy_type(self.to, "Cast: to")),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        if numpy_type(self.to, "Cast: to") == STRING:
+            raise GradientError("Cast: strings have no gradient")
         if self.from_type is None:
             raise GradientError("Cast: its gradient needs the argument from_type, the type of X")
         back: dict[str, Any] = {
@@ -52,5 +58,9 @@ class Cast(Operator):
 
 @kernel(Cast)
 def cast(op: Cast, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    if op.outputs_on_host:
+        pattern = b"%.6f" if x.dtype.kind == "f" else b"%d"
+        texts = np.array([pattern % element for element in ctx.host(x).reshape(-1).tolist()], object)
+        return (texts.reshape(x.shape),)
     with np.errstate(all="ignore"):  # what does not fit is the library's affair, as in C
         return (x.astype(numpy_type(op.to, "Cast: to")),)

@@ -24,7 +24,7 @@ class _Comparison(Broadcasting):
     inputs = ("A", "B")
     outputs = ("Y",)
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
-    kinds: ClassVar[str] = "fiu"  # of dtypes served
+    kinds: ClassVar[str] = "fiub"  # of dtypes served
 
     def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
         require(a.dtype.kind in self.kinds, self, f"cannot compare elements of type {a.dtype}")
@@ -36,39 +36,35 @@ class _Comparison(Broadcasting):
 class EQ(_Comparison):
     """Y = whether A equals B, element by element. No gradient."""
 
-    kinds = "fiub"
-
 
 @register
 @dataclass(frozen=True)
 class NE(_Comparison):
     """Y = whether A differs from B, element by element. No gradient."""
 
-    kinds = "fiub"
-
 
 @register
 @dataclass(frozen=True)
 class LT(_Comparison):
-    """Y = A < B, element by element. No gradient."""
+    """Y = A < B, element by element; false comes before true. No gradient."""
 
 
 @register
 @dataclass(frozen=True)
 class LE(_Comparison):
-    """Y = A <= B, element by element. No gradient."""
+    """Y = A <= B, element by element; false comes before true. No gradient."""
 
 
 @register
 @dataclass(frozen=True)
 class GT(_Comparison):
-    """Y = A > B, element by element. No gradient."""
+    """Y = A > B, element by element; false comes before true. No gradient."""
 
 
 @register
 @dataclass(frozen=True)
 class GE(_Comparison):
-    """Y = A >= B, element by element. No gradient."""
+    """Y = A >= B, element by element; false comes before true. No gradient."""
 
 
 @dataclass(frozen=True)

@@ -162,19 +162,27 @@ def div(op: Div, ctx: RunContext, a: Any, b: Any) -> Arrays:
 class DivGradient(_BinaryGradient):
     """dA = dY / B and dB = -dY * Y / B, each summed over the axes along which its operand was repeated.
 
-    Without Y (older nets) it is computed from A.
+    With three inputs, as in older nets, these are B, Y and dY, and A has the shape of Y.
     """
 
     inputs = ("dY", "A", "B", "Y?")
     inplace = ((0, 0),)
 
+    def infer(
+        self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, y: TensorSpec | None = None
+    ) -> tuple[TensorSpec, ...]:
+        return super().infer(dy, a, b) if y is not None else super().infer(b, a, dy)
+
 
 @kernel(DivGradient)
 def div_gradient(op: DivGradient, ctx: RunContext, dy: Any, a: Any, b: Any, y: Any = None) -> Arrays:
-    wide_a, wide_b = op.aligned(a, b)
+    if y is None:
+        b, y, dy = dy, a, b
+        a = y
+    wide_b = op.aligned(a, b)[1]
     with np.errstate(all="ignore"):
         da = dy / wide_b
-        db = -da * (wide_a / wide_b if y is None else y)
+        db = -da * y
     return _finish(op, a, b, da, db)
 
 

@@ -21,7 +21,7 @@ __all__ = ["Expand", "ExpandGradient"]
 @register
 @dataclass(frozen=True)
 class Expand(Operator):
-    """Y = X broadcast, by NumPy's rule, with the shape that the second input holds; a 1 there keeps X's extent."""
+    """Y = X broadcast, by NumPy's rule, with the shape that the second input holds; 1 or -1 there keeps X's extent."""
 
     inputs = ("X", "shape")
     outputs = ("Y",)
@@ -40,7 +40,7 @@ class Expand(Operator):
             ShapeError: the shapes do not join.
         """
         try:
-            return tuple(np.broadcast_shapes(tuple(x), tuple(asked)))
+            return tuple(np.broadcast_shapes(tuple(x), tuple(1 if n == -1 else n for n in asked)))
         except ValueError:
             text = f"X {tuple(x)} and shape {tuple(asked)} must agree, from the last axis on, or one of them have 1"
             raise ShapeError(f"Expand: {text}") from None

@@ -13,7 +13,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
-from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.segment_groups import lengths_on_host, places_in_segments, segment_starts
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
@@ -278,7 +278,8 @@ class _MergeGradient(_Grouped):
         require(
             d_values.shape[0] == rows.size, self, f"there are {rows.size} merged values, but dY has {d_values.shape[0]}"
         )
-        whole = ctx.xp.zeros((int(sizes.sum()), *d_values.shape[1:]), d_values.dtype)
+        nothing = b"" if d_values.dtype == STRING else 0
+        whole = ctx.xp.full((int(sizes.sum()), *d_values.shape[1:]), nothing, d_values.dtype)
         whole[ctx.xp.asarray(rows)] = d_values
         ends = sizes.cumsum()
         return tuple(whole[end - n : end].copy() for n, end in zip(sizes.tolist(), ends.tolist()))

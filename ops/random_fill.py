@@ -102,7 +102,10 @@ def _check_range(op_type: str, low: float, high: float) -> None:
 @register
 @dataclass(frozen=True)
 class UniformFill(Fill):
-    """Uniform in [min, max); the bounds may come as the second and third input, of one element each."""
+    """Uniform in [min, max); the bounds may come as the second and third input, of one element each.
+
+    With inputs that leave no range, min above max, the result has no rows.
+    """
 
     inputs = ("shape?", "min?", "max?")
     stateful = True
@@ -119,7 +122,7 @@ class UniformFill(Fill):
 @register
 @dataclass(frozen=True)
 class UniformIntFill(Fill):
-    """Whole numbers (int32) from ``min`` to ``max``, both included, equally likely."""
+    """Whole numbers (int32) from ``min`` to ``max``, both included, equally likely; bounds as for UniformFill."""
 
     inputs = ("shape?", "min?", "max?")
     dtype_made = np.dtype(np.int32)
@@ -139,27 +142,31 @@ def _check_bounds_together(op: Fill) -> None:
         raise ArgumentError(f"{op.type}: min and max come as inputs together; got 2 inputs, give 0, 1 or 3")
 
 
-def _bounds(op: UniformFill | UniformIntFill, ctx: RunContext, low: Any, high: Any) -> tuple[Any, Any]:
+def _drawn(op: UniformFill | UniformIntFill, ctx: RunContext, like: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+    """Return the bounds, and numbers in [0, 1) of the output's shape: without rows where the inputs leave no range."""
+    shape = op.target(ctx, like)
     if low is None:
-        return op.min, op.max
-    bounds = ctx.host(low).item(), ctx.host(high).item()
-    if bounds[0] != bounds[1]:  # as inputs they may be equal
-        _check_range(op.type, *bounds)
-    return bounds
+        return op.min, op.max, ctx.uniform(shape)
+    least, most = ctx.host(low).item(), ctx.host(high).item()
+    if least > most:
+        if not shape:
+            _check_range(op.type, least, most)
+        shape = (0, *shape[1:])
+    return least, most, ctx.uniform(shape)
 
 
 @kernel(UniformFill)
 def uniform_fill(
     op: UniformFill, ctx: RunContext, like: Any = None, low: Any = None, high: Any = None
 ) -> tuple[Any, ...]:
-    least, most = _bounds(op, ctx, low, high)
-    return ((ctx.uniform(op.target(ctx, like)) * (most - least) + least).astype(np.float32),)
+    least, most, drawn = _drawn(op, ctx, like, low, high)
+    return ((drawn * (most - least) + least).astype(np.float32),)
 
 
 @kernel(UniformIntFill)
 def uniform_int_fill(
     op: UniformIntFill, ctx: RunContext, like: Any = None, low: Any = None, high: Any = None
 ) -> tuple[Any, ...]:
-    least, most = _bounds(op, ctx, low, high)
-    steps = ctx.xp.floor(ctx.uniform(op.target(ctx, like)) * (int(most) - int(least) + 1))
+    least, most, drawn = _drawn(op, ctx, like, low, high)
+    steps = ctx.xp.floor(drawn * (int(most) - int(least) + 1))
     return ((steps + int(least)).astype(np.int32),)

@@ -14,12 +14,18 @@ __all__ = ["add_rows", "check_indices"]
 Array = Any
 
 
-def check_indices(what: str, indices: Array, extent: int) -> None:
-    """Raise IndexError, with a message that begins with ``what``, unless all indices lie in [0, extent)."""
-    if indices.size:
-        least, most = int(indices.min()), int(indices.max())
-        if least < 0 or most >= extent:
-            raise IndexError(f"{what}: indices must lie in [0, {extent}), got {least if least < 0 else most}")
+def check_indices(what: str, indices: Array, extent: int, lowest: int = 0) -> bool:
+    """Raise IndexError, with a message that begins with ``what``, unless all indices lie in [lowest, extent).
+
+    Returns:
+        Whether any of them is negative.
+    """
+    if not indices.size:
+        return False
+    least, most = int(indices.min()), int(indices.max())
+    if least < lowest or most >= extent:
+        raise IndexError(f"{what}: indices must lie in [{lowest}, {extent}), got {least if least < lowest else most}")
+    return least < 0
 
 
 def add_rows(xp: Any, table: Array, indices: Array, values: Array) -> None:

@@ -52,9 +52,10 @@ def _prepare_moved(op: Operator, x: TensorSpec, outs: Sequence[TensorSpec], cons
 @register
 @dataclass(frozen=True)
 class Reshape(Operator):
-    """Y = X in another shape, from the argument or from the second input; old_shape is X's, int64.
+    """Y = X in another shape, from the argument or from the second input; old_shape is X's, in the type of that input.
 
-    In the shape, 0 stands for X's extent at that place, and one -1 for what is left.
+    In the shape, 0 stands for X's extent at that place, and one -1 for what is left. For an X without elements they
+    are both an extent of 0, as in Caffe2.
     """
 
     inputs = ("X", "shape?")
@@ -79,8 +80,9 @@ class Reshape(Operator):
         size = math.prod(x)
         text = f"X {x} cannot take shape {tuple(asked)}"
         require(all(n >= -1 for n in asked) and list(asked).count(-1) <= 1, self, f"{text}: one -1 at most, else >= 0")
-        require(all(n != 0 or i < len(x) for i, n in enumerate(asked)), self, f"{text}: 0 stands where X has no axis")
-        shape = [x[i] if n == 0 else n for i, n in enumerate(asked)]
+        within = all(n != 0 or i < len(x) for i, n in enumerate(asked)) or not size
+        require(within, self, f"{text}: 0 stands where X has no axis")
+        shape = [x[i] if n == 0 else n for i, n in enumerate(asked)] if size else [max(n, 0) for n in asked]
         known = math.prod(n for n in shape if n != -1)
         if -1 in shape:
             require(known > 0 and size % known == 0, self, f"{text}: {size} elements do not divide by {known}")
@@ -89,10 +91,14 @@ class Reshape(Operator):
         return tuple(shape)
 
     def infer(self, x: TensorSpec, shape: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        asked = self.shape if shape is None else shape.known
+        asked = self.shape
+        if shape is not None:
+            asked = shape.known
+            require(shape.dtype in (np.int32, np.int64), self, f"shape must be int32 or int64, got {shape.dtype}")
         if asked is None:
             raise ShapeError("Reshape: with a shape as input the result's is known only when the net runs")
-        return TensorSpec(self.target(x.shape, asked), x.dtype), TensorSpec((x.ndim,), _INT64, known=x.shape)
+        old = TensorSpec((x.ndim,), _INT64 if shape is None else shape.dtype, known=x.shape)
+        return TensorSpec(self.target(x.shape, asked), x.dtype), old
 
     def static_for(self, x: TensorSpec, shape: TensorSpec | None = None) -> bool:
         return shape is None or shape.known is not None
@@ -108,7 +114,7 @@ class Reshape(Operator):
 @kernel(Reshape)
 def reshape(op: Reshape, ctx: RunContext, x: Any, shape: Any = None) -> tuple[Any, ...]:
     asked = op.shape if shape is None else ctx.host(shape).reshape(-1).tolist()
-    old = ctx.xp.asarray(np.array(x.shape, np.int64))
+    old = ctx.xp.asarray(np.array(x.shape, np.int64 if shape is None else shape.dtype))
     return x.reshape(op.target(tuple(x.shape), asked or ())), old
 
 
@@ -116,7 +122,8 @@ def reshape(op: Reshape, ctx: RunContext, x: Any, shape: Any = None) -> tuple[An
 def _prepare_reshape(op: Reshape, ctx: PlanContext, x: TensorSpec, *shape: TensorSpec) -> Prepared | None:
     if x.dtype == STRING:
         return None
-    return _prepare_moved(op, x, op.infer(x.plain, *shape), [np.array(x.shape, np.int64)])
+    outs = op.infer(x.plain, *shape)
+    return _prepare_moved(op, x, outs, [np.array(x.shape, outs[1].dtype)])
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from netbuilder.ops.cast import Cast
 from netbuilder.ops.data_types import data_type, numpy_type
 from netbuilder.proto import ArgumentError, GradientError, TensorProto
 from netbuilder.proto.arguments import arguments, make_op
+from netbuilder.runtime import Workspace
 from suite import OperatorSuite, f32, floats, refusal
 
 TYPES = {
@@ -33,7 +34,6 @@ class TestCast(OperatorSuite):
     refusals = (
         refusal(Cast(to="nonsense"), [f32(2)], "got 'nonsense'", ArgumentError),
         refusal(Cast(to=99), [f32(2)], "got 99", ArgumentError),
-        refusal(Cast(to="string"), [f32(2)], "type of numbers", ArgumentError),
         refusal(Cast(from_type=4), [f32(2)], "from_type must be a type of numbers", ArgumentError),
         refusal(Cast(), [f32(2).with_dtype(object)], "only numbers can be cast"),
     )
@@ -57,6 +57,27 @@ def test_every_type_by_number_and_name(name):
 
 def test_cut_towards_zero():
     assert run_plain(Cast(to="int32"), [np.float32([1.9, -1.9])])[0].tolist() == [1, -1]
+
+
+@pytest.mark.parametrize(
+    ("x", "texts"),
+    [
+        (np.int32([[1, -2]]), [[b"1", b"-2"]]),
+        (np.float32([1.5, -2e10, 1e-7]), [b"1.500000", b"-20000000000.000000", b"0.000000"]),
+        (np.float64([0.1]), [b"0.100000"]),
+        (np.array([True, False]), [b"1", b"0"]),
+        (np.zeros((0, 2), np.uint8), []),
+    ],
+    ids=str,
+)
+def test_numbers_as_strings(x, texts):
+    """The strings that Caffe2 makes."""
+    workspace = Workspace()
+    workspace.feed("x", x)
+    workspace.run_operator_once(make_op("Cast", ["x"], ["y"], to="string"))
+    assert workspace.fetch("y").tolist() == texts and workspace.fetch("y").shape == x.shape
+    with pytest.raises(GradientError, match="strings have no gradient"):
+        operator_gradient(make_op("Cast", ["x"], ["y"], to="string", from_type=1), {0: "dy"})
 
 
 def test_gradient():

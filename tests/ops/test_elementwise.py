@@ -37,6 +37,9 @@ def draw_operands(data, cls, **kwargs):
                 ({"broadcast": True, "axis": 0}, (n, c, w), (n, c)),
                 ({"broadcast": True, "axis": 1}, (n, c, w), (c,)),
                 ({"broadcast": True, "axis_str": "C"}, (n, c, w), (c,)),
+                ({"broadcast": True}, (n, c, w), (1, w)),
+                ({"broadcast": True, "axis": 0}, (n, c, w), (1, c, 1)),
+                ({"broadcast": True, "axis": 1}, (n, c, w), (c, 1)),
             ]
         )
     )
@@ -160,14 +163,23 @@ class TestMulGradient(_Gradient):
 
 class TestDivGradient(_Gradient):
     operator = DivGradient
-    refusals = (refusal(DivGradient(), BAD_SLOPE, "dY must have the shape of the result"),)
+    refusals = (
+        refusal(DivGradient(), [*BAD_SLOPE, f32(2, 3)], "dY must have the shape of the result"),
+        refusal(DivGradient(), [f32(3), f32(2, 3), f32(3)], "dY must have the shape of the result"),
+    )
 
     def draw(self, data):
-        op, inputs = super().draw(data)
-        if data.draw(st.booleans()):
-            _, a, b = inputs
-            inputs.append(a / placed(op, a, b))
-        return op.with_arity(len(inputs), 2), inputs
+        op, (dy, a, b) = super().draw(data)
+        y = a / placed(op, a, b)
+        if y.shape == a.shape and data.draw(st.booleans()):
+            return op.with_arity(3, 2), [b, y, dy]  # as in older nets
+        return op.with_arity(4, 2), [dy, a, b, y]
+
+    def reference(self, op, *inputs):
+        if len(inputs) == 3:
+            b, y, dy = inputs
+            return super().reference(op, dy, y * placed(op, y, b), b)
+        return super().reference(op, *inputs)
 
     def slopes(self, a, b):
         return 1 / b, -a / b**2

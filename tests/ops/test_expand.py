@@ -58,6 +58,14 @@ def test_shapes_that_do_not_join():
         run_plain(Expand(), [np.ones(3, np.float32), np.int64([2])])
 
 
+def test_an_extent_of_minus_one_is_kept():
+    x = np.arange(3, dtype=np.float32).reshape(1, 3, 1)
+    (y,) = run_plain(Expand(), [x, np.int64([2, -1, 2])])
+    assert np.array_equal(y, np.tile(x, (2, 1, 2)))
+    with pytest.raises(ShapeError, match=r"shape \(-2, 1\) must agree"):
+        run_plain(Expand(), [x, np.int64([-2, 1])])
+
+
 def test_a_known_shape_is_inferred():
     known = TensorSpec((2,), np.dtype(np.int64), known=(4, 1))
     assert Expand().static_for(f32(3), known)

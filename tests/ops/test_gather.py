@@ -14,16 +14,27 @@ from netbuilder.runtime import Workspace
 from suite import OperatorSuite, f32, floats, i32, i64, refusal
 
 
-def draw_indices(data, extent):
-    shape = data.draw(st.sampled_from([(3,), (2, 2), (0,), ()]))
+def draw_indices(data, extent, outer=(), lowest=0):
+    shape = outer + data.draw(st.sampled_from([(3,), (2, 2), (0,), ()]))
     dtype = data.draw(st.sampled_from([np.int32, np.int64]))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    return rng.integers(0, extent, shape).astype(dtype)
+    return rng.integers(lowest, extent, shape).astype(dtype)
 
 
-def picked(x, indices, axis):
+def draw_matched(data, x, axis):
+    """Indices along ``axis``, and whether each place of the outer axes has its own."""
+    match_outer = axis > 0 and data.draw(st.booleans())
+    return match_outer, draw_indices(data, x.shape[axis], x.shape[:axis] if match_outer else ())
+
+
+def picked(x, indices, axis, match_outer=False):
     """One slice after the other."""
     axis %= x.ndim
+    if match_outer:
+        y = np.zeros(indices.shape + x.shape[axis + 1 :])
+        for place in np.ndindex(indices.shape):
+            y[place] = x[(*place[:axis], indices[place])]
+        return y
     rows = [x[(slice(None),) * axis + (i,)] for i in indices.ravel()]
     rest = x.shape[:axis] + x.shape[axis + 1 :]
     stacked = np.stack(rows, axis=axis) if rows else np.zeros((*rest[:axis], 0, *rest[axis:]))
@@ -36,16 +47,19 @@ class TestGather(OperatorSuite):
         refusal(Gather(axis=2), [f32(3, 2), i32(2)], r"axis must lie in \[-2, 2\)"),
         refusal(Gather(), [f32(3, 2), f32(2)], "indices must be int32 or int64"),
         refusal(Gather(), [f32(), i32(2)], "got a scalar"),
+        refusal(Gather(match_outer=True), [f32(3, 2), i32(3)], "match_outer is for an axis after the first"),
+        refusal(Gather(axis=1, match_outer=True), [f32(3, 2), i32(2, 2)], r"must begin with the axes \(3,\) of X"),
     )
 
     def draw(self, data):
         x = data.draw(floats(4, 3, (1, 2)))
         axis = data.draw(st.sampled_from([0, 0, 1, 2, -1]))
-        op = Gather(axis=axis, dense_gradient=data.draw(st.booleans()))
-        return op, [x, draw_indices(data, x.shape[axis])]
+        match_outer, indices = draw_matched(data, x, axis)
+        op = Gather(axis=axis, dense_gradient=data.draw(st.booleans()), match_outer=match_outer)
+        return op, [x, indices]
 
     def reference(self, op, x, indices):
-        return [picked(x, indices, op.axis)]
+        return [picked(x, indices, op.axis, op.match_outer)]
 
 
 class TestBatchGather(OperatorSuite):
@@ -56,10 +70,12 @@ class TestBatchGather(OperatorSuite):
     )
 
     def draw(self, data):
-        return BatchGather(), [data.draw(floats((1, 2), 3, (1, 2))), draw_indices(data, 3)]
+        x = data.draw(floats((1, 2), 3, (1, 2)))
+        match_outer, indices = draw_matched(data, x, 1)
+        return BatchGather(match_outer=match_outer), [x, indices]
 
     def reference(self, op, x, indices):
-        return [picked(x, indices, 1)]
+        return [picked(x, indices, 1, op.match_outer)]
 
 
 class TestBatchGatherGradient(OperatorSuite):
@@ -73,24 +89,42 @@ class TestBatchGatherGradient(OperatorSuite):
     def draw(self, data):
         x = data.draw(floats(3, 3, 3))
         axis = data.draw(st.sampled_from([1, 0, 2, -1]))
-        indices = draw_indices(data, 3)
-        return BatchGatherGradient(axis=axis), [x, indices, data.draw(floats(*picked(x, indices, axis).shape))]
+        match_outer, indices = draw_matched(data, x, axis)
+        dy = data.draw(floats(*picked(x, indices, axis, match_outer).shape))
+        return BatchGatherGradient(axis=axis, match_outer=match_outer), [x, indices, dy]
 
     def reference(self, op, x, indices, dy):
         axis, dx = op.axis % 3, np.zeros(x.shape)
+        if op.match_outer:
+            for place in np.ndindex(indices.shape):
+                dx[(*place[:axis], indices[place])] += dy[place]
+            return [dx]
         flat = dy.reshape(*x.shape[:axis], -1, *x.shape[axis + 1 :])
         for k, i in enumerate(indices.ravel()):
             dx[(slice(None),) * axis + (i,)] += flat[(slice(None),) * axis + (k,)]
         return [dx]
 
 
-@pytest.mark.parametrize("bad", [-1, 4])
-@pytest.mark.parametrize("op_type", ["Gather", "BatchGather"])
-def test_index_out_of_range(op_type, bad):
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_negative_rows_count_from_the_end(dtype):
+    """As in Caffe2: along the first axis; other axes refuse them."""
+    x, indices = np.arange(12, dtype=np.float32).reshape(4, 3), np.array([-1, 0, -4, 3], dtype)
+    workspace = Workspace()
+    workspace.feed("x", x)
+    workspace.feed("i", indices)
+    workspace.run_operator_once(make_op("Gather", ["x", "i"], ["y"]))
+    for y in (workspace.fetch("y"), run_plain(Gather(), [x, indices])[0]):
+        assert np.array_equal(y, x[[3, 0, 0, 3]])
+    with pytest.raises(OperatorError, match=r"Gather: indices must lie in \[0, 3\), got -4"):
+        workspace.run_operator_once(make_op("Gather", ["x", "i"], ["y"], axis=1))
+
+
+@pytest.mark.parametrize(("op_type", "low", "bad"), [("Gather", -4, -5), ("Gather", -4, 4), ("BatchGather", 0, -1)])
+def test_index_out_of_range(op_type, low, bad):
     workspace = Workspace()
     workspace.feed("x", np.zeros((4, 4), np.float32))
     workspace.feed("i", np.int32([0, bad]))
-    with pytest.raises(OperatorError, match=rf"{op_type}: indices must lie in \[0, 4\), got {bad}"):
+    with pytest.raises(OperatorError, match=rf"{op_type}: indices must lie in \[{low}, 4\), got {bad}"):
         workspace.run_operator_once(make_op(op_type, ["x", "i"], ["y"]))
 
 

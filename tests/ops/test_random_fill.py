@@ -125,8 +125,16 @@ def test_bounds_from_inputs():
     (y,) = run_plain(op, [np.int64([50, 20]), np.float32([2]), np.float32([3])])
     assert y.shape == (50, 20)
     assert 2 <= y.min() < 2.1 and 2.9 < y.max() <= 3
+
+
+@pytest.mark.parametrize(("op_type", "dtype"), [(UniformFill, np.float32), (UniformIntFill, np.int32)])
+def test_bounds_from_inputs_that_leave_no_range(op_type, dtype):
+    """As in Caffe2: no rows; a scalar has none to leave out."""
+    bounds = [np.array([3], dtype), np.array([2], dtype)]
+    (y,) = run_plain(op_type(input_as_shape=True), [np.int64([4, 2]), *bounds])
+    assert y.shape == (0, 2) and y.dtype == dtype
     with pytest.raises(ArgumentError, match="min must be below max"):
-        run_plain(op, [np.int64([1]), np.float32([3]), np.float32([2])])
+        run_plain(op_type(input_as_shape=True), [np.int64([]), *bounds])
 
 
 def test_two_outputs_draw_different_numbers():

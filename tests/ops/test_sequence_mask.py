@@ -14,31 +14,40 @@ class TestSequenceMask(OperatorSuite):
     operator = SequenceMask
     refusals = (
         refusal(SequenceMask(mode="left"), [f32(2, 3)], "mode must be one of sequence", ArgumentError),
-        refusal(SequenceMask(mode="upper", batch=1), [f32(2, 3)], "batch is not served", ArgumentError),
+        refusal(SequenceMask(mode="upper", batch=1), [f32(2, 3)], "batch must be an axis before axis 1, got 1"),
+        refusal(SequenceMask(mode="upper", batch=3), [f32(2, 3)], r"batch must lie in \[-2, 2\), got 3"),
+        refusal(SequenceMask("sequence", 1, 2, batch=0), [f32(2, 3), i32(2)], "not both", ArgumentError),
         refusal(SequenceMask(mode="upper", repeat_from_axis=1), [f32(2, 3)], "for the mode sequence", ArgumentError),
         refusal(SequenceMask(mode="upper"), [f32(2, 3), i32(2)], "a second input is for", ArgumentError),
-        refusal(SequenceMask(mode="upper", axis=2), [f32(2, 3)], r"axis must lie in \[1, 2\), got 2"),
-        refusal(SequenceMask(mode="sequence", repeat_from_axis=1), [f32(2, 3), i32(2)], "repeat_from_axis must lie"),
+        refusal(SequenceMask(mode="upper", axis=2), [f32(2, 3)], r"axis must lie in \[-2, 2\), got 2"),
+        refusal(
+            SequenceMask(mode="sequence", repeat_from_axis=1),
+            [f32(2, 3), i32(2)],
+            "repeat_from_axis must be an axis after",
+        ),
         refusal(SequenceMask(mode="window"), [f32(2, 3), i32(3)], "must hold 2 integers"),
         refusal(SequenceMask(mode="upper"), [i32(2, 3)], "floating-point numbers"),
     )
 
     def draw(self, data):
         mode = data.draw(st.sampled_from(["sequence", "window", "upper", "lower", "upperdiag", "lowerdiag"]))
-        axis = data.draw(st.sampled_from([1, 2]))
-        repeat = 2 if mode == "sequence" and axis == 1 and data.draw(st.booleans()) else 0
-        op = SequenceMask(mode, axis, repeat, radius=1, fill_val=-7.5, grad=data.draw(st.booleans()))
+        axis = data.draw(st.sampled_from([0, 1, 2, -1]))
+        repeat = data.draw(st.sampled_from([0, 2, -1])) if mode == "sequence" and axis in (0, 1) else 0
+        batch = data.draw(st.sampled_from([None, 0, -3] + [1] * (axis % 3 == 2))) if axis and not repeat else None
+        op = SequenceMask(mode, axis, repeat, radius=1, fill_val=-7.5, grad=data.draw(st.booleans()), batch=batch)
         x = data.draw(floats(2, 3, 4))
-        rows = 2 if axis == 1 else 6
+        rows = int(np.prod(x.shape[0 if batch is None else batch % 3 + 1 : axis % 3]))
         numbers = data.draw(st.lists(st.integers(0, 5), min_size=rows, max_size=rows))
         return op, [x, np.array(numbers, np.int32)] if mode in ("sequence", "window") else [x]
 
     def reference(self, op, x, numbers=None):
         y = x.copy()
         for place in np.ndindex(x.shape):
-            i = np.ravel_multi_index(place[: op.axis], x.shape[: op.axis])
-            end = op.repeat_from_axis or 3
-            j = np.ravel_multi_index(place[op.axis : end], x.shape[op.axis : end])
+            first = 0 if op.batch is None else op.batch % 3 + 1
+            axis, end = op.axis % 3, op.repeat_from_axis % 3 or 3
+            i, j = (
+                np.ravel_multi_index(place[a:b], x.shape[a:b]) if a < b else 0 for a, b in ((first, axis), (axis, end))
+            )
             keep = {
                 "sequence": lambda i=i, j=j: j < numbers[i],
                 "window": lambda i=i, j=j: abs(j - int(numbers[i])) <= op.radius,

@@ -22,6 +22,7 @@ class TestReshape(OperatorSuite):
         refusal(Reshape(shape=(-1, -1)), [f32(2, 3)], "one -1 at most", ShapeError),
         refusal(Reshape(shape=(-2, 3)), [f32(2, 3)], "one -1 at most", ShapeError),
         refusal(Reshape(shape=(6, 1, 0)), [f32(2, 3)], "0 stands where X has no axis", ShapeError),
+        refusal(Reshape(), [f32(2, 3), f32(1)], "shape must be int32 or int64", ShapeError),
         refusal(Reshape(), [f32(2, 3), i64(1)], "only when the net runs", ShapeError),
     )
 
@@ -29,7 +30,8 @@ class TestReshape(OperatorSuite):
         shape = data.draw(st.sampled_from([(-1,), (6, 2), (2, -1, 1), (0, 6), (0, -1), (0, 0, 2), (1, 12)]))
         inputs = [data.draw(floats(2, 3, 2))]
         if data.draw(st.booleans()):
-            return Reshape().with_arity(2, 2), [*inputs, np.int64(shape)]
+            kind = data.draw(st.sampled_from([np.int32, np.int64]))
+            return Reshape().with_arity(2, 2), [*inputs, np.array(shape, kind)]
         return Reshape(shape=shape).with_arity(1, 2), inputs
 
     def draw_gradient(self, data):
@@ -39,7 +41,7 @@ class TestReshape(OperatorSuite):
     def reference(self, op, x, shape=None):
         asked = op.shape if shape is None else shape.astype(int).tolist()
         copied = [x.shape[i] if n == 0 else n for i, n in enumerate(asked)]
-        return [x.reshape(copied), np.int64(x.shape)]
+        return [x.reshape(copied), np.array(x.shape, np.int64 if shape is None else shape.dtype)]
 
 
 def test_reshape_gradient_reads_the_old_shape():
@@ -51,10 +53,26 @@ def test_reshape_gradient_reads_the_old_shape():
     assert found[where[0]].shape == (2, 3)
 
 
-def test_reshape_of_nothing():
-    assert run_plain(Reshape(shape=(0, -1)).with_arity(1, 2), [np.zeros((2, 0), np.float32)])[0].shape == (2, 0)
-    with pytest.raises(ShapeError, match="do not divide by 0"):
-        run_plain(Reshape(shape=(-1, 0)).with_arity(1, 2), [np.zeros((2, 0), np.float32)])
+@pytest.mark.parametrize(
+    ("before", "asked", "after"),
+    [
+        ((2, 0), (0, -1), (0, 0)),
+        ((2, 0), (-1, 0), (0, 0)),
+        ((2, 0), (3, 0), (3, 0)),
+        ((0,), (0, -1), (0, 0)),
+        ((0,), (2, -1), (2, 0)),
+        ((2, 0), (2, 0, 0, 5), (2, 0, 0, 5)),
+        ((0, 6), (0, 2, 3), (0, 2, 3)),
+    ],
+)
+def test_reshape_of_nothing(before, asked, after):
+    """As Caffe2 computes it; a gradient finds its way back by the old shape."""
+    x = np.zeros(before, np.float32)
+    y, old = run_plain(Reshape(shape=asked).with_arity(1, 2), [x])
+    assert y.shape == after
+    assert run_plain(Reshape().with_arity(2, 2), [y, old])[0].shape == before
+    with pytest.raises(ShapeError, match="it has 0 elements"):
+        run_plain(Reshape(shape=(2, 3)).with_arity(1, 2), [x])
 
 
 class TestExpandDims(OperatorSuite):

@@ -36,11 +36,14 @@ def convolution_arguments(
     """Return the arguments of a convolution that say which library computes it and how.
 
     Raises:
-        ArgumentError: another engine than cuDNN is named while ``use_cudnn`` holds; ``order`` is none.
+        ArgumentError: another engine than cuDNN is named while ``use_cudnn`` holds, or cuDNN while it does not;
+            ``order`` is none.
     """
     if order not in ("NCHW", "NHWC"):
         raise ArgumentError(f"order must be 'NCHW' or 'NHWC', got {order!r}")
     if not use_cudnn:
+        if engine == CUDNN:
+            raise ArgumentError("engine 'CUDNN' contradicts use_cudnn=False; leave one of them out")
         return {"order": order, "engine": engine}
     if engine not in (None, CUDNN):
         raise ArgumentError(f"engine {engine!r} cannot serve with use_cudnn=True; give use_cudnn=False")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar, Literal
 
@@ -19,6 +20,7 @@ from netbuilder.proto import ArgumentError, NetError
 __all__ = ["DataCouple", "LastNWindowCollector", "ReservoirSampling"]
 
 Arrays = tuple[Any, ...]
+_Specs = Sequence[TensorSpec | None]
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class _Collector(Operator, abc.ABC):
     dynamic = True
     stateful = True
     outputs_on_host = True
+    may_be_empty = (0,)
     num_to_collect: int = -1
     held: ClassVar[tuple[int, ...]] = ()  # the input that each output overwrites
     mutex: ClassVar[int] = 3
@@ -52,7 +55,9 @@ class _Collector(Operator, abc.ABC):
             given = list(inputs)
             if mutex is not None and ctx.workspace is not None:  # another thread may have gone on meanwhile
                 for index in self.held[: self.n_out]:
-                    given[index] = ctx.workspace.fetch(ctx.op_def.input[index])
+                    name = ctx.op_def.input[index]
+                    if not ctx.workspace.get(name).is_empty:
+                        given[index] = ctx.workspace.fetch(name)
             self.check_rows(given[0], given[2])
             made = self.collect(ctx, given)
             if mutex is not None and ctx.workspace is not None:
@@ -186,6 +191,13 @@ class LastNWindowCollector(_Collector):
                 "LastNWindowCollector: NUM_VISITED is both the last input and the last output, "
                 f"got {self.n_in} inputs and {self.n_out} outputs"
             )
+
+    def infer_partial(self, inputs: _Specs, outputs: _Specs) -> tuple[_Specs, _Specs]:
+        """Infer the most rows that there can be, as Caffe2 does; there are fewer until so many have come."""
+        if inputs[2] is None or not inputs[2].shape:
+            return inputs, outputs
+        rows = inputs[2].with_shape((self.num_to_collect, *inputs[2].shape[1:]))
+        return inputs, (rows, *(inputs[index] for index in self.held[1 : self.n_out]))
 
     def collect(self, ctx: RunContext, given: list[Any]) -> Arrays:
         size, data = self.num_to_collect, given[2]

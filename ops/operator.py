@@ -93,6 +93,7 @@ class Operator(Declared):
         or ``"one-to-one"`` for "output i and input i, any i".
     must_inplace: pairs (input index, output index) that have to be the same blob.
     dynamic: the output shapes depend on data, or on Python; such an operator cuts a plan.
+    may_be_empty: inputs that may be blobs without a value yet; the kernel gets an empty float32 vector for one.
     stateful: it does more than compute outputs from inputs (random, counters, files), so it is never
         removed, shared or run twice.
     outputs_on_host: the outputs lie in the host's memory, also where the operator runs on a GPU.
@@ -111,6 +112,7 @@ class Operator(Declared):
     must_inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
     dynamic: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
+    may_be_empty: ClassVar[tuple[int, ...]] = ()
     outputs_on_host: ClassVar[bool] = False
     outputs_beside: ClassVar[int | Literal["one-to-one"] | None] = None
     renamed_arguments: ClassVar[dict[str, str]] = {}

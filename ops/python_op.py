@@ -5,7 +5,8 @@ A net names functions by tokens; the functions themselves live in the process th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -34,9 +35,22 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class _Functions:
-    f: Function
-    grad_f: Function | None
+    f: Any  # a function, or a _Maker of one
+    grad_f: Any
     pass_workspace: bool
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """What returns a function, with its arguments; called once for each operator that runs it."""
+
+    make: Function
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+
+    def __call__(self) -> Function:
+        made: Function = self.make(*self.args, **self.kwargs)
+        return made
 
 
 _functions: dict[str, _Functions] = {}
@@ -64,7 +78,8 @@ def register(
             raise TypeError(f"a Python operator needs functions, got {function!r}")
     with _lock:
         if token is None:
-            token = name = getattr(f, "__name__", type(f).__name__)
+            named = f.make if isinstance(f, _Maker) else f
+            token = name = getattr(named, "__name__", type(named).__name__)
             count = 0
             while token in _functions:
                 count += 1
@@ -80,7 +95,8 @@ def python_arguments(
 
     Args:
         f, grad_f: functions as ``register`` takes them, or (make, args, kwargs), where ``make(*args, **kwargs)``
-            returns one; it is called now.
+            returns one, which may keep a state: each operator of each created net has a function of its own, made
+            when the operator first runs.
         python_func_type: a class; the methods ``forward`` and ``backward`` of ``python_func_type(f)`` are used.
         pass_workspace: see ``register``.
 
@@ -90,17 +106,36 @@ def python_arguments(
     if python_func_type is not None:
         made = python_func_type(f)
         f, grad_f = made.forward, getattr(made, "backward", None)
-    return {"token": register(_made(f), _made(grad_f), pass_workspace)}
+    return {"token": register(_function_or_maker(f), _function_or_maker(grad_f), pass_workspace)}
 
 
-def _made(function: Any) -> Any:
+def _function_or_maker(function: Any) -> Any:
     if not isinstance(function, tuple):
         return function
     if not function or len(function) > 3 or not callable(function[0]):
         raise TypeError(f"a Python operator is made from a function or (make, args, kwargs), got {function!r}")
     args = function[1] if len(function) > 1 else ()
     kwargs = function[2] if len(function) > 2 else {}
-    return function[0](*args, **kwargs)
+    return _Maker(function[0], args, kwargs)
+
+
+_made: MutableMapping[RunContext, Function] = weakref.WeakKeyDictionary()
+"""The functions that makers have made, by the run context of their operator."""
+
+
+def _function(function: Any, ctx: RunContext) -> Function:
+    """Return a function as it was registered, or the one that its maker makes for this operator."""
+    if not isinstance(function, _Maker):
+        return function  # type: ignore[no-any-return]
+    with _lock:
+        made = _made.get(ctx)
+    if made is None:
+        made = function()
+        if not callable(made):
+            raise TypeError(f"Python: {function.make!r} has to return a function, got {made!r}")
+        with _lock:
+            made = _made.setdefault(ctx, made)
+    return made
 
 
 def registered(token: str) -> bool:
@@ -291,7 +326,7 @@ def _before(ctx: RunContext, name: str) -> Any:
 @kernel(Python)
 def python(op: Python, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
     functions = _find(op)
-    return _call(functions.f, functions.pass_workspace, op, ctx, inputs)
+    return _call(_function(functions.f, ctx), functions.pass_workspace, op, ctx, inputs)
 
 
 @kernel(PythonGradient)
@@ -299,4 +334,4 @@ def python_gradient(op: PythonGradient, ctx: RunContext, *inputs: Any) -> tuple[
     functions = _find(op)
     if functions.grad_f is None:
         raise NetError(f"PythonGradient: {op.token!r} has no gradient function; register it with grad_f")
-    return _call(functions.grad_f, functions.pass_workspace, op, ctx, inputs)
+    return _call(_function(functions.grad_f, ctx), functions.pass_workspace, op, ctx, inputs)

@@ -9,7 +9,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.counters import shared_object
-from netbuilder.ops.datasets import Arrays, OnHost
+from netbuilder.ops.datasets import _MOST, Arrays, OnHost
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator
 from netbuilder.ops.registry import kernel, register
@@ -83,6 +83,7 @@ class CollectTensor(OnHost):
 
     inputs = ("vector", "tensor+")
     outputs = ("vector+",)
+    inplace = tuple((i, i) for i in range(1, _MOST))
     must_inplace = ((0, 0),)
     num_to_collect: int = -1
 

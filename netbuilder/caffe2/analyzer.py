@@ -25,6 +25,10 @@ __all__ = [
 ]
 
 
+class AnalysisError(NetError, AssertionError):
+    """What runs reads a blob that nothing has made, or has two tasks that make one blob; Caffe2 fails an assertion."""
+
+
 class Analyzer(Visitor):
     """Walks through what runs, in order, and refuses reads of blobs that nothing has made."""
 
@@ -59,11 +63,11 @@ class Analyzer(Visitor):
         """Refuse a blob that is not there.
 
         Raises:
-            NetError: nothing has made it.
+            AnalysisError: nothing has made it.
         """
         name = str(blob)
         if name not in self.workspace and not any(name.startswith(prefix) for prefix in self.PREFIXES_TO_IGNORE):
-            raise NetError(f"Blob undefined: {name}; nothing that runs before makes it")
+            raise AnalysisError(f"Blob undefined: {name}")
 
 
 def analyze(obj: Any) -> None:
@@ -73,7 +77,7 @@ def analyze(obj: Any) -> None:
         obj: a net, a step, a task, a group of tasks, or a job.
 
     Raises:
-        NetError: a blob is read that nothing has made.
+        AnalysisError: a blob is read that nothing has made, or two tasks make one.
     """
     Analyzer()(obj)
 
@@ -100,17 +104,24 @@ def analyze_net(analyzer: Analyzer, net: Net) -> None:
 
 @Analyzer.register(ExecutionStep)
 def analyze_step(analyzer: Analyzer, step: ExecutionStep) -> None:
-    """Visit a step's nets and steps; those that run side by side do not see one another's blobs."""
+    """Visit a step's nets and steps; those that run at the same time do not see each other's blobs.
+
+    Raises:
+        AnalysisError: two steps that run at the same time make one blob.
+    """
     proto = step.Proto()
     if proto.report_net:
         net = step.get_net(proto.report_net)
         with analyzer.set_workspace(do_copy=True):
             analyzer(net) if net is not None else None
-    made: dict[str, int] = {}
+    before, made = dict(analyzer.workspace), dict[str, int]()
     for part in [*step.Substeps(), *step.Nets()]:
         with analyzer.set_workspace(do_copy=bool(proto.concurrent_substeps)) as seen:
             analyzer(part)
-        made.update(seen)
+        new = {blob: times for blob, times in seen.items() if blob not in before}
+        if proto.concurrent_substeps and (twice := sorted(made.keys() & new.keys())):
+            raise AnalysisError(f"step {proto.name!r}: steps that run at the same time make the same blobs {twice}")
+        made.update(new)
     analyzer.workspace.update(made)
     if proto.should_stop_blob:
         analyzer.need_blob(proto.should_stop_blob)

@@ -128,8 +128,8 @@ class ExecutionStep:
         if self._used:
             raise NetError(f"step {self.Name()!r}: is part of a plan or of another step and cannot be changed any more")
 
-    def AddNet(self, net: Net) -> None:
-        """Append a net.
+    def AddNet(self, net: Net) -> ExecutionStep:
+        """Append a net; return this step.
 
         Raises:
             NetError: the step consists of steps, or is in use.
@@ -141,6 +141,7 @@ class ExecutionStep:
             raise TypeError(f"step {self.Name()!r}: AddNet needs a Net, got {net!r}")
         self._nets.append(net)
         self._step.network.append(net.Name())
+        return self
 
     def AddSubstep(self, substep: ExecutionStep) -> ExecutionStep:
         """Append a step, which cannot be changed from now on; return this step.

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from netbuilder.graph import ExecutionStep, NameScope, Net, execution_step
 from netbuilder.graph.records import Field, InitEmptyRecord, from_blob_list, from_column_list
 from netbuilder.jobs.readers import Reader, Writer
 from netbuilder.proto import NetError
 
-__all__ = ["Const", "Dataset", "execution_step_with_progress"]
-
-
-def Const(net: Net, value: Any, dtype: Any = None, name: str | None = None) -> Any:
-    """Return a blob that a net fills with an array."""
-    return net.Const(np.array(value, dtype=dtype), blob_out=None if name is None else net.NextBlob(name))
+__all__ = ["Dataset", "execution_step_with_progress"]
 
 
 def execution_step_with_progress(name: str, init_net: Net, substeps: Any, rows_read: Any) -> ExecutionStep:
@@ -58,8 +51,11 @@ class Dataset:
         net.TrimDataset(blobs, blobs, fields=self.field_names(), multiple_of=multiple_of)
 
     def init_empty(self, init_net: Net) -> None:
-        """Add to a net what makes it empty; its blobs are new to the net."""
-        self.field_blobs = InitEmptyRecord(init_net, self.schema.clone_schema(), enforce_types=True).field_blobs()
+        """Add to a net what makes it empty; its blobs are new to the net.
+
+        Fields of unknown type begin as float32 without rows; the first rows appended bring their own type.
+        """
+        self.field_blobs = InitEmptyRecord(init_net, self.schema.clone_schema()).field_blobs()
 
     def init_from_dataframe(self, net: Net, dataframe: Any) -> None:
         """Add to a net what fills it with the columns of a table (pandas), which must be those of the record."""

@@ -222,7 +222,9 @@ class CompositeReaderBuilder(ReaderBuilder):
         return made
 
     def new_reader(self, **kwargs: Any) -> Reader:
-        return CompositeReader(self._names, [builder.new_reader(**kwargs) for builder in self._builders])
+        """Return a reader of what the builders make: readers, or pipes and data sets, which have readers."""
+        made = [builder.new_reader(**kwargs) for builder in self._builders]
+        return CompositeReader(self._names, [one if isinstance(one, Reader) else one.reader() for one in made])
 
 
 def CountUntil(num_iter: int) -> ReaderWithLimit:

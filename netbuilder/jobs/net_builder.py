@@ -126,11 +126,27 @@ class NetBuilder(Managed):
         if self._stop_blob_required and self._stop_blob is None:
             raise NetError(f"NetBuilder {self}: its block has to say when it ends, by ops.stop_if(blob) or ops.stop()")
         self.freeze()
-        if self._use_control_ops and self._merges and self._children:
+        if self._use_control_ops and self._children:
             self._children = [NetBuilder.merge_nets(self._children, self.known_names())]
+        else:
+            self._children = self._with_control_nets()
         return result
 
-    _merges = True  # with _use_control_ops, the children of the block become one net
+    def _with_control_nets(self) -> list[Any]:
+        """Return the children, with a net in the place of each block that becomes an operator (``ops.IfNet``)."""
+        known = self.known_names()
+        children = []
+        for child in self._children:
+            if hasattr(child, "add_to"):
+                net = Net(child.name or "control")
+                child.add_to(net, known)
+                if not net.op_len:  # an Else: the IfNet before it has added the operator
+                    continue
+                child = net
+            if isinstance(child, Net):
+                known |= child.UsedBlobNames()
+            children.append(child)
+        return children
 
     def known_names(self) -> set[str]:
         """Return the blobs that the builders around have made so far."""

@@ -33,9 +33,9 @@ class Task(Managed):
         step: what it runs: a step, net or builder, or a list of these; None: what the block adds.
         outputs: blobs, records or TaskOutputs to be fetched after a run.
         workspace_type: see ``WorkspaceType``; None: the group's.
-        group: the group of tasks; None: the one around.
+        group: the group of tasks; None: the one around, or none at all: a session runs such a task by itself.
         node: where it runs; None: the node around.
-        name: put behind the node's; made unique.
+        name: put after the node's; made unique within the group; None: the name of ``step`` if that is a step.
         num_instances: so many copies run beside each other, each in a workspace of its own.
     """
 
@@ -47,7 +47,8 @@ class Task(Managed):
     @staticmethod
     def _get_next_name(node: str, group: Any, name: str | None) -> str:
         base = f"{node}/{name or 'task'}"
-        used = {task.name for task in group.tasks_so_far()} | Task._global_names_used
+        others = group.tasks_so_far() if group is not None else []
+        used = Task._global_names_used.union(task.name for task in others)
         candidate, number = base, 0
         while candidate in used:
             number += 1
@@ -65,7 +66,9 @@ class Task(Managed):
         num_instances: int | None = None,
     ) -> None:
         self.node = str(Node.current(None if node is None else Node(node)))
-        self.group = TaskGroup.current(group)
+        self.group = TaskGroup.current(group, required=False)
+        if name is None and isinstance(step, ExecutionStep):
+            name = step.Name()
         self.name = Task._get_next_name(self.node, self.group, name)
         self._num_instances = num_instances
         self._workspace_type = workspace_type
@@ -74,7 +77,8 @@ class Task(Managed):
         self._outputs: list[TaskOutput] = []
         self._already_used = False
         self._builder: NetBuilder | None = None
-        self.group.add(self)
+        if self.group is not None:
+            self.group.add(self)
         if step is not None:
             self.set_step(step)
         if outputs is not None:
@@ -133,7 +137,7 @@ class Task(Managed):
         if self._step_with_setup is not None:
             return self._step_with_setup
         if self._step is None:
-            self._step_with_setup = execution_step(self.name, [Net(self.name)])
+            self._step_with_setup = ExecutionStep(self.name)  # which runs nothing
             return self._step_with_setup
         reports = [obj for net in self._step.Nets() for obj in net.get_attributes(Task.REPORT_STEP)]
         body = self._step
@@ -307,5 +311,10 @@ class TaskGroup(Managed):
 
 
 def final_output(blob_or_record: BlobReference | Field) -> Any:
-    """Add a blob or record to the results of the task around; return what gives its value after a run."""
-    return Task.current().add_output(blob_or_record)
+    """Add a blob or record to the results of the current task, or of a new one where there is none.
+
+    Returns:
+        What gives its value after a run.
+    """
+    task = Task.current(required=False)
+    return (Task() if task is None else task).add_output(blob_or_record)

@@ -347,6 +347,8 @@ class RuntimeNet:
 
     def _value(self, name: str, index: int, instruction: Instruction) -> Any:
         blob = self.find_blob(name)
+        if blob is not None and blob.is_empty and index in instruction.op.may_be_empty:
+            return np.zeros(0, np.float32)
         if blob is None or blob.is_empty:
             raise missing(name, self.find_blob)
         if blob.spec is None or blob.spec.dtype == STRING:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from netbuilder.graph.blob import strip_prefix
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.operator import STRING, TensorSpec
@@ -41,9 +43,11 @@ def static_run(net: Runner, start: int, setting: Setting) -> tuple[list[tuple[Te
     for index in range(start, len(net.program)):
         instruction = net.program[index]
         ins = []
-        for name in instruction.inputs:
+        for i, name in enumerate(instruction.inputs):
             spec = known.get(name)
-            if spec is None:
+            if spec is None and _is_missing(net, name, i, instruction):
+                spec = _EMPTY
+            elif spec is None:
                 spec = known[name] = _blob_spec(_blob(net, name, instruction)).plain
             ins.append(spec)
         if not instruction.op.static_for(*ins):
@@ -115,6 +119,15 @@ def _blob(net: Runner, name: str, instruction: Instruction) -> Blob:
     if blob is None or blob.is_empty:
         raise located(describe(net.name, instruction), missing(name, net.find_blob))
     return blob
+
+
+_EMPTY = TensorSpec((0,), np.dtype(np.float32))
+
+
+def _is_missing(net: Runner, name: str, index: int, instruction: Instruction) -> bool:
+    """Whether an input has no value, and the operator allows that."""
+    blob = net.find_blob(name)
+    return index in instruction.op.may_be_empty and blob is not None and blob.is_empty
 
 
 def _blob_spec(blob: Blob) -> TensorSpec:

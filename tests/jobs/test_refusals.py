@@ -5,6 +5,7 @@ import pytest
 from netbuilder import Net, Workspace
 from netbuilder.jobs.control import CombineConditions, GetConditionBlobFromNet
 from netbuilder.jobs.dataset import Dataset
+from netbuilder.jobs.job import Job
 from netbuilder.jobs.net_builder import NetBuilder
 from netbuilder.jobs.operations import ops
 from netbuilder.jobs.pipeline import pipe
@@ -37,8 +38,8 @@ def test_conditions():
 
 
 def test_tasks_and_sessions():
-    with pytest.raises(NetError, match="there is no TaskGroup around"):
-        Task(name="alone")
+    with pytest.raises(NetError, match="there is no Job around"):
+        Job.current()
     task = Task(step=Net("nothing"), name="t", group=TaskGroup())
     with pytest.raises(NetError, match="run the task by a session"):
         task.add_output("x").get()

@@ -27,6 +27,7 @@ from netbuilder.caffe2.engine_preferences import (
 from netbuilder.caffe2.flags import GetGlobalInitArgs, GlobalInit
 from netbuilder.caffe2.lazy_imports import TriggerLazyImport
 from netbuilder.caffe2.python import _import_c_extension as C
+from netbuilder.caffe2.python import scope, utils, workspace
 from netbuilder.caffe2.python.scope import DeviceScope
 from netbuilder.caffe2.reasons import reason_of
 from netbuilder.graph import (
@@ -119,7 +120,10 @@ __all__ = [
     "remap_proto",
     "scoped_execution_step",
     "to_execution_step",
+    "scope",
     "update_placeholder_op_output",
+    "utils",
+    "workspace",
 ]
 
 _REGISTERED_OPERATORS = set(operator_types())

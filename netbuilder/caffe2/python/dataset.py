@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from netbuilder.caffe2.absent import names_of
-from netbuilder.jobs.dataset import Const, Dataset, execution_step_with_progress
+from netbuilder.graph import BlobReference, Net
+from netbuilder.jobs.dataset import Dataset, execution_step_with_progress
+from netbuilder.runtime import default
 
 __all__ = ["Const", "Dataset", "execution_step_with_progress"]
 
 __getattr__ = names_of(__name__)
+
+
+def Const(net: Net, value: Any, dtype: Any = None, name: str | None = None) -> BlobReference:
+    """Return a new external input of a net, fed now; what the net writes to it stays from run to run.
+
+    Args:
+        net: the net.
+        value: what is fed.
+        dtype: NumPy's type of the elements; None: that of ``value``.
+        name: of the blob, made unique; None: one named after the net.
+    """
+    blob: BlobReference = net.AddExternalInput(net.NextName(prefix=name))
+    default.workspace().feed(str(blob), np.array(value, dtype=dtype))
+    return blob

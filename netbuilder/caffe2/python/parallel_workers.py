@@ -214,7 +214,7 @@ class GlobalWorkerCoordinator:
 
     def __init__(self) -> None:
         self._coordinators: list[WorkerCoordinator] = []
-        self._next_id = 0
+        self._fetcher_id_seq = 0  # Caffe2's name, which scripts read to count the workers
         self._worker_ids: list[int] = []
         self._lock = threading.RLock()
         self._registered = False
@@ -236,9 +236,9 @@ class GlobalWorkerCoordinator:
     def get_new_worker_id(self) -> int:
         """Return an id that no other worker has."""
         with self._lock:
-            self._next_id += 1
-            self._worker_ids.append(self._next_id - 1)
-            return self._next_id - 1
+            self._fetcher_id_seq += 1
+            self._worker_ids.append(self._fetcher_id_seq - 1)
+            return self._fetcher_id_seq - 1
 
     def get_worker_ids(self) -> list[int]:
         """Return the ids that were given out since the last ``stop``."""

@@ -45,10 +45,10 @@ class List(Field):
         return type(self)(self._items.clone(keep_blobs), self.lengths.clone(keep_blobs))
 
     def __getattr__(self, item: str) -> Any:
-        """What the values have by a name, as ``keys`` of a map, and the values as ``items``."""
+        """What the values have by a name, as ``keys`` of a map, and the values as ``items`` or ``value``."""
         if item.startswith("_") or item == "lengths":
             raise AttributeError(item)
-        if item == "items" and not (isinstance(self._items, Struct) and item in self._items.fields):
+        if item in ("items", "value") and not (isinstance(self._items, Struct) and item in self._items.fields):
             return self._items
         return getattr(self._items, item)
 
@@ -85,7 +85,7 @@ class ListWithEvicted(List):
 
     def clone(self, keep_blobs: bool = True) -> ListWithEvicted:
         parts = [field.clone(keep_blobs) for _, field in self._parts()]
-        return ListWithEvicted(parts[1], parts[0], parts[2])
+        return type(self)(parts[1], parts[0], parts[2])
 
 
 def _evicted(field: List) -> list[tuple[str, Field]]:

@@ -27,6 +27,7 @@ class Scalar(Field):
 
     Raises:
         NetError: ``blob`` is none and, without ``dtype``, no array; its shape or the metadata does not fit.
+        TypeError: ``dtype`` is not a type, or is ``np.void``, which says that it is not known, with an inner shape.
 
     >>> Scalar((np.float32, (3,))).dtype.shape
     (3,)
@@ -116,7 +117,7 @@ class Scalar(Field):
         if metadata is not None and not isinstance(metadata, Metadata):
             raise TypeError(f"Scalar: metadata must be a schema.Metadata, got {metadata!r}")
         self._original_dtype = dtype
-        self.dtype = _VOID if dtype is None else np.dtype(dtype)
+        self.dtype = _element_type(dtype)
         if dtype is not None and self.dtype.base == _VOID:
             self._original_dtype = None
         self._blob = self._checked(blob)
@@ -133,7 +134,8 @@ class Scalar(Field):
                 raise NetError(f"Scalar: without a type, its value must be a BlobReference or an array, got {blob!r}")
             return blob
         if not isinstance(blob, np.ndarray):
-            return np.atleast_1d(np.array(blob, dtype=self.dtype.base))
+            made = np.atleast_1d(np.array(blob, dtype=self.dtype.base))
+            return made if made.size else made.reshape((0, *self.dtype.shape))  # no rows, as a list []
         inner = self.dtype.shape
         if inner and blob.shape[1:] != inner:
             raise NetError(f"Scalar: a row of the field has shape {inner}, one of the array {blob.shape[1:]}")
@@ -142,7 +144,7 @@ class Scalar(Field):
     def set_type(self, dtype: Any) -> None:
         """Set the type."""
         self._original_dtype = dtype
-        self.dtype = _VOID if dtype is None else np.dtype(dtype)
+        self.dtype = _element_type(dtype)
         self._validate_metadata()
 
     def _pprint_impl(self, indent: int, str_buffer: StringIO) -> None:
@@ -151,6 +153,13 @@ class Scalar(Field):
     def id(self) -> int:
         """Return the number of the field among the scalars of the whole record."""
         return self._child_base_id()
+
+
+def _element_type(dtype: Any) -> Any:
+    """Return NumPy's type for what was given as one; ``np.void`` for None."""
+    if isinstance(dtype, tuple) and dtype and dtype[0] is not None and np.dtype(dtype[0]) == _VOID:
+        raise TypeError(f"Scalar: a field of unknown type (np.void) has no inner shape, got {dtype!r}; give its type")
+    return _VOID if dtype is None else np.dtype(dtype)
 
 
 def as_field(value: Any, keep_blobs: bool = True) -> Field:

@@ -22,6 +22,7 @@ class Struct(Field):
 
     Raises:
         NetError: a name is given twice, for other fields than structures.
+        TypeError: so is a name within structures that have the same name.
 
     >>> record = Struct(("a", Scalar()), ("b:c", Scalar()))
     >>> record.field_names(), record.b.c is record["b:c"]
@@ -117,7 +118,7 @@ class Struct(Field):
         """Return a structure with the fields of both; structures that both have are joined in turn.
 
         Raises:
-            NetError: both have another field of one name.
+            TypeError: both have a field of one name, and not both of these are structures.
         """
         if not isinstance(other, Struct):
             return NotImplemented
@@ -129,7 +130,7 @@ class Struct(Field):
             elif isinstance(mine, Struct) and isinstance(field, Struct):
                 fields[name] = mine + field
             else:
-                raise NetError(f"records: both have a field {name!r}, and not both are structures")
+                raise TypeError(f"records: both have a field {name!r}, and not both are structures")
         return Struct(*fields.items())
 
     def __sub__(self, other: Field) -> Struct:

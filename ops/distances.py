@@ -25,10 +25,9 @@ __all__ = [
 
 
 def _check_pair(op: Operator, x: TensorSpec, y: TensorSpec) -> int:
-    """Return the number of samples; raise ShapeError unless both tensors have the same ones."""
-    require(x.ndim >= 1, op, "X must have a first axis of samples, got a scalar")
+    """Return the number of samples, one for scalars; raise ShapeError unless both tensors have the same ones."""
     require(x.shape == y.shape, op, f"X and Y must have one shape, got {x.shape} and {y.shape}")
-    return x.shape[0]
+    return x.shape[0] if x.ndim else 1
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class OfSamplesGradient(Operator):
 
 def sample_rows(*arrays: Any) -> tuple[Any, ...]:
     """Return tensors of samples as matrices with a row per sample, float16 as float32."""
-    return tuple(widen(a).reshape(a.shape[0], math.prod(a.shape[1:])) for a in arrays)
+    return tuple(widen(a).reshape(a.shape[0] if a.ndim else 1, math.prod(a.shape[1:])) for a in arrays)
 
 
 @register

@@ -45,7 +45,7 @@ class DotProductGradient(OfSamplesGradient):
 
 @kernel(DotProductGradient)
 def dot_product_gradient(op: DotProductGradient, ctx: RunContext, x: Any, y: Any, dz: Any) -> tuple[Any, ...]:
-    slopes = dz.reshape(-1, *[1] * (x.ndim - 1))
+    slopes = dz.reshape((-1, *[1] * (x.ndim - 1)) if x.ndim else ())
     return y * slopes, x * slopes
 
 

@@ -63,7 +63,9 @@ class Dataset:
             raise NetError(
                 f"dataset {self.name!r}: has {len(self.field_names())} columns, the table {dataframe.shape[1]}"
             )
-        self.field_blobs = [Const(net, dataframe[name].values, name=name) for name in self.field_names()]
+        self.field_blobs = [
+            net.Const(dataframe[name].values, blob_out=net.NextBlob(name)) for name in self.field_names()
+        ]
 
     def get_blobs(self) -> list[Any]:
         """Return the blobs of its columns.

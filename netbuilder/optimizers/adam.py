@@ -34,7 +34,8 @@ class AdamOptimizer(Optimizer):
         enableRAdam: for sparse gradients, smaller steps as long as little is known of v (see the operator SparseAdam);
             dense ones take the plain steps, as in Caffe2.
         use_smart_decay: let a row of a sparse gradient make up, when it is touched, for the iterations without it,
-            which ``<parameter>_last_seen`` tells (see the operator SmartDecaySparseAdam).
+            which ``<parameter>_last_seen`` tells (see the operator SmartDecaySparseAdam); dense ones take the plain
+            steps and keep it too, as in Caffe2's checkpoints.
         kwargs: arguments of the policy.
 
     Raises:
@@ -88,7 +89,7 @@ class AdamOptimizer(Optimizer):
         if self.rowWise and not sparse:
             raise GradientError(f"AdamOptimizer: rowWise is for sparse gradients; that of {param_info} is dense")
         lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
-        state = self._moments(param_init_net, param_info, smart=sparse and self.use_smart_decay)
+        state = self._moments(param_init_net, param_info, smart=self.use_smart_decay)
         self._share(iteration)
         options: dict[str, Any] = {
             "beta1": float(self.beta1),
@@ -108,7 +109,9 @@ class AdamOptimizer(Optimizer):
             getattr(net, kind)([param, *state, grad.indices, grad.values, lr, iteration], outputs, **options)
             grad = grad.values
         else:
-            net.Adam([param, *state, grad, lr, iteration], outputs, **options)
+            moments = state[:2]
+            outputs = [param, *moments, *outputs[1 + len(state) :]]
+            net.Adam([param, *moments, grad, lr, iteration], outputs, **options)
         if self.use_lr_adaption:
             net.LearningRateAdaption(
                 [lr, grad, outputs[-1]],

@@ -78,15 +78,15 @@ class Optimizer:
         self,
         net: Net,
         param_init_net: Net,
-        param: ParameterInfo | BlobReference,
-        grad: BlobReference | GradientSlice | None = None,
+        param: ParameterInfo | BlobReference | str,
+        grad: BlobReference | GradientSlice | str | None = None,
     ) -> None:
         """Add the update of one parameter.
 
         Args:
             net: gets the update.
             param_init_net: gets the first values of the optimizer's state.
-            param: the parameter with its gradient; or its blob, and ``grad``.
+            param: the parameter with its gradient; or its blob, or the name of that, and ``grad``.
             grad: the gradient.
 
         Raises:
@@ -97,7 +97,8 @@ class Optimizer:
                 raise TypeError(
                     f"{type(self).__name__}: needs a ParameterInfo, or a blob and its gradient; got {param!r}"
                 )
-            param = ParameterInfo(None, param, grad=grad)
+            references = [BlobReference(blob) if isinstance(blob, str) else blob for blob in (param, grad)]
+            param = ParameterInfo(None, references[0], grad=references[1])
         self._run(net, param_init_net, param)
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from netbuilder import Net, Workspace
 from netbuilder.ops.distances import L1Distance, L1DistanceGradient, SquaredL2Distance, SquaredL2DistanceGradient
 from netbuilder.proto import ShapeError
 from suite import OperatorSuite, f32, floats, i32, refusal
 
 PAIRS = (
     ([f32(3, 4), f32(3)], r"must have one shape, got \(3, 4\) and \(3,\)"),
-    ([f32(), f32()], "a first axis of samples, got a scalar"),
     ([i32(3), i32(3)], "one floating type, got X int32, Y int32"),
 )
 
@@ -83,3 +84,26 @@ class TestL1DistanceGradient(OperatorSuite):
     def reference(self, op, x, y, dz):
         dx = np.array([np.where(a > b, d, -d) for a, b, d in zip(x, y, dz)])
         return [dx, -dx]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "z", "slopes"),
+    [
+        ("SquaredL2Distance", 2, (2, -2)),
+        ("L1Distance", 2, (1, -1)),
+        ("DotProduct", 3, (1, 3)),
+        ("CosineSimilarity", 1, (0, 0)),
+    ],
+)
+def test_scalars_are_one_sample(op_type, z, slopes):
+    workspace = Workspace()
+    workspace.feed("x", np.float32(3))
+    workspace.feed("y", np.float32(1))
+    net = Net("one_sample")
+    loss = net.AveragedLoss(getattr(net, op_type)(["x", "y"], "z"), "loss")
+    gradients = net.AddGradientOperators([loss])
+    workspace.run_net_once(net)
+    assert workspace.fetch("z").tolist() == [z]
+    for blob, slope in zip("xy", slopes):
+        found = workspace.fetch(str(gradients[blob]))
+        assert found.shape == () and found == slope

@@ -32,6 +32,9 @@ from netbuilder.optimizers import (
     get_param_device,
     reset_optimizer_instance_count,
 )
+from netbuilder.optimizers.optimizer import _instances as _optimizer_instance_count  # noqa: F401, Caffe2's name for it
+from netbuilder.passes.blob_devices import blob_devices
+from netbuilder.proto import DeviceOption
 
 __all__ = [
     "AdadeltaOptimizer",
@@ -85,6 +88,11 @@ build_sgd = without_unknown(native.build_sgd, SgdOptimizer)
 build_storm = without_unknown(native.build_storm, StormOptimizer)
 build_wngrad = without_unknown(native.build_wngrad, WngradOptimizer)
 build_yellowfin = without_unknown(native.build_yellowfin, YellowFinOptimizer)
+
+
+def _get_param_to_device(model: Any) -> dict[str, DeviceOption]:
+    """Return the device of each blob of a model: that of the first operator that touches it, the init net first."""
+    return blob_devices([model.net.Proto()]) | blob_devices([model.param_init_net.Proto()])
 
 
 def get_lr_injection() -> Any:

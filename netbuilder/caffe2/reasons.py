@@ -70,10 +70,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "layer models are not served; brew adds layers to a ModelHelper",
         "python.layer_model_helper python.layer_model_instantiator python.layer_test_util python.layers "
-        "python.modeling.net_modifier python.modeling.compute_histogram_for_blobs "
-        "python.modeling.compute_norm_for_blobs python.modeling.compute_statistics_for_blobs "
-        "python.modeling.get_entry_from_blobs python.modeling.gradient_clipping python.functional "
-        "python.hsm_util proto.hsm_pb2",
+        "python.functional python.hsm_util proto.hsm_pb2",
     ),
     (
         "Caffe2's own tests are not a part of it; hypothesis_test_util has what tests are made of",

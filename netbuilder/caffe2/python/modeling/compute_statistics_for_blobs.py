@@ -1,0 +1,26 @@
+"""Least and greatest element, mean and standard deviation of blobs, added to a net."""
+
+from __future__ import annotations
+
+from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.watching import BlobWatcher, as_float
+from netbuilder.graph import BlobReference, Net
+
+__all__ = ["ComputeStatisticsForBlobs"]
+
+__getattr__ = names_of(__name__)
+
+
+class ComputeStatisticsForBlobs(BlobWatcher):
+    """Compute least and greatest element, mean and standard deviation of blobs, shape (4,), as ``<blob>_summary``.
+
+    Args:
+        blobs, logging_frequency: see ``BlobWatcher``.
+    """
+
+    def field_name_suffix(self) -> str:
+        return "_summary"
+
+    def add(self, net: Net, blob: BlobReference) -> tuple[BlobReference, BlobReference]:
+        name = net.NextScopedBlob(prefix=blob + self.field_name_suffix())
+        return blob, net.Summarize(as_float(net, blob), name, to_file=0)

@@ -79,7 +79,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "scripts around Caffe2's examples are not a part of it; netbuilder-train is a trainer, and the examples "
         "run as they are",
-        "python.examples python.models.imagenet_trainer_test_utils python.embedding_generation_benchmark "
+        "python.examples python.embedding_generation_benchmark "
         "python.benchmark_generator python.models.download",
     ),
     (

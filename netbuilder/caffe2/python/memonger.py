@@ -164,7 +164,7 @@ def optimize_interference(
 
     Args:
         net: left unchanged.
-        static_blobs: blobs that keep their names, besides external ones.
+        static_blobs: blobs that keep their names, besides external ones and those that no operator reads.
         ordering_function: gets what ``compute_interference_graph`` returns, and returns the numbers of the operators
             in the order in which they are to run.
         blob_sizes: bytes by name, as of ``collect_blob_sizes``.
@@ -182,7 +182,8 @@ def optimize_interference(
     graph = compute_interference_graph(proto.op)
     proto = reordered(proto, graph, ordering_function(graph))
     pools = best_fit if algo is AssignmentAlgorithm.GREEDY else least_memory
-    made, names = share_memory(proto, lambda name: True, keep=keep, sizes=blob_sizes, pools=pools)
+    read = {name for op in proto.op for name in op.input}
+    made, names = share_memory(proto, read.__contains__, keep=keep, sizes=blob_sizes, pools=pools)
     groups: dict[str, list[tuple[str, LiveRange]]] = defaultdict(list)
     for blob in live_blobs(proto.op, blob_sizes):
         size = blob.size if blob_sizes is not None else None

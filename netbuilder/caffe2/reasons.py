@@ -15,13 +15,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.serialized_test.serialized_test_util.SerializedTestCase.serialize_test",
     ),
     (
-        "it is a part of optimize_interference, which takes ordering_function and algo",
-        "python.memonger.apply_assignments python.memonger.apply_recurrent_blob_assignments "
-        "python.memonger.compute_assignments python.memonger.compute_assignments_dp "
-        "python.memonger.compute_assignments_greedy python.memonger.compute_blob_assignments "
-        "python.memonger.get_updated_ranges python.memonger.is_compatible python.memonger.verify_assignments",
-    ),
-    (
         "several hosts are not in this version",
         "python.data_parallel_model.AddDistributedBlobSync python.data_parallel_model.CollectivesConcurrencyControl",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from netbuilder.passes.share_memory import LiveBlob
@@ -20,7 +20,7 @@ class _Way(NamedTuple):
     pools: tuple[tuple[LiveBlob, ...], ...]
 
 
-def least_memory(blobs: Iterable[LiveBlob]) -> list[list[LiveBlob]]:
+def least_memory(blobs: Iterable[LiveBlob], given: Iterable[Sequence[LiveBlob]] = ()) -> list[list[LiveBlob]]:
     """Return blobs in pools whose bytes, each pool as large as its largest blob, are few in all.
 
     Goes through the blobs in the order in which they are made, and follows the best ways to deal them out; of two ways
@@ -29,11 +29,13 @@ def least_memory(blobs: Iterable[LiveBlob]) -> list[list[LiveBlob]]:
 
     Args:
         blobs: as of ``live_blobs``.
+        given: pools that there are already, each of blobs of one device; those of ``blobs`` come after theirs.
     """
     found: list[list[LiveBlob]] = []
     rest = sorted(blobs, key=lambda blob: blob.defined)
-    for place in dict.fromkeys(blob.place for blob in rest):
-        ways = [_Way(0, (), ())]
+    before = [tuple(pool) for pool in given]
+    for place in dict.fromkeys(blob.place for blob in (*(blob for pool in before for blob in pool), *rest)):
+        ways = [_start([pool for pool in before if pool[0].place == place])]
         for blob in (blob for blob in rest if blob.place == place):
             best: dict[tuple[tuple[int, int], ...], _Way] = {}
             for way in ways:
@@ -44,6 +46,11 @@ def least_memory(blobs: Iterable[LiveBlob]) -> list[list[LiveBlob]]:
             ways = sorted(best.values(), key=lambda way: way.bytes)[:_KEPT]
         found += [list(pool) for pool in ways[0].pools]
     return found
+
+
+def _start(pools: Sequence[tuple[LiveBlob, ...]]) -> _Way:
+    ends = tuple((pool[-1].used, max(max(blob.size, 1) for blob in pool)) for pool in pools)
+    return _Way(sum(size for _, size in ends), ends, tuple(pools))
 
 
 def _with(way: _Way, blob: LiveBlob) -> Iterable[_Way]:

@@ -198,9 +198,10 @@ def shares_memory(net: NetDef) -> bool:
 
 
 def free_when_used(net: NetDef, keep: Collection[str], selector: Callable[[str], bool] | None = None) -> NetDef:
-    """Return a copy of a net with an operator Free behind the last use of each blob that the net makes.
+    """Return a copy of a net with an operator Free after the last use of each blob that the net makes.
 
-    External inputs and outputs stay, and blobs that are not touched again once they are made.
+    External inputs and outputs stay, blobs that are not touched again once they are made, and those that have a second
+    name (Alias), under which the same memory may be read.
 
     Args:
         net: left unchanged.
@@ -208,6 +209,7 @@ def free_when_used(net: NetDef, keep: Collection[str], selector: Callable[[str],
         selector: which of the others are freed; None: all.
     """
     fixed = {*net.external_input, *net.external_output, *map(str, keep)}
+    fixed.update(name for op in net.op if op.type == "Alias" for name in (*op.input, *op.output))
     due: dict[int, list[LiveBlob]] = {}
     for blob in live_blobs(net.op):
         if blob.name not in fixed and blob.used > blob.defined and (selector is None or selector(blob.name)):

@@ -158,8 +158,12 @@ def test_refusals():
         memonger.share_grad_blobs(inference_net(), [], [], "")
     released = memonger.release_blobs_when_used(model.net.Proto(), [str(blob) for blob in gradients])
     assert sum(op.type == "Free" for op in released.op) > 5
-    with pytest.raises(AttributeError, match="compute_assignments_dp: it is a part of optimize_interference"):
-        memonger.compute_assignments_dp  # noqa: B018
+    net = core.Net("frozen")
+    net.Proto().op.add(type="IndexFreeze", input=["A"], output=["B"])
+    net.Proto().op.add(type="Relu", input=["B"], output=["C"])
+    for optimise in (memonger.optimize_inference_for_dag, memonger.optimize_inference_fast):
+        with pytest.raises(NetError, match="operator 0: IndexFreeze: output 0 must overwrite input 0"):
+            optimise(net, ["A"])
     net = inference_net()
     with pytest.raises(ArgumentError, match="algo must be an AssignmentAlgorithm, got 1"):
         memonger.optimize_interference(net, [], algo=1)
@@ -167,3 +171,72 @@ def test_refusals():
         memonger.optimize_interference(net, [], ordering_function=lambda graph: graph.nodes[::-1])
     with pytest.raises(NetError, match="must hold each of its"):
         memonger.optimize_interference(net, [], ordering_function=lambda graph: graph.nodes[:-1])
+
+
+def test_gradients_by_optimize_interference():
+    """With what is fetched as static blobs, the forward and backward pass may share among each other."""
+    model, gradients, loss = training_net()
+    static = [*(blob for op in model.param_init_net.Proto().op for blob in op.output), loss, *gradients]
+    made = memonger.optimize_interference(model.net.Proto(), static)
+    assert len(names_of(made.net)) < len(names_of(model.net.Proto()))
+    statistics = memonger.compute_statistics(made.assignments)
+    assert statistics.optimized_nbytes < statistics.baseline_nbytes
+    workspace.FeedBlob("name_x/data", np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32))
+    workspace.FeedBlob("name_x/label", np.int32([0, 2]))
+    workspace.RunNetOnce(model.param_init_net)
+    results = []
+    for net in (model.net.Proto(), made.net):
+        workspace.RunNetOnce(net)
+        results.append([workspace.FetchBlob(blob).tolist() for blob in (*gradients, loss)])
+    assert results[0] == results[1]
+
+
+def test_assignments():
+    live = memonger.LiveRange
+    blobs = [("a", live(1, 3, 10)), ("b", live(3, 4, 1)), ("c", live(5, 6, 1)), ("d", live(5, 7, 10))]
+    greedy = memonger.compute_assignments_greedy(blobs)
+    assert greedy == [[blobs[0], blobs[3]], [blobs[1], blobs[2]]]
+    fewest = memonger.compute_assignments_dp(blobs, None)
+    assert memonger.get_memory_usage(greedy) == memonger.get_memory_usage(fewest) == 11
+    given = [[("kept", live(0, 2, 30))]]
+    for deal, bytes_ in ((memonger.compute_assignments_greedy, 40), (memonger.compute_assignments_dp, 31)):
+        grown = deal(blobs[1:], given)
+        assert memonger.get_memory_usage(grown) == bytes_ and grown[0][0] == given[0][0] and given == [[given[0][0]]]
+        memonger.verify_assignments(grown)
+    with pytest.raises(NetError, match="'a' .* and 'b' .* share memory and are needed together"):
+        memonger.verify_assignments([blobs[:2]])
+    assert memonger.compute_blob_assignments(greedy) == {"a": "d", "d": "d", "b": "c", "c": "c"}
+    assert not memonger.is_compatible(live(4, 5), greedy[0][:1], ["a"])
+    assert memonger.get_updated_ranges([("x", live())], 9) == [("x", live(-1, 9, 1))]
+    ranges = {"x": live(None, 1, 4), "y": live(0, 2, 4), "z": live(3, None, 4)}
+    for algorithm in memonger.AssignmentAlgorithm:
+        made = memonger.compute_assignments(ranges, ["x"], algorithm)
+        assert sorted([name for name, _ in group] for group in made) == [["x"], ["y", "z"]]
+    with pytest.raises(ArgumentError, match="algo must be"):
+        memonger.compute_assignments({}, [], 0)
+
+
+def test_assignments_are_names():
+    net = core.Net("chain")
+    net.Relu("x", "y")
+    net.Relu("y", "z")
+    assert memonger.compute_interference_graph(net.Proto().op).edges() == [(0, 1)]
+    memonger.apply_assignments(net.Proto(), {"y": "shared"})
+    assert [list(op.output) for op in net.Proto().op] == [["shared"], ["z"]]
+    step = NetDef(name="step", external_input=["y"])
+    step.op.add(type="Relu", input=["y"], output=["h"])
+    holder = core.CreateOperator("RecurrentNetwork", ["y"], ["o"], step_net=step, link_internal=["y"])
+    memonger.apply_recurrent_blob_assignments(holder, {"y": "shared"}, lambda name: {"y": "shared"}.get(name, name))
+    held = next(argument.n for argument in holder.arg if argument.name == "step_net")
+    assert list(held.op[0].input) == ["shared"] and list(held.external_input) == ["shared"]
+    assert list(holder.input) == ["y"]
+
+
+def test_a_blob_with_a_second_name_is_not_freed():
+    net = core.Net("alias")
+    net.Relu("x", "y")
+    net.Relu("y", "z")
+    net.Alias("y", "w")
+    net.Relu("z", "out")
+    freed = [op.input[0] for op in memonger.release_blobs_when_used(net.Proto(), []).op if op.type == "Free"]
+    assert freed == ["z"]

@@ -9,21 +9,35 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.assignments import (
+    Assignment,
+    AssignmentAlgorithm,
+    LiveRange,
+    apply_assignments,
+    apply_recurrent_blob_assignments,
+    compute_assignments,
+    compute_assignments_dp,
+    compute_assignments_greedy,
+    compute_blob_assignments,
+    get_updated_ranges,
+    is_compatible,
+    verify_assignments,
+)
 from netbuilder.caffe2.python import workspace
 from netbuilder.graph.blob import GRADIENT_SUFFIX, blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.scope import SEPARATOR
-from netbuilder.ops.operator import STRING
+from netbuilder.ops.operator import STRING, check_arity
+from netbuilder.ops.registry import find, is_registered
 from netbuilder.passes.operator_order import OperatorGraph, first_come, longest_path_first, reordered
 from netbuilder.passes.pools import least_memory
 from netbuilder.passes.share_memory import best_fit, free_when_used, live_blobs, share_gradients, share_memory
-from netbuilder.proto import ArgumentError, NetDef, NetError, TensorProto
+from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, TensorProto
 from netbuilder.runtime import default
 
 __all__ = [
@@ -31,13 +45,21 @@ __all__ = [
     "LiveRange",
     "Optimization",
     "Statistics",
+    "apply_assignments",
+    "apply_recurrent_blob_assignments",
     "blob_nbytes",
     "collect_blob_sizes",
+    "compute_assignments",
+    "compute_assignments_dp",
+    "compute_assignments_greedy",
+    "compute_blob_assignments",
     "compute_interference_graph",
     "compute_ranges",
     "compute_statistics",
     "estimate_memory_usage",
     "get_memory_usage",
+    "get_updated_ranges",
+    "is_compatible",
     "optimize_inference_fast",
     "optimize_inference_for_dag",
     "optimize_interference",
@@ -45,13 +67,30 @@ __all__ = [
     "share_grad_blobs",
     "topological_sort_traversal",
     "topological_sort_traversal_longest_path",
+    "verify_assignments",
     "verify_graph_equality",
     "verify_inplace_blobs",
 ]
 
 __getattr__ = names_of(__name__)
 
-compute_interference_graph = OperatorGraph
+
+class _InterferenceGraph(OperatorGraph):
+    """Which operators have to run before which; its edges are Caffe2's."""
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Return pairs of an operator and a later one that reads a blob of a name which the first writes."""
+        return [
+            (first, second)
+            for first, op in enumerate(self.ops)
+            for second in range(first + 1, len(self.ops))
+            if not set(op.output).isdisjoint(self.ops[second].input)
+        ]
+
+
+def compute_interference_graph(ops: Sequence[OperatorDef]) -> _InterferenceGraph:
+    """Return which operators have to run before which: ``nodes``, ``predecessors``, ``successors`` and ``edges``."""
+    return _InterferenceGraph(ops)
 
 
 def topological_sort_traversal(g: OperatorGraph) -> list[int]:
@@ -64,26 +103,11 @@ def topological_sort_traversal_longest_path(g: OperatorGraph) -> list[int]:
     return longest_path_first(g)
 
 
-class AssignmentAlgorithm(Enum):
-    """How blobs are dealt out: each to the free memory that fits best, or so that all memory together is smallest."""
-
-    GREEDY = 0
-    DYNAMIC_PROGRAMMING = 1
-
-
-class LiveRange(NamedTuple):
-    """From which operator to which a blob is needed, both by their numbers, and its bytes."""
-
-    defined: int | None = None
-    used: int | None = None
-    size: int | None = None
-
-
 class Optimization(NamedTuple):
     """A net that shares memory; which blobs share, as lists of (name, LiveRange); the new names by the old ones."""
 
     net: NetDef
-    assignments: list[list[tuple[str, LiveRange]]]
+    assignments: list[Assignment]
     blob_assignments: dict[str, str]
 
 
@@ -135,10 +159,11 @@ def optimize_inference_for_dag(net: Any, input_blobs: Iterable[Any], namescope: 
         namescope: only blobs under this scope share.
 
     Raises:
-        NetError: the net has gradients.
+        NetError: the net has gradients, or operators overwrite what they may not.
     """
     proto = message_of(net)
     _refuse_gradients("optimize_inference_for_dag", proto)
+    _check_operators(proto)
     prefix = namescope.rstrip(SEPARATOR)
     read = {name for op in proto.op for name in op.input}
 
@@ -149,7 +174,7 @@ def optimize_inference_for_dag(net: Any, input_blobs: Iterable[Any], namescope: 
 
 
 def optimize_inference_fast(net: Any, static_blobs: Iterable[Any]) -> NetDef:
-    """Return a net without gradients in which blobs share names, but for ``static_blobs`` and external ones."""
+    """Return a net in which blobs share names, but for ``static_blobs``, external ones and those that nobody reads."""
     return optimize_interference(net, static_blobs).net
 
 
@@ -160,22 +185,24 @@ def optimize_interference(
     blob_sizes: Mapping[str, int] | None = None,
     algo: AssignmentAlgorithm = AssignmentAlgorithm.GREEDY,
 ) -> Optimization:
-    """Return a net without gradients in which blobs share names, and what shares with what.
+    """Return a net in which blobs share names, and what shares with what.
+
+    A net with gradients may be given too; ``static_blobs`` then has those that are to be fetched.
 
     Args:
         net: left unchanged.
         static_blobs: blobs that keep their names, besides external ones and those that no operator reads.
         ordering_function: gets what ``compute_interference_graph`` returns, and returns the numbers of the operators
             in the order in which they are to run.
-        blob_sizes: bytes by name, as of ``collect_blob_sizes``.
+        blob_sizes: bytes by name, as of ``collect_blob_sizes``; None: each blob counts as one byte.
         algo: how blobs are dealt out.
 
     Raises:
-        NetError: the net has gradients, or operators may not run in this order.
+        NetError: operators may not run in this order, or overwrite what they may not.
         ArgumentError: there is no such algorithm.
     """
     proto = message_of(net)
-    _refuse_gradients("optimize_interference", proto)
+    _check_operators(proto)
     if not isinstance(algo, AssignmentAlgorithm):
         raise ArgumentError(f"optimize_interference: algo must be an AssignmentAlgorithm, got {algo!r}")
     keep = [blob_name(blob) for blob in static_blobs]
@@ -186,7 +213,7 @@ def optimize_interference(
     made, names = share_memory(proto, read.__contains__, keep=keep, sizes=blob_sizes, pools=pools)
     groups: dict[str, list[tuple[str, LiveRange]]] = defaultdict(list)
     for blob in live_blobs(proto.op, blob_sizes):
-        size = blob.size if blob_sizes is not None else None
+        size = blob.size if blob_sizes is not None else 1
         groups[names.get(blob.name, blob.name)].append((blob.name, LiveRange(blob.defined, blob.used, size)))
     return Optimization(made, list(groups.values()), names)
 
@@ -200,8 +227,18 @@ def _refuse_gradients(function: str, net: NetDef) -> None:
             )
 
 
+def _check_operators(net: NetDef) -> None:
+    """Refuse operators that overwrite what they may not, or do not overwrite what they must: names decide here."""
+    for index, op in enumerate(net.op):
+        if is_registered(op.type):
+            try:
+                check_arity(find(op.type), op)
+            except NetError as error:
+                raise NetError(f"net {net.name!r}, operator {index}: {error}") from error
+
+
 def release_blobs_when_used(netproto: Any, dont_free_blobs: Collection[Any], selector_fun: Any = None) -> NetDef:
-    """Return a net with an operator Free behind the last use of each blob that the net makes.
+    """Return a net with an operator Free after the last use of each blob that the net makes.
 
     Args:
         netproto: left unchanged.
@@ -282,17 +319,20 @@ _ITEM_BYTES: dict[int, int] = {
 
 
 def verify_graph_equality(net_a: Any, net_b: Any) -> bool:
-    """Whether two nets have the same operators, and each reads what the same one has written, whatever the names."""
+    """Whether two nets have the same operators, and each reads what the same one has written, whatever the names.
+
+    What comes from outside the nets is not compared, as in Caffe2.
+    """
     a, b = _reads(message_of(net_a)), _reads(message_of(net_b))
     return a == b
 
 
 def _reads(net: NetDef) -> list[tuple[str, list[Any]]]:
-    """Return for each operator its type, and for each input which output of which operator it is, its name if none."""
+    """Return for each operator its type, and for each input which output of which operator it is, None if of none."""
     writer: dict[str, tuple[int, int]] = {}
     result: list[tuple[str, list[Any]]] = []
     for index, op in enumerate(net.op):
-        result.append((op.type, [writer.get(name, name) for name in op.input]))
+        result.append((op.type, [writer.get(name) for name in op.input]))
         writer.update({name: (index, place) for place, name in enumerate(op.output)})
     return result
 

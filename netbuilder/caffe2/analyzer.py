@@ -11,7 +11,7 @@ from netbuilder.graph import ExecutionStep, Net
 from netbuilder.graph.versions import reads_of, writes_of
 from netbuilder.jobs.job import Job
 from netbuilder.jobs.task import Task, TaskGroup
-from netbuilder.proto import NetDef, NetError, OperatorDef
+from netbuilder.proto import NetDef, OperatorDef, UsageError
 
 __all__ = [
     "Analyzer",
@@ -23,10 +23,6 @@ __all__ = [
     "analyze_task",
     "analyze_task_group",
 ]
-
-
-class AnalysisError(NetError, AssertionError):
-    """What runs reads a blob that nothing has made, or has two tasks that make one blob; Caffe2 fails an assertion."""
 
 
 class Analyzer(Visitor):
@@ -63,11 +59,11 @@ class Analyzer(Visitor):
         """Refuse a blob that is not there.
 
         Raises:
-            AnalysisError: nothing has made it.
+            UsageError: nothing has made it.
         """
         name = str(blob)
         if name not in self.workspace and not any(name.startswith(prefix) for prefix in self.PREFIXES_TO_IGNORE):
-            raise AnalysisError(f"Blob undefined: {name}")
+            raise UsageError(f"Blob undefined: {name}")
 
 
 def analyze(obj: Any) -> None:
@@ -77,7 +73,7 @@ def analyze(obj: Any) -> None:
         obj: a net, a step, a task, a group of tasks, or a job.
 
     Raises:
-        AnalysisError: a blob is read that nothing has made, or two tasks make one.
+        UsageError: a blob is read that nothing has made, or two tasks make one.
     """
     Analyzer()(obj)
 
@@ -107,7 +103,7 @@ def analyze_step(analyzer: Analyzer, step: ExecutionStep) -> None:
     """Visit a step's nets and steps; those that run at the same time do not see each other's blobs.
 
     Raises:
-        AnalysisError: two steps that run at the same time make one blob.
+        UsageError: two steps that run at the same time make one blob.
     """
     proto = step.Proto()
     if proto.report_net:
@@ -120,7 +116,7 @@ def analyze_step(analyzer: Analyzer, step: ExecutionStep) -> None:
             analyzer(part)
         new = {blob: times for blob, times in seen.items() if blob not in before}
         if proto.concurrent_substeps and (twice := sorted(made.keys() & new.keys())):
-            raise AnalysisError(f"step {proto.name!r}: steps that run at the same time make the same blobs {twice}")
+            raise UsageError(f"step {proto.name!r}: steps that run at the same time make the same blobs {twice}")
         made.update(new)
     analyzer.workspace.update(made)
     if proto.should_stop_blob:

@@ -72,8 +72,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "scripts around Caffe2's examples are not a part of it; netbuilder-train is a trainer, and the examples "
         "run as they are",
-        "python.examples python.embedding_generation_benchmark "
-        "python.benchmark_generator python.models.download",
+        "python.examples python.embedding_generation_benchmark python.benchmark_generator python.models.download",
     ),
     (
         "Caffe 1 is not read",

@@ -16,7 +16,7 @@ from netbuilder.graph.scope import CurrentDeviceScope
 from netbuilder.graph.source import user_source
 from netbuilder.graph.versions import EXTERNAL, describe
 from netbuilder.proto import GradientError, NetDef, OperatorDef
-from netbuilder.proto.arguments import make_op
+from netbuilder.proto.arguments import arguments, make_op
 
 __all__ = [
     "IR",
@@ -228,11 +228,15 @@ class GradientRegistry:
     ) -> tuple[list[OperatorDef], list[BlobReference | GradientSlice | None]]:
         """Return the gradient operators of one operator, and the gradient of each input or None.
 
+        Of an operator with the argument ``outputs_with_grads``, the gradients of other outputs are not read.
+
         Args:
             op: the operator.
             g_output: for each output its gradient (a blob, a GradientSlice, or None).
         """
         given = {i: g for i, g in enumerate(map(as_gradient, g_output)) if g is not None}
+        if read := arguments(op).get("outputs_with_grads"):
+            given = {i: gradient for i, gradient in given.items() if i in read}
         made, d_inputs = operator_gradient(op, given, differentiate)
         return made, [_as_reference(d_inputs[i]) if i in d_inputs else None for i in range(len(op.input))]
 

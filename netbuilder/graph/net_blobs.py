@@ -96,11 +96,14 @@ class NetBlobs:
     def AddExternalInput(self, *inputs: Any) -> Any:
         """Declare external inputs, named without scope; return a reference, or a list of several.
 
+        Args:
+            inputs: blobs, or lists of blobs.
+
         Raises:
             UsageError: one is declared already.
         """
         self._blobs.refresh()
-        names = [blob_name(blob) for blob in inputs]
+        names = [blob_name(blob) for given in inputs for blob in (given if isinstance(given, list) else [given])]
         for i, name in enumerate(names):
             if name in self._blobs.external or name in names[:i]:
                 raise UsageError(

@@ -13,7 +13,7 @@ from netbuilder.graph.source import warn_user
 from netbuilder.model.initializers import ExternalInitializer
 from netbuilder.model.parameter_info import ParameterInfo, ParameterTags
 from netbuilder.model.parameter_sharing import parameter_name
-from netbuilder.proto import NetError, ShapeError
+from netbuilder.proto import NetError, ShapeError, UsageError
 from netbuilder.proto.arguments import arguments
 
 __all__ = ["ModelParameters"]
@@ -57,7 +57,8 @@ class ModelParameters:
 
         Raises:
             TypeError: ``param_name`` is neither a string nor a reference, or ``initializer`` makes no parameters.
-            ShapeError: ``shape`` is no shape, or the parameter exists with another one.
+            ShapeError: ``shape`` is no shape.
+            UsageError: the parameter exists with another shape.
         """
         if isinstance(param_name, BlobReference):
             name = BlobReference(str(param_name))
@@ -72,7 +73,7 @@ class ModelParameters:
         known = self._infos.get(str(name))
         if known is not None:
             if shape is not None and known.shape is not None and list(shape) != list(known.shape):
-                raise ShapeError(
+                raise UsageError(
                     f"model {self.name!r}: parameter {known.name!r} has shape {list(known.shape)}, asked for again "
                     f"with {list(shape)}; give the layer another name or scope"
                 )

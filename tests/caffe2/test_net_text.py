@@ -136,7 +136,7 @@ def test_jobs():
     net_printer.analyze(job)
     with checkpoint.Job() as job:
         task.Task(name="epoch", step=wrong)
-    with pytest.raises(NetError, match="Blob undefined: w;"):
+    with pytest.raises(NetError, match="Blob undefined: w$"):
         net_printer.analyze(job)
 
 

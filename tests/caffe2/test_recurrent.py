@@ -45,7 +45,8 @@ def test_nets_of_the_tests(layer, states):
         outputs, net, inputs = rnn_cell_test_util._prepare_rnn(
             4, 3, 2, layer, [0], 0.5, T=steps, two_d_initial_states=False, num_states=states
         )
-        assert inputs == [*(f"state_{i}" for i in range(states)), "input_blob", "seq_lengths"]
+        assert inputs == [*(f"state_{i}/layer_0" for i in range(states)), "test_name_scope/input_blob"]
+        assert "test_name_scope/external/recurrent/i2h" in [op.output[0] for op in net.Proto().op] or steps
         for name in [b for b in workspace.Blobs() if b.endswith(("_w", "_b"))]:
             value = workspace.FetchBlob(name)
             workspace.FeedBlob(name, np.linspace(-1, 1, value.size, dtype="f").reshape(value.shape))

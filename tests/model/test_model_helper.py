@@ -7,7 +7,7 @@ import pytest
 
 from netbuilder.graph import BlobReference, NameScope, Net
 from netbuilder.model import ExternalInitializer, Initializer, ModelHelper, ParameterTags, brew
-from netbuilder.proto import GradientError, NetError, ShapeError
+from netbuilder.proto import GradientError, NetError, ShapeError, UsageError
 from netbuilder.runtime import Workspace
 
 
@@ -93,10 +93,10 @@ class TestParameters:
     def test_another_shape_is_refused(self):
         model = ModelHelper("again")
         model.create_param("w", [2, 3], Initializer("XavierFill"))
-        with pytest.raises(ShapeError, match=r"'w' has shape \[2, 3\], asked for again with \[2, 4\]"):
+        with pytest.raises(UsageError, match=r"'w' has shape \[2, 3\], asked for again with \[2, 4\]"):
             model.create_param("w", [2, 4], Initializer("XavierFill"))
         brew.fc(model, "x", "fc", 2, 3)
-        with pytest.raises(ShapeError, match="'fc_w' has shape .* give the layer another name or scope"):
+        with pytest.raises(UsageError, match="'fc_w' has shape .* give the layer another name or scope"):
             brew.fc(model, "x", "fc", 2, 4)
 
     @pytest.mark.parametrize("shape", [[2, -4], [2, 1.5], [3, "2"], "ab"], ids=str)
@@ -264,7 +264,7 @@ class TestSharing:
         assert [op.output[0] for op in second.param_init_net.Proto().op] == ["head_w", "head_b"]
         assert types(first.param_init_net) == before
         assert first.params[-2:] == ["head_w", "head_b"]
-        with pytest.raises(ShapeError, match="asked for again"):
+        with pytest.raises(UsageError, match="asked for again"):
             brew.fc(second, "x", "fc", 3, 5)
 
     def test_trained_values_survive_the_test_models_init_net(self):

@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.python import workspace
 from netbuilder.caffe2.python.model_helper import ModelHelper
-from netbuilder.graph import Net
+from netbuilder.graph import NameScope, Net
 
 __all__ = ["sigmoid", "tanh"]
 
@@ -45,7 +45,9 @@ def _prepare_rnn(
     num_states: int = 2,
     **kwargs: Any,
 ) -> tuple[list[Any], Net, list[Any]]:
-    """Return the outputs of a recurrent layer, its net, and the blobs it takes, which hold random numbers.
+    """Return the outputs of a recurrent layer, its net, and its first states and input, which hold random numbers.
+
+    The layer is under the name scope "test_name_scope", its own scope is "external/recurrent".
 
     Args:
         t, n: the most steps, and the samples.
@@ -59,27 +61,30 @@ def _prepare_rnn(
     widths = [dim_in] if dim_out is None else dim_out if isinstance(dim_out, list) else [dim_out]
     flat = bool(np.random.randint(2)) if two_d_initial_states is None else two_d_initial_states
     model = ModelHelper(name="external")
-    states = [f"state_{i}" for i in range(num_states * len(widths))]
-    layer = create_rnn(
-        model,
-        "input_blob",
-        "seq_lengths",
-        states,
-        dim_in,
-        dim_in if dim_out is None else dim_out,
-        scope="external/recurrent",
-        outputs_with_grads=outputs_with_grads,
-        memory_optimization=memory_optim,
-        forget_bias=forget_bias,
-        forward_only=forward_only,
-        drop_states=drop_states,
-        static_rnn_unroll_size=T,
-        **kwargs,
-    )
+    names = [f"state_{i}/layer_{layer}" for layer in range(len(widths)) for i in range(num_states)]
+    states = [model.net.AddExternalInput(name) for name in names]
+    with NameScope("test_name_scope"):
+        input_blob, seq_lengths = model.net.AddScopedExternalInputs("input_blob", "seq_lengths")
+        layer = create_rnn(
+            model,
+            input_blob,
+            seq_lengths,
+            states,
+            dim_in,
+            dim_in if dim_out is None else dim_out,
+            scope="external/recurrent",
+            outputs_with_grads=outputs_with_grads,
+            memory_optimization=memory_optim,
+            forget_bias=forget_bias,
+            forward_only=forward_only,
+            drop_states=drop_states,
+            static_rnn_unroll_size=T,
+            **kwargs,
+        )
     workspace.RunNetOnce(model.param_init_net)
     for i, name in enumerate(states):
         shape = (n, widths[i // num_states]) if flat else (1, n, widths[i // num_states])
         workspace.FeedBlob(name, np.random.randn(*shape).astype(np.float32))
-    workspace.FeedBlob("input_blob", np.random.randn(t, n, dim_in).astype(np.float32))
-    workspace.FeedBlob("seq_lengths", np.random.randint(1, t + 1, size=(n,)).astype(np.int32))
-    return list(layer), model.net, [*states, "input_blob", "seq_lengths"]
+    workspace.FeedBlob(input_blob, np.random.randn(t, n, dim_in).astype(np.float32))
+    workspace.FeedBlob(seq_lengths, np.random.randint(1, t + 1, size=(n,)).astype(np.int32))
+    return list(layer), model.net, [*states, input_blob]

@@ -3,7 +3,7 @@
 #   make train      install, then train a small residual net on two devices and export it
 #   make test       install with what tests need, then lint, types, protobuf versions, tests
 #   make test-gpu   the tests that need an NVIDIA GPU; they skip where there is none
-#   make proto      generate proto/netbuilder_pb2.py and .pyi from proto/netbuilder.proto
+#   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto and hsm.proto
 #   make venv       only install; EXTRAS=... names the extras, as in setup.py
 #   make clean      remove all that the others made
 
@@ -87,8 +87,8 @@ PROTO_VENV := .proto-venv
 proto: $(PROTO_VENV)/.made
 	rm -rf $(PROTO_VENV)/out && mkdir $(PROTO_VENV)/out
 	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -Inetbuilder/proto=proto \
-	  --python_out=$(PROTO_VENV)/out --pyi_out=$(PROTO_VENV)/out netbuilder/proto/netbuilder.proto
-	cp $(PROTO_VENV)/out/netbuilder/proto/netbuilder_pb2.py $(PROTO_VENV)/out/netbuilder/proto/netbuilder_pb2.pyi proto/
+	  --python_out=$(PROTO_VENV)/out --pyi_out=$(PROTO_VENV)/out netbuilder/proto/netbuilder.proto netbuilder/proto/hsm.proto
+	cp $(PROTO_VENV)/out/netbuilder/proto/*_pb2.py $(PROTO_VENV)/out/netbuilder/proto/*_pb2.pyi proto/
 
 $(PROTO_VENV)/.made:
 	$(PYTHON) -m venv $(PROTO_VENV)

@@ -40,8 +40,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "quantised nets are not served",
-        "python.brew.fused_8bit_rowwise_quantized_to_float python.brew.sparse_lengths_sum_4bit_rowwise_sparse "
-        "python.helpers.algebra.sparse_lengths_sum_4bit_rowwise_sparse python.helpers.quantization "
         "python.workspace.FetchInt8Blob python.workspace.FetchInt8BlobRealVal python.workspace.Int8Tensor "
         "python.fakefp16_transform_lib python.fakelowp",
     ),
@@ -63,7 +61,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "layer models are not served; brew adds layers to a ModelHelper",
         "python.layer_model_helper python.layer_model_instantiator python.layer_test_util python.layers "
-        "python.functional python.hsm_util proto.hsm_pb2",
+        "python.functional",
     ),
     (
         "Caffe2's own tests are not a part of it; hypothesis_test_util has what tests are made of",

@@ -13,7 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from netbuilder.model.arg_scope import arg_scope, scope_arguments
-from netbuilder.model.helpers import algebra, control, inputs, nonlinearity, normalization, outputs, pooling, train
+from netbuilder.model.helpers import (
+    algebra,
+    control,
+    inputs,
+    nonlinearity,
+    normalization,
+    outputs,
+    pooling,
+    quantization,
+    train,
+)
 from netbuilder.model.helpers import conv as _conv
 from netbuilder.model.helpers import dropout as _dropout
 from netbuilder.model.helpers import elementwise_linear as _elementwise_linear
@@ -190,6 +200,7 @@ elementwise_linear = register(_elementwise_linear.elementwise_linear)
 embedding = register(_embedding.embedding)
 elu = register(nonlinearity.elu)
 fc = register(_fc.fc)
+fused_8bit_rowwise_quantized_to_float = register(quantization.fused_8bit_rowwise_quantized_to_float)
 group_conv = register(_conv.group_conv)
 group_conv_deprecated = register(_conv.group_conv_deprecated)
 image_input = register(inputs.image_input)
@@ -207,6 +218,7 @@ reduce_sum = register(algebra.reduce_sum)
 relu = register(nonlinearity.relu)
 sigmoid = register(nonlinearity.sigmoid)
 softmax = register(outputs.softmax)
+sparse_lengths_sum_4bit_rowwise_sparse = register(quantization.sparse_lengths_sum_4bit_rowwise_sparse)
 spatial_bn = register(normalization.spatial_bn)
 spatial_gn = register(normalization.spatial_gn)
 sub = register(algebra.sub)

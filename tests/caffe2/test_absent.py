@@ -17,7 +17,7 @@ IMPORTS = {
     "from caffe2.python.onnx import onnxifi": "python.onnx.onnxifi: onnx.backend and onnx.frontend read and write",
     "from caffe2.python import worksapce": r"python.worksapce; nearest: python.workspace \(see docs/caffe2.md\)",
     "import caffe2.mobile.gloo": "has no module mobile; it has proto.caffe2_pb2, .*python.workspace",
-    "from caffe2.proto import hsm_pb2": "has no module proto.hsm_pb2: layer models are not served",
+    "from caffe2.proto import prof_dag_pb2": "has no module proto.prof_dag_pb2",
 }
 
 
@@ -72,10 +72,10 @@ def test_members_of_models_and_nets(name):
 
 def test_scripts_can_ask_whether_a_module_is_there():
     try:
-        from caffe2.python import hsm_util
+        from caffe2.python import layer_model_helper
     except ImportError:
-        hsm_util = None
-    assert hsm_util is None
+        layer_model_helper = None
+    assert layer_model_helper is None
 
 
 @pytest.mark.parametrize("module", TAKEN_OVER)

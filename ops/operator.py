@@ -209,7 +209,10 @@ def check_arity(cls: type[Operator], op: OperatorDef) -> None:
         least, most = _count(names)
         if not least <= len(blobs) <= most:
             rule = f"{least}" if least == most else f"{least} to {most}" if most < 1_000_000 else f"at least {least}"
-            raise NetError(f"{op.type}: takes {rule} {what}s {names}, got {len(blobs)}: {list(blobs)}")
+            raise NetError(
+                f"{op.type}: takes {rule} {what}s {names}, got {len(blobs)}: {list(blobs)}; see its schema in "
+                "docs/operators.md"
+            )
     if cls.inplace != "one-to-one":
         for j, blob in enumerate(op.output):
             for i, source in enumerate(op.input):

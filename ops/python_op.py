@@ -5,13 +5,13 @@ A net names functions by tokens; the functions themselves live in the process th
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.data.forking import new_lock
+from netbuilder.data.tensor_records import NUMPY_TYPES
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator
@@ -38,6 +38,7 @@ class _Functions:
     f: Any  # a function, or a _Maker of one
     grad_f: Any
     pass_workspace: bool
+    must_fill: bool
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,12 @@ _lock = new_lock()
 
 
 def register(
-    f: Function, grad_f: Function | None = None, pass_workspace: bool = False, *, token: str | None = None
+    f: Function,
+    grad_f: Function | None = None,
+    pass_workspace: bool = False,
+    *,
+    token: str | None = None,
+    must_fill: bool = True,
 ) -> str:
     """Keep functions for Python operators; return the token by which operators name them.
 
@@ -69,6 +75,7 @@ def register(
             the outputs, its outputs the gradients of the inputs. None: there is no gradient.
         pass_workspace: both get the workspace as a third argument.
         token: the token to use; functions that had it are replaced. None: the name of ``f``, made unique.
+        must_fill: an output that a function leaves without a value is an error; False: the blob then has none.
 
     Raises:
         TypeError: a function cannot be called.
@@ -84,12 +91,12 @@ def register(
             while token in _functions:
                 count += 1
                 token = f"{name}:{count}"
-        _functions[token] = _Functions(f, grad_f, pass_workspace)
+        _functions[token] = _Functions(f, grad_f, pass_workspace, must_fill)
     return token
 
 
 def python_arguments(
-    f: Any, grad_f: Any = None, python_func_type: Any = None, pass_workspace: bool = False
+    f: Any, grad_f: Any = None, python_func_type: Any = None, pass_workspace: bool = False, *, must_fill: bool = True
 ) -> dict[str, Any]:
     """Register functions in any of the forms of Caffe2's ``Net.Python``; return the arguments of the operator.
 
@@ -98,7 +105,7 @@ def python_arguments(
             returns one, which may keep a state: each operator of each created net has a function of its own, made
             when the operator first runs.
         python_func_type: a class; the methods ``forward`` and ``backward`` of ``python_func_type(f)`` are used.
-        pass_workspace: see ``register``.
+        pass_workspace, must_fill: see ``register``.
 
     >>> registered(python_arguments(lambda inputs, outputs: outputs[0].feed([1.0]))["token"])
     True
@@ -106,7 +113,7 @@ def python_arguments(
     if python_func_type is not None:
         made = python_func_type(f)
         f, grad_f = made.forward, getattr(made, "backward", None)
-    return {"token": register(_function_or_maker(f), _function_or_maker(grad_f), pass_workspace)}
+    return {"token": register(_function_or_maker(f), _function_or_maker(grad_f), pass_workspace, must_fill=must_fill)}
 
 
 def _function_or_maker(function: Any) -> Any:
@@ -119,23 +126,19 @@ def _function_or_maker(function: Any) -> Any:
     return _Maker(function[0], args, kwargs)
 
 
-_made: MutableMapping[RunContext, Function] = weakref.WeakKeyDictionary()
-"""The functions that makers have made, by the run context of their operator."""
-
-
-def _function(function: Any, ctx: RunContext) -> Function:
-    """Return a function as it was registered, or the one that its maker makes for this operator."""
+def _function(function: Any, op: Any) -> Function:
+    """Return a function as it was registered, or the one that its maker makes for an operator of a created net."""
     if not isinstance(function, _Maker):
         return function  # type: ignore[no-any-return]
     with _lock:
-        made = _made.get(ctx)
+        made: Function | None = op.__dict__.get("_made_function")
     if made is None:
         made = function()
         if not callable(made):
             raise TypeError(f"Python: {function.make!r} has to return a function, got {made!r}")
         with _lock:
-            made = _made.setdefault(ctx, made)
-    return made
+            made = op.__dict__.setdefault("_made_function", made)
+    return made  # type: ignore[return-value]
 
 
 def registered(token: str) -> bool:
@@ -211,15 +214,28 @@ class PythonTensor:
             self._array = self._array.reshape(shape) if same else np.zeros(shape, self._array.dtype)
 
     def init(self, shape: Sequence[int], dtype: Any) -> None:
-        """Give the tensor a shape and a type; its elements are zero."""
+        """Give the tensor a shape and a type; its elements are zero.
+
+        Args:
+            shape: extents.
+            dtype: a NumPy type, or a number of TensorProto.DataType.
+
+        Raises:
+            NetError: there is no such type, or it is that of strings, which have to be fed.
+        """
+        if isinstance(dtype, int):
+            number, dtype = dtype, NUMPY_TYPES.get(dtype)
+            if dtype is None or dtype == STRING:
+                raise NetError(f"a tensor cannot be made empty with the type {number} of TensorProto.DataType; feed it")
         self._array = np.zeros(tuple(int(n) for n in shape), dtype)
 
 
 @register_operator
 @dataclass(frozen=True)
 class Python(Operator):
-    """Run the function registered under ``token`` on the inputs and outputs."""
+    """Run the function registered under ``token`` on the inputs and outputs; it may have any further arguments."""
 
+    open_arguments = ("",)
     inputs = ("X*",)
     outputs = ("Y*",)
     inplace = "one-to-one"
@@ -264,6 +280,7 @@ class Python(Operator):
 class PythonGradient(Operator):
     """Run the gradient function registered under ``token``."""
 
+    open_arguments = ("",)
     inputs = ("X*",)
     outputs = ("dX*",)
     inplace = "one-to-one"
@@ -287,8 +304,10 @@ def _find(op: Any) -> _Functions:
     return functions
 
 
-def _call(function: Function, pass_workspace: bool, op: Any, ctx: RunContext, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Run a function on tensors around host arrays; return what it left in the outputs."""
+def _call(
+    function: Function, functions: _Functions, op: Any, ctx: RunContext, arrays: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Run a function on tensors around host arrays; return what it left in the outputs, None for nothing."""
     names = ctx.op_def
     given = {name: _as_input(ctx, array) for name, array in zip(names.input, arrays)}
     outputs = []
@@ -298,12 +317,15 @@ def _call(function: Function, pass_workspace: bool, op: Any, ctx: RunContext, ar
         outputs.append(given[name] if name in given else PythonTensor(_before(ctx, name)))
     inputs = [given[name] for name in names.input]
     seen = ctx.workspace if _view is None else _view(ctx.workspace)
-    function(inputs, outputs, *([seen] if pass_workspace else []))
+    function(inputs, outputs, *([seen] if functions.pass_workspace else []))
     for j, output in enumerate(outputs):
-        if not output.filled:
+        if functions.must_fill and not output.filled:
             raise NetError(f"{op.type}: {op.token!r} left output {j} ({names.output[j]!r}) without a value")
-    results = (output.data for output in outputs)
-    return tuple(r if r.dtype == STRING else ctx.xp.asarray(r) for r in results)
+    return tuple(_result(ctx, output.data) if output.filled else None for output in outputs)
+
+
+def _result(ctx: RunContext, value: Any) -> Any:
+    return value if value.dtype == STRING else ctx.xp.asarray(value)
 
 
 def _as_input(ctx: RunContext, value: Any) -> Any:
@@ -326,7 +348,7 @@ def _before(ctx: RunContext, name: str) -> Any:
 @kernel(Python)
 def python(op: Python, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
     functions = _find(op)
-    return _call(_function(functions.f, ctx), functions.pass_workspace, op, ctx, inputs)
+    return _call(_function(functions.f, op), functions, op, ctx, inputs)
 
 
 @kernel(PythonGradient)
@@ -334,4 +356,4 @@ def python_gradient(op: PythonGradient, ctx: RunContext, *inputs: Any) -> tuple[
     functions = _find(op)
     if functions.grad_f is None:
         raise NetError(f"PythonGradient: {op.token!r} has no gradient function; register it with grad_f")
-    return _call(_function(functions.grad_f, ctx), functions.pass_workspace, op, ctx, inputs)
+    return _call(_function(functions.grad_f, op), functions, op, ctx, inputs)

@@ -53,6 +53,7 @@ class LenientNet(Net, metaclass=_EveryNet):
     not read is kept and ignored, with an ``IgnoredArgumentWarning``.
     """
 
+    _must_fill = False
     _build = staticmethod(build_leniently)
 
     def AddExternalInput(self, *inputs: Any) -> Any:

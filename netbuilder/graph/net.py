@@ -55,6 +55,7 @@ class Net(NetRecords):
     [BlobReference("x"), BlobReference("w"), BlobReference("b")]
     """
 
+    _must_fill = True  # whether a Python function has to give each output a value
     _build = staticmethod(build_operator)  # how an operator is made, and what is checked then
 
     def __init__(self, name_or_proto: str | NetDef, inplace: bool = False) -> None:
@@ -185,7 +186,8 @@ class Net(NetRecords):
 
         Args:
             f: called with the list of inputs and the list of outputs, each a ``PythonTensor`` with ``data``,
-                ``reshape(shape)`` and ``feed(array)``; or (make, args, kwargs), where ``make`` returns it.
+                ``reshape(shape)`` and ``feed(array)``; or (make, args, kwargs), where ``make`` returns it and is
+                called once for each operator of each created net.
             grad_f: the same for the gradient; its inputs are the forward inputs, the forward outputs and the
                 gradients of the outputs, its outputs the gradients of the inputs.
             python_func_type: a class whose objects have ``forward`` and ``backward``, made from ``f``.
@@ -196,7 +198,7 @@ class Net(NetRecords):
         arguments: dict[str, Any] = {
             "grad_output_indices": list(grad_output_indices or ()),
             "grad_input_indices": list(grad_input_indices or ()),
-            **python_arguments(f, grad_f, python_func_type, pass_workspace),
+            **python_arguments(f, grad_f, python_func_type, pass_workspace, must_fill=self._must_fill),
         }
         return partial(self._add, "Python", **arguments)
 

@@ -338,6 +338,8 @@ class RuntimeNet:
                 results = kernel(instruction.op, context, *inputs)
             for name, result in zip(instruction.outputs, results):
                 blob = self.workspace.make(name)
+                if result is None:
+                    continue  # a Python function left the blob as it was
                 if result is blob.buffer and blob.lazy is None:
                     continue
                 host = instruction.op.outputs_on_host or instruction.location == HOST

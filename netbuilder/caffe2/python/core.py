@@ -268,7 +268,7 @@ def CreatePythonOperator(
         inputs, outputs: blobs.
         args, kwargs: of ``CreateOperator``, behind the outputs.
     """
-    arguments = python_arguments(f, grad_f, python_func_type, pass_workspace)
+    arguments = python_arguments(f, grad_f, python_func_type, pass_workspace, must_fill=False)
     create: Callable[..., OperatorDef] = CreateOperator
     return create("Python", inputs, outputs, *args, **arguments, **kwargs)
 

@@ -131,11 +131,11 @@ class _Dims(Operator):
     inputs = ("X",)
     outputs = ("Y",)
     inplace = ((0, 0),)
-    dims: tuple[int, ...] = ()
+    dims: tuple[int, ...] = ()  # one that comes twice counts once
 
     def check(self) -> None:
-        if not self.dims or min(self.dims) < 0 or len(set(self.dims)) < len(self.dims):
-            raise ArgumentError(f"{self.type}: dims must be different axes, 0 or above, at least one; got {self.dims}")
+        if not self.dims or min(self.dims) < 0:
+            raise ArgumentError(f"{self.type}: dims must be axes, 0 or above, at least one; got {self.dims}")
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -147,7 +147,7 @@ class ExpandDims(_Dims):
     """Y = X with axes of extent 1 inserted, so that they are at ``dims`` in Y."""
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        n = x.ndim + len(self.dims)
+        n = x.ndim + len(set(self.dims))
         require(max(self.dims) < n, self, f"dims must be below {n} for X of shape {x.shape}, got {self.dims}")
         rest = iter(x.shape)
         return (x.with_shape([1 if i in self.dims else next(rest) for i in range(n)]),)

@@ -32,6 +32,7 @@ class _Table(Operator):
     emb_size: int = 64
 
     def check(self) -> None:
+        """Raise ArgumentError unless the sizes of the cores fit each other."""
         sizes = (*self.factor_i, *self.factor_j, *self.ranks)
         counts = [len(self.factor_i), len(self.factor_j), len(self.ranks)]
         if counts != [3, 3, 4] or min(sizes) < 1 or self.ranks[0] != 1 or self.ranks[3] != 1:
@@ -130,13 +131,33 @@ def tt_sparse_lengths_sum(op: TTSparseLengthsSum, ctx: RunContext, *inputs: Any)
 @register
 @dataclass(frozen=True)
 class TTSparseLengthsSumGradient(_Table):
-    """The gradients of the three cores, from these, the lengths, what TTSparseLengthsSum kept, and dOUTPUT."""
+    """The gradients of the three cores, from these, the lengths, what TTSparseLengthsSum kept, and dOUTPUT.
+
+    Without the arguments, the extents of the cores are the sizes: (factor_i, rank before, factor_j, rank behind).
+    """
 
     lengths = 3
     inputs = ("core0", "core1", "core2", "lengths", "core0_output", "core1_output", "indices", "dOUTPUT")
     outputs = ("dcore0", "dcore1", "dcore2")
 
+    def check(self) -> None:
+        if self.factor_i or self.factor_j or self.ranks:
+            super().check()
+
+    def sized(self, *cores: Any) -> TTSparseLengthsSumGradient:
+        """Return the operator with the sizes of the cores; with those of its arguments, if it has any."""
+        if self.factor_i or self.factor_j or self.ranks:
+            return self
+        for k, core in enumerate(cores):
+            rule = f"without factor_i, factor_j and ranks core{k} must have 4 axes, got {core.shape}"
+            require(len(core.shape) == 4, self, rule)
+        i, before, j, behind = zip(*(core.shape for core in cores))
+        sized = TTSparseLengthsSumGradient(i, j, (*before, behind[-1]), math.prod(j))
+        sized.check()
+        return sized
+
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        self = self.sized(*inputs[:3])
         self.check_cores(inputs[:3])
         lengths, dy = inputs[3], inputs[7]
         require(
@@ -148,12 +169,13 @@ class TTSparseLengthsSumGradient(_Table):
         return tuple(core.plain for core in inputs[:3])
 
     def flops(self, *inputs: TensorSpec) -> int:
-        return 2 * self.products(inputs[6].shape[0])
+        return 2 * self.sized(*inputs[:3]).products(inputs[6].shape[0])
 
 
 @kernel(TTSparseLengthsSumGradient)
 def tt_sparse_lengths_sum_gradient(op: TTSparseLengthsSumGradient, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
     *cores, lengths, one, two, digits, dy = inputs
+    op = op.sized(*cores)
     counts = counts_of_lengths(op, ctx, lengths, digits.shape[0])
     (a, b, c), (_, r, s, _), n = op.factor_j, op.ranks, digits.shape[0]
     d_rows = dy.take(segment_numbers(ctx, counts), axis=0).reshape(n, a * b, c)

@@ -84,11 +84,13 @@ def elements_of_type(dtype: Any = np.float32, filter_: Callable[[Any], bool] | N
     return elements if filter_ is None else elements.filter(filter_)
 
 
-def arrays(dims: Sequence[int], dtype: Any = np.float32, elements: Strategy = None, unique: bool = False) -> Strategy:
+def arrays(
+    dims: Sequence[int] | int, dtype: Any = np.float32, elements: Strategy = None, unique: bool = False
+) -> Strategy:
     """Return the strategy of arrays of one shape.
 
     Args:
-        dims: the shape.
+        dims: the shape, or the length of a vector.
         dtype: of the elements.
         elements: the strategy of these; they are converted to the type.
         unique: no element comes twice.
@@ -97,7 +99,7 @@ def arrays(dims: Sequence[int], dtype: Any = np.float32, elements: Strategy = No
     kind = np.dtype(dtype)
     if kind.kind in "biuf":
         given = given.map(kind.type)
-    return hypothesis_numpy.arrays(dtype, tuple(dims), elements=given, unique=unique)
+    return hypothesis_numpy.arrays(dtype, dims if isinstance(dims, int) else tuple(dims), elements=given, unique=unique)
 
 
 def tensor(

@@ -1,10 +1,10 @@
-"""The flags that Caffe2's programs hand over at their start; they are kept, and change nothing."""
+"""The flags that Caffe2's programs hand over at their start; they are kept, and most change nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["GetGlobalInitArgs", "GlobalInit"]
+__all__ = ["GetGlobalInitArgs", "GlobalInit", "flag"]
 
 _arguments: list[str] = []
 
@@ -12,7 +12,9 @@ _arguments: list[str] = []
 def GlobalInit(args: Sequence[str]) -> None:
     """Take the flags of a program, such as ``["caffe2", "--caffe2_log_level=0"]``.
 
-    They choose nothing here: logging is Python's, threads are OMP_NUM_THREADS, memory is NumPy's.
+    ``--caffe2_operator_throw_if_fp_exceptions=1`` lets a run fail in which an operator makes infinities or NaN from
+    finite numbers, until the flag comes again with 0. The others choose nothing here: logging is Python's, threads are
+    OMP_NUM_THREADS, memory is NumPy's.
 
     Args:
         args: the program's name, and its flags.
@@ -25,3 +27,16 @@ def GlobalInit(args: Sequence[str]) -> None:
 def GetGlobalInitArgs() -> list[str]:
     """Return the flags given so far."""
     return list(_arguments)
+
+
+def flag(name: str) -> bool:
+    """Whether a flag is on: given last without a value, or with one that is neither 0 nor false.
+
+    Args:
+        name: without the dashes.
+    """
+    for argument in reversed(_arguments):
+        given, _, value = argument.lstrip("-").partition("=")
+        if given == name:
+            return value.lower() not in ("0", "false", "no")
+    return False

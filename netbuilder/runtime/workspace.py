@@ -98,8 +98,8 @@ class Workspace:
 
         Args:
             name: the blob; made if it is not there.
-            value: an array of any dtype (strings too), also one on a GPU, a number, list, string or bytes, or any
-                other object.
+            value: an array of any dtype (strings too), also one on a GPU or of another library (what NumPy takes by
+                ``__array__``, or DLPack: a tensor of PyTorch), a number, list, string or bytes, or any other object.
             device: where the array is to lie; None: where the blob lies, or the host.
 
         Raises:
@@ -112,9 +112,11 @@ class Workspace:
             raise NetError("a blob needs a name; got an empty one")
         if value is None:
             raise NetError(f"blob {name!r}: None is no value; remove the blob instead")
+        on_gpu = hasattr(value, "__cuda_array_interface__")
         if isinstance(value, (bool, int, float, list, tuple, np.generic)):
             value = _as_array(name, value)
-        on_gpu = hasattr(value, "__cuda_array_interface__")
+        elif not on_gpu and not isinstance(value, np.ndarray) and _is_array_like(value):
+            value = _from_other_library(name, value)
         if on_gpu:
             value = adopt(value)
         if (on_gpu or isinstance(value, np.ndarray)) and value.dtype.kind not in "biufSUO":
@@ -330,3 +332,30 @@ def _as_array(name: str, value: Any) -> Any:
         return np.asarray(value)
     except ValueError as error:
         raise NetError(f"blob {name!r}: cannot make an array of {value!r}: {error}") from None
+
+
+def _is_array_like(value: Any) -> bool:
+    """Whether another library offers its object as an array."""
+    kind = type(value)  # what messages and modules answer by __getattr__ does not count
+    return any(hasattr(kind, name) for name in ("__array__", "__dlpack__", "__array_interface__"))
+
+
+def _from_other_library(name: str, value: Any) -> Any:
+    """Return the array that another library's object offers.
+
+    Raises:
+        NetError: it is on a device that NumPy cannot read, has gradients, or offers no array of numbers or strings.
+    """
+    try:
+        if hasattr(type(value), "__array__") or hasattr(type(value), "__array_interface__"):
+            array = np.asarray(value)
+        else:
+            array = np.from_dlpack(value)
+    except Exception as error:
+        raise NetError(
+            f"blob {name!r}: cannot read a {type(value).__module__}.{type(value).__qualname__} as an array: {error}"
+        ) from error
+    if array.dtype.hasobject and array.ndim == 0:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise NetError(f"blob {name!r}: a {kind} offers no array of numbers or strings")
+    return array

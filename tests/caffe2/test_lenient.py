@@ -164,3 +164,16 @@ class TestNets:
         net.RecurrentNetwork(["x"], ["x"], step_net=step.Proto())
         net.RunAllOnGPU(gpu_id=2)
         assert net.Proto().op[0].arg[0].n.device_option.device_id == 2
+
+    def test_what_is_known_of_parameters(self):
+        model = model_helper.ModelHelper("listed")
+        model.params += ["a", "b"]
+        assert model._Validate() == []
+        model.params += ["c", "b"]
+        assert model._Validate() == ["b"]
+        assert model_helper.ModelHelper("shares", param_model=model)._parameters_info == model._parameters_info
+
+    def test_layer_norm_takes_the_extents_of_its_features(self):
+        model = model_helper.ModelHelper("normalised")
+        brew.layer_norm(model, "x", "y", dim_in=(3, 4))
+        assert [list(op.arg[0].ints) for op in model.param_init_net.Proto().op] == [[3, 4]] * 2

@@ -8,7 +8,7 @@ from netbuilder.graph import Net
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.operator import decode, encode
 from netbuilder.ops.python_op import Python, PythonGradient, PythonTensor, register, registered
-from netbuilder.proto import PROTO_CUDA, ArgumentError, GradientError, NetDef, NetError, OperatorError
+from netbuilder.proto import PROTO_CUDA, ArgumentError, GradientError, NetDef, NetError, OperatorError, TensorProto
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from suite import OperatorSuite, floats, refusal
@@ -311,3 +311,58 @@ def test_tensors():
     assert x.data[0] == 1
     x.reshape([3])
     assert x.data.tolist() == [0, 0, 0]
+
+
+def counter(start):
+    """Return a function that writes how often it was called, from ``start`` on."""
+    count = [start]
+
+    def count_up(inputs, outputs):
+        outputs[0].feed(np.int64(count[0]))
+        count[0] += 1
+
+    return count_up
+
+
+def test_a_function_is_made_once_for_each_operator_of_a_created_net():
+    net = Net("made")
+    net.Python((counter, [5], {}))([], ["a"])
+    net.Python((counter, [], {"start": 7}), pass_workspace=False)([], ["b"], name="second", anything=[1, 2])
+    assert net.Proto().op[1].name == "second"
+    for name in ("one", "two"):
+        workspace = Workspace()
+        created = workspace.create_net(net.Clone(name))
+        workspace.run_net(created, 3)
+        assert (workspace.fetch("a"), workspace.fetch("b")) == (7, 9)
+        workspace.remove("a")  # plans are compiled again; the function is the same one
+        workspace.run_net(created)
+        assert (workspace.fetch("a"), workspace.fetch("b")) == (8, 10)
+
+
+def test_a_maker_that_makes_no_function():
+    net = Net("made")
+    net.Python((list, [], {}))([], ["a"])
+    with pytest.raises(TypeError, match=r"list must return the function of a Python operator, got \[\]"):
+        Workspace().run_net_once(net)
+
+
+def test_a_tensor_of_a_type_of_tensor_proto():
+    tensor = PythonTensor()
+    tensor.init([2, 1], TensorProto.INT64)
+    assert tensor.data.tolist() == [[0], [0]] and tensor.data.dtype == np.int64
+    for number in (TensorProto.STRING, 99):
+        with pytest.raises(NetError, match=f"cannot be made empty with the type {number} of TensorProto.DataType"):
+            tensor.init([1], number)
+
+
+@pytest.mark.parametrize("must_fill", [True, False])
+def test_an_output_left_without_a_value(must_fill):
+    workspace, token = Workspace(), register(lambda inputs, outputs: None, must_fill=must_fill)
+    op = make_op("Python", [], ["empty"], token=token)
+    if must_fill:
+        with pytest.raises(NetError, match=r"left output 0 \('empty'\) without a value"):
+            workspace.run_operator_once(op)
+    else:
+        workspace.run_operator_once(op)
+        with pytest.raises(NetError, match="blob 'empty' holds no value yet"):
+            workspace.fetch("empty")

@@ -112,3 +112,21 @@ def test_cores_as_matrices_and_what_does_not_fit():
         run_plain(op, [*cores, np.int64([12, 0]), lengths])
     with pytest.raises(ShapeError, match="the number of rows, 2, got 3"):
         run_plain(op, [*cores, index, np.int32([3])])
+
+
+def test_the_gradient_takes_the_sizes_from_cores_of_four_axes():
+    rng = np.random.RandomState(0)
+    sizes = {"factor_i": (2, 3, 2), "factor_j": (2, 2, 2), "ranks": (1, 3, 2, 1), "emb_size": 8}
+    cores = [rng.randn(2, 1, 2, 3), rng.randn(3, 3, 2, 2), rng.randn(2, 2, 2, 1)]
+    index, lengths, dy = np.int64([0, 11, 4]), np.int32([2, 1]), rng.randn(2, 8)
+    forward = TTSparseLengthsSum(**sizes).with_arity(5, 4)
+    _, one, two, digits = run_plain(forward, [*cores, index, lengths])
+    inputs = [*cores, lengths, one, two, digits, dy]
+    given, derived = (
+        run_plain(op.with_arity(8, 3), inputs)
+        for op in (TTSparseLengthsSumGradient(**sizes), TTSparseLengthsSumGradient())
+    )
+    for a, b in zip(given, derived):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(ShapeError, match="core0 must have 4 axes"):
+        run_plain(TTSparseLengthsSumGradient().with_arity(8, 3), [cores[0].reshape(2, 6), *inputs[1:]])

@@ -61,6 +61,47 @@ def test_strings_numbers_lists_and_objects():
     assert ws.fetch("thing").tolist() == [1]
 
 
+class ByDunder:
+    def __array__(self, dtype=None, copy=None):
+        return np.arange(3, dtype=np.int32)
+
+
+class ByDLPack:
+    def __dlpack__(self, **kwargs):
+        return np.arange(3, dtype=np.int32).__dlpack__(**kwargs)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+class OnAnotherDevice:
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+
+class NoNumbers:
+    def __array__(self, dtype=None, copy=None):
+        whole = np.empty((), object)
+        whole[()] = self
+        return whole
+
+
+@pytest.mark.parametrize("kind", [ByDunder, ByDLPack])
+def test_arrays_of_other_libraries(kind):
+    ws = Workspace()
+    ws.feed("x", kind())
+    assert ws.fetch("x").tolist() == [0, 1, 2] and ws.spec("x").dtype == np.int32
+
+
+def test_what_other_libraries_cannot_hand_over_is_refused():
+    ws = Workspace()
+    with pytest.raises(NetError, match="blob 'x': cannot read a .*OnAnotherDevice as an array: can't convert cuda:0"):
+        ws.feed("x", OnAnotherDevice())
+    with pytest.raises(NetError, match="blob 'x': a .*NoNumbers offers no array of numbers or strings"):
+        ws.feed("x", NoNumbers())
+    assert not ws.has("x")
+
+
 def test_a_strided_array_is_fed_by_value():
     ws = Workspace()
     value = np.arange(12, dtype=np.float32).reshape(3, 4).T[::2]

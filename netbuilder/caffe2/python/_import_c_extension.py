@@ -12,10 +12,12 @@ from netbuilder.caffe2.background import BackgroundPlan
 from netbuilder.caffe2.blobs import Blob, TensorCPU, feed, from_record, to_record
 from netbuilder.caffe2.databases import DB, Cursor, Mode, Transaction, create_db
 from netbuilder.caffe2.flags import GlobalInit as global_init
+from netbuilder.caffe2.fp_exceptions import check_finite
 from netbuilder.caffe2.workspaces import CreatedNet as Net
 from netbuilder.caffe2.workspaces import Workspace
 from netbuilder.data.db_reader import DATABASES
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.message import message_of
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.registry import operator_types
@@ -240,6 +242,7 @@ def run_net(name: str, num_iter: int = 1, allow_fail: bool = False) -> bool:
     net = default.workspace().net(name)
     try:
         net.run(num_iter)
+        check_finite(net.workspace, net.proto.op)
     except (NetError, OperatorError) as error:
         cause = error.__cause__
         if not allow_fail or not (cause is None or isinstance(cause, (NetError, OperatorError))):
@@ -250,13 +253,17 @@ def run_net(name: str, num_iter: int = 1, allow_fail: bool = False) -> bool:
 
 def run_net_once(net_def: Any) -> bool:
     """Run a net, given as Net, NetDef or bytes, that is not kept; returns True."""
-    default.workspace().run_net_once(_message(net_def, NetDef))
+    net, workspace = message_of(_message(net_def, NetDef)), default.workspace()
+    workspace.run_net_once(net)
+    check_finite(workspace, net.op)
     return True
 
 
 def run_operator_once(op_def: Any) -> bool:
     """Run an operator, given as message or bytes; returns True."""
-    default.workspace().run_operator_once(_message(op_def, OperatorDef))
+    op, workspace = _message(op_def, OperatorDef), default.workspace()
+    workspace.run_operator_once(op)
+    check_finite(workspace, [op])
     return True
 
 

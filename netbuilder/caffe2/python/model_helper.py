@@ -1,9 +1,14 @@
 """ModelHelper, and predictors taken out of nets."""
 
+from __future__ import annotations
+
+from collections import Counter
+
 from netbuilder.caffe2.absent import names_of
 from netbuilder.graph.lenient import LenientNet
 from netbuilder.model.helpers.inputs import db_input
 from netbuilder.model.model_helper import ModelHelper as _ModelHelper
+from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.passes.extract_predictor import ExtractPredictorNet
 
 __all__ = ["ExtractPredictorNet", "ModelHelper", "db_input"]
@@ -13,6 +18,15 @@ class ModelHelper(_ModelHelper):
     """A model whose nets check operators when they are created, as in Caffe2 (see ``LenientNet``)."""
 
     net_class = LenientNet
+
+    @property
+    def _parameters_info(self) -> dict[str, ParameterInfo]:
+        """What is known of each parameter, by name; models that share parameters share it."""
+        return self._infos
+
+    def _Validate(self) -> list[str]:
+        """Return the parameters that are listed twice, sorted; ``Validate`` raises if there are any."""
+        return sorted(name for name, count in Counter(map(str, self.params)).items() if count > 1)
 
 
 __getattr__ = names_of(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph.blob import BlobReference
@@ -156,7 +157,7 @@ def layer_norm(
     model: ModelHelper,
     blob_in: str | BlobReference,
     blob_out: str | BlobReference,
-    dim_in: int,
+    dim_in: int | Sequence[int],
     axis: int = 1,
     epsilon: float = 1e-4,
     initial_scale: float = 1.0,
@@ -169,7 +170,7 @@ def layer_norm(
     Args:
         blob_in: activations.
         blob_out: name of the result.
-        dim_in: number of features: the product of the extents from ``axis`` on.
+        dim_in: number of features, the product of the extents from ``axis`` on; or these extents.
         axis: the first axis of a sample's features.
         epsilon: added to the variance.
         initial_scale, initial_bias: what all scales and shifts start from.
@@ -222,17 +223,18 @@ def moments_with_running_stats(
 def _scale_and_bias(
     model: ModelHelper,
     blob_out: str | BlobReference,
-    dim_in: int,
+    dim_in: int | Sequence[int],
     suffixes: tuple[str, str],
     values: tuple[float, float],
     initializers: tuple[Any, Any] = (None, None),
 ) -> list[BlobReference]:
     made = []
+    shape = [dim_in] if isinstance(dim_in, int) else list(dim_in)
     for suffix, value, initializer, tag in zip(
         suffixes, values, initializers, (ParameterTags.WEIGHT, ParameterTags.BIAS)
     ):
         fill = update_initializer(initializer, None, ("ConstantFill", {"value": value}))
-        made.append(model.create_param(blob_out + suffix, [dim_in], fill, tag))
+        made.append(model.create_param(blob_out + suffix, shape, fill, tag))
     return made
 
 

@@ -1,0 +1,45 @@
+"""Runs that fail where an operator makes infinities or NaN from finite numbers, if a flag says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.caffe2.flags import flag
+from netbuilder.proto import OperatorDef, OperatorError
+from netbuilder.runtime import Workspace
+
+__all__ = ["check_finite"]
+
+_FLAG = "caffe2_operator_throw_if_fp_exceptions"
+
+
+def check_finite(workspace: Workspace, ops: Sequence[OperatorDef]) -> None:
+    """Look at what operators have left in a workspace, if the flag is on.
+
+    What an operator overwrote in place is not known any more, so its other inputs decide.
+
+    Raises:
+        OperatorError: an operator's output holds an infinity or NaN, and none of its inputs does.
+    """
+    if not flag(_FLAG):
+        return
+    finite: dict[str, bool] = {}
+
+    def is_finite(blob: str) -> bool:
+        if blob not in finite:
+            value = workspace.fetch(blob) if workspace.has(blob) and workspace.spec(blob) is not None else None
+            floats: Any = value if isinstance(value, np.ndarray) and value.dtype.kind == "f" else None
+            finite[blob] = floats is None or bool(np.isfinite(floats).all())
+        return finite[blob]
+
+    for index, op in enumerate(ops):
+        made = [blob for blob in op.output if not is_finite(blob)]
+        if made and all(is_finite(blob) for blob in op.input if blob not in op.output):
+            line = f", made at {op.debug_info}" if op.debug_info else ""
+            raise OperatorError(
+                f"operator {index} {op.type} {list(op.input)} -> {list(op.output)}{line}: made infinities or NaN in "
+                f"{made} from finite numbers (--{_FLAG} is on)"
+            )

@@ -37,9 +37,7 @@ def test_a_run_fails_while_the_flag_is_on(net, which):
     run = list(runs(net))[which]
     run()
     core.GlobalInit(["caffe2", f"{FLAG}=1"])
-    with pytest.raises(
-        RuntimeError, match=r"operator 0 Log \['zero'\] .*made infinities or NaN"
-    ):
+    with pytest.raises(RuntimeError, match=r"operator 0 Log \['zero'\] .*made infinities or NaN"):
         run()
     core.GlobalInit(["caffe2", f"{FLAG}=0"])
     run()

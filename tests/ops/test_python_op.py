@@ -342,7 +342,7 @@ def test_a_function_is_made_once_for_each_operator_of_a_created_net():
 def test_a_maker_that_makes_no_function():
     net = Net("made")
     net.Python((list, [], {}))([], ["a"])
-    with pytest.raises(TypeError, match=r"list must return the function of a Python operator, got \[\]"):
+    with pytest.raises(TypeError, match=r"has to return a function, got \[\]"):
         Workspace().run_net_once(net)
 
 

@@ -33,7 +33,7 @@ def blob_spec(text: str) -> tuple[str, TensorSpec]:
         or (kind or "int32") not in _TYPES
     ):
         raise argparse.ArgumentTypeError(
-            f"wanted BLOB=SHAPE, such as data=32x3x224x224, or BLOB=SHAPE:TYPE with a type of {', '.join(_TYPES)}; "
+            f"must be BLOB=SHAPE, such as data=32x3x224x224, or BLOB=SHAPE:TYPE with a type of {', '.join(_TYPES)}; "
             f"got {text!r}"
         )
     return name, TensorSpec(tuple(map(int, extents)), np.dtype(kind or "float32"))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from netbuilder.proto import NetError
-from netbuilder.tools.counts import count
+from netbuilder.tools.counts import count, split_problem
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.sequences.char_model import CharModel, Size, Writer
 from netbuilder.tools.sequences.characters import Characters
@@ -36,28 +36,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-char-lm",
-        description="Train an LSTM to foresee the next character of a text, export it, and let it write.",
+        description="Train an LSTM to predict the next character of a text, export it, and let it write.",
     )
-    parser.add_argument("text", nargs="?", help="a text file in UTF-8; without it, what --export holds writes")
-    parser.add_argument("--export", metavar="FOLDER", required=True, help="where the predictor is written and read")
+    parser.add_argument("text", nargs="?", help="a text file in UTF-8; without it, the predictor in --export writes")
+    parser.add_argument(
+        "--export", metavar="FOLDER", required=True, help="folder that the predictor is written to and read from"
+    )
     parser.add_argument("--epochs", type=count, default=5, help="passes over the text (5)")
-    parser.add_argument("--batch", type=count, default=32, help="parts of the text read beside each other (32)")
-    parser.add_argument("--steps", type=count, default=50, help="characters of a piece (50)")
+    parser.add_argument("--batch", type=count, default=32, help="parts of the text that are read at the same time (32)")
+    parser.add_argument("--steps", type=count, default=50, help="characters of each part in a training step (50)")
     parser.add_argument("--hidden", type=count, default=128, help="width of the states (128)")
-    parser.add_argument("--layers", type=count, default=1, help="LSTMs one above the other (1)")
+    parser.add_argument("--layers", type=count, default=1, help="LSTM layers (1)")
     parser.add_argument("--rate", type=float, default=0.003, help="learning rate of Adam (0.003)")
     parser.add_argument("--devices", type=count, default=1, help="replicas on the CPU (1)")
-    parser.add_argument("--seed", type=int, default=1, help="of first values and draws (1)")
-    parser.add_argument("--write", type=int, default=0, metavar="N", help="write so many characters at the end")
+    parser.add_argument("--seed", type=int, default=1, help="of initial values and of what is drawn (1)")
+    parser.add_argument("--write", type=int, default=0, metavar="N", help="write N characters at the end")
     parser.add_argument("--prime", default="", help="what the written text begins with")
-    parser.add_argument("--temperature", type=float, default=0.7, help="below 1 the likely characters gain (0.7)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.7, help="below 1, likely characters are chosen more often (0.7)"
+    )
     return parser
 
 
 def _train(options: argparse.Namespace) -> None:
     text = Characters(Path(options.text).read_text(encoding="utf-8"))
-    if options.batch % options.devices:
-        raise NetError(f"--batch {options.batch} does not divide over --devices {options.devices}")
+    if problem := split_problem(options.batch, options.devices):
+        raise NetError(f"--batch: {problem}")
     size = Size(len(text.alphabet), options.hidden, options.layers)
     model = CharModel(size, options.batch, options.devices, options.rate, options.seed)
     for epoch in range(options.epochs):

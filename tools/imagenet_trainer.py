@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if status:
                 return status
         if not saving.complete:
-            print("netbuilder-train: the last checkpoint is not written, see above", file=sys.stderr)
+            print("netbuilder-train: the last checkpoint could not be written, see above", file=sys.stderr)
             return 1
     except (NetError, DeviceError, OSError, FloatingPointError) as error:
         print(f"netbuilder-train: {error}", file=sys.stderr)
@@ -114,8 +114,8 @@ def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:
     parts = f" in each of {options.accumulate_steps} micro-batches" if options.accumulate_steps > 1 else ""
     last = train % options.batch
     print(
-        f"devices {devices}; batch {options.batch} in all, {options.device_batch} a device{parts}, each sample on one "
-        f"device{f' (the last one has {last})' if last else ''}; "
+        f"devices {devices}; batches of {options.batch}, {options.device_batch} on each device{parts}"
+        f"{f' (the last batch has {last})' if last else ''}; "
         f"loss scale 1/{len(options.devices)}; learning rate {_rate_text(options)}, "
         f"{_update_text(options)}, weight decay {options.weight_decay:g}; seed {options.seed}",
         flush=True,
@@ -125,7 +125,7 @@ def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:
 def _say_speed_up(options: Options, train: Any, test: Any) -> None:
     """Time steps of the whole batch on all devices and on the first one alone, on runs that are thrown away."""
     if len(options.devices) == 1:
-        print("speed-up: there is one device only, and nothing to compare it with; name more by --devices", flush=True)
+        print("speed-up: cannot be measured on a single device; give several by --devices", flush=True)
         return
     several, one = (
         Run(dataclasses.replace(options, devices=devices), train, test)
@@ -135,7 +135,7 @@ def _say_speed_up(options: Options, train: Any, test: Any) -> None:
     many, alone = (min(times) for times in zip(*pairs))
     print(
         f"speed-up: a step takes {many * 1e3:.1f} ms on {len(options.devices)} devices, {alone * 1e3:.1f} ms on one: "
-        f"{alone / many:.2f} times as quick",
+        f"{alone / many:.2f} times as fast",
         flush=True,
     )
 
@@ -165,12 +165,12 @@ def _resume(options: Options, run: Run) -> None:
     found = find_checkpoint(options)
     if found is None:
         if options.resume:
-            print(f"no checkpoint in {options.checkpoint} yet: training begins", flush=True)
+            print(f"no checkpoint in {options.checkpoint} yet: training starts from the beginning", flush=True)
         return
     changed = run.resume(found[1], found[0])
     print(f"resumed from {found[0]}: {run.epochs_done} epochs and {run.step} of {run.steps} steps are done", flush=True)
     for text in changed:
-        print(f"not as before: {text}", flush=True)
+        print(f"changed since the checkpoint: {text}", flush=True)
 
 
 def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> float:
@@ -239,7 +239,8 @@ def _say_how_to_go_on(stopping: Stopping, run: Run, saving: Saving, arguments: S
     name = stopping.by.name if stopping.by is not None else ""
     if path is None:
         print(
-            f"stopped by {name} after {run.steps_done} steps; nothing is saved (--checkpoint FOLDER does)", flush=True
+            f"stopped by {name} after {run.steps_done} steps; nothing is saved (--checkpoint FOLDER saves checkpoints)",
+            flush=True,
         )
         return stopping.status
     given = list(sys.argv[1:] if arguments is None else arguments)

@@ -61,20 +61,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("database", help="the database: a folder for lmdb, a file for minidb")
     parser.add_argument("--inspect", action="store_true", help="tell what the database holds; give no source")
     parser.add_argument("--type", choices=sorted(DATABASES),
-                        help="lmdb or minidb (as the name of the database ends; lmdb where it has no end)")  # fmt: skip
-    parser.add_argument("--part", choices=["train", "test"], default="train", help="where the source has both (train)")
+                        help="lmdb or minidb (by the ending of the database's name; lmdb if it has none)")  # fmt: skip
+    parser.add_argument(
+        "--part", choices=["train", "test"], default="train", help="which part of a source that has both (train)"
+    )
     parser.add_argument("--labels", metavar="FILE", help="the IDX file of labels")
-    parser.add_argument("--root", metavar="FOLDER", help="where the paths of a CSV list begin (at the list)")
+    parser.add_argument(
+        "--root", metavar="FOLDER", help="folder that the paths of a CSV list start from (that of the list)"
+    )
     made = parser.add_argument_group("records")
     made.add_argument("--resize", type=int, default=0, metavar="N", help="bring the shorter side to N pixels")
     made.add_argument("--size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="bring images to this size")
     made.add_argument("--encode", choices=["keep", "jpeg", "raw"], default="keep",
                       help="image files as they are (keep, unless resized), JPEG, or pixels")  # fmt: skip
     made.add_argument("--quality", type=int, default=95, help="of JPEG, 1 to 100 (95)")
-    made.add_argument("--shuffle", type=int, metavar="SEED", help="mix the images, by this seed")
+    made.add_argument("--shuffle", type=int, metavar="SEED", help="shuffle the images with this seed")
     made.add_argument("--skip-damaged", action="store_true", help="leave out images that cannot be decoded")
-    made.add_argument("--threads", type=int, help="that decode and encode (one for each core)")
-    made.add_argument("--replace", action="store_true", help="write over a database that is there")
+    made.add_argument("--threads", type=int, help="threads that decode and encode (one for each core)")
+    made.add_argument("--replace", action="store_true", help="overwrite a database that exists")
     made.add_argument("--no-check", action="store_true", help="do not read the database back")
     return parser
 
@@ -83,13 +87,13 @@ def _problem(found: argparse.Namespace) -> str | None:
     if found.inspect != (found.source is None):
         return "give SOURCE and DATABASE, or --inspect and DATABASE"
     if found.resize < 0 or found.size is not None and min(found.size) < 1:
-        return "--resize and --size are counted in pixels, from 1 on"
+        return "--resize and --size are lengths in pixels and must be greater than 0"
     if found.resize and found.size:
-        return "--resize and --size exclude each other"
+        return "--resize and --size cannot be given together"
     if not 1 <= found.quality <= 100:
-        return f"--quality: from 1 to 100, got {found.quality}"
+        return f"--quality: must be from 1 to 100, got {found.quality}"
     if found.shuffle is not None and found.shuffle < 0:
-        return f"--shuffle: a seed from 0 on, got {found.shuffle}"
+        return f"--shuffle: the seed must be 0 or greater, got {found.shuffle}"
     try:
         decoding_threads(found.threads)
     except NetError as error:
@@ -148,7 +152,7 @@ def _kind(path: Path) -> str:
     if end in DATABASES or not end:
         return end or "lmdb"
     raise NetError(
-        f"{str(path)!r}: what kind of database is to be written? Its name ends in {path.suffix!r}; let it end in "
+        f"{str(path)!r}: the ending {path.suffix!r} names no kind of database; end the name in "
         f"{' or '.join(f'.{kind}' for kind in sorted(DATABASES))}, or give --type"
     )
 
@@ -158,9 +162,9 @@ def _require_room(path: Path, replace: bool) -> None:
     if not path.exists() or path.is_dir() and not any(path.iterdir()):
         return
     if not replace:
-        raise NetError(f"{str(path)!r}: is there already; give --replace to write over it, or another name")
+        raise NetError(f"{str(path)!r}: exists already; give --replace to overwrite it, or another name")
     if path.is_dir() and database_type(path) is None:
-        raise NetError(f"{str(path)!r}: is a folder, and no database; it is not written over, give another name")
+        raise NetError(f"{str(path)!r}: is a folder but not a database, so it is not overwritten; give another name")
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     image.add_argument("--size", type=_size, metavar="HxW", help="height and width, where the predictor does not say")
     image.add_argument("--resize", type=_length, metavar="PIXELS|fit", help="length of the shorter side before the "
-                       "middle is cut out (fit: nothing but the longer side is cut)")  # fmt: skip
+                       "middle is cut out (fit: as short as covers the input)")  # fmt: skip
     image.add_argument(
         "--interpolation", choices=["area", "linear"], help="between pixels (area to shrink, else linear)"
     )
@@ -212,8 +212,8 @@ def _predict(predictor: Predictor, options: argparse.Namespace, classes: Sequenc
         raise ArgumentError(f"--top and --batch must be 1 or more, got {options.top} and {options.batch}")
     name, output = predictor.inputs[0], predictor.outputs[0]
     if len(predictor.outputs) > 1 and options.outputs is None:
-        print(f"netbuilder-predict: printed is {output!r}, the first of the outputs {list(predictor.outputs)}; "
-              "--outputs names another", file=sys.stderr)  # fmt: skip
+        print(f"netbuilder-predict: the scores are those of {output!r}, the first of the outputs "
+              f"{list(predictor.outputs)}; choose another by --outputs", file=sys.stderr)  # fmt: skip
     images = _preparation(predictor, options)
     height, width, channels = _input_size(predictor, options.size, images.channels_last)
     for start in range(0, len(options.images), options.batch):

@@ -68,12 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("net", help="a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name "
                         "of a net of the zoo")  # fmt: skip
     run = parser.add_argument_group("how it runs")
-    run.add_argument("--threads", type=count, help="over all lanes (OMP_NUM_THREADS, or the cores)")
-    run.add_argument("--runs", type=count, default=5, help="with timed calls; as many without stand between (5)")
-    run.add_argument("--warmup", type=count, default=2, help="runs before those (2)")
+    run.add_argument("--threads", type=count, help="threads in all (OMP_NUM_THREADS, or one for each core)")
+    run.add_argument("--runs", type=count, default=5, help="runs with timed calls, each followed by one without (5)")
+    run.add_argument("--warmup", type=count, default=2, help="runs before the timed ones (2)")
     add_without(run)
     run.add_argument("--no-fuse", action="store_true", help="join no operators, as --without fusion")
-    run.add_argument("--numpy", action="store_true", help="use no other library than NumPy")
+    run.add_argument("--numpy", action="store_true", help="use NumPy alone, no other library")
     stored = parser.add_argument_group("nets in files")
     stored.add_argument("--init", metavar="FILE", help="init net that makes the parameters")
     stored.add_argument("--input", metavar="BLOB=SHAPE[:TYPE]", type=blob_spec, action="append", default=[],
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
                      help=f"for several devices; one of {', '.join(NET_TYPES)} (dag)")  # fmt: skip
     out = parser.add_argument_group("result")
     out.add_argument("--top", type=count, default=20, metavar="N", help="calls that are listed (20)")
-    out.add_argument("--json", metavar="FILE", help="write all figures")
+    out.add_argument("--json", metavar="FILE", help="write all figures as JSON")
     out.add_argument("--trace", metavar="FILE", help="write a trace that https://ui.perfetto.dev opens")
     return parser
 

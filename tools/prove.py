@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.parser import Parser, did_you_mean
 from netbuilder.tools.proof.measure import difference, trained
 from netbuilder.tools.proof.models import SAMPLES, TABLES
 from netbuilder.tools.proof.optimizers import OPTIMIZERS
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--devices", type=_counts, default=list(DEVICES), metavar="NUMBERS",
                         help="replicas on the CPU, with commas between them (1,2,3,4,8)")  # fmt: skip
     parser.add_argument("--steps", type=int, default=10, help="steps of training (10)")
-    parser.add_argument("--bound", type=float, default=1e-5, help="what no entry may exceed (1e-5)")
+    parser.add_argument("--bound", type=float, default=1e-5, help="greatest difference that is accepted (1e-5)")
     parser.add_argument("--json", metavar="FILE", help="write the entries there, too")
     return parser
 
@@ -94,7 +94,9 @@ def _some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
     def names(text: str) -> list[str]:
         found = [name.strip() for name in text.split(",")]
         if unknown := [name for name in found if name not in known]:
-            raise argparse.ArgumentTypeError(f"unknown {unknown}; there are {', '.join(known)}")
+            raise argparse.ArgumentTypeError(
+                f"unknown name {unknown[0]!r}{did_you_mean(unknown[0], known)}; there are {', '.join(known)}"
+            )
         return found
 
     return names
@@ -103,7 +105,7 @@ def _some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
 def _counts(text: str) -> list[int]:
     counts = [int(part) for part in text.split(",") if part.strip().isdigit()]
     if not counts or len(counts) < text.count(",") + 1 or any(count < 1 or SAMPLES % count for count in counts):
-        raise argparse.ArgumentTypeError(f"wanted numbers that divide {SAMPLES}, such as 1,2,3,4,8, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be numbers that divide {SAMPLES}, such as 1,2,3,4,8, got {text!r}")
     return counts
 
 

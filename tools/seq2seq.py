@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from netbuilder.proto import NetError
-from netbuilder.tools.counts import count
+from netbuilder.tools.counts import count, split_problem
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.sequences.pairs import TASKS, Pairs
 from netbuilder.tools.sequences.translator import Shape, Translator
@@ -21,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train and answer as the command line says; returns the exit status: 1 if answers are not as good as wanted."""
     options = _parser().parse_args(arguments)
     try:
-        if options.batch % options.devices:
-            raise NetError(f"--batch {options.batch} does not divide over --devices {options.devices}")
+        if problem := split_problem(options.batch, options.devices):
+            raise NetError(f"--batch: {problem}")
         pairs = Pairs(options.task, options.length)
         shape = Shape(pairs.words, options.units, attention=options.attention)
         translator = Translator(shape, options.devices, options.rate, options.seed)
@@ -33,12 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"step {number}: loss {np.mean(losses[-100:]):.4f}", flush=True)
         for question, answer in pairs.draw(np.random.default_rng(options.seed + 1), 3):
             best = translator.answer(pairs, question, options.beam)[0]
-            print(f"{question} -> {pairs.decode(best.tokens)} ({best.score:.2f}); right is {answer}")
+            print(f"{question} -> {pairs.decode(best.tokens)} ({best.score:.2f}); expected {answer}")
         share = translator.accuracy(pairs, options.questions, options.seed + 2, options.beam)
     except NetError as error:
         print(f"netbuilder-seq2seq: {error}", file=sys.stderr)
         return 1
-    print(f"{share:.1%} of {options.questions} new questions answered rightly")
+    print(f"{share:.1%} of {options.questions} new questions answered correctly")
     return 0 if share >= options.at_least else 1
 
 
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Train an encoder and a decoder with attention on strings, and answer by beam search.",
     )
     parser.add_argument("task", choices=sorted(TASKS), help="what to learn")
-    parser.add_argument("--length", type=count, default=5, help="the most digits of a number (5)")
+    parser.add_argument("--length", type=count, default=5, help="greatest number of digits (5)")
     parser.add_argument("--steps", type=count, default=1500, help="steps of training (1500)")
     parser.add_argument("--batch", type=count, default=64, help="pairs of a step, over all devices (64)")
     parser.add_argument("--units", type=count, default=64, help="width of the states (64)")
@@ -59,8 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--beam", type=count, default=4, help="sequences kept by the search (4)")
     parser.add_argument("--questions", type=count, default=100, help="new questions at the end (100)")
     parser.add_argument("--at-least", type=float, default=0.0, metavar="SHARE",
-                        help="fail if a smaller share of the answers is right (0)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, help="of first values and pairs (1)")
+                        help="exit status 1 if a smaller share of the answers is correct (0)")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=1, help="of initial values and of the pairs (1)")
     return parser
 
 

@@ -59,7 +59,7 @@ def checkpoint_blobs(model: ModelHelper) -> CheckpointBlobs:
         if short in names:
             raise NetError(
                 f"model {model.name!r}: the blobs {names[short]!r} and {blob!r} would both be stored as {short!r}; "
-                "give one another name"
+                "rename one of them"
             )
         names[short] = blob
     parameters = {*record.parameters, *record.computed, *record.outside}

@@ -66,7 +66,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if isinstance(self.step, bool) or not isinstance(self.step, (int, np.integer)) or self.step < 0:
-            raise NetError(f"checkpoint: step counts the steps done, from 0 on, got {self.step!r}")
+            raise NetError(f"checkpoint: step is the number of steps done, 0 or more, got {self.step!r}")
         object.__setattr__(self, "metric", _as_number(self.metric))
 
 
@@ -121,7 +121,7 @@ def read_checkpoint(path: PathLike) -> Checkpoint:
     if problems:
         more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         listed = "".join(f"\n  - {text}" for text in dict.fromkeys(problems[:_SHOWN]))
-        raise ParseError(f"{os.fspath(path)!r}: no whole checkpoint; nothing is loaded from it:{listed}{more}")
+        raise ParseError(f"{os.fspath(path)!r}: is not a complete checkpoint; nothing is loaded from it:{listed}{more}")
     if manifest is None:
         return Checkpoint(blobs)
     drawn = manifest["random"]
@@ -164,7 +164,7 @@ def _as_number(value: Any) -> float | None:
     try:
         (number,) = np.asarray(value, np.float64).reshape(-1)
     except (TypeError, ValueError):
-        raise NetError(f"checkpoint: metric is one number or None, got {value!r}") from None
+        raise NetError(f"checkpoint: metric must be one number or None, got {value!r}") from None
     return float(number)
 
 
@@ -182,7 +182,7 @@ def _as_array(value: Any) -> Any:
 def _digest(name: str, value: Any) -> str:
     """Return the checksum of an array: of its type, its shape and its elements in row-major order."""
     if not isinstance(value, np.ndarray):
-        raise NetError(f"blob {name!r}: a checkpoint holds tensors and strings, and this is {value!r}")
+        raise NetError(f"blob {name!r}: a checkpoint can hold tensors and strings, not {value!r}")
     found = hashlib.sha256(f"{'strings' if value.dtype == object else value.dtype.name} {value.shape} ".encode())
     if value.dtype == object:
         for item in value.reshape(-1):
@@ -208,7 +208,7 @@ def _check_keys(value: Any) -> None:
     """Raise TypeError if a dict has a key that is no text, which JSON would make one."""
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise TypeError(f"keys of dicts are text, got {wrong[0]!r}")
+            raise TypeError(f"keys of dicts must be text, got {wrong[0]!r}")
         value = value.values()
     elif not isinstance(value, (list, tuple)):
         return
@@ -229,13 +229,13 @@ def _manifest(blob: BlobProto, where: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ParseError(f"{where}: is no JSON: {error}") from None
+        raise ParseError(f"{where}: is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ParseError(f"{where}: is no JSON object, got {type(found).__name__}")
+        raise ParseError(f"{where}: is not a JSON object but {type(found).__name__}")
     if found.get("format") != _FORMAT or not isinstance(found.get("version"), int) or found["version"] > _VERSION:
         raise ParseError(
-            f"{where}: of {found.get('format')!r}, version {found.get('version')}; this netbuilder reads version "
-            f"{_VERSION} of {_FORMAT!r}"
+            f"{where}: has the format {found.get('format')!r}, version {found.get('version')}; this netbuilder reads "
+            f"{_FORMAT!r} up to version {_VERSION}"
         )
     random = found.get("random")
     wrong = [name for name, kinds in _ENTRIES.items() if not isinstance(found.get(name), kinds)]
@@ -258,7 +258,7 @@ def _parts(path: PathLike) -> tuple[BlobParts, dict[str, Any] | None, list[str]]
             try:
                 blob = files.parse(value, BlobProto, source=where)
                 if blob.name != record_name(key):
-                    raise ParseError(f"{where}: holds blob {blob.name!r}, which its key does not say")
+                    raise ParseError(f"{where}: holds the blob {blob.name!r}, but its key names another")
                 if blob.name == MANIFEST:
                     manifest = _manifest(blob, where)
                 else:

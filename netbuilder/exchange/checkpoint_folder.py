@@ -44,7 +44,7 @@ class CheckpointFolder:
 
     def __post_init__(self) -> None:
         if isinstance(self.keep, bool) or not isinstance(self.keep, int) or self.keep < 1:
-            raise NetError(f"CheckpointFolder: keep counts checkpoints, from 1 on, got {self.keep!r}")
+            raise NetError(f"CheckpointFolder: keep must be 1 checkpoint or more, got {self.keep!r}")
         if self.best not in ("max", "min", None):
             raise NetError(f"CheckpointFolder: best must be 'max', 'min' or None, got {self.best!r}")
 
@@ -87,7 +87,7 @@ class CheckpointFolder:
         """Raise NetError if the folder holds a checkpoint of a later step, which must be of another run."""
         if (there := self.paths()) and _step(there[-1].name) > step:
             raise NetError(
-                f"{os.fspath(self.folder)!r}: holds {there[-1].name}, of a later step than {step}, as of another run; "
+                f"{os.fspath(self.folder)!r}: holds {there[-1].name}, of a later step than {step}, so of another run; "
                 "resume from it, remove it, or give another folder"
             )
 
@@ -114,17 +114,17 @@ class CheckpointFolder:
             try:
                 found = read_checkpoint(path)
                 if read_manifest(path) is None:
-                    raise ParseError(f"{os.fspath(path)!r}: does not say which step it is of")
+                    raise ParseError(f"{os.fspath(path)!r}: says nothing of the step it was taken at")
             except (ParseError, OSError) as error:
                 problems[path] = str(error)
                 continue
             for damaged, problem in problems.items():
-                show(f"passed over: {problem}")
+                show(f"skipped: {problem}")
                 if set_aside:
                     damaged.rename(damaged.with_name(f"{damaged.name}.damaged"))
             return path, found
         if problems:
-            raise ParseError(f"{os.fspath(self.folder)!r}: no checkpoint is whole:\n" + "\n".join(problems.values()))
+            raise ParseError(f"{os.fspath(self.folder)!r}: no checkpoint is complete:\n" + "\n".join(problems.values()))
         return None
 
     def best_path(self) -> Path | None:

@@ -53,7 +53,7 @@ def take_checkpoint(
     if has_record(model.net.Proto()) and (pending := pending_steps(model, workspace)):
         raise NetError(
             f"model {model.name!r}: {pending} micro-batches of a step have run, whose gradients no checkpoint holds; "
-            "take it behind an update, or call forget_gradients"
+            "take it after an update, or call forget_gradients"
         )
     blobs = checkpoint_blobs(model)
     _require(model, blobs, workspace)
@@ -168,7 +168,7 @@ def _require(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) -
 def _spec(workspace: Workspace, blob: str) -> TensorSpec:
     spec = workspace.spec(blob)
     if spec is None:
-        raise NetError(f"blob {blob!r}: a checkpoint holds tensors and strings, and this is {workspace.fetch(blob)!r}")
+        raise NetError(f"blob {blob!r}: a checkpoint can hold tensors and strings, not {workspace.fetch(blob)!r}")
     return spec
 
 

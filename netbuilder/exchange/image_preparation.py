@@ -74,7 +74,7 @@ def describe_images(net: NetDef, images: ImagePreparation | None = None, classes
     """
     if classes is not None:
         if isinstance(classes, (str, bytes)):
-            raise ArgumentError(f"classes: wanted a list of names, got the single string {classes!r}")
+            raise ArgumentError(f"classes must be a list of names, got the single string {classes!r}")
         set_argument(net, _CLASSES, [str(name) for name in classes])
     if images is None:
         return

@@ -100,7 +100,7 @@ def match_blobs(
             meant.add(name)
         elif target in targets:
             if name in new_names or targets[target] in new_names:
-                raise NetError(f"rename: {targets[target]!r} and {name!r} would both go into {target!r}")
+                raise NetError(f"rename: {targets[target]!r} and {name!r} would both be loaded into {target!r}")
             skipped[name] = f"a copy of {targets[target]!r}, on another device"
             meant.add(name)
         elif (problem := _misfit(stored[name], wanted[target])) is not None:
@@ -110,7 +110,7 @@ def match_blobs(
             left.pop(target, None)
     for name in wanted:
         if name not in targets and (only is None or name in only):
-            left.setdefault(name, "the checkpoint has none of this name")
+            left.setdefault(name, "the checkpoint has no blob of this name")
     return Match(targets, skipped, left, frozenset(meant))
 
 
@@ -128,7 +128,7 @@ def _renamed(stored: Collection[str], rename: dict[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for old, new in rename.items():
         if old.endswith(_ANY) != new.endswith(_ANY):
-            raise NetError(f"rename: {old!r} -> {new!r}: both names end in {_ANY!r}, or none does")
+            raise NetError(f"rename: {old!r} -> {new!r}: either both names must end in {_ANY!r} or neither")
         if old.endswith(_ANY):
             begin = old[: -len(_ANY)]
             fitting = {name: new[: -len(_ANY)] + name[len(begin) :] for name in stored if name.startswith(begin)}

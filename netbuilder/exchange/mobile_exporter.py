@@ -69,7 +69,7 @@ def fetch_parameters(workspace: Any, net: NetDef, params: Iterable[Any]) -> dict
         return {blob_name(name): np.asarray(value) for name, value in params.items()}
     fetch = getattr(workspace, "fetch", None) or getattr(workspace, "FetchBlob", None)
     if fetch is None:
-        raise NetError(f"needs a Workspace that holds the parameters, got {workspace!r}")
+        raise NetError(f"Export needs a Workspace that holds the parameters, got {workspace!r}")
     sources = parameter_sources(net)
     values: dict[str, Any] = {}
     for name in map(blob_name, params):

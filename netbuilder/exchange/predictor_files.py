@@ -235,9 +235,11 @@ def _divide(
 ) -> tuple[list[str], list[str]]:
     """Return the blobs that are fed and those that are kept, which together are what the net reads from outside."""
     if inputs is None and parameters is None:
-        raise NetError(f"net {net.name!r}: say what of {list(needed)} are parameters, or inputs")
+        raise NetError(
+            f"net {net.name!r}: reads {list(needed)}; say which of these are inputs, or which are parameters"
+        )
     if isinstance(parameters, (str, bytes)) or isinstance(inputs, (str, bytes)):
-        raise NetError(f"net {net.name!r}: inputs and parameters are lists of blobs, got a single string")
+        raise NetError(f"net {net.name!r}: inputs and parameters must be lists of blobs, got a single string")
     kept = None if parameters is None else list(dict.fromkeys(map(blob_name, parameters)))
     fed = [blob_name(blob) for blob in inputs] if inputs is not None else [b for b in needed if b not in (kept or ())]
     if kept is None:
@@ -282,14 +284,13 @@ def require_predictor(folder: Path, names: Sequence[str] = (INIT_FILE, PREDICT_F
     if not missing:
         return
     if not folder.exists():
-        raise FileNotFoundError(f"{str(folder)!r}: there is no such folder of a predictor")
+        raise FileNotFoundError(f"{str(folder)!r}: no such folder")
     if not folder.is_dir():
         raise FileNotFoundError(f"{str(folder)!r}: is a file; a predictor is a folder with {INIT_FILE}, {PREDICT_FILE}")
     there = sorted(entry.name for entry in folder.iterdir())
     shown = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
-    raise FileNotFoundError(
-        f"{str(folder)!r}: holds no predictor: without {' and '.join(missing)}; there is {shown or 'nothing'}"
-    )
+    lacking = " and ".join(missing) + (" is missing" if len(missing) == 1 else " are missing")
+    raise FileNotFoundError(f"{str(folder)!r}: holds no predictor: {lacking}; it holds {shown or 'nothing'}")
 
 
 def stored_specs(predict_net: NetDef, source: str) -> dict[str, TensorSpec]:

@@ -62,12 +62,12 @@ def test_the_newest_that_is_whole(folder):
     said = []
     path, found = folder.latest(said.append)
     assert found.blobs["w"].tolist() == [8]
-    assert [text.partition(":")[0] for text in said] == ["passed over"] * 2
+    assert [text.partition(":")[0] for text in said] == ["skipped"] * 2
     assert folder.latest(said.append, set_aside=True)[0] == path
     assert steps(folder) == [8]
     assert "step-00000010.minidb.damaged" in os.listdir(folder.folder)
     path.write_bytes(b"")
-    with pytest.raises(ParseError, match="checkpoints': no checkpoint is whole"):
+    with pytest.raises(ParseError, match="checkpoints': no checkpoint is complete"):
         folder.latest()
 
 
@@ -102,7 +102,7 @@ def test_a_full_disk_leaves_the_checkpoints_that_were_there(folder, monkeypatch)
 
 def test_a_folder_of_another_run_is_not_written_into(folder):
     put(folder, 7)
-    with pytest.raises(NetError, match=r"holds step-00000007.minidb, of a later step than 3, as of another run"):
+    with pytest.raises(NetError, match=r"holds step-00000007.minidb, of a later step than 3, so of another run"):
         put(folder, 3)
     assert steps(folder) == [7]
 

@@ -397,7 +397,7 @@ def test_all_that_does_not_fit_is_listed_and_nothing_changes(tmp_path):
         "'net'; nothing is loaded:",
         "fc2_w: shape (4, 8) in the checkpoint, (7, 8) in the model",
         "fc1_w_first_moment: the model has none of this name",
-        "fc1_w_momentum: the checkpoint has none of this name",
+        "fc1_w_momentum: the checkpoint has no blob of this name",
         "or partial=True to load what fits",
     ):
         assert line in text, line

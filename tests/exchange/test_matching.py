@@ -26,7 +26,7 @@ def test_what_does_not_fit_is_said_on_both_sides():
     shape = "shape (2,) in the checkpoint, (5,) in the model"
     kind = "elements of type int64 in the checkpoint, float32 in the model"
     assert match.skipped == {"b": shape, "old": "the model has none of this name", "kind": kind}
-    assert match.left == {"b": shape, "kind": kind, "new": "the checkpoint has none of this name"}
+    assert match.left == {"b": shape, "kind": kind, "new": "the checkpoint has no blob of this name"}
     assert not match.meant
 
 
@@ -61,8 +61,8 @@ def test_blobs_left_out():
     [
         ({"rename": {"x": "b"}}, "rename: the checkpoint has no blob 'x'; it has a, b"),
         ({"rename": {"x*": "b*"}}, r"rename: the checkpoint has no blob 'x\*'"),
-        ({"rename": {"a*": "b"}}, "both names end in"),
-        ({"rename": {"a": "b"}}, "rename: '[ab]' and '[ab]' would both go into 'b'"),
+        ({"rename": {"a*": "b"}}, "both names must end in"),
+        ({"rename": {"a": "b"}}, "rename: '[ab]' and '[ab]' would both be loaded into 'b'"),
         ({"skip": ["c"]}, "skip: the model has no blob 'c'; it has a, b"),
     ],
 )

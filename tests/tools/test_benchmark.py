@@ -142,7 +142,7 @@ def test_devices_need_threads(capsys):
 
 
 def test_devices_must_divide_the_batch():
-    with pytest.raises(ArgumentError, match="mlp: 3 devices do not divide a batch of 4"):
+    with pytest.raises(ArgumentError, match="mlp: a batch of 4 cannot be split evenly over 3 devices"):
         Training(dataclasses.replace(MLP, devices=3))
 
 

@@ -96,7 +96,7 @@ def test_bad_input(tmp_path, capsys):
     assert "none.pb" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["lenet", "-o", "x", "--input", "data"])
-    assert "wanted BLOB=SHAPE" in capsys.readouterr().err
+    assert "must be BLOB=SHAPE" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
@@ -123,7 +123,7 @@ def test_a_predictor_knows_the_shapes_of_its_inputs(tmp_path, capsys):
 def test_what_is_no_net(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("nothing")
     assert main([str(tmp_path), "-o", "x.html"]) == 1
-    assert "holds no predictor: without predict_net.pb; there is notes.txt" in capsys.readouterr().err
+    assert "holds no predictor: predict_net.pb is missing; it holds notes.txt" in capsys.readouterr().err
     assert main(["resnet19", "-o", "x.html"]) == 1
     assert "'resnet19': no such file or folder, and no net of the zoo; did you mean resnet18" in capsys.readouterr().err
 

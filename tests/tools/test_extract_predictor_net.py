@@ -72,7 +72,7 @@ def test_a_net_in_training_mode_is_refused_and_inspect_says_so(tmp_path, capsys)
     [
         (["--inputs", "dota", "--outputs", "softmax"], "no operator reads 'dota'.*did you mean 'data'"),
         (["--inputs", "data", "--outputs", "sofmax"], "no operator makes 'sofmax'.*'softmax'"),
-        (["--inputs", "data"], "give --outputs, too; --inspect lists"),
+        (["--inputs", "data"], "--outputs is required; --inspect lists"),
     ],
 )
 def test_wrong_names(arguments, message, tmp_path, capsys):

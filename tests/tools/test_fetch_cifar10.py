@@ -49,7 +49,7 @@ def test_written_as_class_folders(tmp_path, monkeypatch, capsys):
     pixels = train[0].pixels()
     assert pixels.shape == (32, 32, 3) and pixels[..., 2].min() > 120 > pixels[..., 0].max()
     assert main([str(tmp_path / "out"), "--archive", str(file)]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_another_file_is_refused(tmp_path, capsys):

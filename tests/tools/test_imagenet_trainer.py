@@ -29,7 +29,7 @@ def test_a_run_learns_and_its_export_gives_the_same_accuracy(tmp_path, capfd):
     folder = str(tmp_path / "predictor")
     assert main([*QUICK, "--devices=0,1", "--export", folder, "--check-export"]) == 0
     text = capfd.readouterr().out
-    assert "batch 64 in all, 32 a device, each sample on one device (the last one has 30)" in text
+    assert "batches of 64, 32 on each device (the last batch has 30)" in text
     assert "loss scale 1/2; learning rate 0.1 (fixed)" in text
     assert "1438 to train, 359 held out" in text
     found = re.findall(r"accuracy on 359 held-out images: (\S+)%", text)
@@ -151,9 +151,9 @@ def test_a_folder_that_lacks_a_file(tmp_path, capsys):
             ["--batch=65", "--devices=0,1"],
             "a batch of 65 cannot be split evenly over 2 devices; give a multiple of 2, such as 64 or 66",
         ),
-        (["--batch=0"], "--batch: must be greater than 0, got 0"),
+        (["--batch=0"], "--batch: a batch must have 1 sample or more, got 0"),
         (["--devices=0,0"], "each once"),
-        (["--devices=a"], "ids with commas"),
+        (["--devices=a"], "must be ids separated by commas"),
         (["--epochs=0"], "must be greater than 0"),
         (["--net-type=fast"], "unknown type 'fast'; the types are simple"),
         (["--device-workers=0"], "must be greater than 0"),

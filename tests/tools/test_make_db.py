@@ -138,10 +138,10 @@ def test_what_a_database_holds(folder, tmp_path, capsys):
     [
         (["db"], "give SOURCE and DATABASE"),
         (["--inspect", "a", "b"], "or --inspect and DATABASE"),
-        (["a", "b", "--resize=3", "--size", "2", "2"], "exclude each other"),
-        (["a", "b", "--quality=0"], "--quality: from 1 to 100, got 0"),
+        (["a", "b", "--resize=3", "--size", "2", "2"], "cannot be given together"),
+        (["a", "b", "--quality=0"], "--quality: must be from 1 to 100, got 0"),
         (["a", "b", "--threads=0"], "--threads: .* 1 to 64 threads, got 0"),
-        (["a", "b", "--shuffle=-1"], "a seed from 0 on, got -1"),
+        (["a", "b", "--shuffle=-1"], "the seed must be 0 or greater, got -1"),
     ],
 )
 def test_wrong_options(arguments, message, capsys):
@@ -168,12 +168,12 @@ def test_the_kind_follows_from_the_name_and_nothing_is_replaced_unasked(folder, 
     before = (tmp_path / "x.minidb").read_bytes()
     capsys.readouterr()
     assert main([str(folder), str(tmp_path / "x.foo")]) == 1
-    assert "what kind of database" in (said := capsys.readouterr().err) and "'.foo'" in said
+    assert "names no kind of database" in (said := capsys.readouterr().err) and "'.foo'" in said
     assert ".lmdb or .minidb" in said
     assert main([str(folder), str(tmp_path / "x.minidb"), "--shuffle=1"]) == 1
-    assert "is there already; give --replace" in capsys.readouterr().err
+    assert "exists already; give --replace" in capsys.readouterr().err
     assert (tmp_path / "x.minidb").read_bytes() == before
     assert main([str(folder), str(tmp_path / "x.minidb"), "--shuffle=1", "--replace"]) == 0
     assert (tmp_path / "x.minidb").read_bytes() != before
     assert main([str(folder), str(folder / "cat"), "--type=lmdb", "--replace"]) == 1
-    assert "is a folder, and no database" in capsys.readouterr().err
+    assert "is a folder but not a database" in capsys.readouterr().err

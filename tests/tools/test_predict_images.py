@@ -190,7 +190,10 @@ def test_the_first_of_several_outputs_is_printed_and_said(net, images, tmp_path,
     given = [str(tmp_path / "net"), images[0], "--size=4", "--top=1", "--scores"]
     assert predict.main(given) == 0
     said = capsys.readouterr()
-    assert "printed is 'softmax', the first of the outputs ['softmax', 'square']; --outputs names another" in said.err
+    assert (
+        "the scores are those of 'softmax', the first of the outputs ['softmax', 'square']; choose another by --outputs"
+        in said.err
+    )
     assert predict.main([*given, "--outputs", "square"]) == 0
     said = capsys.readouterr()
     assert said.out.split()[-3] == "65025" and not said.err

@@ -132,7 +132,10 @@ def test_a_predictor(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["resnet51"], "'resnet51' is neither a file, nor a folder, nor a net of the zoo; did you mean resnet50"),
-        (["lenet", "--batch", "5", "--devices", "2"], "5 samples cannot be shared evenly by 2 devices; give a --batch"),
+        (
+            ["lenet", "--batch", "5", "--devices", "2"],
+            "a batch of 5 cannot be split evenly over 2 devices; give a multiple of 2",
+        ),
         (["none.pb"], "no such file"),
         (["lenet", "--trace", "none/trace.json"], "'none/trace.json' cannot be written: its folder does not exist"),
         ([__file__, "--feed", __file__], "cannot be read as npz: BadZipFile"),
@@ -148,9 +151,9 @@ def test_what_cannot_run(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--batch", "0"], "wanted a whole number from 1 on, got '0'"),
-        (["--input", "data"], "wanted BLOB=SHAPE, such as data=32x3x224x224"),
-        (["--input", "data=3xtwo"], "wanted BLOB=SHAPE"),
+        (["--batch", "0"], "must be a whole number greater than 0, got '0'"),
+        (["--input", "data"], "must be BLOB=SHAPE, such as data=32x3x224x224"),
+        (["--input", "data=3xtwo"], "must be BLOB=SHAPE"),
         (["--input", "data=3:float128"], "with a type of float32"),
         (["--net-type", "dog"], "invalid choice: 'dog'"),
     ],

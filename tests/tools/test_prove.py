@@ -62,10 +62,10 @@ def test_the_measure():
 @pytest.mark.parametrize(
     "arguments, match",
     [
-        (["--models", "embedding"], "unknown .'embedding'."),
+        (["--models", "embedding"], "unknown name 'embedding'; did you mean"),
         (["--optimizers", "sgd"], "there are SGD, momentum"),
-        (["--devices", "5"], "wanted numbers that divide 24"),
-        (["--devices", "2,two"], "wanted numbers that divide 24"),
+        (["--devices", "5"], "must be numbers that divide 24"),
+        (["--devices", "2,two"], "must be numbers that divide 24"),
     ],
 )
 def test_options(arguments, match, capsys):

@@ -71,11 +71,11 @@ def test_characters():
     assert text.alphabet == "ab" and text.decode(text.numbers) == "abab"
     ((now, then),) = text.batches(1, 3)
     assert text.decode(now[:, 0]) == "aba" and text.decode(then[:, 0]) == "bab"
-    with pytest.raises(ArgumentError, match="needs a text of 9, this has 4"):
+    with pytest.raises(ArgumentError, match="needs a text of at least 9 characters, and this one has 4"):
         next(text.batches(2, 4))
-    with pytest.raises(ArgumentError, match="characters \\['c'\\] are not in the text"):
+    with pytest.raises(ArgumentError, match="characters \\['c'\\] do not occur in the text that was learned"):
         text.encode("c")
-    with pytest.raises(ArgumentError, match="two characters at least"):
+    with pytest.raises(ArgumentError, match="at least two characters"):
         Characters("a")
     rng = np.random.default_rng(0)
     assert drawn(np.array([0.2, 0.5, 0.3]), 0, rng) == 1
@@ -87,7 +87,7 @@ def test_a_translator_learns_to_reverse(capsys):
     arguments = ["reverse", "--length", "2", "--steps", "150", "--units", "24", "--rate", "0.02", "--batch", "32"]
     arguments += ["--devices", "2", "--questions", "20", "--beam", "2", "--at-least", "0.9"]
     assert seq2seq.main(arguments) == 0, capsys.readouterr().out
-    assert "20 new questions answered rightly" in capsys.readouterr().out
+    assert "20 new questions answered correctly" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("attention", ["none", "regular", "soft_coverage"])
@@ -137,7 +137,7 @@ def test_pairs():
 
 def test_wrong_command_lines(tmp_path, capsys):
     assert seq2seq.main(["add", "--batch", "3", "--devices", "2"]) == 1
-    assert "does not divide over --devices 2" in capsys.readouterr().err
+    assert "cannot be split evenly over 2 devices; give a multiple of 2" in capsys.readouterr().err
     assert char_lm.main([str(tmp_path / "none.txt"), "--export", str(tmp_path)]) == 1
     assert "none.txt" in capsys.readouterr().err
 
@@ -147,6 +147,6 @@ def test_numbers_of_things_begin_with_one(option, capsys):
     for wrong in ("0", "-1", "two"):
         with pytest.raises(SystemExit):
             seq2seq.main(["add", f"{option}={wrong}"])
-        assert f"argument {option}: wanted a whole number from 1 on, got '{wrong}'" in capsys.readouterr().err
+        assert f"argument {option}: must be a whole number greater than 0, got '{wrong}'" in capsys.readouterr().err
     assert seq2seq.main(["add", "--length", "19"]) == 1
     assert "must lie in [1, 18], got 19" in capsys.readouterr().err

@@ -73,7 +73,7 @@ def test_two_epochs_and_two_more_equal_four(tmp_path, options, capfd):
     assert train(tmp_path / "parts", 4, "--resume=auto", *options) == 0
     said = capfd.readouterr().out
     assert f"step-{2 * STEPS:08d}.minidb: 2 epochs and 0 of {STEPS} steps are done" in said
-    assert "not as before" not in said
+    assert "changed since" not in said
     assert "epoch 3/4" in said
     assert "epoch 2/4" not in said
     assert_same(tmp_path / "parts", tmp_path / "whole")
@@ -127,7 +127,7 @@ def test_on_other_devices(tmp_path, capfd):
     assert train(tmp_path / "whole", 2, "--learning-rate=0.02") == 0
     assert train(tmp_path / "parts", 1, "--learning-rate=0.02") == 0
     assert train(tmp_path / "parts", 2, "--learning-rate=0.02", "--devices=1,2", "--resume=auto") == 0
-    assert "not as before: number of devices 1, now 2" in capfd.readouterr().out
+    assert "changed since the checkpoint: number of devices was 1, now 2" in capfd.readouterr().out
     got, want = newest(tmp_path / "parts").blobs, newest(tmp_path / "whole").blobs
     for name, value in want.items():
         assert np.linalg.norm(got[name] - value) <= 1e-5 * max(np.linalg.norm(value), 1e-6), name
@@ -180,7 +180,7 @@ def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(os, "fsync", full_at_first)
     assert train(tmp_path / "c", 2) == 0
     said = capfd.readouterr()
-    assert "no checkpoint: " in said.err
+    assert "no checkpoint was written: " in said.err
     assert "No space left on device" in said.err
     assert "training goes on, there is none yet" in said.err
     assert names(tmp_path / "c") == [f"step-{2 * STEPS:08d}.minidb"]
@@ -194,7 +194,7 @@ def test_a_last_checkpoint_that_is_not_written_shows_in_the_status(tmp_path, mon
     assert train(tmp_path / "c", 1) == 1
     said = capfd.readouterr()
     assert "accuracy on" in said.out
-    assert "the last checkpoint is not written" in said.err
+    assert "the last checkpoint could not be written" in said.err
     assert names(tmp_path / "c") == []
 
 
@@ -237,7 +237,10 @@ def stop_twice():
 def test_without_a_folder_nothing_is_saved(monkeypatch, capfd):
     stop_after(monkeypatch, 2, signal.SIGINT)
     assert main(["--cpu", "--model=mlp", "--epochs=1"]) == 130
-    assert "stopped by SIGINT after 2 steps; nothing is saved (--checkpoint FOLDER does)" in capfd.readouterr().out
+    assert (
+        "stopped by SIGINT after 2 steps; nothing is saved (--checkpoint FOLDER saves checkpoints)"
+        in capfd.readouterr().out
+    )
 
 
 def test_a_process_that_is_ended_goes_on_as_if_it_had_not_been(tmp_path):
@@ -269,7 +272,7 @@ def test_a_folder_of_another_run(tmp_path, capsys):
     capsys.readouterr()
     assert train(tmp_path / "c", 1) == 1
     said = capsys.readouterr()
-    assert "of a later step than 0, as of another run; resume from it, remove it, or give another folder" in said.err
+    assert "of a later step than 0, so of another run; resume from it, remove it, or give another folder" in said.err
     assert "epoch" not in said.out
     assert names(tmp_path / "c") == [f"step-{STEPS:08d}.minidb"]
 
@@ -277,21 +280,21 @@ def test_a_folder_of_another_run(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--batch=32"], "--batch 64, now 32"),
-        (["--seed=3"], "--seed 0, now 3"),
-        (["--model=resnet8-cifar"], "--model 'mlp', now 'resnet8-cifar'"),
+        (["--batch=32"], "--batch was 64, now 32"),
+        (["--seed=3"], "--seed was 0, now 3"),
+        (["--model=resnet8-cifar"], "--model was 'mlp', now 'resnet8-cifar'"),
     ],
 )
 def test_a_checkpoint_of_other_options(tmp_path, capsys, more, message):
     assert train(tmp_path / "c", 1) == 0
     assert train(tmp_path / "c", 2, "--resume=auto", *more) == 1
-    assert f"was written by a run with {message}" in capsys.readouterr().err
+    assert f"is of another run: {message}" in capsys.readouterr().err
 
 
 def test_what_may_change_is_said(tmp_path, capsys):
     assert train(tmp_path / "c", 1) == 0
     assert train(tmp_path / "d", 2, f"--resume={tmp_path / 'c'}", "--learning-rate=0.01") == 0
-    assert "not as before: --learning-rate 0.1, now 0.01" in capsys.readouterr().out
+    assert "changed since the checkpoint: --learning-rate was 0.1, now 0.01" in capsys.readouterr().out
 
 
 def test_damaged_missing_and_foreign_checkpoints(tmp_path, capsys):
@@ -300,7 +303,7 @@ def test_damaged_missing_and_foreign_checkpoints(tmp_path, capsys):
     new.write_bytes(new.read_bytes()[:-9])
     capsys.readouterr()
     for place, message in (
-        (new, "no whole checkpoint; nothing is loaded from it"),
+        (new, "is not a complete checkpoint; nothing is loaded from it"),
         (tmp_path / "none", "none"),
         (tmp_path, "holds no checkpoint"),
     ):
@@ -319,7 +322,7 @@ def test_auto_passes_over_a_damaged_one(tmp_path, capsys):
     _, new = CheckpointFolder(tmp_path / "c").paths()
     new.write_bytes(b"")
     assert train(tmp_path / "c", 2, "--resume=auto") == 0
-    assert "passed over: " in capsys.readouterr().out
+    assert "skipped: " in capsys.readouterr().out
     assert newest(tmp_path / "c").step == 2 * STEPS
     assert new.with_name(f"{new.name}.damaged").is_file()
 

@@ -147,7 +147,7 @@ def test_the_speed_up_is_measured(capsys, more):
 
 def test_one_device_alone_has_no_speed_up(capsys):
     _say_speed_up(parse(["--cpu", "--model=mlp", "--measure-speed-up"]), None, None)
-    assert capsys.readouterr().out.startswith("speed-up: there is one device only, and nothing to compare it with")
+    assert capsys.readouterr().out.startswith("speed-up: cannot be measured on a single device")
 
 
 def test_caffe2_spellings():
@@ -274,7 +274,9 @@ def test_what_cannot_be_written_ends_the_program_before_it_trains(tmp_path, opti
 
 def test_pictures_of_an_unknown_kind(tmp_path):
     pytest.importorskip("matplotlib")
-    with pytest.raises(NetError, match=r"--plot: .*curves.txt' must end in .png, or in another of .*svg"):
+    with pytest.raises(
+        NetError, match=r"--plot: .*curves.txt' must end in .png or another ending that matplotlib writes: .*svg"
+    ):
         Metrics(plot=str(tmp_path / "curves.txt"))
 
 

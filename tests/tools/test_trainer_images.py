@@ -94,7 +94,7 @@ def test_parts_in_folders_of_their_own(tmp_path):
     )
     assert (len(apart), len(other)) == (8, 6)
     (tmp_path / "set" / "val" / "dark").rename(tmp_path / "set" / "val" / "dim")
-    with pytest.raises(NetError, match="have other classes: dark, dim"):
+    with pytest.raises(NetError, match="must have the same classes; only one of them has dark, dim"):
         load_images(str(tmp_path / "set"), InputOptions(crop=8))
 
 

@@ -103,10 +103,10 @@ def test_a_run_that_was_stored_before_there_was_a_choice_had_nesterovs_momentum(
     del stored.state["options"]["--nesterov"], stored.state["must_be"]["--optimizer"]
     del stored.state["must_be"]["--ema (moving averages)"], stored.state["early_stopping"]
     assert run_of().resume(stored, "it") == []
-    assert run_of("--no-nesterov").resume(stored, "it") == ["--nesterov True, now False"]
+    assert run_of("--no-nesterov").resume(stored, "it") == ["--nesterov was True, now False"]
     for more, match in (
-        (["--optimizer=adam"], "--optimizer 'sgd', now 'adam'"),
-        (["--ema=0.9"], "averages.* False, now"),
+        (["--optimizer=adam"], "--optimizer was 'sgd', now 'adam'"),
+        (["--ema=0.9"], "averages.* was False, now"),
     ):
         with pytest.raises(Exception, match=match):
             run_of(*more).resume(stored, "it")
@@ -209,7 +209,7 @@ def test_options_are_read_again_from_the_file_of_a_run(tmp_path):
         (["--optimizer=adm"], "--optimizer: unknown optimizer 'adm'; did you mean adam"),
         (["--optimizer=adam", "--optimizer-arg=beta3=1"], "unknown argument 'beta3'; did you mean beta"),
         (["--optimizer=adam", "--optimizer-arg=beta1"], "--optimizer-arg: must be KEY=VALUE"),
-        (["--optimizer=adam", "--momentum=0.9"], "--momentum: of --optimizer sgd alone; give adam its own"),
+        (["--optimizer=adam", "--momentum=0.9"], "--momentum: applies to --optimizer sgd alone; set that of adam"),
         (["--optimizer=fp16-sgd"], "fp16-sgd is for nets with float16 parameters"),
         (["--optimizer=yellowfin", "--policy=exp", "--policy-arg=gamma=0.9"], "'yellowfin': its rate is fixed"),
         (["--optimizer=ftrl", "--warmup-epochs=1"], "--warmup-epochs: the rate of ftrl is fixed"),

@@ -16,6 +16,7 @@ from netbuilder.proto import ArgumentError
 from netbuilder.tools.bench.our_nets import add_scores
 from netbuilder.tools.bench.work import MOMENTUM, Work
 from netbuilder.tools.bench.worker import serve
+from netbuilder.tools.counts import split_problem
 
 __all__ = ["Training", "main"]
 
@@ -27,12 +28,12 @@ class Training:
         work: what to train, over one device or several.
 
     Raises:
-        ArgumentError: the devices do not divide the batch.
+        ArgumentError: the batch cannot be split evenly over the devices.
     """
 
     def __init__(self, work: Work) -> None:
-        if work.batch % work.devices:
-            raise ArgumentError(f"{work.net}: {work.devices} devices do not divide a batch of {work.batch}")
+        if problem := split_problem(work.batch, work.devices):
+            raise ArgumentError(f"{work.net}: {problem}")
         self._work = work
         self.model = ModelHelper(name=work.net, arg_scope={"order": "NCHW"}, dtype=work.dtype)
         self.workspace = Workspace(threads=work.threads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,8 @@ from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import CreateNet, Parallelize, RunInitNet
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
+from netbuilder.tools.counts import split_problem
+from netbuilder.tools.parser import did_you_mean
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.training.nets import NETS, add_net
 
@@ -58,17 +59,12 @@ def load_zoo(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
         DeviceError: a GPU is missing.
     """
     if name not in NETS:
-        near = difflib.get_close_matches(name, NETS, n=3)
         raise NetError(
-            f"{name!r} is neither a file, nor a folder, nor a net of the zoo"
-            + (f"; did you mean {', '.join(near)}?" if near else "")
-            + f" (the zoo has {', '.join(NETS)})"
+            f"{name!r} is neither a file, nor a folder, nor a net of the zoo{did_you_mean(name, NETS)} (the zoo has "
+            f"{', '.join(NETS)})"
         )
-    if options.batch < 1 or options.devices < 1 or options.batch % options.devices:
-        raise NetError(
-            f"a batch of {options.batch} samples cannot be shared evenly by {options.devices} devices; "
-            "give a --batch that can"
-        )
+    if problem := split_problem(options.batch, options.devices):
+        raise NetError(f"--batch: {problem}")
     many = options.devices > 1 or options.gpu
     return _parallel(workspace, name, options) if many else _alone(workspace, name, options)
 

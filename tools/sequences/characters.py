@@ -29,7 +29,7 @@ class Characters:
         self.alphabet = "".join(sorted(set(text))) if alphabet is None else alphabet
         self._number = {character: i for i, character in enumerate(self.alphabet)}
         if len(text) < 2:
-            raise ArgumentError(f"a text has two characters at least, got {text!r}")
+            raise ArgumentError(f"a text must have at least two characters, got {text!r}")
         self.numbers = self.encode(text)
 
     def encode(self, text: str) -> Array:
@@ -40,7 +40,9 @@ class Characters:
         """
         strange = sorted(set(text).difference(self._number))
         if strange:
-            raise ArgumentError(f"the characters {strange} are not in the text; it has {self.alphabet!r}")
+            raise ArgumentError(
+                f"the characters {strange} do not occur in the text that was learned; it has {self.alphabet!r}"
+            )
         return np.array([self._number[character] for character in text], np.int32)
 
     def decode(self, numbers: Any) -> str:
@@ -60,8 +62,8 @@ class Characters:
         length = (len(self.numbers) - 1) // batch
         if length < steps:
             raise ArgumentError(
-                f"a batch of {batch} parts of {steps} characters needs a text of {batch * steps + 1}, "
-                f"this has {len(self.numbers)}"
+                f"a batch of {batch} parts of {steps} characters needs a text of at least {batch * steps + 1} "
+                f"characters, and this one has {len(self.numbers)}; give a smaller batch or fewer steps"
             )
         now = self.numbers[: batch * length].reshape(batch, length).T
         then = self.numbers[1 : batch * length + 1].reshape(batch, length).T

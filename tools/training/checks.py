@@ -9,6 +9,7 @@ from netbuilder.ops.precision import PRECISIONS
 from netbuilder.optimizers import OPTIMIZERS, EarlyStopping, check_policy, optimizer_by_name
 from netbuilder.proto import ArgumentError
 from netbuilder.runtime import NET_TYPES
+from netbuilder.tools.counts import split_problem
 from netbuilder.tools.parser import did_you_mean
 from netbuilder.tools.training.nets import NETS
 from netbuilder.tools.training.settings import Options
@@ -27,8 +28,8 @@ def problem_of(options: Options) -> str | None:
         return f"--devices: must be ids from 0 on, each once; got {list(options.devices)}"
     if options.accumulate_steps < 1:
         return f"--accumulate-steps: must be greater than 0, got {options.accumulate_steps}"
-    if problem := _batch_problem(options):
-        return problem
+    if problem := split_problem(options.batch, len(options.devices), options.accumulate_steps):
+        return f"--batch: {problem}"
     for name in ("step_limit", "first_step_limit"):
         if (value := getattr(options, name)) is not None and not value > 0:
             return f"--{name.replace('_', '-')}: must be greater than 0 seconds, got {value:g}"
@@ -87,22 +88,6 @@ def problem_of(options: Options) -> str | None:
     if options.policy == "step" and not options.step_epochs and "stepsize" not in options.policy_args:
         return "--policy step: give --step-epochs, or --policy-arg stepsize=ITERATIONS"
     return _update_problem(options)
-
-
-def _batch_problem(options: Options) -> str | None:
-    """Return what is wrong with how batches are shared, or None."""
-    parts = len(options.devices) * options.accumulate_steps
-    if options.batch >= 1 and options.batch % parts == 0:
-        return None
-    if options.batch < 1:
-        return f"--batch: must be greater than 0, got {options.batch}"
-    devices = f"{len(options.devices)} device{'s' if len(options.devices) > 1 else ''}"
-    steps = f" in {options.accumulate_steps} micro-batches" if options.accumulate_steps > 1 else ""
-    near = sorted({options.batch // parts * parts, -(-options.batch // parts) * parts} - {0})
-    return (
-        f"--batch: a batch of {options.batch} cannot be split evenly over {devices}{steps}; give a multiple of "
-        f"{parts}, such as {' or '.join(map(str, near))}"
-    )
 
 
 def _update_problem(options: Options) -> str | None:

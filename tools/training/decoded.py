@@ -116,7 +116,10 @@ def decoded_arrays(train: ImageSet, test: ImageSet, options: InputOptions) -> tu
 def _pair(source: str, train: ImageSet, test: ImageSet, options: InputOptions) -> tuple[DecodedImages, DecodedImages]:
     if train.classes and test.classes and train.classes != test.classes:
         only = sorted(set(train.classes) ^ set(test.classes))[:5]
-        raise NetError(f"data {source!r}: training and held-out images have other classes: {', '.join(only)}")
+        raise NetError(
+            f"data {source!r}: training and held-out images must have the same classes; only one of them has "
+            f"{', '.join(only)}"
+        )
     classes = options.classes or len(train.classes)
     if not classes:
         classes = int(max(train.labels().max(), test.labels().max())) + 1
@@ -145,5 +148,5 @@ def _parts(source: str, options: InputOptions) -> tuple[ImageSet, ImageSet]:
                 pass  # it has no test part
     held_out = np.arange(len(whole)) % HELD_OUT == HELD_OUT - 1
     if len(whole) < HELD_OUT:
-        raise NetError(f"data {source!r}: {len(whole)} images are too few, every fifth is held out; give --test-data")
+        raise NetError(f"data {source!r}: {len(whole)} images are too few to hold out every fifth; give --test-data")
     return ImageSubset(whole, np.flatnonzero(~held_out)), ImageSubset(whole, np.flatnonzero(held_out))

@@ -152,7 +152,7 @@ def _idx(folder: Path, part: str) -> Images:
         path = next((p for p in paths if p.is_file()), None)
         if path is None:
             raise FileNotFoundError(
-                f"data {str(folder)!r}: neither {paths[0].name} nor {paths[1].name} is there; give a folder with the "
+                f"data {str(folder)!r}: has neither {paths[0].name} nor {paths[1].name}; give a folder with the "
                 "four files of an IDX data set, one of class folders with images, a database, or 'digits'"
             )
         found.append(read_idx(path))
@@ -160,6 +160,6 @@ def _idx(folder: Path, part: str) -> Images:
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise ParseError(
             f"data {str(folder)!r}: {part} images of shape {images.shape} and labels of shape {labels.shape} "
-            "do not fit; wanted (N, H, W) and (N,)"
+            "do not match; they must be (N, H, W) and (N,)"
         )
     return Images(images[:, None].astype(np.float32) / 255, labels.astype(np.int32))

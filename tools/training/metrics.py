@@ -136,7 +136,9 @@ def _check_picture(path: str) -> None:
     """Raises NetError: no picture of this kind can be written."""
     kinds = sorted(_matplotlib()[0]().canvas.get_supported_filetypes())
     if Path(path).suffix[1:].lower() not in kinds:
-        raise NetError(f"--plot: {path!r} must end in .png, or in another of {', '.join(kinds)}")
+        raise NetError(
+            f"--plot: {path!r} must end in .png or another ending that matplotlib writes: {', '.join(kinds)}"
+        )
 
 
 def _event_writer(folder: str) -> Any:

@@ -58,7 +58,7 @@ def _parser() -> Parser:
     )
     where = parser.add_argument_group("devices")
     where.add_argument("--cpu", action="store_true", help="replicas on the CPU; without it on GPUs")
-    where.add_argument("--devices", default="0", metavar="IDS", help="ids, with commas between them (0)")
+    where.add_argument("--devices", default="0", metavar="IDS", help="ids, separated by commas (0)")
     where.add_argument("--net-type", default="dag", metavar="TYPE", help=f"one of {', '.join(NET_TYPES)}")
     where.add_argument("--device-workers", type=int, default=4, metavar="N",
                        help="upper bound of the threads that run the net, for each device (4)")  # fmt: skip
@@ -76,12 +76,16 @@ def _parser() -> Parser:
     step.add_argument("--optimizer", default="sgd", metavar="NAME", help=f"one of {', '.join(_OFFERED)} (sgd)")
     step.add_argument("--optimizer-arg", action="append", default=[], metavar="KEY=VALUE",
                       help="an argument of the optimizer, such as beta2=0.99; a wrong one lists all")  # fmt: skip
-    step.add_argument("--learning-rate", type=float, help=f"before its policy ({_usual_rates()})")
+    step.add_argument(
+        "--learning-rate", type=float, help=f"learning rate, before its policy changes it ({_usual_rates()})"
+    )
     step.add_argument("--base-batch", type=int, metavar="N",
                       help="the rate is meant for batches of N: it is multiplied by --batch / N")  # fmt: skip
     step.add_argument("--warmup-epochs", type=float, default=0.0, metavar="N",
-                      help="the rate first rises in a straight line for so long (0)")  # fmt: skip
-    step.add_argument("--warmup-start", type=float, default=0.1, help="share of the rate that it begins with (0.1)")
+                      help="epochs over which the rate first rises linearly (0)")  # fmt: skip
+    step.add_argument(
+        "--warmup-start", type=float, default=0.1, help="share of the rate that the warm-up begins with (0.1)"
+    )
     step.add_argument(
         "--policy", default="fixed", metavar="NAME", help=f"one of {', '.join(sorted([*POLICIES, 'composite']))}"
     )
@@ -89,10 +93,10 @@ def _parser() -> Parser:
                       help="an argument of the policy, counted in iterations")  # fmt: skip
     step.add_argument("--step-epochs", type=int, help="policy step: epochs between steps")
     step.add_argument("--gamma", type=float, help="policy step: factor at each step")
-    step.add_argument("--momentum", type=float, help="of sgd (0.9)")
+    step.add_argument("--momentum", type=float, help="momentum of sgd (0.9)")
     step.add_argument("--nesterov", action=argparse.BooleanOptionalAction, default=True,
                       help="of sgd: Nesterov's momentum (on); without it the classical one")  # fmt: skip
-    step.add_argument("--weight-decay", type=float, default=1e-4, help="for weights, not for biases (1e-4)")
+    step.add_argument("--weight-decay", type=float, default=1e-4, help="weight decay; biases never decay (1e-4)")
     step.add_argument("--no-norm-decay", action="store_true", help="no decay of the scales of normalisations either")
     step.add_argument("--label-smoothing", type=float, default=0.0, metavar="SHARE",
                       help="share of a label that all classes have, usually 0.1 (0)")  # fmt: skip
@@ -147,7 +151,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     try:
         devices = tuple(int(text) for text in found.devices.split(","))
     except ValueError:
-        parser.error(f"--devices: ids with commas between them, as 0,1,2; got {found.devices!r}")
+        parser.error(f"--devices: must be ids separated by commas, such as 0,1,2; got {found.devices!r}")
     policy_args = dict(_pair(parser, "--policy-arg", text) for text in found.policy_arg)
     if found.gamma is not None:
         policy_args["gamma"] = found.gamma
@@ -158,8 +162,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     if found.learning_rate is None:
         found.learning_rate = OPTIMIZERS.get(found.optimizer, OPTIMIZERS["sgd"]).usual_rate
     if found.optimizer != "sgd" and found.momentum is not None:
-        parser.error(f"--momentum: of --optimizer sgd alone; give {found.optimizer} its own by --optimizer-arg, if it "
-                     "has one")  # fmt: skip
+        parser.error(f"--momentum: applies to --optimizer sgd alone; set that of {found.optimizer}, if it has one, by "
+                     "--optimizer-arg")  # fmt: skip
     if found.optimizer == "sgd" and found.momentum is None:
         found.momentum = _MOMENTUM
     options = Options(

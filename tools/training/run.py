@@ -322,7 +322,7 @@ class Run:
             raise NetError(f"{source!r}: holds no training of netbuilder-train; load it by load_checkpoint")
         problems = _differences(state["must_be"], self._identity())
         if problems:
-            raise NetError(f"{source!r}: was written by a run with " + "; ".join(problems))
+            raise NetError(f"{source!r}: is of another run: " + "; ".join(problems))
         load_checkpoint(checkpoint, self._model, workspace=self._workspace)
         self._reader.last()  # of a step before, which does not count
         self._counts.clear()
@@ -392,7 +392,9 @@ class Run:
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     before = {**_BEFORE, **before}
-    return [f"{name} {before.get(name)!r}, now {value!r}" for name, value in now.items() if before.get(name) != value]
+    return [
+        f"{name} was {before.get(name)!r}, now {value!r}" for name, value in now.items() if before.get(name) != value
+    ]
 
 
 def early_stopping(options: Options) -> EarlyStopping | None:

@@ -83,7 +83,11 @@ class Saving:
         except OSError as error:
             self.complete = False
             kept = f"the last one is {self.last}" if self.last else "there is none yet"
-            print(f"netbuilder-train: no checkpoint: {error}; training goes on, {kept}", file=sys.stderr, flush=True)
+            print(
+                f"netbuilder-train: no checkpoint was written: {error}; training goes on, {kept}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def find_checkpoint(options: Options) -> tuple[str, Checkpoint] | None:

@@ -46,11 +46,11 @@ class Watch:
         last = self._found[-_STUCK:]
         if len(last) < _STUCK:
             if training == held_out == 1.0 and len(self._found) == 1:
-                self._say("accuracy is 1.0 after the first epoch already: do the labels stand in the images, or is all "
-                          "data alike?")  # fmt: skip
+                self._say("accuracy is 1.0 after the first epoch already: do the images show their labels, or are "
+                          "all samples alike?")  # fmt: skip
         elif max(last) < _NEAR * self._chance:
             self._say(f"accuracy has been at chance ({self._chance:.1%}) for {_STUCK} epochs; try another learning "
-                      "rate, and look whether images and labels belong together")  # fmt: skip
+                      "rate, and check that images and labels belong together")  # fmt: skip
 
     def _say(self, text: str) -> None:
         if text not in self._said:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import EMPTY_GRADIENT, gradient_name, other_gradient_name
-from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.graph.gradient_context import OverwrittenInputError, operator_gradient
 from netbuilder.graph.gradient_errors import (
     gradients_added_before,
     no_gradient,
@@ -98,6 +98,8 @@ class BackwardPass:
         op = self.ops[index]
         try:
             made, d_inputs = operator_gradient(op, given, self._differentiate)
+        except OverwrittenInputError:
+            raise
         except NetError as error:
             raise no_gradient(self.ops, index, self._path_to_loss(index), error) from error
         for gradient in given.values():

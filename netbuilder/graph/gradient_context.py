@@ -6,13 +6,37 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name
-from netbuilder.graph.source import warn_user
 from netbuilder.ops.contexts import Sparse
 from netbuilder.ops.operator import Operator, decode
 from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import GradientError, OperatorDef
 
-__all__ = ["GradientFunction", "OperatorGradient", "as_gradient", "gradient_functions", "operator_gradient"]
+__all__ = [
+    "GradientFunction",
+    "OperatorGradient",
+    "OverwrittenInputError",
+    "as_gradient",
+    "gradient_functions",
+    "operator_gradient",
+]
+
+
+class OverwrittenInputError(GradientError):
+    """An operator writes its result over an input that its gradient needs.
+
+    Args:
+        op: the operator.
+        blobs: the inputs.
+    """
+
+    def __init__(self, op: OperatorDef, blobs: Sequence[str]) -> None:
+        made_at = f", made at {op.debug_info}," if op.debug_info else ""
+        super().__init__(
+            f"operator {op.type} {list(op.input)} -> {list(op.output)}{made_at} overwrites {list(blobs)}, which its "
+            f"gradient reads; give the output another name, or let it read net.Sum([{blobs[0]!r}], '{blobs[0]}_kept')"
+        )
+        self.op, self.blobs = op, tuple(blobs)
+
 
 Differentiate = Callable[..., Any]
 
@@ -116,12 +140,10 @@ def operator_gradient(
     The gradient operators get the forward operator's device, engine and source line and, unless its class says
     otherwise, its arguments.
 
-    An operator in place whose gradient would read what it overwrote gets a warning, and the gradient that Caffe2
-    gives it.
-
     Raises:
         NetError: the operator is unknown.
         GradientError: it has no gradient.
+        OverwrittenInputError: it overwrites what its gradient reads.
     """
     function = gradient_functions.get(op.type)
     if function is not None and not _has_gradient(op.type):
@@ -133,10 +155,7 @@ def operator_gradient(
     except NotImplementedError:
         raise GradientError(f"operator {op.type!r} has no gradient") from None
     if lost := context.read.intersection(op.output):
-        warn_user(
-            f"operator {op.type} {list(op.input)} -> {list(op.output)}{_made_at(op)} overwrites {sorted(lost)}, which "
-            "its gradient reads: the gradient is that of Caffe2, and wrong; give the output another name"
-        )
+        raise OverwrittenInputError(op, sorted(lost))
     for gradient in made:
         if cls.copy_arguments and op.arg:
             own = {a.name for a in gradient.arg}
@@ -190,7 +209,3 @@ def _gradient_by_function(
         )
     found = {index: gradient for index, gradient in enumerate(map(as_gradient, inputs)) if gradient is not None}
     return list(made), found
-
-
-def _made_at(op: OperatorDef) -> str:
-    return f", made at {op.debug_info}," if op.debug_info else ""

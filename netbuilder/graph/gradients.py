@@ -10,7 +10,13 @@ from typing import Any
 from netbuilder.graph.backward import BackwardPass, Gradient
 from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name, seed_name
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.graph.gradient_context import GradientFunction, as_gradient, gradient_functions, operator_gradient
+from netbuilder.graph.gradient_context import (
+    GradientFunction,
+    OverwrittenInputError,
+    as_gradient,
+    gradient_functions,
+    operator_gradient,
+)
 from netbuilder.graph.gradient_shares import ONLY_SUM_TAG, SUM_TAG
 from netbuilder.graph.scope import CurrentDeviceScope
 from netbuilder.graph.source import user_source
@@ -84,6 +90,9 @@ def _backward(
             else:
                 backward.seed(loss, gradient, None)
         backward.run()
+    except OverwrittenInputError as error:
+        error.args = (f"{where}: {error}",)
+        raise
     except GradientError as error:
         raise GradientError(f"{where}: {error}") from error
     return backward.made, backward.found

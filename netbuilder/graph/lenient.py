@@ -7,12 +7,14 @@ from typing import Any
 
 from netbuilder.graph.blob import BlobReference, blob_name
 from netbuilder.graph.defuse import operators_between
+from netbuilder.graph.gradient_context import OverwrittenInputError
 from netbuilder.graph.net import Net, RemapFunction
 from netbuilder.graph.operators import known_arguments, make_operator, unknown_arguments
 from netbuilder.graph.records import Field
 from netbuilder.graph.source import source_with_path, warn_user
 from netbuilder.ops.registry import find, is_registered
-from netbuilder.proto import PROTO_CUDA, DeviceOption, OperatorDef, UsageError
+from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, OperatorDef, UsageError
+from netbuilder.proto.arguments import make_op
 
 __all__ = ["IgnoredArgumentWarning", "LenientNet", "build_leniently"]
 
@@ -85,6 +87,38 @@ class LenientNet(Net, metaclass=_EveryNet):
                 "outputs as inputs, or leave out the inputs that come after it"
             )
         return super().ClonePartial(name, given, outputs, remap_funcs)
+
+    def AddGradientOperators(self, *args: Any, **kwargs: Any) -> Any:
+        """See ``Net.AddGradientOperators``.
+
+        An operator that overwrites what its gradient reads, from which Caffe2 computes a wrong gradient, is given a
+        copy of it, which is made right before it.
+        """
+        before = NetDef()
+        before.CopyFrom(self._net)
+        try:
+            while True:
+                try:
+                    return super().AddGradientOperators(*args, **kwargs)
+                except OverwrittenInputError as error:
+                    self._keep_inputs(error)
+        except BaseException:
+            self._net.CopyFrom(before)
+            self._blobs.invalidate()
+            raise
+
+    def _keep_inputs(self, error: OverwrittenInputError) -> None:
+        """Let an operator read copies of the inputs that it overwrites."""
+        index = next(i for i, op in enumerate(self._net.op) if op is error.op)
+        for blob in error.blobs:
+            kept = str(self.NextBlob(f"{blob}_kept"))
+            # The gradient of a Sum reads nothing, where that of a Copy would read what is overwritten.
+            copy = make_op("Sum", [blob], [kept], debug_info=error.op.debug_info)
+            copy.device_option.CopyFrom(error.op.device_option)
+            op = self._net.op[index]
+            op.input[:] = [kept if name == blob else name for name in op.input]
+            self.insert_op_at_idx(copy, index)
+            index += 1
 
     def RunAllOnGPU(self, gpu_id: int = 0, use_cudnn: bool = False) -> None:
         """Set the device of the net, and of the step nets that its recurrent operators hold, to a GPU."""

@@ -1,4 +1,4 @@
-"""Rows of a table picked by indices and reduced by lengths: SparseLengthsSum, SparseLengthsMean, and weighted sums."""
+"""Rows of a table gathered by indices and reduced by lengths: sums, means, maxima, and weighted sums."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ __all__ = [
     "SparseLengthsIndicesInGradientSumGradient",
     "SparseLengthsIndicesInGradientWeightedSumGradient",
     "SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient",
+    "SparseLengthsMax",
     "SparseLengthsMean",
     "SparseLengthsPositionalWeightedSum",
     "SparseLengthsSum",
@@ -42,6 +43,7 @@ __all__ = [
 class _Lookup(Operator):
     """Base: reads the lengths on the host."""
 
+    how: ClassVar[str] = "sum"
     mean: ClassVar[bool] = False
     by_place: ClassVar[bool] = False  # whether the weights belong to places in segments
     inputs: ClassVar[tuple[str, ...]] = ("X", "indices", "lengths")
@@ -92,7 +94,7 @@ def _look_up(op: _Lookup, ctx: RunContext, given: Sequence[Any], out: Any, spare
             found *= weight.take(places)[:, None]
         return found
 
-    reduce_segments(ctx.xp, counts, gather, total)
+    reduce_segments(ctx.xp, counts, gather, total, how=op.how)
     if op.mean:
         total /= per_row(ctx.xp.asarray(counts.clip(1)), total)
 
@@ -139,6 +141,17 @@ class SparseLengthsMean(_Lookup):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return _sparse_gradient(g, "SparseLengthsIndicesInGradientMeanGradient")
+
+
+@register
+@dataclass(frozen=True)
+class SparseLengthsMax(_Lookup):
+    """Y[s] = the greatest of each column of the rows X[i] over the indices i of segment s, 0 for one of length 0.
+
+    No gradient: Gather and LengthsMax have one. (Caffe2 declares this operator, and has no kernel for it on a CPU.)
+    """
+
+    how = "max"
 
 
 def _sparse_gradient(g: GradientContext, op_type: str) -> list[OperatorDef]:
@@ -197,7 +210,13 @@ class SparseLengthsPositionalWeightedSum(_Lookup):
         return weights.take(ctx.xp.asarray(np.arange(counts.sum()) - np.repeat(starts, counts)))
 
 
-for _cls in (SparseLengthsSum, SparseLengthsMean, SparseLengthsWeightedSum, SparseLengthsPositionalWeightedSum):
+for _cls in (
+    SparseLengthsSum,
+    SparseLengthsMean,
+    SparseLengthsMax,
+    SparseLengthsWeightedSum,
+    SparseLengthsPositionalWeightedSum,
+):
     kernel(_cls)(_plain)
     prepare(_cls, device=CPU)(_prepare)
 

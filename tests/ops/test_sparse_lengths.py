@@ -12,6 +12,7 @@ from netbuilder.ops.sparse_lengths import (
     SparseLengthsIndicesInGradientSumGradient,
     SparseLengthsIndicesInGradientWeightedSumGradient,
     SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient,
+    SparseLengthsMax,
     SparseLengthsMean,
     SparseLengthsPositionalWeightedSum,
     SparseLengthsSum,
@@ -66,6 +67,17 @@ class TestSparseLengthsMean(TestSparseLengthsSum):
     operator = SparseLengthsMean
     mean = True
     refusals = (refusal(SparseLengthsMean(), [f32(), i32(3), i32(2)], "X must have rows"),)
+
+
+class TestSparseLengthsMax(TestSparseLengthsSum):
+    operator = SparseLengthsMax
+    no_gradient = "as in Caffe2; Gather and LengthsMax have one"
+    refusals = (refusal(SparseLengthsMax(), [f32(), i32(3), i32(2)], "X must have rows"),)
+
+    def reference(self, op, x, indices, lengths):
+        segments = np.split(indices, np.cumsum(lengths)[:-1]) if len(lengths) else []
+        rows = [x[s].max(axis=0) if len(s) else np.zeros(x.shape[1:]) for s in segments]
+        return [np.array(rows).reshape(len(lengths), *x.shape[1:])]
 
 
 class TestSparseLengthsWeightedSum(OperatorSuite):

@@ -3,6 +3,7 @@
 import re
 import shlex
 
+import numpy as np
 import pytest
 
 import netbuilder.exchange.onnx.export
@@ -12,7 +13,16 @@ from netbuilder.exchange.onnx.graph import rules
 from netbuilder.model import brew
 from netbuilder.ops.absent import ABSENT
 from netbuilder.ops.registry import operator_types
-from netbuilder.tools import benchmark, char_lm, draw, extract_predictor_net, imagenet_trainer, make_db, seq2seq
+from netbuilder.tools import (
+    benchmark,
+    char_lm,
+    draw,
+    extract_predictor_net,
+    imagenet_trainer,
+    make_db,
+    predict,
+    seq2seq,
+)
 from netbuilder.tools.training import options
 
 
@@ -81,6 +91,22 @@ def test_commands_of_the_page(tmp_path, monkeypatch):
             ran += 1
     assert ran == 4
     assert (tmp_path / "out" / "again" / "predict_net.pb").is_file()
+
+
+def test_commands_of_the_pages_of_training_and_of_predictors(tmp_path, monkeypatch):
+    """All are understood; those over several lines, too."""
+    monkeypatch.chdir(tmp_path)
+    np.save("ilsvrc_2012_mean.npy", np.ones((3, 8, 8)))
+    parsers = {"netbuilder-train": options.parse, "netbuilder-predict": predict._parser().parse_args,
+               "netbuilder-make-db": make_db._parser().parse_args}  # fmt: skip
+    found = []
+    for name in ("training", "predictors"):
+        page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+        for line in re.findall(r"^    (netbuilder-(?:.*\\\n)*.*)$", page, re.M):
+            command, *arguments = shlex.split(line.replace("\\\n", " "))
+            parsers[command](arguments)
+            found.append(command)
+    assert found.count("netbuilder-train") >= 4 and found.count("netbuilder-predict") >= 3
 
 
 def test_commands_of_the_page_of_images():

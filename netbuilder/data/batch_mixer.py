@@ -90,7 +90,8 @@ class BatchMixer:
             return images, labels, targets
         rng = np.random.default_rng([self._seed, epoch, number, _STREAM])
         cuts = bool(self._cutmix) and (not self._mixup or rng.random() < 0.5)
-        share = float(rng.beta(*[self._cutmix if cuts else self._mixup] * 2))
+        alpha = self._cutmix if cuts else self._mixup
+        share = float(rng.beta(alpha, alpha))
         others = rng.permutation(len(labels))
         if cuts:
             images, share = _with_box(images, others, share, rng)

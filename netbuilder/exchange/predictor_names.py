@@ -52,7 +52,7 @@ def find_outputs(net: NetDef) -> list[str]:
     readers: dict[str, int] = {}
     for index, op in enumerate(net.op):
         readers.update(dict.fromkeys(op.input, index))
-    found = []
+    found: list[str] = []
     for index, op in enumerate(net.op):
         if all(writer[blob] == index and readers.get(blob, -1) <= index for blob in op.output):
             found += op.output

@@ -5,8 +5,8 @@ import pytest
 
 from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import add_moving_averages, build_sgd, moving_averages
-from netbuilder.parallel import GetCheckpointParams, Parallelize_CPU, RunInitNet, RunNet, feed_shares
-from netbuilder.proto import ArgumentError, NetError
+from netbuilder.parallel import GetCheckpointParams, Parallelize_CPU, Parallelize_GPU, RunInitNet, RunNet, feed_shares
+from netbuilder.proto import PROTO_CUDA, ArgumentError, NetError
 from netbuilder.runtime import Workspace
 
 
@@ -89,3 +89,29 @@ def test_refusals():
     update(model)
     with pytest.raises(NetError, match="has moving averages already"):
         add_moving_averages(model, 0.9)
+
+
+def test_on_two_gpus(two_gpus):
+    """The same averages as on the CPU, each on its replica's GPU."""
+
+    def run(parallelize, prefix, devices):
+        model, workspace, rng = ModelHelper("averaged"), Workspace(seed=2), np.random.default_rng(0)
+        parallelize(
+            model, lambda model: None, forward, optimizer_builder_fun=update, devices=devices, weighted_shares=True
+        )
+        for number in range(3):
+            next(feed_shares(model, batch(rng), workspace=workspace))
+            if not number:
+                RunInitNet(model, workspace=workspace)
+            RunNet(model, workspace=workspace)
+        averages = set(moving_averages(model).values())
+        places = {op.output[0]: op.device_option for op in model.net.Proto().op if op.output[0] in averages}
+        return workspace.fetch(f"{prefix}_1/scores_w_moving_average"), places
+
+    want, _ = run(Parallelize_CPU, "cpu", [0, 1])
+    got, places = run(Parallelize_GPU, "gpu", [0, 1])
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    assert {(option.device_type, option.device_id, name[:6]) for name, option in places.items()} == {
+        (PROTO_CUDA, 0, "gpu_0/"),
+        (PROTO_CUDA, 1, "gpu_1/"),
+    }

@@ -175,7 +175,7 @@ def lengths_to_weights(op: LengthsToWeights, ctx: RunContext, lengths: Any) -> t
 class LengthsSplit(_OfLengths):
     """Y = each length cut into n, as equal as can be, the longer ones first: 9, 4 by 3 give 3, 3, 3, 2, 1, 1.
 
-    n is ``n_split``, or the second input.
+    n is the second input, or without one ``n_split``.
     """
 
     inputs = ("lengths", "n_split?")
@@ -190,8 +190,6 @@ class LengthsSplit(_OfLengths):
             raise ArgumentError(
                 f"LengthsSplit: n_split must be positive, or a second input hold it, got {self.n_split}"
             )
-        if self.n_in == 2 and self.n_split != -1:
-            raise ArgumentError("LengthsSplit: give n_split as an argument or as an input, not both")
 
     def infer(self, lengths: TensorSpec, n_split: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         check_integers(self, "lengths", lengths)

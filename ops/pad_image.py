@@ -46,8 +46,7 @@ class _Padding(Borders):
     value: float = 0.0
     order: str = "NCHW"
 
-    def check(self) -> None:
-        super().check()
+    def check(self) -> None:  # negative pads are taken: they crop
         check_order(self, self.order)
         if self.mode not in ("constant", "reflect", "edge"):
             raise ArgumentError(f"{self.type}: mode must be constant, reflect or edge, got {self.mode!r}")
@@ -64,12 +63,17 @@ class _Padding(Borders):
         for axis, pads in enumerate(self.borders, self.first_axis):
             shape[axis] += sign * sum(pads)
             extent = shape[axis] if sign < 0 else x.shape[axis]
-            least = max(pads) + 1 if self.mode == "reflect" else 1 if self.mode == "edge" else 0
+            least = max(*pads, 0) + 1 if self.mode == "reflect" else 1 if self.mode == "edge" else 0
             require(
                 extent >= least,
                 self,
                 f"with mode {self.mode} and pads {pads} along axis {axis}, images need an extent of {least} there, "
                 f"got {extent}",
+            )
+            require(
+                min(pads) >= 0 or min(shape[axis], x.shape[axis]) > 0,
+                self,
+                f"pads {pads} along axis {axis} must leave something of images, got shape {x.shape}",
             )
         return x.with_shape(shape)
 
@@ -77,7 +81,10 @@ class _Padding(Borders):
 @register
 @dataclass(frozen=True)
 class PadImage(_Padding):
-    """Y = the images X with a border: of ``value``, of X mirrored at its edge (``reflect``), or of its ``edge``."""
+    """Y = the images X with a border: of ``value``, of X mirrored at its edge (``reflect``), or of its ``edge``.
+
+    A negative pad crops the images at that side.
+    """
 
     inputs = ("X",)
     outputs = ("Y",)
@@ -108,15 +115,24 @@ class PadImageGradient(_Padding):
 
 @kernel(PadImage)
 def pad_image(op: PadImage, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    widths = [(0, 0), *op.borders, (0, 0)] if op.order == "NHWC" else [(0, 0), (0, 0), *op.borders]
+    added, cut = _added_and_cut(op)
     how = {"constant_values": op.value} if op.mode == "constant" else {}
-    return (ctx.xp.pad(x, widths, mode=op.mode, **how),)
+    y = ctx.xp.pad(x, added, mode=op.mode, **how)
+    inside = tuple(slice(before, extent - after) for (before, after), extent in zip(cut, y.shape))
+    return (ctx.xp.ascontiguousarray(y[inside]),)
+
+
+def _added_and_cut(op: _Padding) -> tuple[list[Pair], list[Pair]]:
+    """Return, for each axis of the images, how much is added before and after, and how much is cut off."""
+    pads = [(0, 0), *op.borders, (0, 0)] if op.order == "NHWC" else [(0, 0), (0, 0), *op.borders]
+    return [(max(a, 0), max(b, 0)) for a, b in pads], [(max(-a, 0), max(-b, 0)) for a, b in pads]
 
 
 @kernel(PadImageGradient)
 def pad_image_gradient(op: PadImageGradient, ctx: RunContext, dy: Any) -> tuple[Any, ...]:
-    slopes = widen(dy)
-    for axis, pads in enumerate(op.borders, op.first_axis):
+    added, cut = _added_and_cut(op)
+    slopes = ctx.xp.pad(widen(dy), cut)  # what was cut off has no gradient
+    for axis, pads in enumerate(added):
         slopes = _fold(ctx.xp, slopes, axis, pads, op.mode)
     return (narrow(ctx.xp.ascontiguousarray(slopes), dy),)
 

@@ -75,8 +75,8 @@ class GatherRangesToDense(_Ranges):
     """Output f = for each sample the range of feature f, (samples, ``lengths[f]``); 0 where it is empty.
 
     A range of another length counts as a mismatch, and gives 0: the operator fails where their share of a feature is
-    above ``max_mismatched_ratio``, or that of empty ones above ``max_empty_ratio``, if there are at least
-    ``min_observation`` ranges. With ``key`` the elements of a range come in the order of their keys. No gradient.
+    above ``max_mismatched_ratio``, or that of empty ones above ``max_empty_ratio``; of fewer than ``min_observation``
+    ranges, the share of so many. With ``key`` the elements of a range come in the order of their keys. No gradient.
     """
 
     inputs = ("X", "ranges", "key?")
@@ -111,18 +111,17 @@ class GatherRangesToDense(_Ranges):
     def check_shares(self, counts: Any) -> None:
         """Raise OperatorError where too many ranges of a feature are empty or of another length."""
         samples = counts.shape[0]
-        if samples < max(self.min_observation, 1):
-            return
         empty = (counts == 0).sum(axis=0)
         other = (counts != np.array(self.lengths)).sum(axis=0) - empty
         for what, found, most in (
             ("are empty", empty, self.max_empty_ratio),
             ("have another length", other, self.max_mismatched_ratio),
         ):
-            if (found > most * samples).any():
+            if (found > most * max(samples, self.min_observation)).any():
                 f = int(np.argmax(found))
                 raise OperatorError(
-                    f"{self.type}: {found[f]} of the {samples} ranges of feature {f} {what}, more than the share {most}"
+                    f"{self.type}: {found[f]} of the {samples} ranges of feature {f} {what}, more than the share "
+                    f"{most} of {max(samples, self.min_observation)}, the larger of them and min_observation"
                 )
 
 

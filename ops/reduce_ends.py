@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
+import numpy as np
+
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import widen
@@ -114,8 +116,20 @@ class _Reduce(_End):
 class _ReduceGradient(_End):
     inputs: ClassVar[tuple[str, ...]] = ("dY", "X", "lengths?")
     outputs = ("dX",)
+    takes_shape: ClassVar[bool] = True
+
+    def is_shape(self, x: Any, dy: Any) -> bool:
+        """Whether the second input is not X but its shape: a vector of int64, while the gradient is float."""
+        return self.takes_shape and x.dtype == np.int64 and len(x.shape) == 1 and dy.dtype.kind == "f"
+
+    def static_for(self, *inputs: TensorSpec) -> bool:
+        return inputs[1].known is not None or not self.is_shape(inputs[1], inputs[0])
 
     def infer(self, dy: TensorSpec, x: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        if self.is_shape(x, dy):
+            if x.known is None:
+                raise ShapeError(f"{self.type}: with a shape as second input, that of dX is known when the net runs")
+            x = TensorSpec(x.known, dy.dtype)
         stay = self.check_input(x, lengths)
         require(dy.size == math.prod(stay), self, f"dY must have the shape of Y, {stay}, got {dy.shape}")
         return (x.plain,)
@@ -175,13 +189,13 @@ class ReduceBackMax(_Reduce):
 @register
 @dataclass(frozen=True)
 class ReduceFrontSumGradient(_ReduceGradient):
-    """dX = dY, repeated; 0 behind ``lengths``."""
+    """dX = dY, repeated; 0 behind ``lengths``. In the place of X its shape may come, as a vector of int64."""
 
 
 @register
 @dataclass(frozen=True)
 class ReduceBackSumGradient(_ReduceGradient):
-    """dX = dY, repeated; 0 behind ``lengths``."""
+    """dX = dY, repeated; 0 behind ``lengths``. In the place of X its shape may come, as a vector of int64."""
 
     front = False
 
@@ -189,13 +203,13 @@ class ReduceBackSumGradient(_ReduceGradient):
 @register
 @dataclass(frozen=True)
 class ReduceFrontMeanGradient(_ReduceGradient):
-    """dX = dY / the number of elements of the mean; 0 behind ``lengths``."""
+    """dX = dY / the number of elements of the mean; 0 behind ``lengths``. X may be given by its shape, int64."""
 
 
 @register
 @dataclass(frozen=True)
 class ReduceBackMeanGradient(_ReduceGradient):
-    """dX = dY / the number of elements of the mean; 0 behind ``lengths``."""
+    """dX = dY / the number of elements of the mean; 0 behind ``lengths``. X may be given by its shape, int64."""
 
     front = False
 
@@ -203,6 +217,7 @@ class ReduceBackMeanGradient(_ReduceGradient):
 @dataclass(frozen=True)
 class _MaxGradient(_ReduceGradient):
     inputs = ("dY", "X", "Y", "lengths?")
+    takes_shape = False
     kinds, least = "f", 1
 
     def infer(  # reads Y, too
@@ -243,7 +258,11 @@ def _sum(op: Any, ctx: RunContext, x: Any, lengths: Any = None) -> tuple[Any, ..
 
 
 def _sum_gradient(op: Any, ctx: RunContext, dy: Any, x: Any, lengths: Any = None) -> tuple[Any, ...]:
-    xp, shape, count = ctx.xp, op.matrix(x).shape, op.split(x.shape)[1]
+    xp = ctx.xp
+    whole, dtype = (tuple(ctx.host(x).tolist()), dy.dtype) if op.is_shape(x, dy) else (x.shape, x.dtype)
+    stay, count = op.split(whole)
+    require(dy.size == math.prod(stay), op, f"dY must have the shape of Y, {stay}, got {dy.shape}")
+    shape = (count, math.prod(stay)) if op.front else (math.prod(stay), count)
     slopes = widen(dy).reshape(-1)
     mean = isinstance(op, (ReduceFrontMeanGradient, ReduceBackMeanGradient))
     counts, sizes = (True, max(count, 1)) if lengths is None else op.counted(ctx, lengths, count)
@@ -251,7 +270,7 @@ def _sum_gradient(op: Any, ctx: RunContext, dy: Any, x: Any, lengths: Any = None
         slopes = slopes / slopes.dtype.type(sizes) if lengths is None else slopes / xp.maximum(sizes, 1)
     laid = slopes[None, :] if op.front else slopes[:, None]
     dx = xp.broadcast_to(laid, shape) if lengths is None else xp.where(counts, laid, laid.dtype.type(0))
-    return (dx.astype(x.dtype).reshape(x.shape),)
+    return (dx.astype(dtype).reshape(whole),)
 
 
 def _max(op: Any, ctx: RunContext, x: Any, lengths: Any = None) -> tuple[Any, ...]:

@@ -38,9 +38,9 @@ class RowWiseCounter(Operator):
         self, prev_iter: TensorSpec, update_counter: TensorSpec, indices: TensorSpec, iteration: TensorSpec
     ) -> tuple[TensorSpec, ...]:
         require(
-            prev_iter.ndim == 1 and prev_iter.dtype == np.int64,
+            prev_iter.ndim >= 1 and prev_iter.size == prev_iter.shape[0] and prev_iter.dtype == np.int64,
             self,
-            f"prev_iter must have one axis, of int64, got {prev_iter.shape} of {prev_iter.dtype}",
+            f"prev_iter must have one number a row, of int64, got {prev_iter.shape} of {prev_iter.dtype}",
         )
         require(
             update_counter.shape == prev_iter.shape and update_counter.dtype == np.float64,
@@ -59,7 +59,7 @@ class RowWiseCounter(Operator):
 def _count(op: RowWiseCounter, ctx: RunContext, targets: Sequence[Any], indices: Any, iteration: Any) -> None:
     if op.counter_halflife <= 0:
         return
-    before, counts = targets
+    before, counts = (target.reshape(-1) for target in targets)
     now, indices = int(ctx.host(iteration).item()), indices.reshape(-1)
     for positions in distinct_rows(op, ctx, indices, before.shape[0]):
         rows = indices[positions]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.half import narrow, require_one_float_type, widen
@@ -83,14 +85,18 @@ def reduce_tail_sum(op: ReduceTailSum, ctx: RunContext, x: Any) -> tuple[Any, ..
 @register
 @dataclass(frozen=True)
 class SquareRootDivide(Operator):
-    """Y[i] = data[i] / sqrt(scale[i]), for each sample i of the first axis; data[i] where scale[i] is 0."""
+    """Y[i] = data[i] / sqrt(scale[i]), for each sample i of the first axis; data[i] where scale[i] is 0.
+
+    The scale is of the type of data, or int32 or int64.
+    """
 
     inputs = ("data", "scale")
     outputs = ("output",)
     inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec, scale: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, data=x, scale=scale)
+        whole = scale.dtype in (np.int32, np.int64)
+        require_one_float_type(self, data=x, **({} if whole else {"scale": scale}))
         _check_rows(self, x, "scale", scale)
         return (x.plain,)
 
@@ -106,4 +112,4 @@ def square_root_divide(op: SquareRootDivide, ctx: RunContext, x: Any, scale: Any
     if scale.size and bool((scale < 0).any()):
         raise ShapeError(f"SquareRootDivide: scale must not be negative, got {float(scale.min())}")
     roots = ctx.xp.sqrt(ctx.xp.where(scale > 0, scale, scale.dtype.type(1)))
-    return (x / _laid(roots, x),)
+    return (x / _laid(roots.astype(x.dtype), x),)

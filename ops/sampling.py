@@ -23,7 +23,7 @@ class WeightedSample(Operator):
     """Draw for each row an index, int32, with the probabilities that the row's weights have to one another.
 
     Weights, (N, W), must not be negative; where all are 0, the index is 0. Values, of the same shape, give the second
-    output: what stands at the index. Outputs are (N, 1).
+    output: what stands at the index. Outputs are (N, 1), or (0,) where there are no weights.
     """
 
     inputs = ("sampling_weights", "sampling_values?")
@@ -36,11 +36,11 @@ class WeightedSample(Operator):
 
     def infer(self, weights: TensorSpec, values: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         require(
-            weights.ndim == 2 and weights.shape[1] > 0 and weights.dtype == np.float32,
+            weights.ndim == 2 and weights.dtype == np.float32,
             self,
-            f"weights must be a matrix of float32 with columns, got shape {weights.shape} of {weights.dtype}",
+            f"weights must be a matrix of float32, got shape {weights.shape} of {weights.dtype}",
         )
-        index = TensorSpec((weights.shape[0], 1), np.dtype(np.int32))
+        index = TensorSpec((weights.shape[0], 1) if all(weights.shape) else (0,), np.dtype(np.int32))
         if values is None:
             return (index,)
         require(
@@ -55,6 +55,8 @@ class WeightedSample(Operator):
 def weighted_sample(op: WeightedSample, ctx: RunContext, weights: Any, values: Any = None) -> tuple[Any, ...]:
     if weights.size and not float(weights.min()) >= 0:
         raise ShapeError(f"WeightedSample: weights must not be negative, got {float(weights.min())}")
+    if not weights.size:
+        return tuple(ctx.xp.zeros(0, kind) for kind in (np.int32, np.float32))[: op.n_out]
     sums = ctx.xp.cumsum(weights, axis=1, dtype=np.float64)
     if not bool(ctx.xp.isfinite(sums).all()):
         raise ShapeError("WeightedSample: weights must be finite, got infinity or NaN")

@@ -10,6 +10,7 @@ from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
+from netbuilder.proto import ShapeError
 
 __all__ = ["VariableLengthSequencePadding"]
 
@@ -37,5 +38,10 @@ class VariableLengthSequencePadding(Operator):
 def variable_length_sequence_padding(
     op: VariableLengthSequencePadding, ctx: RunContext, x: Any, lengths: Any
 ) -> tuple[Any, ...]:
+    if lengths.size and not 0 <= int(lengths.min()) <= int(lengths.max()) <= len(x):
+        raise ShapeError(
+            f"{op.type}: lengths must lie in [0, {len(x)}], the steps of X; got {int(lengths.min())} to "
+            f"{int(lengths.max())}"
+        )
     inside = ctx.xp.arange(len(x))[:, None] < lengths
     return (ctx.xp.where(inside[:, :, None], x, x.dtype.type(0)),)

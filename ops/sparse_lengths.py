@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class _Lookup(Operator):
-    """Base: reads the lengths on the host."""
+    """Base: reads the lengths on the host. Rows of float16 are added up in float32: so are the weights then, and Y."""
 
     how: ClassVar[str] = "sum"
     mean: ClassVar[bool] = False
@@ -58,12 +58,14 @@ class _Lookup(Operator):
         require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
         check_integers(self, "indices", indices)
         check_integers(self, "lengths", lengths)
+        wide = x.with_dtype(np.float32) if x.dtype == np.float16 else x.plain
         if weights:
-            check_weights(self, weights[0], x, self.weight_count(x, indices))
-        return (x.with_shape((*lengths.shape, *x.shape[1:])),)
+            self.check_weights(weights[0], wide, indices)
+        return (wide.with_shape((*lengths.shape, *x.shape[1:])),)
 
-    def weight_count(self, x: TensorSpec, indices: TensorSpec) -> int:
-        return indices.shape[0]
+    def check_weights(self, weights: TensorSpec, x: TensorSpec, indices: TensorSpec) -> None:
+        """Raise ShapeError unless there are as many weights as needed, of the type of ``x``."""
+        check_weights(self, weights, x, indices.shape[0])
 
     def weights_of_rows(self, ctx: RunContext, weights: Any, counts: Any) -> Any:
         """Return a weight for each index."""
@@ -90,6 +92,7 @@ def _look_up(op: _Lookup, ctx: RunContext, given: Sequence[Any], out: Any, spare
         else:
             found = spare[: places.size * width].reshape(places.size, width)
             rows.take(which, 0, found, "clip")  # "raise" would write by way of a copy
+        found = found.astype(total.dtype, copy=False)
         if weight is not None:
             found *= weight.take(places)[:, None]
         return found
@@ -101,7 +104,7 @@ def _look_up(op: _Lookup, ctx: RunContext, given: Sequence[Any], out: Any, spare
 
 def _plain(op: _Lookup, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     x, lengths = given[0], given[-1]
-    out = ctx.xp.empty((lengths.shape[0], *x.shape[1:]), x.dtype)
+    out = ctx.xp.empty((lengths.shape[0], *x.shape[1:]), np.float32 if x.dtype == np.float16 else x.dtype)
     _look_up(op, ctx, given, out)
     return (out,)
 
@@ -190,14 +193,15 @@ class SparseLengthsWeightedSum(_Lookup):
 class SparseLengthsPositionalWeightedSum(_Lookup):
     """As SparseLengthsWeightedSum, but the weights belong to places: ``weights[k]`` to index k of each segment.
 
-    There are as many weights as X has rows. No gradient.
+    There are at least as many weights as the longest segment has indices. No gradient.
     """
 
     by_place = True
     inputs = ("X", "weights", "indices", "lengths")
 
-    def weight_count(self, x: TensorSpec, indices: TensorSpec) -> int:
-        return x.shape[0]
+    def check_weights(self, weights: TensorSpec, x: TensorSpec, indices: TensorSpec) -> None:
+        require(weights.ndim == 1, self, f"weights must be a vector, got shape {weights.shape}")
+        check_weights(self, weights, x, weights.shape[0])
 
     def weights_of_rows(self, ctx: RunContext, weights: Any, counts: Any) -> Any:
         longest = int(counts.max(initial=0))

@@ -86,7 +86,6 @@ class TestLengthsSplit(_OfLengths):
     refuses_nothing = ""
     refusals = (
         refusal(LengthsSplit(), [i32(3)], "n_split must be positive", ArgumentError),
-        refusal(LengthsSplit(n_split=2), [i32(3), i32(1)], "not both", ArgumentError),
         refusal(LengthsSplit(), [i32(3), i32(1)], "only when the net runs", ShapeError),
         refusal(LengthsSplit(n_split=2), [f32(3)], "lengths must be a vector"),
     )
@@ -95,7 +94,7 @@ class TestLengthsSplit(_OfLengths):
         n = data.draw(st.integers(1, 3))
         if data.draw(st.booleans()):
             return LengthsSplit(n_split=n), [draw_lengths(data)]
-        return LengthsSplit(), [draw_lengths(data), np.int32([n])]
+        return LengthsSplit(n_split=data.draw(st.sampled_from([-1, 5]))), [draw_lengths(data), np.int32([n])]
 
     def reference(self, op, lengths, n_split=None):
         n = op.n_split if n_split is None else n_split.item()

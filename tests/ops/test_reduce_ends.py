@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from checks import run_plain
 from netbuilder.ops import reduce_ends
 from netbuilder.ops.registry import find
-from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto import ArgumentError, NetDef, ShapeError
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
 from suite import OperatorSuite, f32, floats, i32, refusal
 
 
@@ -127,3 +129,26 @@ def test_half_precision_is_summed_in_single():
 
 def test_the_mean_of_nothing_is_zero():
     assert run_plain(reduce_ends.ReduceBackMean(), [np.zeros((2, 0), np.float32)])[0].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("lengths", [[], [np.int32([1, 2, 0])]], ids=["whole", "lengths"])
+@pytest.mark.parametrize("name", [n for n in reduce_ends.__all__ if n.endswith("Gradient") and "Max" not in n])
+def test_a_gradient_takes_the_shape_of_x_for_it(name, lengths):
+    """A vector of int64, as in Caffe2; a plan that is static until there runs on."""
+    shape = (2, 3) if "Front" in name else (3, 2)
+    dy = np.float32([1, -2, 3])
+    workspace = Workspace()
+    for blob, value in (("x", np.ones(shape, np.float32)), ("dy", dy), *(("n", n) for n in lengths)):
+        workspace.feed(blob, value)
+    ops = [
+        make_op("Shape", ["x"], ["shape"]),
+        make_op(name, ["dy", "x", *(["n"] if lengths else [])], ["from_x"]),
+        make_op(name, ["dy", "shape", *(["n"] if lengths else [])], ["from_shape"]),
+    ]
+    workspace.run_net_once(NetDef(name="two", op=ops))
+    assert workspace.fetch("from_shape").shape == shape
+    assert np.array_equal(workspace.fetch("from_x"), workspace.fetch("from_shape"))
+    (alone,) = run_plain(find(name)(), [dy, np.int64(shape), *lengths])
+    assert np.array_equal(alone, workspace.fetch("from_x"))
+    with pytest.raises(ShapeError, match="dY must have the shape of Y"):
+        run_plain(find(name)(), [dy, np.int64([2, 2]), *lengths])

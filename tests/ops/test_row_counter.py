@@ -14,7 +14,8 @@ class TestRowWiseCounter(OperatorSuite):
     operator = RowWiseCounter
     no_gradient = "an update"
     refusals = (
-        refusal(RowWiseCounter(), [i32(4), COUNTS, i32(2), i64(1)], "prev_iter must have one axis, of int64"),
+        refusal(RowWiseCounter(), [i32(4), COUNTS, i32(2), i64(1)], "prev_iter must have one number a row, of int64"),
+        refusal(RowWiseCounter(), [i64(2, 2), COUNTS, i32(2), i64(1)], "prev_iter must have one number a row"),
         refusal(RowWiseCounter(), [i64(4), f32(4), i32(2), i64(1)], "update_counter must have the shape of prev_iter"),
         refusal(RowWiseCounter(), [i64(4), COUNTS, f32(2), i64(1)], "indices must be int32 or int64, got float32"),
         refusal(RowWiseCounter(), [i64(4), COUNTS, i32(2), i64(2)], "iter must hold one number"),
@@ -23,7 +24,9 @@ class TestRowWiseCounter(OperatorSuite):
     def draw(self, data):
         indices = np.array(data.draw(st.lists(st.integers(0, 3), max_size=6)), np.int64)
         op = RowWiseCounter(counter_halflife=data.draw(st.sampled_from([-1, 1, 3])))
-        return op, [np.int64([0, 1, 4, 7]), np.float64([0, 1.5, 2, 3]), indices, np.int64([5])]
+        shape = data.draw(st.sampled_from([(4,), (4, 1)]))
+        state = [np.int64([0, 1, 4, 7]).reshape(shape), np.float64([0, 1.5, 2, 3]).reshape(shape)]
+        return op, [*state, indices, np.int64([5])]
 
     def reference(self, op, before, counts, indices, iteration):
         before, counts = before.copy(), counts.copy()

@@ -48,12 +48,16 @@ class TestReduceTailSum(OperatorSuite):
 
 class TestSquareRootDivide(OperatorSuite):
     operator = SquareRootDivide
-    refusals = (refusal(SquareRootDivide(), [f32(3, 4), f32(4)], "scale must have one number per sample"),)
+    refusals = (
+        refusal(SquareRootDivide(), [f32(3, 4), f32(4)], "scale must have one number per sample"),
+        refusal(SquareRootDivide(), [f32(3, 4), f32(3).with_dtype(np.float64)], "inputs of one floating type"),
+    )
 
     def draw(self, data):
         x = draw_samples(data)
         scale = np.float32(data.draw(st.lists(st.sampled_from([0.0, 0.5, 4.0]), min_size=len(x), max_size=len(x))))
-        return SquareRootDivide(), [x, scale]
+        kind = data.draw(st.sampled_from([np.float32, np.int32, np.int64]))
+        return SquareRootDivide(), [x, scale.astype(kind)]
 
     def reference(self, op, x, scale):
         return [np.array([row / (v**0.5 if v else 1) for row, v in zip(x, scale)])]

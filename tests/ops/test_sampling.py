@@ -15,15 +15,14 @@ class TestWeightedSample(OperatorSuite):
     operator = WeightedSample
     no_gradient = "it has none"
     refusals = (
-        refusal(WeightedSample(), [f32(2)], r"a matrix of float32 with columns, got shape \(2,\)"),
-        refusal(WeightedSample(), [f32(2, 0)], "a matrix of float32 with columns"),
+        refusal(WeightedSample(), [f32(2)], r"a matrix of float32, got shape \(2,\)"),
         refusal(WeightedSample(), [f32(2, 3), f32(2, 2)], r"the weights' shape, \(2, 3\)", n_out=2),
         refusal(WeightedSample(), [f32(2, 3), f32(2, 3)], "an output for each input, got 2 and 1", NetError, n_out=1),
     )
 
     def draw(self, data):
         """One weight a row, or none, so that the answer is certain."""
-        rows, width = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 4))
+        rows, width = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
         chosen = data.draw(st.lists(st.integers(-1, width - 1), min_size=rows, max_size=rows))
         weights = np.zeros((rows, width), np.float32)
         for row, at in enumerate(chosen):
@@ -35,6 +34,14 @@ class TestWeightedSample(OperatorSuite):
     def reference(self, op, weights, values=None):
         index = np.array([[next((i for i, w in enumerate(row) if w), 0)] for row in weights], int).reshape(-1, 1)
         return [index] if values is None else [index, np.take_along_axis(values, index, 1)]
+
+    @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
+    def test_nothing_to_draw_from(self, shape):
+        """As in Caffe2: vectors without elements."""
+        weights = np.zeros(shape, np.float32)
+        index, value = run_plain(WeightedSample().with_arity(2, 2), [weights, weights])
+        assert index.shape == value.shape == run_plain(WeightedSample(), [weights])[0].shape == (0,)
+        assert (index.dtype, value.dtype) == (np.int32, np.float32)
 
     @pytest.mark.parametrize("device", DEVICES)
     def test_shares(self, device):

@@ -99,12 +99,15 @@ class TestSparseLengthsPositionalWeightedSum(OperatorSuite):
     operator = SparseLengthsPositionalWeightedSum
     no_gradient = "it has none"
     refusals = (
-        refusal(SparseLengthsPositionalWeightedSum(), [f32(4, 2), f32(3), i32(3), i32(2)], r"have shape \(4,\)"),
+        refusal(SparseLengthsPositionalWeightedSum(), [f32(4, 2), f32(3, 1), i32(3), i32(2)], "a vector"),
+        refusal(SparseLengthsPositionalWeightedSum(), [f32(4, 2), i32(3), i32(3), i32(2)], "type float32"),
     )
 
     def draw(self, data):
+        """As many weights as the longest segment has indices, or more."""
         x, _, indices, lengths, _ = draw_parts(data)
-        return self.operator(), [x, data.draw(floats(ROWS)), indices, lengths]
+        count = int(lengths.max(initial=0)) + data.draw(st.integers(0, 3))
+        return self.operator(), [x, data.draw(floats(count)), indices, lengths]
 
     def reference(self, op, x, weights, indices, lengths):
         places = [k for n in lengths.tolist() for k in range(n)]
@@ -216,3 +219,29 @@ def test_many_segments_in_a_plan():
     ends = np.cumsum(lengths)
     want = [x[indices[b - n : b]].astype(np.float64).sum(axis=0) for b, n in zip(ends, lengths)]
     np.testing.assert_allclose(workspace.fetch("y"), want, 1e-4, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "weights", "expected"),
+    [
+        ("SparseLengthsSum", [], [[2, 4], [4, 5]]),
+        ("SparseLengthsMean", [], [[1, 2], [4, 5]]),
+        ("SparseLengthsWeightedSum", [1, 2, 3], [[4, 7], [12, 15]]),
+        ("SparseLengthsPositionalWeightedSum", [1, 2, 3, 4], [[4, 7], [4, 5]]),
+    ],
+)
+def test_tables_of_float16_are_added_up_in_float32(op_type, weights, expected):
+    """Caffe2's numbers and types; weights are float32 then."""
+    workspace = Workspace()
+    workspace.feed("x", np.arange(8).reshape(4, 2).astype(np.float16))
+    workspace.feed("w", np.float32(weights))
+    workspace.feed("half", np.float16(weights))
+    workspace.feed("i", np.int64([0, 1, 2]))
+    workspace.feed("n", np.int32([2, 1]))
+    names = ["x", *(["w"] if weights else []), "i", "n"]
+    workspace.run_operator_once(make_op(op_type, names, ["y"]))
+    y = workspace.fetch("y")
+    assert y.dtype == np.float32 and y.tolist() == expected
+    if weights:
+        with pytest.raises(ShapeError, match="weights must have shape .* and type float32"):
+            workspace.run_operator_once(make_op(op_type, ["x", "half", "i", "n"], ["y"]))

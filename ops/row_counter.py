@@ -43,9 +43,11 @@ class RowWiseCounter(Operator):
             f"prev_iter must have one number a row, of int64, got {prev_iter.shape} of {prev_iter.dtype}",
         )
         require(
-            update_counter.shape == prev_iter.shape and update_counter.dtype == np.float64,
+            update_counter.ndim >= 1
+            and update_counter.size == update_counter.shape[0] == prev_iter.size
+            and update_counter.dtype == np.float64,
             self,
-            f"update_counter must have the shape of prev_iter, {prev_iter.shape}, of float64, "
+            f"update_counter must have one number a row, {prev_iter.size}, of float64, "
             f"got {update_counter.shape} of {update_counter.dtype}",
         )
         require(indices.dtype in (np.int32, np.int64), self, f"indices must be int32 or int64, got {indices.dtype}")

@@ -62,7 +62,7 @@ class SpatialBN(BNArguments):
     """Y = scale * (X - mean) / sqrt(var + epsilon) + bias, channel by channel.
 
     In training, mean and variance (biased) are those of the batch, and the running ones become ``momentum * running +
-    (1 - momentum) * batch``, the variance unbiased in this; an empty batch leaves them alone. With ``num_batches`` > 1,
+    (1 - momentum) * batch``, the variance unbiased in this; an empty batch leaves them alone, and its saved ones are 0. With ``num_batches`` > 1,
     X is one of so many shares of a batch, and ``sums`` and ``sumsq`` are the sums of X and of its squares over all of
     them. In test mode the running mean and variance are used, and Y is the only output.
 
@@ -160,11 +160,11 @@ def spatial_bn(
 ) -> tuple[Any, ...]:
     xp = ctx.xp
     axes, laid, count = _over_channels(op, x)
+    if x.size == 0 and not op.is_test:
+        return (x, mean, var, xp.zeros_like(mean), xp.zeros_like(var))
     values = widen(x)
     if op.is_test:
         batch_mean, batch_var, running = mean, var, (mean, var)
-    elif x.size == 0:
-        batch_mean, batch_var, running = xp.zeros_like(mean), xp.zeros_like(var), (mean, var)
     else:
         if op.num_batches > 1:
             count *= op.num_batches
@@ -196,7 +196,8 @@ def spatial_bn_gradient(
 ) -> tuple[Any, ...]:
     xp = ctx.xp
     axes, laid, count = _over_channels(op, x)
-    count = max(count, 1)  # of an empty batch, whose sums are 0
+    if x.size == 0:
+        return (x, xp.zeros_like(scale), xp.zeros_like(scale))
     values, slopes = (widen(a) for a in (x, dy))
     if op.is_test:
         inv_std = 1.0 / xp.sqrt(inv_std + op.epsilon)  # the input is the running variance then

@@ -16,7 +16,7 @@ class TestRowWiseCounter(OperatorSuite):
     refusals = (
         refusal(RowWiseCounter(), [i32(4), COUNTS, i32(2), i64(1)], "prev_iter must have one number a row, of int64"),
         refusal(RowWiseCounter(), [i64(2, 2), COUNTS, i32(2), i64(1)], "prev_iter must have one number a row"),
-        refusal(RowWiseCounter(), [i64(4), f32(4), i32(2), i64(1)], "update_counter must have the shape of prev_iter"),
+        refusal(RowWiseCounter(), [i64(4), f32(4), i32(2), i64(1)], "update_counter must have one number a row, 4"),
         refusal(RowWiseCounter(), [i64(4), COUNTS, f32(2), i64(1)], "indices must be int32 or int64, got float32"),
         refusal(RowWiseCounter(), [i64(4), COUNTS, i32(2), i64(2)], "iter must hold one number"),
     )
@@ -24,14 +24,15 @@ class TestRowWiseCounter(OperatorSuite):
     def draw(self, data):
         indices = np.array(data.draw(st.lists(st.integers(0, 3), max_size=6)), np.int64)
         op = RowWiseCounter(counter_halflife=data.draw(st.sampled_from([-1, 1, 3])))
-        shape = data.draw(st.sampled_from([(4,), (4, 1)]))
-        state = [np.int64([0, 1, 4, 7]).reshape(shape), np.float64([0, 1.5, 2, 3]).reshape(shape)]
+        shapes = st.sampled_from([(4,), (4, 1)])
+        state = [np.int64([0, 1, 4, 7]), np.float64([0, 1.5, 2, 3])]
+        state = [values.reshape(data.draw(shapes)) for values in state]
         return op, [*state, indices, np.int64([5])]
 
     def reference(self, op, before, counts, indices, iteration):
-        before, counts = before.copy(), counts.copy()
+        shapes, before, counts = (before.shape, counts.shape), before.flatten(), counts.flatten()
         for i in indices if op.counter_halflife > 0 else []:
             passed = max(iteration.item() - before[i], 0)
             counts[i] = 1 + counts[i] * 0.5 ** (passed / op.counter_halflife)
             before[i] += passed
-        return [before, counts]
+        return [before.reshape(shapes[0]), counts.reshape(shapes[1])]

@@ -155,5 +155,15 @@ def test_an_empty_batch_leaves_the_running_averages_alone():
         workspace.run_operator_once(make_op("SpatialBN", list("xsbmv"), ["y", "m", "v", "sm", "si"]))
         workspace.run_operator_once(make_op("SpatialBNGradient", ["x", "s", "dy", "sm", "si"], ["dx", "ds", "db"]))
         np.testing.assert_array_equal([workspace.fetch("m"), workspace.fetch("v")], vectors[2:])
-        np.testing.assert_array_equal([workspace.fetch("ds"), workspace.fetch("db")], np.zeros((2, 3)))
+        for name in ("sm", "si", "ds", "db"):
+            np.testing.assert_array_equal(workspace.fetch(name), np.zeros(3))
         assert workspace.fetch("y").shape == workspace.fetch("dx").shape == x.shape
+
+
+def test_an_empty_share_of_a_batch():
+    """As in Caffe2: the running averages stay, the share's statistics and gradients are 0."""
+    x, vectors = np.empty((0, 3, 2), np.float32), np.float32(np.arange(1, 19)).reshape(6, 3)
+    found = run_plain(SpatialBN(num_batches=2).with_arity(7, 5), [x, *vectors])
+    np.testing.assert_array_equal(found[1:], [*vectors[2:4], *np.zeros((2, 3))])
+    found = run_plain(SpatialBNGradient(num_batches=2), [x, vectors[0], x, *vectors[1:5]])
+    np.testing.assert_array_equal(found[1:], np.zeros((2, 3)))

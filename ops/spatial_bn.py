@@ -62,9 +62,9 @@ class SpatialBN(BNArguments):
     """Y = scale * (X - mean) / sqrt(var + epsilon) + bias, channel by channel.
 
     In training, mean and variance (biased) are those of the batch, and the running ones become ``momentum * running +
-    (1 - momentum) * batch``, the variance unbiased in this; an empty batch leaves them alone, and its saved ones are 0. With ``num_batches`` > 1,
-    X is one of so many shares of a batch, and ``sums`` and ``sumsq`` are the sums of X and of its squares over all of
-    them. In test mode the running mean and variance are used, and Y is the only output.
+    (1 - momentum) * batch``, the variance unbiased in this; an empty batch leaves them alone, and its saved ones are
+    0. With ``num_batches`` > 1, X is one of so many shares of a batch, and ``sums`` and ``sumsq`` are the sums of X
+    and of its squares over all of them. In test mode the running mean and variance are used, and Y is the only output.
 
     Source: Ioffe and Szegedy, "Batch Normalization", 2015, arXiv:1502.03167, section 3.
     """

@@ -76,6 +76,9 @@ class GradientContext(Protocol):
     def set_d_input_sparse(self, which: int | str, indices: str, values: str) -> None:
         """Say that the gradient of an input is sparse."""
 
+    def set_forward_argument(self, name: str, value: Any) -> None:
+        """Give the forward operator an argument: what it has to keep for its gradient."""
+
     def differentiate(self, net: NetDef, losses: Any, **options: Any) -> Any:
         """Differentiate a net that the operator holds (see netbuilder.graph.gradients)."""
 

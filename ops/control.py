@@ -7,11 +7,12 @@ be differentiated need names of their own for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.loop_gradient import Iterations, loop_gradient
 from netbuilder.ops.operator import Operator
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, NetDef, OperatorDef, ShapeError
@@ -138,15 +139,24 @@ def if_(op: If, ctx: RunContext, condition: Any, *others: Any) -> tuple[Any, ...
 @register
 @dataclass(frozen=True)
 class While(Operator):
-    """Run ``loop_net`` as long as the condition is true; ``cond_net``, if given, runs before every look at it."""
+    """Run ``loop_net`` as long as the condition is true; ``cond_net``, if given, runs before every look at it.
+
+    Args:
+        loop_net, cond_net: the nets.
+        keep_iterations: written by the gradient: the blob in which ``kept_blobs`` are kept as every iteration began.
+    """
 
     inputs = ("condition", "X*")
     outputs = ("Y*",)
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    copy_arguments = False
+    blob_arguments: ClassVar[tuple[str, ...]] = ("keep_iterations", "kept_blobs")
     loop_net: NetDef | None = None
     cond_net: NetDef | None = None
+    keep_iterations: str = ""
+    kept_blobs: tuple[str, ...] = ()
 
     def input_place(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "any"
@@ -155,13 +165,28 @@ class While(Operator):
         if self.loop_net is None:
             raise ArgumentError("While: the argument loop_net, a net, must be given")
 
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        """See ``loop_gradient``: the iterations backwards, each one computed again from where it began."""
+        return loop_gradient(self, g)
+
 
 @kernel(While)
 def while_(op: While, ctx: RunContext, condition: Any, *others: Any) -> tuple[Any, ...]:
     name = ctx.op_def.input[0]
+    record = Iterations()
+    if op.keep_iterations:
+        ctx.workspace.feed(op.keep_iterations, record)
     while True:
+        if op.keep_iterations:
+            began = {blob: ctx.workspace.fetch(blob) for blob in op.kept_blobs if _has_value(ctx, blob)}
         if op.cond_net is not None:
             _run(op, ctx, "cond_net")
         if not _holds(op, ctx, ctx.workspace.fetch(name)):
             return ()
+        if op.keep_iterations:
+            record.kept.append(began)
         _run(op, ctx, "loop_net")
+
+
+def _has_value(ctx: RunContext, blob: str) -> bool:
+    return bool(ctx.workspace.has(blob) and ctx.workspace.spec(blob) is not None)

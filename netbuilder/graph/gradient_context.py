@@ -10,6 +10,7 @@ from netbuilder.ops.contexts import Sparse
 from netbuilder.ops.operator import Operator, decode
 from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import GradientError, OperatorDef
+from netbuilder.proto.arguments import set_argument
 
 __all__ = [
     "GradientFunction",
@@ -123,6 +124,9 @@ class OperatorGradient:
 
     def set_d_input_sparse(self, which: int | str, indices: str, values: str) -> None:
         self.d_inputs[self._index(which, self.cls.inputs)] = Sparse(indices, values)
+
+    def set_forward_argument(self, name: str, value: Any) -> None:
+        set_argument(self.op, name, value)
 
     def differentiate(self, net: Any, losses: Any, **options: Any) -> Any:
         if self._differentiate is None:

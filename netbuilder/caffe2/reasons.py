@@ -56,7 +56,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "it is a part of Caffe2's construction of control flow; net_builder, control, brew.cond and brew.loop add "
         "branches and loops",
-        "python.control_ops_grad python.control_ops_util",
+        "python.control_ops_util",
     ),
     (
         "layer models are not served; brew adds layers to a ModelHelper",

@@ -33,7 +33,7 @@ class Accuracy(Operator):
 
     def infer(self, p: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, P=p)
-        require(p.ndim == 2, self, f"P must be (rows, classes), got shape {p.shape}")
+        require(p.ndim == 2 and p.shape[1] >= 1, self, f"P must be (rows, classes), got shape {p.shape}")
         check_label_spec(self, label, p.shape[0])
         return (p.with_shape(()),)
 

@@ -67,6 +67,7 @@ class Adam(Operator):
     def correction(self, iteration: int) -> float:
         """Return the factor that takes the start-up bias out of both running means."""
         t = iteration + 1
+        require(t >= 1, self, f"iter counts from 0 on, got {iteration}")
         return float((1 - self.beta2**t) ** 0.5 / (1 - self.beta1**t))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import check_extents
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rows import check_indices
@@ -40,6 +41,7 @@ def numpy_tile(op: NumpyTile, ctx: RunContext, x: Any, repeats: Any) -> tuple[An
     times = ctx.host(repeats).tolist()
     require(len(times) == x.ndim, op, f"repeats must have a number for each axis of X {x.shape}, got {times}")
     require(min(times, default=0) >= 0, op, f"repeats must not be negative, got {times}")
+    check_extents("NumpyTile: Y", [n * k for n, k in zip(x.shape, times)], x.dtype)
     return ((np if isinstance(x, np.ndarray) else ctx.xp).tile(x, times),)
 
 

@@ -166,6 +166,7 @@ def is_member_of(op: IsMemberOf, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     if x.dtype == STRING:
         return (np.isin(x, np.array([*op.wanted, None], object)[:-1]),)
     wanted = np.array(op.wanted)
+    require(wanted.dtype.kind in "biuf", op, f"value must be numbers for X of type {x.dtype}, got {op.wanted}")
     fitting = wanted.astype(x.dtype)
     if x.dtype.kind in "iu" and not np.array_equal(fitting, wanted):
         raise ShapeError(f"IsMemberOf: value {op.wanted} must fit into the type of X, {x.dtype}")

@@ -20,7 +20,7 @@ def bilinear_corners(ys: Array, xs: Array, height: int, width: int) -> list[tupl
         ys, xs: how far down and right the samples lie, in places, of one shape.
     """
     seen = (ys >= -1) & (ys <= height) & (xs >= -1) & (xs <= width)
-    ys, xs = np.clip(ys, 0, height - 1), np.clip(xs, 0, width - 1)
+    ys, xs = (np.clip(np.where(seen, at, 0), 0, extent - 1) for at, extent in ((ys, height), (xs, width)))
     top, left = ys.astype(np.int64), xs.astype(np.int64)
     down, right = ys - top, xs - left
     rows = ((top, 1 - down), (np.minimum(top + 1, height - 1), down))

@@ -100,6 +100,8 @@ class BoxWithNMSLimit(Operator):
 
 def _counts(op: BoxWithNMSLimit, splits: Any, rows: int) -> list[int]:
     """Return how many boxes each image has."""
+    if splits is not None and not np.isfinite(splits).all():
+        raise ShapeError(f"{op.type}: batch_splits must be whole numbers, got {splits.tolist()}")
     counts = [rows] if splits is None else [int(n) for n in splits]
     if sum(counts) != rows or min(counts, default=0) < 0:
         raise ShapeError(f"{op.type}: batch_splits must add up to the {rows} rows of scores, got {counts}")

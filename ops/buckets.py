@@ -149,8 +149,8 @@ class IndexHash(Operator):
     modulo: int = 0
 
     def check(self) -> None:
-        if self.modulo < 1:
-            raise ArgumentError(f"IndexHash: modulo must be positive, got {self.modulo}")
+        if not 1 <= self.modulo <= 2**62:
+            raise ArgumentError(f"IndexHash: modulo must be positive, at most 2**62, got {self.modulo}")
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype in (np.int32, np.int64), self, f"X must be int32 or int64, got {x.dtype}")

@@ -35,7 +35,11 @@ class ClipTensorByScaling(Operator):
     def infer(self, x: TensorSpec, *scalars: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
         for name, spec in zip(self.inputs[1:], scalars):
-            require(spec.size == 1, self, f"{name.rstrip('?')} must have one element, got shape {spec.shape}")
+            require(
+                spec.size == 1 and spec.dtype.kind == "f",
+                self,
+                f"{name.rstrip('?')} must have one element, a float, got shape {spec.shape} of {spec.dtype}",
+            )
         return (x.plain,)
 
 

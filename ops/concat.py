@@ -9,6 +9,7 @@ import numpy as np
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import channel_axis, check_order
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import whole_numbers
 from netbuilder.ops.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -181,7 +182,7 @@ def _concat(op: Concat | DepthConcat, ctx: RunContext, *xs: Any) -> tuple[Any, .
 
 
 def _split(op: Split | DepthSplit, ctx: RunContext, x: Any, split: Any = None) -> tuple[Any, ...]:
-    extents = op.split if split is None else tuple(int(n) for n in ctx.host(split))
+    extents = op.split if split is None else tuple(whole_numbers(op, ctx, split, "split"))
     shapes = op.part_shapes(spec_of(x), extents)
     axis = op.axis_in(x.ndim, x.shape)
     parts, start = [], 0

@@ -88,7 +88,8 @@ class ConvArguments(WindowArguments):
         Raises:
             ShapeError: X, W and the arguments do not fit each other.
         """
-        return image_shape(self.order, x.shape[0], self.channels_out(w), self.geometry(x, w).out)
+        out = self.geometry(x, w).out  # which checks W before its channels are read
+        return image_shape(self.order, x.shape[0], self.channels_out(w), out)
 
     def products(self, x: TensorSpec, w: TensorSpec) -> int:
         """Return the multiplications of one pass over X with all filters."""

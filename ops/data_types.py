@@ -26,9 +26,9 @@ def data_type(value: Any, where: str) -> int:
     2
     """
     if isinstance(value, bytes):
-        value = value.decode()
+        value = value.decode(errors="replace")
     number = dict(TensorProto.DataType.items()).get(value.upper()) if isinstance(value, str) else value
-    if number not in NUMPY_TYPES:
+    if not isinstance(number, int) or number not in NUMPY_TYPES:
         names = sorted(name.lower() for name, n in TensorProto.DataType.items() if n in NUMPY_TYPES)
         raise ArgumentError(f"{where} must be the number or name of an element type, {names}; got {value!r}")
     return int(number)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import one_integer
 from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
@@ -69,7 +70,8 @@ def decay_adagrad(
     op: DecayAdagrad, ctx: RunContext, param: Any, moment_1: Any, moment_2: Any, grad: Any, lr: Any, iteration: Any
 ) -> tuple[Any, ...]:
     p, first, second, g = map(widen, (param, moment_1, moment_2, grad))
-    count = int(ctx.host(iteration).item()) + 1
+    count = one_integer(op, ctx, iteration, "iter") + 1
+    require(count >= 1, op, f"iter counts from 0 on, got {count - 1}")
     first = op.beta1 * first + (1 - op.beta1) * g
     second = second + g * g
     correction = 1 - op.beta1**count if op.bias_correction_first else 1.0

@@ -50,7 +50,9 @@ class _BinaryGradient(Broadcasting):
         self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, y: TensorSpec | None = None
     ) -> tuple[TensorSpec, ...]:
         shape = self.joined(a, b)
+        require(dy.dtype.kind in "fiu", self, f"dY must hold numbers, got {dy.dtype}")
         require(dy.shape == shape, self, f"dY must have the shape of the result, {shape}, got {dy.shape}")
+        require(y is None or y.shape == shape, self, f"Y must have the shape {shape}, got {y.shape if y else None}")
         return a.plain, b.plain
 
     def flops(self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, y: TensorSpec | None = None) -> int:

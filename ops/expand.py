@@ -10,6 +10,7 @@ import numpy as np
 from netbuilder.ops.broadcasting import sum_to
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import check_extents, whole_numbers
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import OperatorDef, ShapeError
@@ -39,6 +40,7 @@ class Expand(Operator):
         Raises:
             ShapeError: the shapes do not join.
         """
+        require(min(asked, default=0) >= 0, self, f"extents must not be negative, got {tuple(asked)}")
         try:
             return tuple(np.broadcast_shapes(tuple(x), tuple(1 if n == -1 else n for n in asked)))
         except ValueError:
@@ -85,7 +87,8 @@ class ExpandGradient(Operator):
 
 @kernel(Expand)
 def expand(op: Expand, ctx: RunContext, x: Any, shape: Any) -> tuple[Any, ...]:
-    target = op.target(x.shape, ctx.host(shape).reshape(-1).tolist())
+    target = op.target(x.shape, whole_numbers(op, ctx, shape, "shape"))
+    check_extents("Expand: Y", target, x.dtype)
     return (ctx.xp.broadcast_to(x, target).copy(),)
 
 

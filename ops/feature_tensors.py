@@ -93,6 +93,11 @@ def _joined(ctx: RunContext, groups: Groups, name: str, rows: Any, op: Operator)
         op,
         f"{name} of all features must be of one type, got {[str(array.dtype) for array in arrays]}",
     )
+    require(
+        all(array.shape[1:] == arrays[0].shape[1:] for array in arrays),
+        op,
+        f"{name} of all features must have rows of one shape, got arrays of {[array.shape for array in arrays]}",
+    )
     whole = ctx.xp.concatenate(arrays)
     require(
         not rows.size or int(rows.max()) < whole.shape[0],
@@ -122,7 +127,7 @@ def _values_of_entries(group: dict[str, Any]) -> Any:
     return group["values_lengths"] if "values_lengths" in group else group["lengths"] * group["presence"]
 
 
-def _rows_of_values(groups: Groups, entries: Any, sizes: Sequence[int]) -> tuple[Any, Any]:
+def _rows_of_values(op: Operator, groups: Groups, entries: Any, sizes: Sequence[int]) -> tuple[Any, Any]:
     """Return how many values each entry has, and where they stand among those of all features.
 
     Args:
@@ -131,6 +136,12 @@ def _rows_of_values(groups: Groups, entries: Any, sizes: Sequence[int]) -> tuple
     counts = [_values_of_entries(group) for group in groups]
     begins = np.cumsum(sizes) - sizes
     starts = np.concatenate([segment_starts(n) + begin for n, begin in zip(counts, begins)])
+    have = sum(n.size for n in counts)
+    require(
+        not entries.size or int(entries.max()) < have,
+        op,
+        f"the lengths say {int(entries.max(initial=-1)) + 1} entries or more, of which {have} have values",
+    )
     picked = np.concatenate(counts)[entries]
     return picked, np.repeat(starts[entries], picked) + places_in_segments(picked)
 
@@ -248,8 +259,9 @@ class MergeMultiMapFeatureTensors(_MergeMulti):
 @kernel(MergeMultiMapFeatureTensors)
 def merge_lists(op: _MergeSingle | _MergeMulti, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     groups = op.groups(ctx, given)
+    require(all(group["values"].ndim >= 1 for group in groups), op, "values must have rows, got a scalar")
     counts, entries = _entries(groups)
-    lengths, rows = _rows_of_values(groups, entries, [group["values"].shape[0] for group in groups])
+    lengths, rows = _rows_of_values(op, groups, entries, [group["values"].shape[0] for group in groups])
     made = [ctx.xp.asarray(n.astype(np.int32)) for n in (counts, lengths)]
     made.insert(1, op.keys(ctx, groups, entries))
     if "values_keys" in type(op).outputs:
@@ -270,13 +282,15 @@ class _MergeGradient(_Grouped):
         _, rows = _entries(groups)
         if "lengths" in groups[0] and ("presence" in groups[0] or "values_lengths" in groups[0]):
             sizes = np.array([_values_of_entries(group).sum() for group in groups])
-            _, rows = _rows_of_values(groups, rows, sizes.tolist())
+            _, rows = _rows_of_values(self, groups, rows, sizes.tolist())
         elif "presence" in groups[0]:
             sizes = np.array([group["presence"].size for group in groups])
         else:
             sizes = np.array([group["lengths"].sum() for group in groups])
         require(
-            d_values.shape[0] == rows.size, self, f"there are {rows.size} merged values, but dY has {d_values.shape[0]}"
+            d_values.ndim >= 1 and d_values.shape[0] == rows.size,
+            self,
+            f"there are {rows.size} merged values, but dY has shape {d_values.shape}",
         )
         nothing = b"" if d_values.dtype == STRING else 0
         whole = ctx.xp.full((int(sizes.sum()), *d_values.shape[1:]), nothing, d_values.dtype)

@@ -12,6 +12,7 @@ import numpy as np
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.data_types import numpy_type
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import check_extents
 from netbuilder.ops.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
@@ -79,7 +80,9 @@ class Fill(Operator):
                 f"{self.type}: with input_as_shape the input must be a vector of integers, "
                 f"got shape {given.shape} of {given.dtype}"
             )
-        return tuple(given.tolist()) + self.extra_shape
+        shape = tuple(given.tolist()) + self.extra_shape
+        check_extents(f"{self.type}: Y", shape, self.made())
+        return shape
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # no gradient passes: the output does not depend on what the input holds
@@ -98,7 +101,7 @@ def _constant(op_type: str, value: Any, dtype: Any) -> tuple[np.dtype[Any], Any]
             return kind, value.encode() if isinstance(value, str) else value
         if value == 0.0:  # the default, which other types have
             return kind, b""
-    elif isinstance(value, (int, float)) and (kind.kind not in "iu" or value == int(value)):
+    elif isinstance(value, (int, float)) and (kind.kind not in "iu" or math.isfinite(value) and value == int(value)):
         try:
             return kind, kind.type(int(value) if kind.kind in "iu" else value)
         except OverflowError:
@@ -141,6 +144,8 @@ def constant_fill(op: ConstantFill, ctx: RunContext, like: Any = None, value: An
     shape, dtype = op.target(ctx, like), op.made()
     if dtype == STRING:
         return (np.full(shape, op.element(), object),)
+    if value is not None:
+        require(value.size == 1, op, f"value must have one element, got shape {value.shape}")
     y = ctx.xp.empty(shape, dtype)
     y[...] = op.element() if value is None else value.astype(dtype).reshape(())
     return (y,)

@@ -162,6 +162,7 @@ class BatchGatherGradient(Operator):
         require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
         shape = _gathered_shape(self, x, indices, self.axis % x.ndim, self.match_outer)
         require(dy.shape == shape, self, f"dY must have shape {shape}, got {dy.shape}")
+        require(dy.dtype == x.dtype, self, f"dY must have the type of X, {x.dtype}, got {dy.dtype}")
         return (x.plain,)
 
 

@@ -99,7 +99,9 @@ class GroupNorm(_Forward):
 
     def groups(self, channels: int) -> int:
         require(
-            channels % self.group == 0, self, f"group must divide the {channels} channels of X, got group={self.group}"
+            self.group >= 1 and channels % self.group == 0,
+            self,
+            f"group must divide the {channels} channels of X, got group={self.group}",
         )
         return self.group
 
@@ -187,7 +189,9 @@ class GroupNormGradient(_Backward):
 
     def groups(self, channels: int) -> int:
         require(
-            channels % self.group == 0, self, f"group must divide the {channels} channels of X, got group={self.group}"
+            self.group >= 1 and channels % self.group == 0,
+            self,
+            f"group must divide the {channels} channels of X, got group={self.group}",
         )
         return self.group
 

@@ -58,7 +58,9 @@ class LabelLossBackward(LabelLoss):
     def infer(self, x: TensorSpec, label: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
         *weight, p, dloss = others
         self.check_labels(x, label, weight[0] if weight else None)
-        require(p.shape == x.shape, self, f"P must have the shape of X, {x.shape}, got {p.shape}")
+        require(
+            p.plain == x.plain, self, f"P must have shape and type of X, {x.shape} {x.dtype}, got {p.shape} {p.dtype}"
+        )
         require(dloss.size == 1, self, f"the gradient of the loss must be one number, got shape {dloss.shape}")
         return (x.plain,)
 

@@ -215,6 +215,7 @@ class LengthsMaxWithMainInputAndForwardOutputGradient(_OnHost):
     def infer(self, y: TensorSpec, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_gradient(self, dy, lengths)
         require(y.shape == dy.shape, self, f"Y must have the shape of dY, {dy.shape}, got {y.shape}")
+        require(x.shape[1:] == dy.shape[1:], self, f"X must have rows of the shape of dY's {dy.shape}, got {x.shape}")
         return (x.plain,)
 
 

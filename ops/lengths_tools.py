@@ -8,6 +8,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import one_integer
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rows import check_indices
@@ -201,7 +202,7 @@ class LengthsSplit(_OfLengths):
 @kernel(LengthsSplit)
 def lengths_split(op: LengthsSplit, ctx: RunContext, lengths: Any, n_split: Any = None) -> tuple[Any, ...]:
     counts = lengths_on_host(op, ctx, lengths)
-    parts = op.n_split if n_split is None else int(ctx.host(n_split).item())
+    parts = op.n_split if n_split is None else one_integer(op, ctx, n_split, "n_split")
     require(parts >= 1, op, f"n_split must be positive, got {parts}")
     pieces = counts[:, None] // parts + (np.arange(parts) < counts[:, None] % parts)
     return (ctx.xp.asarray(pieces.reshape(-1).astype(lengths.dtype)),)

@@ -101,7 +101,11 @@ def lengths_top_k_gradient(
         op,
         f"indices and dvalues must have shape {(counts.size, op.k)}, got {indices.shape} and {dy.shape}",
     )
+    require(indices.dtype.kind == "i", op, f"indices must be whole numbers, got {indices.dtype}")
     places = ctx.host(indices)
+    require(
+        bool((places < counts[:, None]).all()), op, "indices must lie within their segments, or be negative for none"
+    )
     given = np.flatnonzero(places.reshape(-1) >= 0)
     rows = (places + segment_starts(counts)[:, None]).reshape(-1)[given]
     dx = ctx.xp.zeros(int(counts.sum()), dy.dtype)

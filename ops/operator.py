@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from netbuilder.ops.declaration import Declared
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError, TensorProto
@@ -188,7 +189,9 @@ class Operator(Declared):
         raise NotImplementedError(f"{self.type}: has no gradient")
 
     def flops(self, *inputs: TensorSpec) -> int:
-        """Return the floating-point operations of one run; the default counts one per output element."""
+        """Return the floating-point operations of one run; the default counts one per output element, if it can."""
+        if not self.static_for(*inputs):
+            return 0
         try:
             return sum(spec.size for spec in self.infer(*inputs))
         except NotImplementedError:
@@ -251,7 +254,9 @@ def _list_of(element: Reader) -> Reader:
 def _number(kind: type) -> Reader:
     def read(value: Any) -> Any:
         if isinstance(value, (int, float)):
-            return kind(value)
+            number = kind(value)
+            if kind is float or -(2**63) <= number < 2**63:
+                return number
         raise TypeError
 
     return read
@@ -330,7 +335,7 @@ def decode(cls: type[Operator], op: OperatorDef, *, strict: bool = False) -> Ope
                 continue
         try:
             values[name] = reader(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError, DecodeError):
             raise ArgumentError(
                 f"{op.type}: argument {name!r} must be {_annotation(cls, name)}, got {value!r}"
             ) from None

@@ -55,6 +55,7 @@ class PoolArguments(WindowArguments):
         """Return the spec of Y."""
         channels = x.shape[channel_axis(self.order, max(x.ndim, 2))] if x.ndim >= 2 else 0
         geometry = self.geometry(x)
+        require(not self.global_pooling or min(geometry.kernel) >= 1, self, f"X must have images, got shape {x.shape}")
         return x.with_shape(image_shape(self.order, x.shape[0], channels, geometry.out))
 
     def visits(self, x: TensorSpec) -> int:

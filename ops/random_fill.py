@@ -10,6 +10,7 @@ import numpy as np
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.fill import Fill
+from netbuilder.ops.given_numbers import one_number
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -147,7 +148,7 @@ def _drawn(op: UniformFill | UniformIntFill, ctx: RunContext, like: Any, low: An
     shape = op.target(ctx, like)
     if low is None:
         return op.min, op.max, ctx.uniform(shape)
-    least, most = ctx.host(low).item(), ctx.host(high).item()
+    least, most = one_number(op, ctx, low, "min"), one_number(op, ctx, high, "max")
     if least > most:
         if not shape:
             _check_range(op.type, least, most)

@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import check_extents, one_integer, one_number
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rows import check_indices
@@ -49,7 +50,8 @@ def range_(op: Range, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
         spec = TensorSpec(tuple(x.shape), x.dtype)
         require(spec.size == 1, op, f"inputs must have one element, got shape {spec.shape}")
         require(spec.dtype == given[0].dtype, op, f"inputs must have one type, got {given[0].dtype} and {spec.dtype}")
-    values = [ctx.host(x).item() for x in given]
+    values = [one_number(op, ctx, x, "an input") for x in given]
+    require(all(map(math.isfinite, values)), op, f"inputs must be finite, got {values}")
     start, stop = (0, values[0]) if len(values) == 1 else values[:2]
     step = values[2] if len(values) == 3 else 1
     require(step != 0, op, "step must not be 0")
@@ -58,6 +60,7 @@ def range_(op: Range, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     else:
         count = math.ceil((stop - start) / step)
     count = max(count, 0)
+    check_extents("Range: Y", (count,), given[0].dtype)
     kind = given[0].dtype.type
     return (ctx.xp.arange(count).astype(kind) * kind(step) + kind(start),)
 
@@ -78,6 +81,7 @@ def lengths_range_fill(op: LengthsRangeFill, ctx: RunContext, lengths: Any) -> t
     require(lengths.ndim == 1 and lengths.dtype == np.int32, op, "lengths must be a vector of int32")
     counts = ctx.host(lengths)
     require(not counts.size or counts.min() >= 0, op, f"lengths must not be negative, got {counts.min(initial=0)}")
+    check_extents("LengthsRangeFill: Y", (int(counts.sum(dtype=np.int64)),), np.int64)
     starts = np.cumsum(counts) - counts
     return (ctx.xp.asarray((np.arange(counts.sum()) - np.repeat(starts, counts)).astype(np.int32)),)
 
@@ -96,6 +100,8 @@ class OneHot(_Counting):
 @kernel(OneHot)
 def one_hot(op: OneHot, ctx: RunContext, indices: Any, index_size: Any) -> tuple[Any, ...]:
     require(indices.ndim == 1 and indices.dtype == np.int64, op, "indices must be a vector of int64")
-    width = int(ctx.host(index_size).item())
+    width = one_integer(op, ctx, index_size, "index_size")
+    require(width >= 0, op, f"index_size must not be negative, got {width}")
+    check_extents("OneHot: Y", (*indices.shape, width), np.float32)
     check_indices("OneHot", indices, width)
     return ((indices[:, None] == ctx.xp.arange(width)[None, :]).astype(np.float32),)

@@ -222,6 +222,7 @@ class ReductionGradient(OverAxes):
     outputs = ("dX",)
 
     def infer(self, dy: TensorSpec, x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind in "fiu", self, f"X must hold numbers, got {x.dtype}")
         require(dy.size == y.size, self, f"dY {dy.shape} and Y {y.shape} must have as many elements")
         require(y.size == math.prod(self.kept(x.shape)), self, f"Y {y.shape} is no reduction of X {x.shape}")
         return (x.plain,)

@@ -15,6 +15,7 @@ import numpy as np
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.conv_geometry import check_order, image_extents, image_shape
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import check_extents
 from netbuilder.ops.half import narrow, require_one_float_type, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
@@ -36,7 +37,8 @@ Scales = tuple[float, ...]
 
 def _scaled(extent: int, scale: float) -> int:
     """Return the extent of an axis after resizing, rounded down as float32 has it."""
-    return int(np.float32(extent) * np.float32(scale))
+    exact = np.float32(extent) * np.float32(scale)
+    return int(exact) if np.isfinite(exact) else 2**62
 
 
 def _nearest(extent: int, out: int, scale: float) -> np.ndarray[Any, Any]:
@@ -121,7 +123,9 @@ class _Resizing(Operator):
             min(extents) >= 1, self, f"X {tuple(shape)} has nothing left at scales {scales}: extents {tuple(extents)}"
         )
         channels = shape[1] if self.layout == "NCHW" else shape[-1]
-        return image_shape(self.layout, shape[0], channels, extents)
+        made = image_shape(self.layout, shape[0], channels, extents)
+        check_extents(f"{self.type}: at scales {scales} Y", made, np.float32)
+        return made
 
     def first_axis(self) -> int:
         return 2 if self.layout == "NCHW" else 1

@@ -10,7 +10,9 @@ import numpy as np
 from netbuilder.ops.bilinear import bilinear_corners
 from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import check_extents
 from netbuilder.ops.half import narrow, widen
+from netbuilder.ops.operator import require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rows import add_rows, check_indices
 from netbuilder.ops.sampled_boxes import BoxSamples, BoxSamplesGradient, SampledBoxes
@@ -79,14 +81,16 @@ def _parts(op: SampledBoxes, rois: Any, shape: tuple[int, ...], dtype: Any) -> I
 
     Rows and weights are (boxes, bins, samples); rows count the places of all images, channels last.
     """
+    require(bool(np.isfinite(rois * op.spatial_scale).all()), op, "rois must be finite numbers")
     images = rois[:, 0].astype(np.int64) if rois.shape[1] == 6 else np.zeros(len(rois), np.int64)
     check_indices(f"{op.type}: numbers of images", images, shape[0])
     boxes = rois[:, -5:].astype(np.float64 if rois.dtype == np.float64 else np.float32)
     bins = np.array([op.pooled_w, op.pooled_h])
     widest = (boxes[:, 2:4] * op.spatial_scale).max(axis=0, initial=1)
     samples = bins * (op.sampling_ratio if op.sampling_ratio > 0 else np.ceil(widest / bins))
+    check_extents(f"{op.type}: samples of a box", [int(n) for n in samples], np.float64)
     of_box = 4 * shape[1] * dtype.itemsize * float(samples.prod())
-    step = max(1, int(_PART / of_box))
+    step = max(1, int(_PART / max(of_box, 1.0)))
     for begin in range(0, len(boxes), step):
         part = slice(begin, begin + step)
         ys, xs, shares = _samples(op, boxes[part])

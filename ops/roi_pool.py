@@ -41,7 +41,8 @@ class _Boxes(Operator):
         return "host" if index == 1 else "here"
 
     def check_boxes(self, x: TensorSpec, rois: TensorSpec) -> None:
-        require(x.ndim == 4 and x.dtype.kind == "f", self, f"X must be images of floats, got {x.shape} of {x.dtype}")
+        right = x.ndim == 4 and x.dtype.kind == "f" and min(x.shape[2:]) >= 1
+        require(right, self, f"X must be images of floats, got {x.shape} of {x.dtype}")
         require(rois.ndim == 2 and rois.shape[1] == 5, self, f"RoIs must have 5 columns, got shape {rois.shape}")
 
 
@@ -107,6 +108,7 @@ def _parts(boxes: int, bytes_of_box: int) -> Iterator[slice]:
 def roi_pool(op: RoIPool, ctx: RunContext, x: Any, rois: Any) -> tuple[Any, ...]:
     xp, (count, channels, height, width) = ctx.xp, x.shape
     boxes = ctx.host(rois).astype(np.float32)
+    require(bool(np.isfinite(boxes).all()), op, "rois must be finite numbers")
     images = boxes[:, 0].astype(np.int64)
     check_indices(f"{op.type}: numbers of images", images, count)
     scaled = boxes[:, 1:] * np.float32(op.spatial_scale)

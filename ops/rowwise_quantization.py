@@ -100,7 +100,10 @@ BITS_2 = RowFormat(2)
 
 
 def row_bounds(x: Array) -> tuple[Array, Array]:
-    """Return the least and the greatest element of each row of (..., columns), as (..., 1)."""
+    """Return the least and the greatest element of each row of (..., columns), as (..., 1); of empty rows zeros."""
+    if not x.shape[-1]:
+        nothing = np.zeros((*x.shape[:-1], 1), x.dtype)
+        return nothing, nothing
     return x.min(axis=-1, keepdims=True), x.max(axis=-1, keepdims=True)
 
 

@@ -80,9 +80,7 @@ def counts_of_lengths(op: Operator, ctx: RunContext, lengths: Any, rows: int) ->
     Raises:
         ShapeError: one is negative, or their sum is not ``rows``.
     """
-    counts = ctx.host(lengths).astype(np.int64)
-    if counts.size and counts.min() < 0:
-        raise ShapeError(f"{op.type}: lengths must not be negative, got {counts.min()}")
+    counts = lengths_on_host(op, ctx, lengths)
     if counts.sum() != rows:
         raise ShapeError(f"{op.type}: the sum of the lengths must be the number of rows, {rows}, got {counts.sum()}")
     return counts

@@ -12,6 +12,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import whole_numbers
 from netbuilder.ops.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
@@ -113,7 +114,7 @@ class Reshape(Operator):
 
 @kernel(Reshape)
 def reshape(op: Reshape, ctx: RunContext, x: Any, shape: Any = None) -> tuple[Any, ...]:
-    asked = op.shape if shape is None else ctx.host(shape).reshape(-1).tolist()
+    asked = op.shape if shape is None else whole_numbers(op, ctx, shape, "new_shape")
     old = ctx.xp.asarray(np.array(x.shape, np.int64 if shape is None else shape.dtype))
     return x.reshape(op.target(tuple(x.shape), asked or ())), old
 

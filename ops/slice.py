@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import whole_numbers
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
@@ -65,7 +66,7 @@ class _Box(Operator):
         """Return starts and ends, at run time."""
         if not given:
             return self.starts, self.ends
-        starts, ends = (ctx.host(bound).reshape(-1).tolist() for bound in given)
+        starts, ends = (whole_numbers(self, ctx, bound, name) for bound, name in zip(given, ("starts", "ends")))
         return starts, ends
 
 
@@ -128,5 +129,7 @@ class SliceGradient(_Box):
 def slice_gradient(op: SliceGradient, ctx: RunContext, x: Any, *rest: Any) -> tuple[Any, ...]:
     *bounds, dy = rest
     dx = ctx.xp.zeros(x.shape, dy.dtype)
-    dx[op.box(x.shape, *op.bounds(ctx, bounds))] = dy
+    box = op.box(x.shape, *op.bounds(ctx, bounds))
+    require(dx[box].shape == dy.shape, op, f"dY must have shape {dx[box].shape}, got {dy.shape}")
+    dx[box] = dy
     return (dx,)

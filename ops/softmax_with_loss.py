@@ -43,6 +43,7 @@ class LossArguments(LabelLoss):
         """Raise ShapeError unless label and weight fit X."""
         require_one_float_type(self, X=x)
         rows, classes = self.matrix(x.shape)
+        require(classes >= 1, self, f"X must have a class or more, got shape {x.shape}")
         if self.label_prob:
             require(
                 label.size == x.size and label.dtype.kind == "f",

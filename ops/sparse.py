@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
-from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rows import add_rows, check_indices
 from netbuilder.proto import OperatorDef, ShapeError
@@ -83,6 +83,7 @@ def _check_scattered(op: Operator, indices: TensorSpec, values: TensorSpec) -> N
 
 @kernel(SparseToDense)
 def sparse_to_dense(op: SparseToDense, ctx: RunContext, indices: Any, values: Any, like: Any = None) -> tuple[Any, ...]:
+    _check_scattered(op, spec_of(indices), spec_of(values))
     if like is not None:
         rows = like.shape[0]
     else:

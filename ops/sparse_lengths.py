@@ -339,6 +339,7 @@ class SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient(_Values):
     ) -> tuple[TensorSpec, ...]:
         check_weights(self, weights, dy, indices.size)
         require(x.shape[1:] == dy.shape[1:], self, f"X must have rows of shape {dy.shape[1:]}, got {x.shape[1:]}")
+        require(x.dtype == dy.dtype, self, f"X must have the type of dY, {dy.dtype}, got {x.dtype}")
         return self.check_segments(dy, lengths, indices), weights.plain
 
 

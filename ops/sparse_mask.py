@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import check_extents, one_integer
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rows import check_indices
@@ -31,6 +32,8 @@ class _Mask(Operator):
     def check(self) -> None:
         if not self.mask or len(set(self.mask)) < len(self.mask):
             raise ArgumentError(f"{self.type}: mask must list the wanted ids, each once, got {list(self.mask)}")
+        if not -(2**63) <= min(self.mask) <= max(self.mask) < 2**63:
+            raise ArgumentError(f"{self.type}: ids in mask must fit into 64 bits, got {list(self.mask)}")
 
     def input_place(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index in (0, self.lengths_at) else "here"
@@ -189,7 +192,8 @@ def segment_one_hot(op: SegmentOneHot, ctx: RunContext, lengths: Any, indices: A
     check_integers(op, "indices", indices)
     require(size.size == 1, op, f"index_size must hold one number, got shape {size.shape}")
     counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
-    columns = int(ctx.host(size).reshape(()))
+    columns = one_integer(op, ctx, size, "index_size")
+    check_extents("SegmentOneHot: Y", (counts.size, columns), np.float32)
     check_indices(op.type, indices, columns)
     y = np.zeros((counts.size, columns), np.float32)
     y[np.repeat(np.arange(counts.size), counts), ctx.host(indices)] = 1

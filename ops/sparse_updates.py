@@ -12,6 +12,7 @@ import numpy as np
 from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.ftrl import ftrl_step
+from netbuilder.ops.given_numbers import one_integer
 from netbuilder.ops.half import narrow, widen
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
@@ -219,7 +220,8 @@ class SparseAdam(_SparseAdam):
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
         m1, m2 = self.moved(ctx, rows, g, g * g)
-        t = int(ctx.host(numbers[1]).item()) + 1
+        t = one_integer(self, ctx, numbers[1], "iter") + 1
+        require(t >= 1, self, f"iter counts from 0 on, got {t - 1}")
         first, second = 1 / (1 - self.beta1**t), 1 - self.beta2**t
         rectified = self.rectified(t) if self.enableRAdam else 1.0
         if rectified is None:
@@ -248,7 +250,8 @@ class RowWiseSparseAdam(_SparseAdam):
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
         m1, m2 = self.moved(ctx, rows, g, _row_means(g * g))
-        t = int(ctx.host(numbers[1]).item()) + 1
+        t = one_integer(self, ctx, numbers[1], "iter") + 1
+        require(t >= 1, self, f"iter counts from 0 on, got {t - 1}")
         correction = math.sqrt(1 - self.beta2**t) / (1 - self.beta1**t)
         effective = correction * m1 / _across(ctx.xp.sqrt(m2) + self.epsilon, m1)
         return rows[0] + rate_as(numbers[0], g) * effective, m1, m2, effective
@@ -282,7 +285,8 @@ class SmartDecaySparseAdam(_Moments):
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
         p, m1, m2, seen = rows
-        t = int(ctx.host(numbers[1]).item()) + 1
+        t = one_integer(self, ctx, numbers[1], "iter") + 1
+        require(t >= 1, self, f"iter counts from 0 on, got {t - 1}")
         passed = _across(t - seen, p).astype(p.dtype)
         caught_up = self.beta1 * (1 - self.beta1 ** ctx.xp.maximum(passed - 1, 0)) / (1 - self.beta1)
         new_m1 = self.beta1**passed * m1 + (1 - self.beta1) * g

@@ -62,6 +62,7 @@ def _weights(op: Operator, ctx: RunContext, values: Any, label: Any, weight: Any
     Raises:
         ShapeError: a label is neither -1 nor a class.
     """
+    require(label.dtype.kind == "i", op, f"labels must be whole numbers with a sign, got {label.dtype}")
     xp, classes = ctx.xp, values.shape[1]
     counts = label != _NO_LABEL
     known = xp.where(counts, label, 0)

@@ -54,7 +54,7 @@ def stylizer_preprocess(
     op: PackedInt8BGRANHWCToNCHWCStylizerPreprocess, ctx: RunContext, x: Any, mean: Any
 ) -> tuple[Any, ...]:
     xp, (h, w) = ctx.xp, x.shape[1:3]
-    noise = np.random.default_rng(op.noise_size).standard_normal(op.noise_size) * op.noise_std
+    noise = np.random.default_rng(op.noise_size).standard_normal(min(op.noise_size, h * w * 3)) * op.noise_std
     spread = xp.asarray(np.resize(noise, h * w * 3).astype(np.float32)).reshape(h, w, 3)
     y = x[..., :3].astype(np.float32) - mean.reshape(3) + spread
     return (xp.ascontiguousarray(y.transpose(0, 3, 1, 2)),)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import check_extents, one_integer
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import OperatorDef, ShapeError
@@ -29,7 +30,8 @@ class _Tiling(Operator):
 
     def measures(self, ctx: RunContext, given: Sequence[Any], ndim: int) -> tuple[int, int]:
         """Return the number of tiles and the axis, not negative; inputs go before arguments."""
-        values = [int(ctx.host(scalar).item()) for scalar in given] + [self.tiles, self.axis][len(given) :]
+        values = [one_integer(self, ctx, scalar, name) for scalar, name in zip(given, ("tiles", "axis"))]
+        values += [self.tiles, self.axis][len(given) :]
         return self.checked(values[0], values[1], ndim)
 
     def checked(self, tiles: int, axis: int, ndim: int) -> tuple[int, int]:
@@ -63,6 +65,7 @@ class Tile(_Tiling):
 @kernel(Tile)
 def tile(op: Tile, ctx: RunContext, x: Any, *given: Any) -> tuple[Any, ...]:
     tiles, axis = op.measures(ctx, given, x.ndim)
+    check_extents("Tile: Y", [n * tiles if i == axis else n for i, n in enumerate(x.shape)], x.dtype)
     return (ctx.xp.concatenate([x] * tiles, axis=axis),)
 
 
@@ -87,5 +90,6 @@ class TileGradient(_Tiling):
 @kernel(TileGradient)
 def tile_gradient(op: TileGradient, ctx: RunContext, dy: Any, *given: Any) -> tuple[Any, ...]:
     tiles, axis = op.measures(ctx, given, dy.ndim)
+    require(dy.shape[axis] % tiles == 0, op, f"axis {axis} of dY {dy.shape} must divide by tiles={tiles}")
     parts = dy.reshape(*dy.shape[:axis], tiles, dy.shape[axis] // tiles, *dy.shape[axis + 1 :])
     return (parts.sum(axis=axis, dtype=dy.dtype),)

@@ -10,9 +10,11 @@ import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
+from netbuilder.ops.given_numbers import check_extents, one_integer
 from netbuilder.ops.half import require_one_float_type
-from netbuilder.ops.operator import Operator, TensorSpec, require
+from netbuilder.ops.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.rows import check_indices
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
 
@@ -131,9 +133,11 @@ def _places_by_bound(rows: Any, k: int) -> Any:
 @kernel(TopK)
 def top_k(op: TopK, ctx: RunContext, x: Any, k: Any = None) -> tuple[Any, ...]:
     xp = ctx.xp
-    count = op.k if k is None else int(ctx.host(k).item())
+    count = op.k if k is None else one_integer(op, ctx, k, "k")
     if count < 1:
         raise ShapeError(f"TopK: k must be at least 1, got {count}")
+    require_one_float_type(op, X=spec_of(x))
+    check_extents("TopK: values", op.chosen_shape(x.shape, count), np.int64)
     before, n, behind = op.around(x.shape)
     lines = xp.moveaxis(x.reshape(before, n, behind), 1, 2).reshape(before * behind, n)
     there = min(count, n)
@@ -156,6 +160,7 @@ def top_k_gradient(op: TopKGradient, ctx: RunContext, dv: Any, indices: Any, x: 
     there = min(dv.shape[op.axis % x.ndim], n)  # what follows has the index -1
     slopes = dv.reshape(before, -1, behind)[:, :there]
     places = indices.reshape(before, -1, behind)[:, :there]
+    check_indices("TopKGradient", places, n)
     flat = xp.arange(before).reshape(-1, 1, 1) * (n * behind) + places * behind + xp.arange(behind)
     dx = xp.zeros(x.size, dv.dtype)
     dx[flat.reshape(-1)] = slopes.reshape(-1)

@@ -55,7 +55,13 @@ def plain_prepared(
 def _put_host(out: Any, result: Any) -> None:
     if np.shape(result) != out.shape:
         raise OperatorError(f"its kernel returned shape {np.shape(result)} where its shapes say {out.shape}")
-    np.copyto(out, result)
+    try:
+        np.copyto(out, result)
+    except TypeError:
+        raise OperatorError(
+            f"its result has elements of type {np.asarray(result).dtype}, which the output's type {out.dtype} cannot "
+            "hold; give inputs of one floating type"
+        ) from None
 
 
 def _put(out: Any, result: Any) -> None:

@@ -18,6 +18,7 @@ from netbuilder.ops.engines.engine import find_engine, library_engines
 from netbuilder.ops.engines.gpu import copy_into
 from netbuilder.ops.engines.layouts import HOST, Location, new_buffer
 from netbuilder.ops.operator import TensorSpec
+from netbuilder.proto import ShapeError
 from netbuilder.runtime.blob import Blob, Generation
 from netbuilder.runtime.buffers import Output, assign_buffers, needs_detour
 from netbuilder.runtime.compiler import Compilation, compile_steps
@@ -240,6 +241,18 @@ def make_plan(
         return _make_plan(net, generation, start, setting, make_blob)
 
 
+def _too_large(net: Runner, compilation: Compilation, error: MemoryError) -> BaseException:
+    """Return the error that says which operator makes the largest of the values that do not fit into memory."""
+    made = [value for value in compilation.values if value.producer is not None and value.spec is not None]
+    largest = max(made, key=lambda value: value.spec.nbytes if value.spec is not None else 0)
+    assert largest.spec is not None and largest.producer is not None
+    text = (
+        f"the values of the net do not fit into memory ({error}); the largest, {largest.name!r} of shape "
+        f"{largest.spec.shape}, takes {largest.spec.nbytes:,} bytes"
+    )
+    return located(describe(net.name, largest.producer.node.first), ShapeError(text))
+
+
 def _make_plan(
     net: Runner, generation: Generation, start: int, setting: Setting, make_blob: Callable[[str], Blob]
 ) -> Plan | None:
@@ -250,7 +263,10 @@ def _make_plan(
         def may_relayout(blob: Blob, attempts: int = attempts) -> bool:
             return attempts > 0 and setting.does("owned_layouts") and (blob.owner is None or blob.owner is net)
 
-        outputs, wanted = assign_buffers(compilation, make_blob, may_relayout, setting.does)
+        try:
+            outputs, wanted = assign_buffers(compilation, make_blob, may_relayout, setting.does)
+        except MemoryError as error:
+            raise _too_large(net, compilation, error) from error
         if not wanted:
             _fix_blobs(compilation, outputs)
             return Plan(net, generation, compilation, outputs, setting, make_blob)

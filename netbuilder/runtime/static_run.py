@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.graph.blob import strip_prefix
 from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.ops.given_numbers import check_extents
 from netbuilder.ops.operator import STRING, TensorSpec
 from netbuilder.ops.registry import prepared_kernels
 from netbuilder.proto import BlobError, NetError
@@ -54,6 +55,9 @@ def static_run(net: Runner, start: int, setting: Setting) -> tuple[list[tuple[Te
             return specs, index
         try:
             outs = tuple(instruction.op.infer(*ins))
+            if instruction.location == HOST:
+                for name, spec in zip(instruction.outputs, outs):
+                    check_extents(f"output {name!r}", spec.shape, spec.dtype)
             if not setting.does("known_extents"):
                 outs = tuple(with_known(spec, None) for spec in outs)
         except NotImplementedError:

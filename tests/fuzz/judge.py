@@ -40,7 +40,7 @@ def fault(error: BaseException, named: str = "", *, may_lack_memory: bool = Fals
     """
     for each in _chain(error):
         if isinstance(each, (MemoryError, RecursionError)):
-            if may_lack_memory and isinstance(error, OperatorError):
+            if may_lack_memory and isinstance(error, _OURS + (OperatorError,)):
                 return None
             return f"{type(each).__name__}: {each}", _place(each)
     inner = _innermost(error)

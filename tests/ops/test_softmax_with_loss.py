@@ -86,7 +86,7 @@ class TestSoftmaxWithLossGradient(OperatorSuite):
     operator = SoftmaxWithLossGradient
     no_gradient = "a gradient operator"
     refusals = (
-        refusal(SoftmaxWithLossGradient(), [X, L, f32(6, 3), f32()], "P must have the shape of X"),
+        refusal(SoftmaxWithLossGradient(), [X, L, f32(6, 3), f32()], "P must have shape and type of X"),
         refusal(SoftmaxWithLossGradient(), [X, L, X, f32(2)], "gradient of the loss must be one number"),
         refusal(SoftmaxWithLossGradient(), [X, L, f32(3), X, f32()], "one weight per row"),
     )

@@ -60,7 +60,7 @@ class TestSpatialSoftmaxWithLossGradient(OperatorSuite):
         refusal(
             SpatialSoftmaxWithLossGradient(),
             [f32(2, 3, 1, 2), i32(2, 1, 2), f32(2, 3, 1, 1), f32()],
-            "P must have the shape of X",
+            "P must have shape and type of X",
         ),
         refusal(
             SpatialSoftmaxWithLossGradient(),

@@ -106,6 +106,9 @@ class Primitive:
         return int(d.lib.dnnl_memory_desc_get_size(descriptor)) if descriptor != d.ffi.NULL else 0
 
 
+_INVALID_ARGUMENTS = 2  # the library's status
+
+
 def compile_primitive(kind: str, *args: Any, post: Sequence[PostOp] = (), hint: Primitive | None = None) -> Primitive:
     """Compile a primitive; the arguments are those of the C function, without engine, attributes and hint.
 
@@ -122,8 +125,11 @@ def compile_primitive(kind: str, *args: Any, post: Sequence[PostOp] = (), hint: 
         args = (d.engine, *args)
     if kind.endswith(("_backward", "_backward_data", "_backward_weights")):
         args = (*args, d.ffi.NULL if hint is None else hint.descriptor)
-    with loading:
-        check(create(out, *args, attributes), kind)
+    try:
+        with loading:
+            check(create(out, *args, attributes), kind)
+    except OverflowError:  # a number that does not fit into the library's integers
+        raise OneDnnError(kind, _INVALID_ARGUMENTS) from None
     return Primitive(d.ffi.gc(out[0], d.lib.dnnl_primitive_desc_destroy), kind)
 
 

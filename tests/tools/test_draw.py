@@ -12,6 +12,7 @@ import golden_data
 from netbuilder import ModelHelper, Workspace, brew, save_predictor
 from netbuilder.graph import DeviceScope, Net
 from netbuilder.model import rnn
+from netbuilder.optimizers import build_sgd
 from netbuilder.proto import files
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.tools.draw import main
@@ -202,6 +203,21 @@ def test_shapes_that_are_lacking_are_asked_for(tmp_path, capsys):
     assert main([*given, *options]) == 0
     assert main([*given, *options, "--input", "w1=4x9"]) == 0
     assert "drawn without shapes, which contradict one another: " in capsys.readouterr().err
+
+
+def test_parameters_that_an_init_net_makes_are_not_asked_for(tmp_path, capsys):
+    """Even if the net updates them, so that without a shape of its input nothing is known of them at its end."""
+    model = ModelHelper("trained")
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", 3, 2), "label"], ["softmax", "loss"])
+    model.AddGradientOperators([loss])
+    build_sgd(model, 0.1, momentum=0.9)
+    files.save(tmp_path / "net.pb", model.net.Proto())
+    files.save(tmp_path / "init.pb", model.param_init_net.Proto())
+    given = [str(tmp_path / name) for name in ("net.pb", "init.pb", "net.html")]
+    given = [given[0], "--init", given[1], "-o", given[2]]
+    assert main(given) == 1
+    assert "the shapes of 'data', 'label', which net 'trained" in capsys.readouterr().err
+    assert main([*given, "--input=data=8x3", "--input=label=8:int32"]) == 0
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")

@@ -77,7 +77,7 @@ def lay_out(net: Any, blob_specs: Mapping[Any, Any] | None = None, init_net: Any
                 arguments, bool(op.is_gradient_op))
         )  # fmt: skip
     known = all(blob.shape for blob in blobs)
-    lacking = [] if known or problem else [blob for blob in undefined_inputs(message.op) if shapes.spec(blob) is None]
+    lacking = [] if known or problem else _lacking(message, shapes, init_net)
     return Drawing(message.name, list(lanes), boxes, blobs, find_folds(boxes, blobs), lacking, problem)
 
 
@@ -99,6 +99,15 @@ def _shapes(net: NetDef, specs: Mapping[Any, Any] | None, init_net: Any) -> tupl
         return infer_shapes(nets, specs), ""
     except NetError as error:
         return InferredShapes({}, {}, []), str(error)
+
+
+def _lacking(net: NetDef, shapes: InferredShapes, init_net: Any) -> list[str]:
+    """Return the blobs that a net reads from outside, whose shape is not known and which no init net makes.
+
+    Those of an init net are not known at the end either if the net writes them anew, as updates do.
+    """
+    made = set() if init_net is None else {blob for op in message_of(init_net).op for blob in op.output}
+    return [blob for blob in undefined_inputs(net.op) if blob not in made and shapes.spec(blob) is None]
 
 
 def _shape_text(shapes: InferredShapes, name: str) -> str:

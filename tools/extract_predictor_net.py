@@ -130,7 +130,7 @@ def _first_scope(net: NetDef) -> str:
 
 
 def _forward_pass(net: NetDef) -> list[OperatorDef]:
-    """Return the operators in front of the backward pass, without the fills that seed it."""
+    """Return the operators before the backward pass, without the fills that seed it."""
     end = next((index for index, op in enumerate(net.op) if op.is_gradient_op), len(net.op))
     read = {blob for op in net.op[:end] for blob in op.input}
     if end == len(net.op):

@@ -1,4 +1,4 @@
-"""Where the time of a net's step goes, beside what the machine can do: ``netbuilder-profile NET``.
+"""Where the time of a net's step goes, compared with what the machine can do: ``netbuilder-profile NET``.
 
 NET is a net in a file, a folder with a predictor, or a net of the zoo by name.
 """

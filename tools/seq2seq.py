@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train and answer as the command line says; returns the exit status: 1 if answers are not as good as wanted."""
+    """Train and answer as the command line says; returns the exit status: 1 if the answers are worse than asked for."""
     options = _parser().parse_args(arguments)
     try:
         if problem := split_problem(options.batch, options.devices):

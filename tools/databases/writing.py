@@ -66,7 +66,7 @@ class Written:
 
 
 def write_database(images: ImageSet, path: str, db_type: str, choices: Choices, tick: Tick) -> Written:
-    """Write the images to a new database, and the names of their classes beside it.
+    """Write the images to a new database, and the names of their classes next to it.
 
     Keys are the numbers of the records, eight digits, and, for files, their names.
 

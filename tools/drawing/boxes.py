@@ -28,7 +28,7 @@ class Box:
 
     Args:
         type, name, line: of the operator; the line of the program that made it.
-        lane, row: where it stands.
+        lane, row: where it is drawn.
         inputs, outputs: indices of blobs.
         arguments: by name, as text.
         backward: whether it belongs to the backward pass.

@@ -58,7 +58,7 @@ def add_language_model(model: ModelHelper, size: Size, *, forward_only: bool = F
     """Add the net from ``characters``, (steps, samples) int32, to a number for each next character.
 
     Returns:
-        The numbers, (steps * samples, characters), and the states behind the last step.
+        The numbers, (steps * samples, characters), and the states after the last step.
     """
     rows = model.net.Gather([TABLE, "characters"], "rows")
     starts = [model.net.Copy(model.net.StopGradient(name, f"{name}_given"), f"{name}_start") for name in size.states]
@@ -112,7 +112,7 @@ class CharModel:
         return [model.Scale(loss, scale=scale)]
 
     def step(self, now: Array, then: Array) -> float:
-        """Train on one piece; return the mean loss in front of the step, in nats a character."""
+        """Train on one piece; return the mean loss before the step, in nats a character."""
         for name, value in (("characters", now), ("next", then)):
             for blob, part in zip(self.record.devices.copies(name), np.split(value, len(self.record), axis=1)):
                 self.workspace.feed(blob, np.ascontiguousarray(part))

@@ -50,7 +50,7 @@ class Characters:
         return "".join(self.alphabet[int(number)] for number in numbers)
 
     def batches(self, batch: int, steps: int) -> Iterator[tuple[Array, Array]]:
-        """Yield (characters, the ones behind them), (steps, batch) int32 each; each column goes on where it was.
+        """Yield (characters, the ones after them), (steps, batch) int32 each; each column goes on where it was.
 
         Args:
             batch: columns; the text is cut into so many parts.

@@ -43,7 +43,7 @@ class Batch:
         source: (source steps, samples) int32, with its lengths (samples,) int32.
         target: what the decoder reads, GO first, (target steps, samples), with its lengths.
         label: what it is to write, EOS last, of the same shape.
-        weight: 1 where there is a label, 0 behind the end; float32, of the same shape.
+        weight: 1 where there is a label, 0 after the end; float32, of the same shape.
     """
 
     source: Array

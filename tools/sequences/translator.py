@@ -183,7 +183,7 @@ class Translator:
         return [model.Scale(loss, scale=scale)]
 
     def step(self, batch: Batch) -> float:
-        """Train on one batch; return its loss in front of the step, in nats, over all places, padding included."""
+        """Train on one batch; return its loss before the step, in nats, over all places, padding included."""
         for name in (*INPUTS, "label", "weight"):
             value = getattr(batch, name)
             parts = np.split(value, len(self.record), axis=value.ndim - 1)

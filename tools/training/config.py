@@ -1,4 +1,4 @@
-"""Options of the trainer from a file, under Caffe2's names, and written beside a run."""
+"""Options of the trainer from a file, under Caffe2's names too, and written into the folder of a run."""
 
 from __future__ import annotations
 

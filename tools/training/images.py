@@ -54,7 +54,7 @@ class Images:
             size: samples a batch.
             rng: shuffles the samples; None: in order. The last batch is as large as it comes.
             start: batches at the beginning that are left out.
-            reuse: of no account for images in memory.
+            reuse: ignored for images in memory.
         """
         order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
         for first in range(start * size, len(self), size):

@@ -18,7 +18,7 @@ _SLICE = 0.25  # seconds that are waited at a time, so that a process that was s
 
 
 class StepLimit:
-    """Ends the process if a step takes too long; a context in which ``passed`` is called behind each step.
+    """Ends the process if a step takes too long; a context in which ``passed`` is called after each step.
 
     Args:
         seconds: for a step; None: no limit.

@@ -64,7 +64,7 @@ class Metrics:
         return bool(self._lines or self._events or self._plot)
 
     def go_on(self, epochs: int) -> None:
-        """Draw so many epochs of an earlier run in front of the next ones, as far as the file of lines has them."""
+        """Draw so many epochs of an earlier run before the next ones, as far as the file of lines has them."""
         if self._plot is None or self._earlier is None or not epochs:
             return
         found: dict[int, dict[str, Any]] = {}

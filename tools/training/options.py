@@ -192,7 +192,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
 
 
 def _with_config(parser: Parser, given: list[str]) -> list[str]:
-    """Return the options of the file that ``--config`` names, and those of the command line behind them."""
+    """Return the options of the file that ``--config`` names, and those of the command line after them."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--config")
     found, rest = first.parse_known_args(given)

@@ -126,7 +126,7 @@ class Run:
         self._first_step = 0  # steps that an earlier run has done
         self._rate = options.scaled_rate  # of the last step of that run
         self._counts: deque[int] = deque()  # samples of micro-batches that are not read yet
-        self.tick: Callable[[], object] = lambda: None  # called behind each step of training or evaluation
+        self.tick: Callable[[], object] = lambda: None  # called after each step of training or evaluation
         self._loss: float | None = None  # of the last step that was read
         self._top1: float | None = None
         self._watch = Watch(self._classes)
@@ -221,7 +221,7 @@ class Run:
         """Return the least time of a step on the first batch; the parameters change.
 
         Args:
-            steps: that are timed, behind two that are not.
+            steps: that are timed, after two that are not.
         """
         batch, least = self._first_batch(), float("inf")
         for number in range(steps + 2):

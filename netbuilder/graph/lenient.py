@@ -16,11 +16,11 @@ from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, OperatorDef, UsageError
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["IgnoredArgumentWarning", "LenientNet", "build_leniently"]
+__all__ = ["IgnoredArgumentWarning", "LenientNet", "build_leniently", "warn_ignored"]
 
 
 class IgnoredArgumentWarning(UserWarning):
-    """An operator was given an argument that it does not read; given once for each operator type and argument."""
+    """An operator, or a builder, was given an argument that it does not read; given once for each type and argument."""
 
 
 _warned: set[tuple[str, str]] = set()
@@ -35,10 +35,15 @@ def build_leniently(op_type: str, inputs: list[str], outputs: list[str], debug_i
     if is_registered(op_type):
         cls = find(op_type)
         for name in unknown_arguments(cls, op):
-            if (op_type, name) not in _warned:
-                warn_user(f"{op_type}: ignored argument {name!r}{known_arguments(cls, name)}", IgnoredArgumentWarning)
-                _warned.add((op_type, name))
+            warn_ignored(op_type, name, known_arguments(cls, name))
     return op
+
+
+def warn_ignored(taker: str, name: str, text: str) -> None:
+    """Warn, once for each pair, that an operator type or a builder ignores an argument; ``text`` ends the message."""
+    if (taker, name) not in _warned:
+        warn_user(f"{taker}: ignored argument {name!r}{text}", IgnoredArgumentWarning)
+        _warned.add((taker, name))
 
 
 class _EveryNet(type):

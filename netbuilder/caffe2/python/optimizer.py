@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder import optimizers as native
 from netbuilder.caffe2.absent import names_of
-from netbuilder.caffe2.left_out import without_unknown
+from netbuilder.caffe2.ignored_arguments import ignore_unknown_arguments
 from netbuilder.caffe2.python import workspace
 from netbuilder.optimizers import (
     LR_INJECTION,
@@ -75,19 +75,19 @@ __all__ = [
 
 __getattr__ = names_of(__name__)
 
-build_adadelta = without_unknown(native.build_adadelta, AdadeltaOptimizer)
-build_adagrad = without_unknown(native.build_adagrad, AdagradOptimizer)
-build_adam = without_unknown(native.build_adam, AdamOptimizer)
-build_decay_adagrad = without_unknown(native.build_decay_adagrad, DecayAdagradOptimizer)
-build_fp16_sgd = without_unknown(native.build_fp16_sgd, FP16SgdOptimizer)
-build_ftrl = without_unknown(native.build_ftrl, FtrlOptimizer)
-build_gftrl = without_unknown(native.build_gftrl, GFtrlOptimizer)
-build_multi_precision_sgd = without_unknown(native.build_multi_precision_sgd, MultiPrecisionSgdOptimizer)
-build_rms_prop = without_unknown(native.build_rms_prop, RmsPropOptimizer)
-build_sgd = without_unknown(native.build_sgd, SgdOptimizer)
-build_storm = without_unknown(native.build_storm, StormOptimizer)
-build_wngrad = without_unknown(native.build_wngrad, WngradOptimizer)
-build_yellowfin = without_unknown(native.build_yellowfin, YellowFinOptimizer)
+build_adadelta = ignore_unknown_arguments(native.build_adadelta, AdadeltaOptimizer)
+build_adagrad = ignore_unknown_arguments(native.build_adagrad, AdagradOptimizer)
+build_adam = ignore_unknown_arguments(native.build_adam, AdamOptimizer)
+build_decay_adagrad = ignore_unknown_arguments(native.build_decay_adagrad, DecayAdagradOptimizer)
+build_fp16_sgd = ignore_unknown_arguments(native.build_fp16_sgd, FP16SgdOptimizer)
+build_ftrl = ignore_unknown_arguments(native.build_ftrl, FtrlOptimizer)
+build_gftrl = ignore_unknown_arguments(native.build_gftrl, GFtrlOptimizer)
+build_multi_precision_sgd = ignore_unknown_arguments(native.build_multi_precision_sgd, MultiPrecisionSgdOptimizer)
+build_rms_prop = ignore_unknown_arguments(native.build_rms_prop, RmsPropOptimizer)
+build_sgd = ignore_unknown_arguments(native.build_sgd, SgdOptimizer)
+build_storm = ignore_unknown_arguments(native.build_storm, StormOptimizer)
+build_wngrad = ignore_unknown_arguments(native.build_wngrad, WngradOptimizer)
+build_yellowfin = ignore_unknown_arguments(native.build_yellowfin, YellowFinOptimizer)
 
 
 def _get_param_to_device(model: Any) -> dict[str, DeviceOption]:

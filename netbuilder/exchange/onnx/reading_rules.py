@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.onnx.reading import Reader, reads
-from netbuilder.proto import OperatorError
+from netbuilder.proto import OperatorError, TensorProto
 
 __all__: list[str] = []
 
@@ -20,7 +20,7 @@ _SAME = {
     "Floor": "Floor", "Ceil": "Ceil", "Sin": "Sin", "Cos": "Cos", "Sign": "Sign", "Neg": "Negative", "Not": "Not",
     "Reciprocal": "Reciprocal", "Softplus": "Softplus", "Softsign": "Softsign", "Erf": "Erf", "Add": "Add",
     "Sub": "Sub", "Mul": "Mul", "Div": "Div", "Pow": "Pow", "And": "And", "Or": "Or", "Xor": "Xor", "Less": "LT",
-    "Greater": "GT", "LessOrEqual": "LE", "GreaterOrEqual": "GE", "Equal": "EQ", "Where": "Where",
+    "Greater": "GT", "LessOrEqual": "LE", "GreaterOrEqual": "GE", "Equal": "EQ",
     "Tan": "Tan", "Asin": "Asin", "Acos": "Acos", "Atan": "Atan", "Sinh": "Sinh", "Cosh": "Cosh",
 }  # fmt: skip
 
@@ -30,13 +30,32 @@ def _same(r: Reader, node: Any) -> None:
     r.add(_SAME[node.op_type], node.input, node.output)
 
 
-@reads("Identity", "Dropout")
+@reads("Where")
+def _where(r: Reader, node: Any) -> None:
+    specs = [r.spec(name) for name in node.input]
+    if None in specs or len({spec.shape for spec in specs if spec is not None}) > 1:
+        raise OperatorError("Where is read only for a condition and branches of one known shape")
+    r.add("Where", node.input, node.output)
+
+
+@reads("Identity")
 def _identity(r: Reader, node: Any) -> None:
     r.same(node.input[0], node.output[0])
 
 
+@reads("Dropout")
+def _dropout(r: Reader, node: Any) -> None:
+    if len(node.input) > 2 and node.input[2] and r.elements(node.input[2], "training_mode").any():
+        raise OperatorError("Dropout in training mode is not read")
+    r.same(node.input[0], node.output[0])
+    if len(node.output) > 1 and node.output[1]:
+        r.add("ConstantFill", node.input[:1], node.output[1:2], value=True, dtype=TensorProto.BOOL)
+
+
 @reads("Sum", "Max", "Min", "Mean")
 def _many(r: Reader, node: Any) -> None:
+    if any((dtype := r.dtype(name)) is None or dtype.kind != "f" for name in node.input):
+        raise OperatorError("its operands must hold floating-point numbers")
     shapes = {r.shape(name) for name in node.input}
     if len(shapes) > 1 and node.op_type == "Sum":
         total = node.input[0]
@@ -101,16 +120,16 @@ def _conv(r: Reader, node: Any) -> None:
     kernel = found.get("kernel_shape") or list(r.shape(node.input[1])[2:])
     dilations = found.get("dilations", [1] * len(kernel))
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel)]
-    more = [n for n in found.get("output_padding", ()) if n]
-    if node.op_type == "ConvTranspose" and (
-        any(d != 1 for d in dilations) or found.get("auto_pad", "NOTSET") != "NOTSET"
-    ):
-        raise OperatorError("dilations and auto_pad of transposed convolutions are not read")
     arguments = {
         "kernels": list(kernel), "strides": found.get("strides", [1] * len(kernel)), "group": found.get("group", 1),
-        "pads": _pads(r, node, found, reach), "dilations": list(dilations) if set(dilations) != {1} else None,
-        "adjs": list(found["output_padding"]) if more else None,
+        "dilations": list(dilations) if set(dilations) != {1} else None,
     }  # fmt: skip
+    if node.op_type == "Conv":
+        arguments["pads"] = _pads(r, node, found, reach)
+    else:
+        if any(d != 1 for d in dilations):
+            raise OperatorError("dilations of transposed convolutions are not read")
+        arguments["pads"], arguments["adjs"] = _transposed_pads(r, node, found, kernel)
     r.add(node.op_type, [name for name in node.input if name], node.output, **arguments)
 
 
@@ -127,6 +146,33 @@ def _pads(r: Reader, node: Any, found: dict[str, Any], reach: Sequence[int]) -> 
     total = [max(0, (math.ceil(n / s) - 1) * s + k - n) for n, s, k in zip(extents, strides, reach)]
     less, more = [n // 2 for n in total], [n - n // 2 for n in total]
     return [*less, *more] if auto == "SAME_UPPER" else [*more, *less]
+
+
+def _transposed_pads(
+    r: Reader, node: Any, found: dict[str, Any], kernel: Sequence[int]
+) -> tuple[list[int], list[int] | None]:
+    """Return the pads of a transposed convolution, and what is added to the end of each axis (None for nothing).
+
+    Source: the formulas of ONNX's operator ConvTranspose for ``output_shape`` and ``auto_pad``.
+    """
+    count = len(kernel)
+    strides, more = found.get("strides", [1] * count), found.get("output_padding", [0] * count)
+    auto = found.get("auto_pad", "NOTSET")
+    extents = found.get("output_shape")
+    if extents is None and auto in ("SAME_UPPER", "SAME_LOWER"):
+        extents = [n * s for n, s in zip(r.shape(node.input[0])[2:], strides)]
+    if extents is None:
+        pads = [0] * 2 * count if auto == "VALID" else list(found.get("pads", [0] * 2 * count))
+        return pads, list(more) if any(more) else None
+    pads, more = [0] * 2 * count, list(more)
+    for i, (n, s, k, out) in enumerate(zip(r.shape(node.input[0])[2:], strides, kernel, extents[-count:])):
+        total = s * (n - 1) + more[i] + k - out
+        if total < 0:  # more than the kernel reaches: the rest is added to the end
+            more[i] -= total
+            total = 0
+        half = total // 2
+        pads[i], pads[count + i] = (half, total - half) if auto == "SAME_UPPER" else (total - half, half)
+    return pads, more if any(more) else None
 
 
 @reads("MaxPool", "AveragePool")
@@ -209,7 +255,10 @@ def _gemm(r: Reader, node: Any) -> None:
 @reads("MatMul")
 def _matmul(r: Reader, node: Any) -> None:
     ranks = [len(r.shape(name)) for name in node.input]
-    if ranks == [2, 2]:
+    if ranks == [1, 1]:
+        product = r.add("Mul", node.input, [r.between(node.output[0])])
+        r.add("ReduceSum", [product], node.output, axes=[0], keepdims=0)
+    elif ranks == [2, 2]:
         r.add("MatMul", node.input, node.output)
     else:
         r.add("BatchMatMul", node.input, node.output, broadcast=1)
@@ -252,6 +301,11 @@ def _split(r: Reader, node: Any) -> None:
 @reads("Reshape")
 def _reshape(r: Reader, node: Any) -> None:
     found = r.attributes(node)
+    if len(node.input) > 1 and node.input[1] not in r.constants:
+        if found.get("allowzero", 0):
+            raise OperatorError("allowzero with a computed shape is not read")
+        r.add("Reshape", node.input, [node.output[0], r.between(node.output[0])])
+        return
     shape = found.get("shape") or [int(n) for n in r.elements(node.input[1], "the shape")]
     if found.get("allowzero", 0) and 0 in shape:
         raise OperatorError("allowzero with an extent of 0 is not read")
@@ -331,27 +385,59 @@ def _tile(r: Reader, node: Any) -> None:
 
 @reads("Gather")
 def _gather(r: Reader, node: Any) -> None:
-    axis = r.attributes(node).get("axis", 0) % len(r.shape(node.input[0]))
-    r.add("Gather", node.input, node.output, axis=axis)
+    shape = r.shape(node.input[0])
+    axis = r.attributes(node).get("axis", 0) % len(shape)
+    indices = node.input[1]
+    if indices in r.constants and (r.constants[indices] < 0).any():
+        known = r.spec(node.input[0])
+        if known is None:
+            raise OperatorError("negative indices are read only where the extent that they count in is known")
+        counted = r.constants[indices]
+        indices = r.constant(node.output[0], np.where(counted < 0, counted + known.shape[axis], counted))
+    r.add("Gather", [node.input[0], indices], node.output, axis=axis)
 
 
-@reads("Upsample", "Resize")
-def _resize(r: Reader, node: Any) -> None:
+@reads("Shape")
+def _shape(r: Reader, node: Any) -> None:
     found = r.attributes(node)
-    at = 1 if node.op_type == "Upsample" or r.opset < 11 else 2
-    scales = found.get("scales") or [float(n) for n in r.elements(node.input[at], "scales")]
-    if len(scales) != 4 or scales[0] != 1 or scales[1] != 1:
-        raise OperatorError(f"only images are resized in their plane, got scales {scales}")
-    places = found.get("coordinate_transformation_mode", "asymmetric" if at == 1 else "half_pixel")
-    nearest = found.get("mode", "nearest") == "nearest"
-    whole = all(float(n).is_integer() for n in scales)
-    if nearest and (places == "asymmetric" or (places == "half_pixel" and whole)):
-        kind = "ResizeNearest"
-    elif found.get("mode") == "linear" and places == "align_corners":
-        kind = "UpsampleBilinear"
-    else:
-        raise OperatorError(f"mode {found.get('mode', 'nearest')!r} with places by {places!r} is not read")
-    r.add(kind, node.input[:1], node.output, height_scale=scales[2], width_scale=scales[3], order="NCHW")
+    ndim = len(r.shape(node.input[0]))
+    axes = list(range(ndim))[slice(found.get("start", 0), found.get("end"))]
+    if not axes:
+        raise OperatorError(f"start and end leave no extent of {ndim}")
+    r.add("Shape", node.input, node.output, axes=axes if len(axes) < ndim else None)
+
+
+@reads("LayerNormalization")
+def _layer_norm(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    axis = found.get("axis", -1)
+    if any(node.output[1:]) or len(node.input) < 3 or not node.input[2]:
+        raise OperatorError("only the normalised values, with scale and bias, are read")
+    made = [node.output[0], r.between(node.output[0]), r.between(node.output[0])]
+    r.add("LayerNorm", node.input, made, axis=axis % len(r.shape(node.input[0])),
+          epsilon=found.get("epsilon", 1e-5), elementwise_affine=1)  # fmt: skip
+
+
+@reads("GroupNormalization")
+def _group_norm(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    groups, scale = found["num_groups"], list(node.input[1:])
+    if r.opset < 21:  # scale and bias have a number per group
+        each = r.shape(node.input[0])[1] // groups
+        scale = [r.constant(node.output[0], np.repeat(r.elements(name, "scale and bias"), each)) for name in scale]
+    r.add("GroupNorm", [node.input[0], *scale], node.output, group=groups, epsilon=found.get("epsilon", 1e-5),
+          is_test=1, order="NCHW")  # fmt: skip
+
+
+@reads("Gelu")
+def _gelu(r: Reader, node: Any) -> None:
+    r.add("Gelu", node.input, node.output, fast_gelu=1 if r.attributes(node).get("approximate") == "tanh" else None)
+
+
+@reads("HardSwish")
+def _hard_swish(r: Reader, node: Any) -> None:
+    gate = r.add("HardSigmoid", node.input, [r.between(node.output[0])], alpha=1 / 6, beta=0.5)
+    r.add("Mul", [node.input[0], gate], node.output)
 
 
 @reads("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")

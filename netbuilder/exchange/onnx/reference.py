@@ -1,0 +1,84 @@
+"""Nodes that ONNX's reference implementation runs, since there is no operator for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.onnx_node import reference_node
+from netbuilder.proto import OperatorError
+
+__all__ = ["ReferenceNodeWarning", "holds_graphs", "names_read", "reference_arguments", "supported_dtype"]
+
+_RANDOM = frozenset({
+    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"
+})  # fmt: skip
+_DTYPES = frozenset(map(np.dtype, "? i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 O".split()))
+
+
+class ReferenceNodeWarning(UserWarning):
+    """Some nodes of a model run in ONNX's reference implementation: many times slower, on the host, no gradients."""
+
+
+def supported_dtype(dtype: Any) -> bool:
+    """Whether a blob can hold elements of a NumPy dtype (of ONNX's types not bfloat16, float8 and smaller, complex)."""
+    return np.dtype(dtype) in _DTYPES
+
+
+def reference_arguments(node: Any, opsets: Any) -> dict[str, Any]:
+    """Return the arguments of the operator ``ONNXNode`` for a node.
+
+    Args:
+        node: a NodeProto.
+        opsets: the model's ``opset_import``.
+
+    Raises:
+        OperatorError: the node draws random numbers, or onnx has no implementation of it.
+    """
+    if node.op_type in _RANDOM or node.op_type == "Dropout" or _trains(node):
+        raise OperatorError(f"{node.op_type} as in training, or with random numbers of its own, is not read")
+    if node.op_type == "Loop" and _collects_scalars(node):
+        raise OperatorError("a Loop that collects scalars, or values of unknown shape, is not read")
+    if node.op_type == "Scan" and all(each.version < 9 for each in opsets if each.domain in ("", "ai.onnx")):
+        raise OperatorError("Scan is read from opset 9 on")
+    arguments = {
+        "node": node.SerializeToString(),
+        "reads": names_read(node),
+        "opsets": tuple(f"{each.domain}:{each.version}" for each in opsets),
+    }
+    reference_node(**arguments)  # whether there is an implementation
+    return arguments
+
+
+def _trains(node: Any) -> bool:
+    return any(each.name == "training_mode" and each.i for each in node.attribute)
+
+
+def _collects_scalars(node: Any) -> bool:
+    """Whether a Loop may collect scalars, of which ONNX's reference implementation makes columns."""
+    (body,) = (each.g for each in node.attribute if each.name == "body")
+    collected = body.output[1 + len(node.input) - 2 :]
+    return any(not each.type.tensor_type.shape.dim for each in collected)
+
+
+def holds_graphs(node: Any) -> bool:
+    """Whether a node has graphs of its own, as If and Loop have."""
+    return any(each.HasField("g") or each.graphs for each in node.attribute)
+
+
+def names_read(node: Any) -> tuple[str, ...]:
+    """Return the values that a node reads, those included that graphs inside it read from outside."""
+    return tuple(dict.fromkeys(_reads(node)))
+
+
+def _reads(node: Any) -> Iterator[str]:
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            own = {each.name for each in (*graph.input, *graph.initializer)}
+            for inner in graph.node:
+                yield from (name for name in _reads(inner) if name not in own)
+                own.update(inner.output)
+            yield from (each.name for each in graph.output if each.name not in own)

@@ -14,7 +14,7 @@ from netbuilder.ops.operator import STRING, Operator
 from netbuilder.ops.registry import kernel, register
 from netbuilder.proto import ArgumentError, DeviceError, OperatorError
 
-__all__ = ["ONNXNode", "reference_node"]
+__all__ = ["ONNXNode", "may_loop", "reference_node"]
 
 
 @register
@@ -73,6 +73,23 @@ def reference_node(node: bytes, reads: tuple[str, ...], opsets: tuple[str, ...])
         return reference.ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=versions))
     except Exception as error:
         raise OperatorError(f"ONNXNode: onnx cannot run the node: {type(error).__name__}: {error}") from error
+
+
+def may_loop(node: bytes) -> bool:
+    """Whether a serialised node, or one in the graphs that it holds, may run as often as data say."""
+    try:
+        onnx = importlib.import_module("onnx")
+        waiting = [onnx.NodeProto.FromString(node)]
+    except Exception:  # no package, or no node: nothing is known of it
+        return True
+    while waiting:
+        each = waiting.pop()
+        if each.op_type in ("Loop", "Scan", "SequenceMap"):
+            return True
+        for attribute in each.attribute:
+            for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                waiting += graph.node
+    return False
 
 
 @kernel(ONNXNode)

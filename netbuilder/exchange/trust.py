@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from netbuilder.ops.onnx_node import may_loop
 from netbuilder.ops.operator import argument_fields
 from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import NetDef, NetError, OperatorDef, ParseError, files
@@ -77,6 +78,8 @@ def check_harmless(net: NetDef, what: str) -> None:
         reason = UNTRUSTED.get(op.type, "")
         if op.type in _TO_FILE and arguments(op).get("to_file"):
             reason = _FILES
+        if op.type == "ONNXNode" and may_loop(arguments(op).get("node", b"")):
+            reason = _LOOPS
         if reason:
             raise NetError(f"{what}: holds {op.type} -> {list(op.output)}, which {reason}; {_REMEDY}")
 

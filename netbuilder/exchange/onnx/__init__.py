@@ -2,5 +2,6 @@
 
 from netbuilder.exchange.onnx.export import export_onnx, onnx_model
 from netbuilder.exchange.onnx.reading import ReadModel, read_onnx
+from netbuilder.exchange.onnx.reference import ReferenceNodeWarning
 
-__all__ = ["ReadModel", "export_onnx", "onnx_model", "read_onnx"]
+__all__ = ["ReadModel", "ReferenceNodeWarning", "export_onnx", "onnx_model", "read_onnx"]

@@ -111,9 +111,8 @@ def read_onnx(model: str | os.PathLike[str] | Any, *, reference: bool = True) ->
     import netbuilder.exchange.onnx.reading_resize
     import netbuilder.exchange.onnx.reading_rules  # noqa: F401  (they register themselves)
 
-    read = (
-        _read_file(onnx, model, reference) if isinstance(model, (str, os.PathLike)) else _read(onnx, model, reference)
-    )
+    stored = isinstance(model, (str, os.PathLike))
+    read = _read_file(onnx, model, reference) if stored else Reader(onnx, model, reference).read()
     if read.reference_nodes:
         warnings.warn(
             f"ONNX model {read.net.name!r}: nodes of the types {', '.join(read.reference_nodes)} run in ONNX's "
@@ -124,14 +123,10 @@ def read_onnx(model: str | os.PathLike[str] | Any, *, reference: bool = True) ->
     return read
 
 
-def _read(onnx: Any, model: Any, reference: bool) -> ReadModel:
-    return Reader(onnx, model, reference).read()
-
-
 def _read_file(onnx: Any, path: str | os.PathLike[str], reference: bool) -> ReadModel:
     with files.naming(path):
         try:
-            return _read(onnx, _load(onnx, path), reference)
+            return Reader(onnx, _load(onnx, path), reference).read()
         except UnicodeDecodeError as error:
             raise ParseError(f"a text of the model is no UTF-8: {error}") from None
 
@@ -264,16 +259,24 @@ class Reader:
         """Return what ONNX says of a value, a ValueInfoProto; None if it says nothing."""
         return self._infos.get(value)
 
+    def dims(self, value: str) -> tuple[int | str, ...] | None:
+        """Return the extents of a value, an open one as its name; None if one is not known or has no name."""
+        if value in self.constants:
+            return self.constants[value].shape
+        info = self._infos.get(value)
+        if info is None or not info.type.tensor_type.HasField("shape"):
+            return None
+        found = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in info.type.tensor_type.shape.dim]
+        return None if "" in found else tuple(found)
+
     def spec(self, value: str) -> TensorSpec | None:
         """Return the shape and dtype of a value; None if one of them is not known, or an extent is open."""
         if value in self.constants:
             return TensorSpec(self.constants[value].shape, self.constants[value].dtype)
-        info, dtype = self._infos.get(value), self.dtype(value)
-        if info is None or dtype is None or not info.type.tensor_type.HasField("shape"):
+        dims, dtype = self.dims(value), self.dtype(value)
+        if dims is None or dtype is None or any(isinstance(n, str) for n in dims):
             return None
-        if not all(d.HasField("dim_value") for d in info.type.tensor_type.shape.dim):
-            return None
-        return TensorSpec(_extents(info), STRING if dtype.kind in "OUS" else dtype)
+        return TensorSpec(dims, STRING if dtype.kind in "OUS" else dtype)  # type: ignore[arg-type]
 
     def attributes(self, node: Any) -> dict[str, Any]:
         """Return the attributes of a node as Python values."""

@@ -55,7 +55,10 @@ def _scales(r: Reader, node: Any, found: dict[str, Any]) -> list[float]:
     if not given:
         if len(node.input) < 4 or not _is_fixed(r, node.input[0]):
             raise OperatorError("extents to resize to are read only where those of the images are known")
-        given = [int(n) / shape[axis] for n, axis in zip(r.elements(node.input[3], "sizes"), axes)]
+        # The batch may be open, and then has the extent that it is resized to.
+        sizes = dict(zip(axes, r.elements(node.input[3], "sizes").tolist()))
+        dims = r.dims(node.input[0]) or ("",) * len(shape)
+        given = [1.0 if isinstance(dims[axis], str) else sizes[axis] / shape[axis] for axis in axes]
     scales = [1.0] * len(shape)
     for axis, scale in zip(axes, given):
         scales[axis] = float(scale)

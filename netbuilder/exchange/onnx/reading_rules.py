@@ -32,8 +32,7 @@ def _same(r: Reader, node: Any) -> None:
 
 @reads("Where")
 def _where(r: Reader, node: Any) -> None:
-    specs = [r.spec(name) for name in node.input]
-    if None in specs or len({spec.shape for spec in specs if spec is not None}) > 1:
+    if len({r.dims(name) for name in node.input}) > 1 or r.dims(node.input[0]) is None:
         raise OperatorError("Where is read only for a condition and branches of one known shape")
     r.add("Where", node.input, node.output)
 

@@ -33,7 +33,7 @@ if not all(importlib.util.find_spec(package) for package in ("onnx", "onnxruntim
 import onnx
 import onnxruntime
 
-from netbuilder.exchange.onnx import export_onnx, onnx_model, read_onnx
+from netbuilder.exchange.onnx import ReferenceNodeWarning, export_onnx, onnx_model, read_onnx
 from netbuilder.exchange.onnx.graph import rules
 
 RNG = np.random.default_rng(3)
@@ -457,9 +457,11 @@ def small_model(kind, **attributes):
 
 def test_refusals_of_reading(tmp_path):
     with pytest.raises(OperatorError, match="node 'only' Det .* has no counterpart here"):
-        read_onnx(small_model("Det"))
+        read_onnx(small_model("Det"), reference=False)
     with pytest.raises(OperatorError, match="dilations of a pooling are not read"):
-        read_onnx(small_model("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]))
+        read_onnx(small_model("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]), reference=False)
+    with pytest.raises(OperatorError, match="Bernoulli as in training, or with random numbers of its own"):
+        read_onnx(small_model("Bernoulli"))
     file = tmp_path / "no.onnx"
     file.write_bytes(b"no model")
     with pytest.raises(ParseError, match="holds no ONNX model"):
@@ -493,3 +495,81 @@ def test_convolutions_that_pad_by_themselves(auto_pad):
     x = f(1, 2, 8, 7)
     got = read_onnx(model).predictor().run(x=x)["y"]
     np.testing.assert_allclose(got, run_onnx(model, {"x": x})[0], rtol=1e-4, atol=1e-5)
+
+
+def single(nodes, shape, opset=18, constants=(), rank=None):
+    """A model of one input x of a shape and one output y."""
+    helper = onnx.helper
+    return helper.make_model(
+        helper.make_graph(
+            nodes, "g", [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [f"d{i}" for i in range(rank or len(shape))])],
+            [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in dict(constants).items()],
+        ),
+        opset_imports=[helper.make_opsetid("", opset)], ir_version=9,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("places", ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"])
+@pytest.mark.parametrize("to", [{"scales": np.float32([1, 1, 1.5, 0.5])}, {"sizes": np.int64([2, 3, 11, 5])}], ids=str)
+def test_resize(mode, places, to):
+    inputs = ["x", "", "scales"] if "scales" in to else ["x", "", "", "sizes"]
+    made = onnx.helper.make_node("Resize", inputs, ["y"], mode=mode, coordinate_transformation_mode=places)
+    model, x = single([made], ("n", 3, 6, 8), constants=to), f(2, 3, 6, 8)
+    read = read_onnx(model, reference=False)
+    np.testing.assert_allclose(read.predictor().run(x=x)["y"], run_onnx(model, {"x": x})[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("direction, d", [("forward", 1), ("reverse", 1), ("bidirectional", 2)])
+@pytest.mark.parametrize("lengths", [None, np.int32([3, 5])], ids=["whole", "lengths"])
+def test_recurrent_layers(kind, gates, direction, d, lengths):
+    constants = {"w": f(d, gates * 6, 4), "r": f(d, gates * 6, 6), "b": f(d, 2 * gates * 6), "h": f(d, 2, 6)}
+    if lengths is not None:
+        constants["lengths"] = lengths
+    more = {"linear_before_reset": 1} if kind == "GRU" else {}
+    inputs = ["x", "w", "r", "b", "lengths" if lengths is not None else "", "h"]
+    made = onnx.helper.make_node(kind, inputs, ["y"], hidden_size=6, direction=direction, **more)
+    model, x = single([made], (5, 2, 4), constants=constants, rank=4), f(5, 2, 4)
+    found = read_onnx(model, reference=False).predictor().run(x=x)["y"]
+    np.testing.assert_allclose(found, run_onnx(model, {"x": x})[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"output_shape": [10, 8], "strides": [3, 2]},
+        {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
+        {"auto_pad": "SAME_LOWER", "strides": [2, 2]},
+        {"auto_pad": "VALID"},
+        {"pads": [1, 0, 0, 1], "output_padding": [1, 0], "strides": [2, 2]},
+    ],
+    ids=str,
+)
+def test_transposed_convolutions(attributes):
+    made = onnx.helper.make_node("ConvTranspose", ["x", "w"], ["y"], **attributes)
+    model, x = single([made], (1, 2, 3, 3), constants={"w": f(2, 4, 3, 3)}), f(1, 2, 3, 3)
+    found = read_onnx(model, reference=False).predictor().run(x=x)["y"]
+    np.testing.assert_allclose(found, run_onnx(model, {"x": x})[0], rtol=1e-4, atol=1e-5)
+
+
+def test_tensors_in_files_of_their_own_are_read_from_the_folder_of_the_model(tmp_path):
+    made = onnx.helper.make_node("Add", ["x", "c"], ["y"])
+    model = single([made], (2, 300), constants={"c": f(300)})
+    kept = onnx.numpy_helper.to_array(model.graph.initializer[0])
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    x = f(2, 300)
+    np.testing.assert_array_equal(read_onnx(tmp_path / "model.onnx").predictor().run(x=x)["y"], x + kept)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ParseError, match="model.onnx.*weights.bin"):
+        read_onnx(tmp_path / "model.onnx")
+
+
+def test_nodes_that_onnx_runs_are_named_in_a_warning():
+    model = small_model("Det")
+    with pytest.warns(ReferenceNodeWarning, match="nodes of the types Det run in ONNX's reference implementation"):
+        read = read_onnx(model)
+    assert read.reference_nodes == ("Det",)
+    x = f(1, 2, 4, 4)
+    np.testing.assert_allclose(read.predictor().run(x=x)["y"], np.linalg.det(x), rtol=1e-4)

@@ -1,0 +1,101 @@
+"""The cases of ONNX's own backend tests: every node that is read gives what ONNX expects; docs/onnx.md says which."""
+
+import importlib.util
+import re
+import warnings
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+if importlib.util.find_spec("onnx") is None:
+    pytest.skip("needs the package onnx", allow_module_level=True)
+
+import onnx
+from onnx.backend.test.case.node import collect_testcases
+
+from netbuilder.exchange.onnx import ReferenceNodeWarning, read_onnx
+from netbuilder.proto import NetError, OperatorError, ParseError
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "onnx.md"
+
+
+def kinds_of(case):
+    return {node.op_type for node in case.model.graph.node}
+
+
+def array(value):
+    if isinstance(value, onnx.TensorProto):
+        value = onnx.numpy_helper.to_array(value)
+    return np.asarray(value)
+
+
+def problem(got, expected, case):
+    """Return in what an output differs from the expected one; None if it does not."""
+    expected = array(expected)
+    if expected.dtype.kind in "OUS":
+        same = got.shape == expected.shape and [v.decode() for v in got.ravel()] == [*map(str, expected.ravel())]
+        return None if same else f"got {got}, expected {expected}"
+    if (got.shape, got.dtype) != (expected.shape, expected.dtype):
+        return f"{got.dtype} {got.shape}, expected {expected.dtype} {expected.shape}"
+    try:
+        np.testing.assert_allclose(got, expected, rtol=max(case.rtol, 1e-4), atol=max(case.atol, 1e-5))
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
+def outcome(case):
+    """Return "refused", "onnx" or "operators" by how the model is read, and what is wrong with its outputs if it is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReferenceNodeWarning)
+        try:
+            read = read_onnx(case.model)
+        except (NetError, OperatorError, ParseError):
+            return "refused", None
+    predictor = read.predictor(trusted=True)
+    for inputs, outputs in case.data_sets:
+        given = dict(zip((each.name for each in case.model.graph.input), inputs))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # overflow of casts, for one
+            found = predictor.run({name: array(value) for name, value in given.items() if name in read.inputs})
+        for output, expected in zip(case.model.graph.output, outputs):
+            wrong = problem(found[output.name], expected, case)
+            if wrong:
+                return "wrong", f"{output.name}: {wrong}"
+    return ("onnx" if read.reference_nodes else "operators"), None
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of ONNX's own computation of what it expects
+        return [(case, *outcome(case)) for case in collect_testcases(None) if case.kind == "node"]
+
+
+def test_what_is_read_gives_what_onnx_expects(outcomes):
+    assert {case.name: said for case, kind, said in outcomes if said} == {}
+
+
+def test_most_cases_are_read(outcomes):
+    counts = defaultdict(int)
+    for _, kind, _ in outcomes:
+        counts[kind] += 1
+    assert counts["operators"] > 400 and counts["operators"] + counts["onnx"] > 0.85 * len(outcomes)
+
+
+def test_the_page_lists_what_is_read_how(outcomes):
+    """Of nodes tested alone: those read as operators in some case, and those that are refused in all."""
+    single = [(next(iter(kinds_of(case))), kind) for case, kind, _ in outcomes if len(case.model.graph.node) == 1]
+    by_kind = defaultdict(set)
+    for op_type, kind in single:
+        by_kind[op_type].add(kind)
+    text = PAGE.read_text(encoding="utf-8")
+
+    def listed(heading):
+        return set(re.findall(r"`(\w+)`", text.split(heading)[1].split("\n\n")[1]))
+
+    assert listed("Read as operators:") >= {op for op, kinds in by_kind.items() if "operators" in kinds}
+    assert listed("Refused:") >= {op for op, kinds in by_kind.items() if kinds == {"refused"}}
+    assert not listed("Refused:") & {op for op, kinds in by_kind.items() if "operators" in kinds}

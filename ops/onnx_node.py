@@ -95,7 +95,7 @@ def may_loop(node: bytes) -> bool:
 @kernel(ONNXNode)
 def onnx_node(op: ONNXNode, ctx: RunContext, *values: Any) -> tuple[Any, ...]:
     session = reference_node(op.node, op.reads, op.opsets)
-    given = {name: _to_onnx(value) for name, value in zip(op.reads, values)}
+    given = {name: _to_onnx(ctx.host(value)) for name, value in zip(op.reads, values)}
     try:
         with np.errstate(all="ignore"):
             made = session.run(None, given)

@@ -37,7 +37,9 @@ def problem(got, expected, case):
     if expected.ndim == 0:
         got = np.asarray(got)  # a single text is fetched as bytes
     if expected.dtype.kind in "OUS":
-        same = got.shape == expected.shape and [v.decode() for v in got.ravel().tolist()] == [*map(str, expected.ravel())]
+        same = got.shape == expected.shape and [v.decode() for v in got.ravel().tolist()] == [
+            *map(str, expected.ravel())
+        ]
         return None if same else f"got {got}, expected {expected}"
     if (got.shape, got.dtype) != (expected.shape, expected.dtype):
         return f"{got.dtype} {got.shape}, expected {expected.dtype} {expected.shape}"

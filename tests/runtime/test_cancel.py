@@ -277,7 +277,7 @@ def test_a_team_whose_caller_is_interrupted_waits_for_the_others():
 
 
 INTERRUPTED = """
-import threading, warnings
+import threading, time, warnings
 import numpy as np
 from netbuilder.data import BlobsQueue
 from netbuilder.proto import ExecutionStep, NetDef, PlanDef
@@ -296,12 +296,21 @@ workspace = Workspace(threads=2)
 for queue in ("q1", "q2"):
     workspace.feed(queue, BlobsQueue(1, 1, queue))
 case = {case!r}
+
+def tell(waits):
+    def look():
+        while not waits():
+            time.sleep(0.01)
+        print("ready", flush=True)
+    threading.Thread(target=look, daemon=True).start()
+
 try:
-    print("ready", flush=True)
     if case == "net":
         workspace.create_net(waits("net", "q1"))
+        tell(lambda: workspace.fetch("q1")._filled._waiters)
         workspace.run_net("net")
     elif case == "plan":
+        tell(lambda: workspace.fetch("q1")._filled._waiters and workspace.fetch("q2")._filled._waiters)
         both = ExecutionStep(name="both", concurrent_substeps=True)
         both.substep.extend(ExecutionStep(name=n, network=[n]) for n in ("a", "b"))
         workspace.run_plan(PlanDef(network=[waits("a", "q1"), waits("b", "q2")], execution_step=[both]))
@@ -314,9 +323,11 @@ try:
         workspace.feed("b", np.zeros(500, np.float32))
         net.external_input.append("b")
         workspace.create_net(net)
+        tell(lambda: workspace.net("net").clock.iteration > 10)
         workspace.run_net("net", 10**9)
     elif case == "source":
         opened = Prefetch(workspace, iter(threading.Event().wait, 1), blobs=["x"])
+        tell(lambda: opened._changed._waiters)
         try:
             next(opened)
         finally:
@@ -335,7 +346,7 @@ def test_sigint_ends_a_run_and_the_process(case):
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "ready\n"
-            time.sleep(0.3)
+            time.sleep(0.05)
             process.send_signal(signal.SIGINT)
             out, _ = process.communicate(timeout=60)
         finally:

@@ -21,6 +21,15 @@ class _Stopped(Exception):
     """Another lane failed."""
 
 
+class _Common:
+    """What the calls of all lanes look at; apart from the program, so that it is freed as soon as nobody has it."""
+
+    __slots__ = ("stop",)
+
+    def __init__(self) -> None:
+        self.stop = False
+
+
 class LaneProgram:
     """Calls dealt out over lanes, with the waits between them.
 
@@ -42,7 +51,7 @@ class LaneProgram:
     ) -> None:
         self._before = before
         self._locks: list[Any] = []
-        self._stop = False
+        self._common = _Common()
         self._failure: tuple[int, BaseException, str] | None = None
         self._items: list[list[tuple[Call, int]]] = [[] for _ in range(count)]
         signals: list[list[Call]] = [[] for _ in calls]
@@ -74,7 +83,7 @@ class LaneProgram:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._failure, self._stop = None, False
+        self._failure, self._common.stop = None, False
         for lock in self._locks:
             lock.acquire(blocking=False)
 
@@ -83,17 +92,18 @@ class LaneProgram:
         lock = threading.Lock()
         lock.acquire()
         self._locks.append(lock)
+        common = self._common
 
         def wait() -> None:
             lock.acquire()
-            if self._stop:
+            if common.stop:
                 raise _Stopped
 
         def signal() -> None:
             try:
                 lock.release()
             except RuntimeError:  # a lane that failed has released it already
-                if not self._stop:
+                if not common.stop:
                     raise
 
         return wait, signal
@@ -116,7 +126,7 @@ class LaneProgram:
 
     def _end(self) -> None:
         """Let all lanes end at their next wait."""
-        self._stop = True
+        self._common.stop = True
         for lock in self._locks:
             if lock.locked():
                 try:

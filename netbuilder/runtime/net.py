@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any, Protocol
@@ -98,7 +99,7 @@ class RuntimeNet:
         self.proto = NetDef()
         self.proto.CopyFrom(net)
         self.name = net.name
-        self.workspace = workspace
+        self._workspace = weakref.ref(workspace)  # which has this net: a circle would keep its memory for long
         self.program = read_program(self.proto, None if inner else workspace.has)
         self.clock = clock or Clock()
         self._replicas = _replica_prefixes(self.proto)
@@ -131,6 +132,18 @@ class RuntimeNet:
     def renew(self) -> None:
         """Forget the runs of other threads, which are not in a forked process."""
         self._runs = [run for run in self._runs if run.thread == threading.get_ident()]
+
+    @property
+    def workspace(self) -> Any:
+        """The workspace that the net is in.
+
+        Raises:
+            NetError: it does not exist any more.
+        """
+        found = self._workspace()
+        if found is None:
+            raise NetError(f"net {self.name!r}: its workspace does not exist any more; keep a reference to it")
+        return found
 
     def _without(self, names: str | Iterable[str] | None, fuse: bool | None, reuse: bool) -> frozenset[str]:
         """Return the optimisations that are off for this net."""
@@ -272,8 +285,11 @@ class RuntimeNet:
                 raise located(f"net {self.name!r}, one of its operators on GPU {number}", error) from error
 
     def forget_plans(self) -> None:
-        """Compile again at the next run: a blob has been removed, or the workspace has another seed."""
+        """Give the memory of all plans back; the next run compiles again."""
         self._contexts.clear()
+        for plans in self._plans.values():
+            for plan in plans:
+                plan.drop()
         self._plans.clear()
         self._current.clear()
         self._dynamic.clear()
@@ -314,10 +330,13 @@ class RuntimeNet:
                     self._current[start] = plan
                     return plan
                 plans.remove(plan)
+                plan.drop()
                 break
         made = make_plan(self, generation, start, self.setting, self.workspace.make)
         if made is not None:
-            del plans[: len(plans) + 1 - (_KEPT_PLANS if self.setting.does("kept_plans") else 1)]
+            kept = _KEPT_PLANS if self.setting.does("kept_plans") else 1
+            while len(plans) >= kept:
+                plans.pop(0).drop()
             plans.append(made)
             made.take_over()
         else:

@@ -68,6 +68,7 @@ class Plan:
         self.setting = setting
         self.seen = -1
         self._net = net
+        self._values = compilation.values
         self._generation = generation
         self._inputs: list[tuple[Blob, TensorSpec, Location, Any]] = []
         for value in compilation.externals.values():
@@ -117,6 +118,16 @@ class Plan:
         if self._lanes is not None:
             other._lanes = self._dealt(other._calls, program)
         return other
+
+    def drop(self) -> None:
+        """Cut the circles among the plan's values, so that its memory is free as soon as nobody has the plan.
+
+        It can be run to its end where somebody still does.
+        """
+        for value in self._values:
+            value.producer = value.shares = value.lazy = value.lazy_from = None
+            value.lazy_reads = ()
+            value.copies, value.published = {}, {}
 
     def fits(self) -> bool:
         """Whether the workspace's blobs are those that the plan was made for; false if one has another spec."""

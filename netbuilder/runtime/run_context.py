@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,7 +52,7 @@ class KernelContext:
         self.is_gpu = device_type == PROTO_CUDA
         self.xp: Any = gpu(number).xp if self.is_gpu else array_module(device_type)
         self.op_def = op_def
-        self.workspace = workspace
+        self._workspace = None if workspace is None else weakref.ref(workspace)  # which has the net that has this
         self._clock = clock
         self._seed = option.random_seed if option.HasField("random_seed") else seed
         self._stream = stream or (op_def.output[0] if op_def.output else op_def.type)
@@ -60,6 +61,11 @@ class KernelContext:
         self._workspace_seed = seed
         self._prefix = prefix
         self._device = (device_type, number)
+
+    @property
+    def workspace(self) -> Any:
+        """The workspace that the net runs in; None where there is none."""
+        return None if self._workspace is None else self._workspace()
 
     def inner(self, op_def: OperatorDef, step: int) -> KernelContext:
         """Return the context of an operator of a net that this one holds, in a time step."""

@@ -19,6 +19,10 @@ _LOOKING = 0.001  # seconds between looks at a worker that nobody waits for
 _DISMISSING = 60.0  # seconds that workers may take over what they had begun
 
 
+def _nothing() -> None:
+    pass
+
+
 class Worker(threading.Thread):
     """A thread that runs one job after another; it waits in between and ends with the process."""
 
@@ -28,7 +32,7 @@ class Worker(threading.Thread):
         self._go.acquire()
         self._done = threading.Lock()
         self._done.acquire()
-        self._job: Call = lambda: None
+        self._job: Call = _nothing
         self._busy = self._dismissed = False
         self.start()
 
@@ -45,7 +49,9 @@ class Worker(threading.Thread):
             self._go.acquire()
             if self._dismissed:
                 return
-            self._job()
+            job, self._job = self._job, _nothing  # which might keep a plan, and its memory, until the next one
+            job()
+            del job
             self._busy = False
             self._done.release()
 

@@ -11,6 +11,8 @@ import numpy as np
 from netbuilder.graph.blob import blob_name, strip_prefix
 from netbuilder.graph.collection import collection_paused
 from netbuilder.graph.message import message_of
+from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.arrays import trim_heap
 from netbuilder.ops.engines.engine import engine_names
 from netbuilder.ops.engines.gpu import adopt, gpu
 from netbuilder.ops.engines.layouts import HOST, Location
@@ -206,10 +208,13 @@ class Workspace:
         return blob
 
     def reset(self) -> None:
-        """Remove all blobs and nets."""
+        """Remove all blobs and nets, and give their memory back, that of primitives that nobody else uses included."""
         self._blobs.clear()
-        self._nets.clear()
+        for name in list(self._nets):
+            self.delete_net(name)
         self.generation.number += 1
+        onednn.release_primitives()
+        trim_heap()
 
     def _forget_plans(self) -> None:
         self.generation.number += 1
@@ -243,6 +248,7 @@ class Workspace:
         for op in proto.op:
             for name in op.output:
                 self.make(name)
+        self.delete_net(proto.name)
         self._nets[proto.name] = made
         return str(proto.name)
 
@@ -305,8 +311,10 @@ class Workspace:
         run_plan(self, message_of(plan, PlanDef))
 
     def delete_net(self, name: str) -> None:
-        """Forget a created net; unknown names are ignored."""
-        self._nets.pop(str(name), None)
+        """Forget a created net, and give the memory of its plans back; unknown names are ignored."""
+        net = self._nets.pop(str(name), None)
+        if net is not None:
+            net.forget_plans()
 
     def nets(self) -> list[str]:
         """Return the names of the created nets, sorted."""

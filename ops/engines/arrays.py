@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from netbuilder.proto import DeviceError
 
-__all__ = ["aligned_empty", "aligned_zeros", "array_module", "as_flat", "gpu_count"]
+__all__ = ["aligned_empty", "aligned_zeros", "array_module", "as_flat", "gpu_count", "trim_heap"]
 
 _ALIGNMENT = 64  # bytes: a cache line, and what oneDNN's AVX-512 kernels like
 
@@ -63,6 +64,21 @@ def aligned_zeros(nbytes: int) -> np.ndarray[Any, Any]:
 def _aligned(raw: np.ndarray[Any, Any], nbytes: int) -> np.ndarray[Any, Any]:
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + nbytes]
+
+
+def trim_heap() -> None:
+    """Give memory that was freed back to the system, where the C library would keep it for later (glibc)."""
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@functools.cache
+def _trim() -> Any:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another C library
+        return None
 
 
 def as_flat(buffer: Any, dtype: Any) -> Any:

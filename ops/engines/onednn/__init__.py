@@ -16,6 +16,7 @@ from netbuilder.ops.engines.onednn.registration import register_kernels
 __all__ = [
     "available",
     "register_kernels",
+    "release_primitives",
     "reorder",
     "set_threads",
     "thread_setter",
@@ -29,6 +30,7 @@ _LAZY = {
     "fused_conv": "kernels_conv",
     "fused_fc_relu": "kernels_dense",
     "fused_sum_relu": "kernels_eltwise",
+    "release_primitives": "primitive",
     "reorder": "reorders",
 }
 

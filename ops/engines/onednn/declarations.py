@@ -25,6 +25,7 @@ typedef primitive_desc_t pd_t;
 
 _OBJECTS = """
 const version_t *dnnl_version(void);
+int dnnl_set_primitive_cache_capacity(int);
 int dnnl_get_effective_cpu_isa(void);
 int dnnl_engine_create(engine_t *, int kind, size_t index);
 int dnnl_stream_create(stream_t *, engine_t, unsigned flags);

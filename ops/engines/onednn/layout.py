@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,7 @@ class View:
         return n
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(1024)
 def row_major(shape: tuple[int, ...]) -> View:
     """Return the view of a plain array that keeps its dimensions; a scalar is seen as one element."""
     shape = shape or (1,)
@@ -79,7 +80,7 @@ def row_major(shape: tuple[int, ...]) -> View:
     return View(shape, tuple(strides))
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(1024)
 def image_view(shape: tuple[int, ...], channels_last: bool = False) -> View:
     """Return the view N, C, spatial... of images (or O, I, spatial... of weights) in either order."""
     plain = row_major(shape)
@@ -89,7 +90,7 @@ def image_view(shape: tuple[int, ...], channels_last: bool = False) -> View:
     return View(tuple(plain.dims[i] for i in order), tuple(plain.strides[i] for i in order))
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(1024)
 def grouped(view: View, group: int) -> View:
     """Return weights O, I, ... as G, O/G, I, ...; with one group, as they are."""
     if group == 1:
@@ -106,7 +107,7 @@ class BlockedLayout:
     """
 
     engine = "ONEDNN"
-    __slots__ = ("code", "descriptor", "itemsize", "nbytes", "text", "view")
+    __slots__ = ("__weakref__", "code", "descriptor", "itemsize", "nbytes", "text", "view")
 
     def __init__(self, view: View | None, code: int, descriptor: Any, nbytes: int, text: str) -> None:
         self.view = view
@@ -214,7 +215,7 @@ def elements(spec: TensorSpec) -> int:
     return spec.nbytes // int(itemsize)
 
 
-@functools.lru_cache(8192)
+@functools.lru_cache(1024)
 def _handle(desc: Desc) -> Any:
     if isinstance(desc.order, (BlockedLayout, Exact)):
         return desc.order.descriptor
@@ -229,7 +230,8 @@ def _handle(desc: Desc) -> Any:
     return d.ffi.gc(out[0], d.lib.dnnl_memory_desc_destroy)
 
 
-_layouts: dict[Any, BlockedLayout] = {}
+# Those that somebody uses; two equal ones cannot be there at a time.
+_layouts: weakref.WeakValueDictionary[Any, BlockedLayout] = weakref.WeakValueDictionary()
 
 
 def layout_of(descriptor: Any, view: View) -> BlockedLayout | None:
@@ -306,7 +308,7 @@ def _plain_digits(view: View) -> Digits:
 _CHANNEL_BLOCKS = {(3, 16): 56, (4, 16): 78, (5, 16): 121, (3, 8): 69, (4, 8): 102, (5, 8): 142}
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(1024)
 def channel_blocked(view: View, code: int, block: int) -> BlockedLayout | None:
     """Return the layout with channels (dimension 1) in blocks; None if there is none, or it is a plain array."""
     tag = _CHANNEL_BLOCKS.get((len(view.dims), block))
@@ -320,7 +322,7 @@ def channel_blocked(view: View, code: int, block: int) -> BlockedLayout | None:
     return layout_of(made, view)
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(1024)
 def channel_block(layout: BlockedLayout) -> int:
     """Return the extent of the blocks of channels, 0 for a layout of another kind."""
     view, code = layout.view, layout.code

@@ -22,6 +22,7 @@ __all__ = [
     "available",
     "check",
     "dnnl",
+    "limit_cache",
     "set_threads",
     "thread_setter",
     "threads",
@@ -33,6 +34,7 @@ PATH_VARIABLE = "NETBUILDER_DNNL"
 SWITCH_VARIABLE = "NETBUILDER_ONEDNN"
 
 _OMP_PAUSE_HARD = 2
+_KEPT_PRIMITIVES = 128  # some 20 MB of code; what plans use, they keep themselves
 _RTLD_NOW = 0x2
 _RTLD_NODELETE = 0x1000  # Linux; OpenMP's workers still spin inside the library when the interpreter unloads it
 
@@ -114,6 +116,14 @@ def threads(n: int) -> Iterator[None]:
         omp.omp_set_num_threads(before)
 
 
+def limit_cache(primitives: int | None = None, *, library: Library | None = None) -> None:
+    """Let the library keep so many primitives that nobody uses; None: as many as usual, or as its variable says."""
+    named = any(os.environ.get(f"{prefix}_PRIMITIVE_CACHE_CAPACITY") for prefix in ("ONEDNN", "DNNL"))
+    if not named:
+        count = _KEPT_PRIMITIVES if primitives is None else primitives
+        check((library or dnnl()).lib.dnnl_set_primitive_cache_capacity(count), "capacity of the cache")
+
+
 @functools.cache
 def _load() -> Library | str:
     """Load the library, or say why that is not possible."""
@@ -151,7 +161,9 @@ def _loaded() -> Library | str:
     engine = ffi.new("engine_t *")
     check(lib.dnnl_engine_create(engine, 1, 0), "engine")
     _end_team_before_fork(omp)
-    return Library(ffi, lib, omp, engine[0], version, path)
+    library = Library(ffi, lib, omp, engine[0], version, path)
+    limit_cache(library=library)
+    return library
 
 
 def _end_team_before_fork(omp: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,7 +13,7 @@ from netbuilder.data.forking import loading
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
-from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, threads
+from netbuilder.ops.engines.onednn.library import OneDnnError, available, check, dnnl, limit_cache, threads
 from netbuilder.ops.engines.onednn.places import Part, Place, Sparse, memory_at, parts_of
 from netbuilder.ops.operator import TensorSpec
 
@@ -27,6 +29,7 @@ __all__ = [
     "compile_primitive",
     "first_fast",
     "prepared",
+    "release_primitives",
     "team",
 ]
 
@@ -52,7 +55,7 @@ class PostOp:
 class Primitive:
     """A primitive compiled for certain descriptors and a number of threads; kept alive by whoever may call it."""
 
-    __slots__ = ("_descs", "_layouts", "descriptor", "handle", "name", "scratch")
+    __slots__ = ("__weakref__", "_descs", "_layouts", "descriptor", "handle", "name", "scratch")
 
     def __init__(self, descriptor: Any, kind: str) -> None:
         d = dnnl()
@@ -156,6 +159,9 @@ def _attributes(post: tuple[PostOp, ...]) -> Any:
 
 Made = TypeVar("Made")
 
+_PRIMITIVE_BYTES = 160 << 10  # of code and tables, on the average of those of convolutions and matrix products
+_KEPT_BYTES = 64 << 20
+
 
 def cached(make: Callable[..., Made]) -> Callable[..., Made]:
     """Decorator of a function that compiles: keep its results by arguments and ``threads``, so replanning is fast.
@@ -164,19 +170,58 @@ def cached(make: Callable[..., Made]) -> Callable[..., Made]:
     implementation (the undecorated one raises OneDnnError).
     """
 
-    @functools.lru_cache(2048)
-    def by_threads(n: int, *args: Any, **kwargs: Any) -> Any:
-        with threads(n):
-            try:
-                return make(*args, **kwargs)
-            except (OneDnnError, ValueError):
-                return None
-
     @functools.wraps(make)
     def call(*args: Any, threads: int, **kwargs: Any) -> Any:
-        return by_threads(threads, *args, **kwargs)
+        return _primitives.get((make, threads, args, tuple(kwargs.items())), functools.partial(make, *args, **kwargs))
 
     return call
+
+
+class _Primitives:
+    """Primitives by what they were made for: all that plans use, and some that were asked for last."""
+
+    def __init__(self) -> None:
+        self._used: weakref.WeakValueDictionary[Any, Primitive] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[Any, Primitive | None] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], Primitive]) -> Primitive | None:
+        """Return the primitive of a key, made if it is not there; None: the library has none."""
+        try:
+            found = self._recent[key]
+            self._recent.move_to_end(key)
+            return found
+        except KeyError:  # perhaps another thread has just dropped it
+            pass
+        with loading:
+            found = self._used.get(key)
+            if found is None:
+                with threads(key[1]):
+                    try:
+                        found = make()
+                        self._used[key] = found
+                    except (OneDnnError, ValueError):
+                        pass
+            self._recent[key] = found
+            self.keep(_KEPT_BYTES)
+        return found
+
+    def keep(self, nbytes: int) -> None:
+        """Drop the primitives that were not asked for lately, down to about so many bytes."""
+        with loading:
+            while len(self._recent) > nbytes // _PRIMITIVE_BYTES:
+                self._recent.popitem(last=False)
+
+
+_primitives = _Primitives()
+
+
+def release_primitives() -> None:
+    """Free the primitives that no plan uses."""
+    if available():
+        _primitives.keep(0)
+        with loading:
+            limit_cache(0)
+            limit_cache()
 
 
 def first_fast(make: Callable[..., Primitive | None], candidates: Iterable[tuple[Any, ...]]) -> Primitive | None:

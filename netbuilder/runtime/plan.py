@@ -120,11 +120,15 @@ class Plan:
         return other
 
     def drop(self) -> None:
-        """Cut the circles among the plan's values, so that its memory is free as soon as nobody has the plan.
+        """Let go of memory and cut the circles among values, so that all is free as soon as nobody has the plan.
 
-        It can be run to its end where somebody still does.
+        A run that has begun comes to its end, and what was left to be computed on demand still is; but the plan cannot
+        be taken over again.
         """
+        needed = {id(read) for value in self._values for read in value.lazy_reads}
         for value in self._values:
+            if id(value) not in needed:
+                value.buffer = None
             value.producer = value.shares = value.lazy = value.lazy_from = None
             value.lazy_reads = ()
             value.copies, value.published = {}, {}

@@ -11,9 +11,8 @@ import numpy as np
 from netbuilder.graph.blob import blob_name, strip_prefix
 from netbuilder.graph.collection import collection_paused
 from netbuilder.graph.message import message_of
-from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import trim_heap
-from netbuilder.ops.engines.engine import engine_names
+from netbuilder.ops.engines.engine import engine_names, release_kernels
 from netbuilder.ops.engines.gpu import adopt, gpu
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.operator import TensorSpec
@@ -213,7 +212,7 @@ class Workspace:
         for name in list(self._nets):
             self.delete_net(name)
         self.generation.number += 1
-        onednn.release_primitives()
+        release_kernels()
         trim_heap()
 
     def _forget_plans(self) -> None:

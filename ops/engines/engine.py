@@ -14,12 +14,12 @@ import enum
 import functools
 import importlib
 import importlib.metadata
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from netbuilder.data.forking import loading
 from netbuilder.ops.contexts import Prepared
 from netbuilder.ops.operator import Operator, TensorSpec
 from netbuilder.proto import DeviceError
@@ -36,6 +36,7 @@ __all__ = [
     "find_engine",
     "layout_engine",
     "library_engines",
+    "release_kernels",
 ]
 
 ENTRY_POINTS = "netbuilder.engines"
@@ -119,6 +120,10 @@ class Engine(ABC):
         """Return a call by which a thread says, before it runs kernels, how many threads they may use."""
         return None
 
+    def release_kernels(self) -> None:
+        """Free what is kept of kernels that no plan uses, as far as that can be told."""
+        return  # nothing is kept
+
     @property
     def owns_threads(self) -> bool:
         """Whether kernels have a pool of threads, which NumPy's BLAS should not compete with."""
@@ -144,7 +149,6 @@ _OWN: Mapping[str, str] = {
 }
 _ARRAY_ENGINES = ("NUMPY", "CUPY")
 _found: dict[str, Engine] = {}
-_lock = threading.Lock()
 
 
 @functools.cache
@@ -167,7 +171,7 @@ def find_engine(name: str) -> Engine:
     """
     engine = _found.get(name)
     if engine is None:
-        with _lock:
+        with loading:
             engine = _found.setdefault(name, _load(name))
     return engine
 
@@ -192,6 +196,13 @@ def _load(name: str) -> Engine:
 def library_engines(allows: Callable[[str], bool]) -> list[Engine]:
     """Return the engines other than the array engines that are allowed and available."""
     return [engine for name in engine_names() if allows(name) and (engine := find_engine(name)).available()]
+
+
+def release_kernels() -> None:
+    """Free what the engines that were used so far keep of kernels that no plan uses."""
+    for engine in list(_found.values()):
+        if engine.available():
+            engine.release_kernels()
 
 
 def array_engine(location: Location) -> Engine:

@@ -51,6 +51,9 @@ class OneDnnEngine(Engine):
     def thread_setter(self, threads: int) -> Callable[[], object] | None:
         return onednn.thread_setter(threads)
 
+    def release_kernels(self) -> None:
+        onednn.release_primitives()
+
     @property
     def owns_threads(self) -> bool:
         return True

@@ -13,7 +13,7 @@ from netbuilder.data.forking import loading
 from netbuilder.ops.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
-from netbuilder.ops.engines.onednn.library import OneDnnError, available, check, dnnl, limit_cache, threads
+from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, limit_cache, threads
 from netbuilder.ops.engines.onednn.places import Part, Place, Sparse, memory_at, parts_of
 from netbuilder.ops.operator import TensorSpec
 
@@ -217,11 +217,10 @@ _primitives = _Primitives()
 
 def release_primitives() -> None:
     """Free the primitives that no plan uses."""
-    if available():
-        _primitives.keep(0)
-        with loading:
-            limit_cache(0)
-            limit_cache()
+    _primitives.keep(0)
+    with loading:
+        limit_cache(0)
+        limit_cache()
 
 
 def first_fast(make: Callable[..., Primitive | None], candidates: Iterable[tuple[Any, ...]]) -> Primitive | None:

@@ -210,6 +210,8 @@ def test_options_are_read_again_from_the_file_of_a_run(tmp_path):
         (["--optimizer=adam", "--optimizer-arg=beta3=1"], "unknown argument 'beta3'; did you mean beta"),
         (["--optimizer=adam", "--optimizer-arg=beta1"], "--optimizer-arg: must be KEY=VALUE"),
         (["--optimizer=adam", "--momentum=0.9"], "--momentum: applies to --optimizer sgd alone; set that of adam"),
+        (["--optimizer=adam", "--no-nesterov"], "--nesterov: applies to --optimizer sgd alone"),
+        (["--patience-measure=loss"], "--patience-measure: needs --patience"),
         (["--optimizer=fp16-sgd"], "fp16-sgd is for nets with float16 parameters"),
         (["--optimizer=yellowfin", "--policy=exp", "--policy-arg=gamma=0.9"], "'yellowfin': its rate is fixed"),
         (["--optimizer=ftrl", "--warmup-epochs=1"], "--warmup-epochs: the rate of ftrl is fixed"),

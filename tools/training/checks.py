@@ -46,6 +46,8 @@ def problem_of(options: Options) -> str | None:
         return f"--ema: must be in [0, 1), usually 0.999 or more, got {options.average_decay:g}"
     if options.patience is None and options.least_improvement:
         return "--least-improvement: needs --patience"
+    if options.patience is None and options.patience_measure != "accuracy":
+        return "--patience-measure: needs --patience"
     try:
         EarlyStopping(1 if options.patience is None else options.patience, least=options.least_improvement)
     except ArgumentError as error:

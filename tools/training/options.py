@@ -94,7 +94,7 @@ def _parser() -> Parser:
     step.add_argument("--step-epochs", type=int, help="policy step: epochs between steps")
     step.add_argument("--gamma", type=float, help="policy step: factor at each step")
     step.add_argument("--momentum", type=float, help="momentum of sgd (0.9)")
-    step.add_argument("--nesterov", action=argparse.BooleanOptionalAction, default=True,
+    step.add_argument("--nesterov", action=argparse.BooleanOptionalAction,
                       help="of sgd: Nesterov's momentum (on); without it the classical one")  # fmt: skip
     step.add_argument("--weight-decay", type=float, default=1e-4, help="weight decay; biases never decay (1e-4)")
     step.add_argument("--no-norm-decay", action="store_true", help="no decay of the scales of normalisations either")
@@ -161,15 +161,17 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         parser.error(str(error))
     if found.learning_rate is None:
         found.learning_rate = OPTIMIZERS.get(found.optimizer, OPTIMIZERS["sgd"]).usual_rate
-    if found.optimizer != "sgd" and found.momentum is not None:
-        parser.error(f"--momentum: applies to --optimizer sgd alone; set that of {found.optimizer}, if it has one, by "
-                     "--optimizer-arg")  # fmt: skip
-    if found.optimizer == "sgd" and found.momentum is None:
-        found.momentum = _MOMENTUM
+    if found.optimizer == "sgd":
+        found.momentum = _MOMENTUM if found.momentum is None else found.momentum
+        found.nesterov = found.nesterov is not False
+    for name in ("momentum", "nesterov"):
+        if found.optimizer != "sgd" and getattr(found, name) is not None:
+            parser.error(f"--{name}: applies to --optimizer sgd alone; set that of {found.optimizer}, if it has one, "
+                         "by --optimizer-arg")  # fmt: skip
     options = Options(
         model=found.model, data=found.data, cpu=found.cpu, devices=devices, batch=found.batch, epochs=found.epochs,
         learning_rate=found.learning_rate, policy=found.policy, policy_args=policy_args,
-        momentum=found.momentum or 0.0, nesterov=found.nesterov, optimizer=found.optimizer,
+        momentum=found.momentum or 0.0, nesterov=found.nesterov is not False, optimizer=found.optimizer,
         optimizer_args=dict(_pair(parser, "--optimizer-arg", text) for text in found.optimizer_arg),
         mixup=found.mixup, cutmix=found.cutmix, average_decay=found.ema, patience=found.patience,
         patience_measure=found.patience_measure, least_improvement=found.least_improvement,

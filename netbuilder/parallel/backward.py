@@ -119,9 +119,9 @@ def broadcast_computed(record: Replicas, *, use_nccl: bool, debug_info: str) -> 
 
 
 def exchange_gradients(
-    record: Replicas, *, use_nccl: bool, peer_access: PeerAccess | None, debug_info: str
+    record: Replicas, *, use_nccl: bool, peer_access: PeerAccess | None, hand_back: bool, debug_info: str
 ) -> list[NetDef]:
-    """Return the operators that give each replica the sum of all replicas' gradients.
+    """Return the operators that give each replica, or without ``hand_back`` the first, the sum of their gradients.
 
     Sparse ones are joined instead. The parameters made last come first: their gradients are ready first.
     """
@@ -134,9 +134,7 @@ def exchange_gradients(
         if dense and use_nccl:
             nets.append(nccl_allreduce(dense, devices, debug_info=debug_info))
         elif dense:
-            sums = allreduce(
-                dense, devices, peer_access=peer_access, hand_back=not record.shared, debug_info=debug_info
-            )
+            sums = allreduce(dense, devices, peer_access=peer_access, hand_back=hand_back, debug_info=debug_info)
             nets.append(sums)
         dense.clear()
 
@@ -146,7 +144,7 @@ def exchange_gradients(
             continue
         flush()
         pair = devices.copies(group.indices), devices.copies(group.values)
-        joins = gather_sparse([pair], devices, hand_back=not record.shared, debug_info=debug_info, joined=joined)
+        joins = gather_sparse([pair], devices, hand_back=hand_back, debug_info=debug_info, joined=joined)
         nets.append(joins)
     flush()
     return nets

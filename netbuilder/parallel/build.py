@@ -62,6 +62,7 @@ class Request:
     accumulate_steps: int = 1
     outside_from_bytes: int | None = None
     shares_memory: bool = False
+    reduce_update_broadcast: bool = False
 
     @property
     def trains(self) -> bool:
@@ -103,6 +104,9 @@ def build(model: ModelHelper, request: Request) -> Replicas:
             record = accumulate_gradients(model, record)
         record = _exchange(model, request, record)
         optimizer = _update(model, request, record)
+        if request.reduce_update_broadcast:
+            groups = [record.blobs(group.parameter) for group in record.gradients]
+            model.net.Proto().MergeFrom(broadcast(groups, request.devices, debug_info=request.debug_info))
         _make_equal(model, request, record)
     elif model.init_params:
         _warn_of_initialisers(model)
@@ -202,7 +206,11 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
     if record.broadcasts_computed:
         main.MergeFrom(broadcast_computed(record, use_nccl=request.use_nccl, debug_info=request.debug_info))
     for part in exchange_gradients(
-        record, use_nccl=request.use_nccl, peer_access=request.peer_access, debug_info=request.debug_info
+        record,
+        use_nccl=request.use_nccl,
+        peer_access=request.peer_access,
+        hand_back=not (record.shared or request.reduce_update_broadcast),
+        debug_info=request.debug_info,
     ):
         main.MergeFrom(part)
     record = gathered_gradients(record)
@@ -216,17 +224,40 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
 
 def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
     """Add the parameter update; return what the optimizer's builder returned."""
-    start, optimizer = model.net.op_len, None
-    if request.optimize is not None:
-        optimizer = request.optimize(model)
-    elif request.update is not None:
-        update = request.update
-        call_per_device(request.devices, lambda replica: update(model))
+    start, optimizer, devices = model.net.op_len, None, request.devices
+    if request.reduce_update_broadcast:
+        devices = Devices(devices.device_type, devices.ids[:1])
+    with _updated_parameters(model, record, devices):
+        if request.optimize is not None:
+            optimizer = request.optimize(model)
+        elif request.update is not None:
+            update = request.update
+            call_per_device(devices, lambda replica: update(model))
     if len(record) > 1:
         blobs = [blob for group in record.gradients for blob in record.devices.copies(group.values)]
         scale = LossScale(1.0 / len(record))
         warn_of_scaled_updates(model.net.Proto().op[start:], blobs, scale, len(record))
     return optimizer
+
+
+@contextmanager
+def _updated_parameters(model: ModelHelper, record: Replicas, devices: Devices) -> Iterator[None]:
+    """Leave the parameters of other replicas than those on ``devices`` out of the model's lists for a while."""
+    copies = {blob for name in record.parameters for blob in record.blobs(name)[len(devices) :]}
+    lists = [(params, list(params)) for params in (model.params, model.weights, model.biases)]
+    for params, _ in lists:
+        params[:] = [param for param in params if str(param) not in copies]
+    hidden = {
+        param: model.param_to_grad.pop(param)
+        for param in map(BlobReference, sorted(copies))
+        if param in model.param_to_grad
+    }
+    try:
+        yield
+    finally:
+        for params, before in lists:
+            params[:] = [*before, *(param for param in params if param not in before)]
+        model.param_to_grad.update(hidden)
 
 
 def _make_equal(model: ModelHelper, request: Request, record: Replicas) -> None:

@@ -51,6 +51,7 @@ def Parallelize(
     weighted_shares: bool = False,
     accumulate_steps: int = 1,
     outside_from_bytes: int | None = None,
+    reduce_update_broadcast: bool = False,
 ) -> Replicas:
     """Build a model on several devices, with the exchange of gradients between them.
 
@@ -97,6 +98,10 @@ def Parallelize(
             reads, are kept once, on the CPU, outside of the replicas, under their name without a scope, and looked up
             there; the log says which. None: each replica has a table of its own, save those made before the call.
 
+        reduce_update_broadcast: sum gradients on the first device alone, update its parameters there, and copy them to
+            the others, instead of summing for all and updating on each: the same parameters, with one copy of the
+            optimizer's state. ``param_update_builder_fun`` is called for the first device alone.
+
     Returns:
         The record of the replicas, which the net keeps in its arguments.
 
@@ -130,6 +135,11 @@ def Parallelize(
         blobs_to_keep=(blobs_to_keep, blobs_to_keep is not None, "blobs not freed early"),
     )
     _check_kind(cpu_device, ideep, shared_model)
+    if reduce_update_broadcast and (shared_model or use_nccl):
+        other = (
+            "shared_model=True, whose replicas have one copy" if shared_model else "use_nccl=True, which sums for all"
+        )
+        raise NetError(f"reduce_update_broadcast=True does not go with {other}; give one of them")
     _check_numbers(num_threads_per_device, net_type)
     settings.check_accumulation(accumulate_steps)
     settings.check_outside_from_bytes(outside_from_bytes)
@@ -156,6 +166,7 @@ def Parallelize(
         accumulate_steps=accumulate_steps,
         outside_from_bytes=outside_from_bytes,
         shares_memory=bool(optimize_gradient_memory),
+        reduce_update_broadcast=bool(reduce_update_broadcast),
     )
     with unchanged_on_error(model_helper_obj), collection_paused():
         model_helper_obj.net.set_type(net_type, num_threads_per_device * len(request.devices))

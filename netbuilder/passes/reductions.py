@@ -117,7 +117,7 @@ def gather_sparse(
     Args:
         groups: for each table its indices and its values, one blob of each per device.
         devices: where they are.
-        hand_back: CPU: copy what is joined to the other devices (not where they share one table).
+        hand_back: copy what is joined to the other devices (not where one table is updated).
         debug_info: as for ``allreduce``.
         joined: names of indices joined already, here or by an earlier call: tables looked up with one index blob
             share the joined one, which must not grow a second time. The set is added to.
@@ -135,7 +135,7 @@ def gather_sparse(
             if devices.is_cpu:
                 _join_on_cpu(net, group, devices, hand_back, debug_info)
             else:
-                _join(net, group, name, devices, debug_info)
+                _join(net, group, name, devices, hand_back, debug_info)
         joined.add(indices[0])
     return net
 
@@ -149,7 +149,7 @@ def _join_on_cpu(net: NetDef, group: Group, devices: Devices, hand_back: bool, d
         _add_copies(net, whole, devices, note)
 
 
-def _join(net: NetDef, group: Group, stem: str, devices: Devices, debug_info: str) -> None:
+def _join(net: NetDef, group: Group, stem: str, devices: Devices, hand_back: bool, debug_info: str) -> None:
     note = _note(debug_info, "gather", group, devices)
     whole = stem + "_concat"
     concat = make_op(
@@ -161,7 +161,7 @@ def _join(net: NetDef, group: Group, stem: str, devices: Devices, debug_info: st
         axis=0,
     )
     _add(net, concat, note)
-    for blob, option in zip(group, devices.options):
+    for blob, option in zip(group if hand_back else group[:1], devices.options):
         _add(net, make_op("Copy", [whole], [blob], device_option=option), note)
 
 

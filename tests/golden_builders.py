@@ -9,8 +9,9 @@ from typing import Any
 
 import golden_data
 from netbuilder import graph, optimizers, zoo
+from netbuilder.caffe2.python.model_helper import ModelHelper
 from netbuilder.graph.net_names import reset_names
-from netbuilder.model import ModelHelper, brew, rnn
+from netbuilder.model import brew, rnn
 from netbuilder.optimizers import reset_optimizer_instance_count
 
 __all__ = ["rebuild"]

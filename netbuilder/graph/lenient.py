@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from netbuilder.graph.blob import BlobReference, blob_name
+from netbuilder.graph.blob import BlobReference, GradientSlice, blob_name
 from netbuilder.graph.defuse import operators_between
 from netbuilder.graph.gradient_context import OverwrittenInputError
 from netbuilder.graph.net import Net, RemapFunction
@@ -24,6 +25,8 @@ class IgnoredArgumentWarning(UserWarning):
 
 
 _warned: set[tuple[str, str]] = set()
+_said: list[str] = []
+_LOG = logging.getLogger("netbuilder")
 
 
 def build_leniently(op_type: str, inputs: list[str], outputs: list[str], debug_info: str, **kwargs: Any) -> OperatorDef:
@@ -124,6 +127,18 @@ class LenientNet(Net, metaclass=_EveryNet):
             op.input[:] = [kept if name == blob else name for name in op.input]
             self.insert_op_at_idx(copy, index)
             index += 1
+
+    def repeated_rows(self, gradient: GradientSlice) -> str:
+        """See ``Net.repeated_rows``: as in Caffe2, they update a table one after another; said once."""
+        if not _said:
+            _said.append(str(gradient.values))
+            _LOG.warning(
+                "%s: where an index comes several times, its rows update the table one after another, as in Caffe2, so "
+                "that results depend on their order and on the number of devices; sparse_dedup_aggregator='sum' adds "
+                "them up first, and 'none' says that this is meant",
+                gradient.values,
+            )
+        return "none"
 
     def RunAllOnGPU(self, gpu_id: int = 0, use_cudnn: bool = False) -> None:
         """Set the device of the net, and of the step nets that its recurrent operators hold, to a GPU."""

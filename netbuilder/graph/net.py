@@ -350,6 +350,10 @@ class Net(NetRecords):
         """
         return gradients.add_gradient_operators(self, ys, skip, callbacks)
 
+    def repeated_rows(self, gradient: GradientSlice) -> str:
+        """Return what an optimizer does with rows of one index where it is not told: "sum", or "none" (nothing)."""
+        return "sum"
+
     def DeduplicateGradientSlices(self, g: GradientSlice, aggregator: str = "sum") -> GradientSlice:
         """Append operators that join the rows of a sparse gradient with one index; return the result.
 

@@ -23,7 +23,7 @@ class AdadeltaOptimizer(Optimizer):
         epsilon: what the first steps start from, and what keeps the divisor from 0.
         decay: share of m and d kept each iteration.
         policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
-        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
+        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         engine: the engine of the update.
         kwargs: arguments of the policy.
 

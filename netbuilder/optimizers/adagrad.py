@@ -28,7 +28,7 @@ class AdagradOptimizer(Optimizer):
         epsilon: keeps the divisor from 0.
         decay: share of h kept; 1 for sparse gradients.
         policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
-        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
+        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         rowWise: keep one h a row, ``<parameter>_avg_squared_sum``, the mean over it; sparse gradients only.
         engine: the engine of the update.
         weight_decay: share of the weight added to the gradient: of the rows that a sparse one touches, and of dense

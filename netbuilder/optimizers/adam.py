@@ -23,7 +23,7 @@ class AdamOptimizer(Optimizer):
         beta1, beta2: shares of m and of v kept each iteration.
         epsilon: keeps the divisor from 0.
         policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
-        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
+        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         engine: the engine of the update.
         use_lr_adaption: within an iteration, change the rate after the update of each parameter, by the angle
             between its gradient and the effective one, which ``<parameter>_effective_grad`` keeps (see the operator

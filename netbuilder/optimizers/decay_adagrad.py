@@ -30,7 +30,7 @@ class DecayAdagradOptimizer(Optimizer):
         bias_correction_first: take m without its start-up bias.
         policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
         engine: the engine of the update of dense gradients.
-        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
+        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         kwargs: arguments of the policy.
 
     Raises:

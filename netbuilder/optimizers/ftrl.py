@@ -23,7 +23,7 @@ class FtrlOptimizer(Optimizer):
         beta: keeps the first steps small.
         lambda1: bound below which a weight is 0.
         lambda2: weight decay.
-        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
+        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         engine: the engine of the update.
 
     Raises:

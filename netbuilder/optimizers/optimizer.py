@@ -300,10 +300,29 @@ class Optimizer:
 
     @staticmethod
     def dedup(net: Net, sparse_dedup_aggregator: str | None, grad: Any) -> Any:
-        """Return the gradient; a sparse one with repeated indices joined, if an aggregator ("sum", "mean") is named."""
-        if isinstance(grad, GradientSlice) and sparse_dedup_aggregator:
+        """Return the gradient; of a sparse one, the rows with one index joined.
+
+        Args:
+            sparse_dedup_aggregator: "sum" or "mean" of these rows, by Caffe2's operators, for which indices are a
+                vector; "none": they stay apart, and update the table one after another, as in Caffe2; None: they are
+                added up, for indices of any shape, or, in the compatibility layer, stay apart.
+
+        Raises:
+            ArgumentError: it is another one.
+        """
+        if sparse_dedup_aggregator not in (None, "sum", "mean", "none"):
+            raise ArgumentError(
+                f"sparse_dedup_aggregator must be 'sum', 'mean', 'none' or None, got {sparse_dedup_aggregator!r}"
+            )
+        if not isinstance(grad, GradientSlice):
+            return grad
+        if sparse_dedup_aggregator in ("sum", "mean"):
             return net.DeduplicateGradientSlices(grad, aggregator=sparse_dedup_aggregator)
-        return grad
+        if sparse_dedup_aggregator == "none" or net.repeated_rows(grad) == "none":
+            return grad
+        results = [f"{grad.values}_rows", f"{grad.values}_sums"]
+        rows, sums = net.SumRepeatedRows([grad.indices, grad.values], results)
+        return GradientSlice(indices=rows, values=sums)
 
 
 _known: dict[type[Optimizer], frozenset[str]] = {}

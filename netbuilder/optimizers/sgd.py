@@ -24,8 +24,7 @@ class SgdOptimizer(Optimizer):
         policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
         momentum: m, not negative; 0: none.
         nesterov: use Nesterov's form.
-        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first; None
-            applies them one after another.
+        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         lars: None, or the offset of layer-wise rates: the rate of a dense parameter is multiplied by
             ``1 / (|g| / |w| + lars)`` (see the operator Lars). Sparse gradients keep the plain rate.
         kwargs: arguments of the policy.
@@ -67,7 +66,8 @@ class SgdOptimizer(Optimizer):
         lr = self._localised(net, lr, local)
         unit = one(param_init_net)
         self._share(unit)
-        grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
+        if self.momentum or self.sparse_dedup_aggregator:  # steps of plain SGD add up
+            grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
         if self.momentum:
             moment = self._state(param_init_net, param, "_momentum")
             options = {"momentum": float(self.momentum), "nesterov": int(self.nesterov)}

@@ -22,7 +22,7 @@ class WngradOptimizer(Optimizer):
         alpha: the rate before its policy.
         epsilon: keeps the divisor from 0.
         policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
-        sparse_dedup_aggregator: "sum" or "mean" joins repeated rows of sparse gradients first.
+        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         engine: the engine of the update.
         moment_init: what b starts from.
         lars: offset of layer-wise rates of dense gradients, see ``SgdOptimizer``; None: none.

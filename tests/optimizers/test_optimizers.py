@@ -234,7 +234,10 @@ class TestRefusals:
                 "max_gradient_norm must be greater than 0, got 0",
             ),
             (lambda: build_adagrad(table_model(), 0.1, decay=0.5), "'?table'? is sparse, decay must be 1, got 0.5"),
-            (lambda: build_sgd(table_model(), 0.1, sparse_dedup_aggregator="max"), "'sum' or 'mean', got 'max'"),
+            (
+                lambda: build_sgd(table_model(), 0.1, sparse_dedup_aggregator="max"),
+                "must be 'sum', 'mean', 'none' or None, got 'max'",
+            ),
         ],
     )
     def test_arguments(self, make, match):

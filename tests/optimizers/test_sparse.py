@@ -82,11 +82,41 @@ def test_repeated_rows_joined_equal_the_dense_gradient(name):
     np.testing.assert_allclose(sparse.fetch("table")[touched], dense.fetch("table")[touched], rtol=1e-5, atol=1e-6)
 
 
-def test_repeated_rows_without_joining_take_a_step_each():
-    once, _ = run(table_model(BUILDERS["adagrad"]), 1, ROWS[:1], TARGETS[:1])
+@pytest.mark.parametrize(("options", "steps"), [({}, 1), (SUM, 1), ({"sparse_dedup_aggregator": "none"}, 2)])
+def test_repeated_rows_take_one_step_unless_they_are_to_stay_apart(options, steps):
+    def build(model):
+        return BUILDERS["adagrad"](model, **options)
+
+    once, _ = run(table_model(build), 1, ROWS[:1], TARGETS[:1])
     h = float(once.fetch("table_squared_sum")[1, 0])
-    twice, _ = run(table_model(BUILDERS["adagrad"]), 1, ROWS[[0, 2]], TARGETS[[0, 2]])
-    assert twice.fetch("table_squared_sum")[1, 0] == pytest.approx(2 * h / 4)  # half the gradient, two times
+    twice, _ = run(table_model(build), 1, ROWS[[0, 2]], TARGETS[[0, 2]])
+    # Each of two rows has half the gradient.
+    assert twice.fetch("table_squared_sum")[1, 0] == pytest.approx(h if steps == 1 else 2 * h / 4)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adagrad", "adam", "ftrl", "adadelta", "wngrad", "storm"])
+def test_the_order_of_repeated_rows_does_not_matter(name):
+    order = np.random.default_rng(1).permutation(len(ROWS))
+    one, _ = run(table_model(BUILDERS[name]), 2)
+    other, _ = run(table_model(BUILDERS[name]), 2, ROWS[order], TARGETS[order])
+    np.testing.assert_allclose(other.fetch("table"), one.fetch("table"), rtol=1e-5, atol=1e-6)
+
+
+def test_indices_of_any_shape_are_joined():
+    found = []
+    for shape in ((6,), (2, 3)):
+        model = ModelHelper("matrix")
+        table = model.create_param("table", [5, 4], Initializer("UniformFill", min=-0.5, max=0.5))
+        rows = model.net.Gather([table, "i"], "rows")
+        loss = model.net.SumElements(model.net.Sqr(rows, "squares"), "loss")
+        model.AddGradientOperators([loss])
+        optimizers.build_adam(model, 0.1)
+        workspace = Workspace(threads=1, seed=2)
+        workspace.feed("i", np.int32([0, 3, 0, 0, 3, 1]).reshape(shape))
+        workspace.run_net_once(model.param_init_net)
+        workspace.run_net(workspace.create_net(model.net))
+        found.append(workspace.fetch("table"))
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_rows_make_up_for_the_iterations_without_them():

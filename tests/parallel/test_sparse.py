@@ -16,14 +16,13 @@ from parallel_models import distance, no_input
 COUNTS = [2, 3, 4, 8]
 FLOAT32 = 1e-5
 ROWS, COLUMNS, SAMPLES = 9, 3, 24
-SUM = {"sparse_dedup_aggregator": "sum"}
 
 
 def with_own(kind, **options):
     """An optimizer for tables alone; other parameters are updated by SGD."""
 
     def build(model):
-        own = kind(**options, **SUM)
+        own = kind(**options)
         for param in model.params:
             if isinstance(model.param_to_grad.get(param), GradientSlice):
                 model.get_param_info(param).optimizer = own
@@ -34,21 +33,21 @@ def with_own(kind, **options):
 
 OPTIMIZERS = {
     "sgd": lambda model: optimizers.build_sgd(model, 0.1),
-    "momentum": lambda model: optimizers.build_sgd(model, 0.05, momentum=0.9, **SUM),
-    "adagrad": lambda model: optimizers.build_adagrad(model, 0.05, weight_decay=0.01, **SUM),
+    "momentum": lambda model: optimizers.build_sgd(model, 0.05, momentum=0.9),
+    "adagrad": lambda model: optimizers.build_adagrad(model, 0.05, weight_decay=0.01),
     "adagrad_mean": lambda model: optimizers.build_adagrad(model, 0.05, sparse_dedup_aggregator="mean"),
     "row_wise_adagrad": with_own(
         optimizers.AdagradOptimizer, alpha=0.05, rowWise=True, weight_decay=0.01, counter_halflife=4
     ),
-    "adam": lambda model: optimizers.build_adam(model, 0.01, **SUM),
+    "adam": lambda model: optimizers.build_adam(model, 0.01),
     "radam": with_own(optimizers.AdamOptimizer, alpha=0.01, enableRAdam=True, beta2=0.9),
     "row_wise_adam": with_own(optimizers.AdamOptimizer, alpha=0.01, rowWise=True),
     "smart_decay_adam": with_own(optimizers.AdamOptimizer, alpha=0.01, use_smart_decay=True, epsilon=1e-3),
-    "ftrl": lambda model: optimizers.build_ftrl(model, engine="", alpha=0.1, **SUM),
-    "adadelta": lambda model: optimizers.build_adadelta(model, 0.5, epsilon=1e-3, **SUM),
-    "wngrad": lambda model: optimizers.build_wngrad(model, 1.0, moment_init=1.0, **SUM),
-    "storm": lambda model: optimizers.build_storm(model, 0.1, **SUM),
-    "decay_adagrad": lambda model: optimizers.build_decay_adagrad(model, 0.05, **SUM),
+    "ftrl": lambda model: optimizers.build_ftrl(model, engine="", alpha=0.1),
+    "adadelta": lambda model: optimizers.build_adadelta(model, 0.5, epsilon=1e-3),
+    "wngrad": lambda model: optimizers.build_wngrad(model, 1.0, moment_init=1.0),
+    "storm": lambda model: optimizers.build_storm(model, 0.1),
+    "decay_adagrad": lambda model: optimizers.build_decay_adagrad(model, 0.05),
 }
 
 
@@ -141,7 +140,7 @@ def test_one_copy_of_the_table_for_all_replicas():
     model, record = parallelized([0, 1], forward, OPTIMIZERS["momentum"], shared_model=True)
     updates = [op for op in model.net.Proto().op if op.type == "SparseMomentumSGDUpdate"]
     assert [op.output[2] for op in updates] == ["cpu_0/table"]
-    gathered = [op for op in model.net.Proto().op if any("_gathered" in blob for blob in op.output)]
+    gathered = [op for op in model.net.Proto().op if any(blob.endswith("_gathered") for blob in op.output)]
     assert [op.type for op in gathered] == ["Concat", "Concat"]
 
 

@@ -10,8 +10,9 @@ import pytest
 from google.protobuf import text_format
 
 from netbuilder import graph, optimizers, zoo
+from netbuilder.caffe2.python.model_helper import ModelHelper as CompatibleModel
 from netbuilder.graph.net_names import reset_names
-from netbuilder.model import ExternalInitializer, Initializer, ModelHelper, ParameterSharing, ParameterTags, brew
+from netbuilder.model import ExternalInitializer, Initializer, ParameterSharing, ParameterTags, brew
 from netbuilder.model.initializers import PseudoFP16Initializer, ReversePseudoFP16Initializer
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_device_option
@@ -62,11 +63,11 @@ def recorded():
 def run(code):
     reset_names()
     optimizers.reset_optimizer_instance_count()
-    model = ModelHelper("m")
+    model = CompatibleModel("m")  # leaves rows of one index apart, as Caffe2 does
     names = {
         "ExternalInitializer": ExternalInitializer,
         "Initializer": Initializer,
-        "ModelHelper": ModelHelper,
+        "ModelHelper": CompatibleModel,
         "ParameterSharing": ParameterSharing,
         "ParameterTags": ParameterTags,
         "PseudoFP16Initializer": PseudoFP16Initializer,

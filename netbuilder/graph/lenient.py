@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference, GradientSlice, blob_name
 from netbuilder.graph.defuse import operators_between
 from netbuilder.graph.gradient_context import OverwrittenInputError
+from netbuilder.graph.gradients import Callback
 from netbuilder.graph.net import Net, RemapFunction
 from netbuilder.graph.operators import known_arguments, make_operator, unknown_arguments
 from netbuilder.graph.records import Field
@@ -96,24 +97,32 @@ class LenientNet(Net, metaclass=_EveryNet):
             )
         return super().ClonePartial(name, given, outputs, remap_funcs)
 
-    def AddGradientOperators(self, *args: Any, **kwargs: Any) -> Any:
+    def AddGradientOperators(
+        self,
+        ys: Iterable[Any] | Mapping[Any, Any],
+        skip: int = 0,
+        *,
+        callbacks: Sequence[Callback] = (),
+    ) -> dict[BlobReference, BlobReference | GradientSlice]:
         """See ``Net.AddGradientOperators``.
 
         An operator that overwrites what its gradient reads, from which Caffe2 computes a wrong gradient, is given a
         copy of it, which is made right before it.
         """
-        before = NetDef()
-        before.CopyFrom(self._net)
-        try:
-            while True:
-                try:
-                    return super().AddGradientOperators(*args, **kwargs)
-                except OverwrittenInputError as error:
-                    self._keep_inputs(error)
-        except BaseException:
-            self._net.CopyFrom(before)
-            self._blobs.invalidate()
-            raise
+        before: NetDef | None = None
+        while True:
+            try:
+                return super().AddGradientOperators(ys, skip, callbacks=callbacks)
+            except OverwrittenInputError as error:
+                if before is None:
+                    before = NetDef()
+                    before.CopyFrom(self._net)
+                self._keep_inputs(error)
+            except BaseException:
+                if before is not None:
+                    self._net.CopyFrom(before)
+                    self._blobs.invalidate()
+                raise
 
     def _keep_inputs(self, error: OverwrittenInputError) -> None:
         """Let an operator read copies of the inputs that it overwrites."""

@@ -113,3 +113,14 @@ def test_the_native_api_refuses_it_and_names_the_way_out():
     assert netbuilder.BlobReference("a0") in way_out.AddGradientOperators(["a"])
     with pytest.raises(GradientError, match="overwrites"):
         core.GradientRegistry.GetGradientForOp(make_op("Sqr", ["a"], ["a"]), ["a_grad"])
+
+
+def test_after_an_error_the_kept_copies_are_gone():
+    net = core.Net("gone")
+    net.AddExternalInput("a")
+    net.Accuracy(["a", "label"], "b")
+    net.Mul(["b", "a"], "b")
+    before = net.Proto().SerializeToString()
+    with pytest.raises(GradientError, match="Accuracy"):
+        net.AddGradientOperators(["b"])
+    assert net.Proto().SerializeToString() == before

@@ -70,8 +70,9 @@ def _strings(names: list[str]) -> Any:
 class EstimateAllBlobSizes(_OverBlobs):
     """The names of the workspace's blobs, sorted, and how many bytes each would about take in a file, in int64.
 
-    ``options``, SerializationOptions in its serialised form, says how blobs would be written (``chunk_size``, and
-    bfloat16 as ``float_format``); the first of its options whose ``blob_name_regex`` fits a name counts.
+    ``options``, SerializationOptions in its serialised form, says into how many chunks a blob would be cut
+    (``chunk_size``); the first of its options whose ``blob_name_regex`` fits a name counts. Save writes float32 in
+    full, whatever ``float_format`` says.
     """
 
     outputs = ("blob_names", "blob_sizes")
@@ -112,8 +113,6 @@ def _tensor_size(name: str, spec: TensorSpec, option: BlobSerializationOptions) 
     """Return the bytes of a tensor, which is stored in chunks, each with its name."""
     if spec.dtype == STRING:
         each = _STRING_BYTES
-    elif spec.dtype == np.float32 and option.float_format == BlobSerializationOptions.FLOAT_BFLOAT16:
-        each = 2
     else:
         each = _ELEMENT_BYTES.get(spec.dtype.str[1:], spec.dtype.itemsize)
     chunk = option.chunk_size if option.chunk_size > 0 else _CHUNK

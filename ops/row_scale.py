@@ -96,7 +96,7 @@ class SquareRootDivide(Operator):
 
     def infer(self, x: TensorSpec, scale: TensorSpec) -> tuple[TensorSpec, ...]:
         whole = scale.dtype in (np.int32, np.int64)
-        require_one_float_type(self, data=x, **({} if whole else {"scale": scale}))
+        require_one_float_type(self, data=x, scale=x if whole else scale)
         _check_rows(self, x, "scale", scale)
         return (x.plain,)
 

@@ -84,7 +84,7 @@ class ModelHelper(ModelParameters):
         self.name = name or "model"
         if param_model is not None:
             self.net_class = type(param_model.net)
-        self.net = self.net_class(self.name)
+        self.net: Net = self.net_class(self.name)
         if dtype is not None:
             self.net.set_activation_dtype(dtype)
         super().__init__(

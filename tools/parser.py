@@ -20,7 +20,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("resnet19", ["resnet18", "lenet"])
     '; did you mean resnet18?'
     """
-    near = difflib.get_close_matches(name, list(known), n=3)
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -2,6 +2,7 @@
 #
 #   make train      install, then train a small residual net on two devices and export it
 #   make test       install with what tests need, then lint, types, protobuf versions, tests
+#   make fuzz       damaged files and wild nets for an hour, in processes that may die of them; SECONDS=... for less
 #   make test-gpu   the tests that need an NVIDIA GPU; they skip where there is none
 #   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto and hsm.proto
 #   make venv       only install; EXTRAS=... names the extras, as in setup.py
@@ -22,7 +23,7 @@ PROTOBUF_VERSIONS := 4.25 5 6 7
 # Kernels of tests are small: one thread each, and as many test processes as WORKERS.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: train test test-gpu lint types protobuf unit venv proto clean
+.PHONY: train test fuzz test-gpu lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.with-train
@@ -52,6 +53,12 @@ protobuf-%: $(VENV)/protobuf-%/.done $(VENV)/.with-test
 $(VENV)/protobuf-%/.done: | $(VENV)/.made
 	$(PIP) install --no-deps --target $(@D) 'protobuf==$*.*'
 	touch $@
+
+# Another seed each time; what it prints says how to run a finding again.
+SECONDS ?= 3600
+
+fuzz: $(VENV)/.with-test
+	$(TEST_ENV) PYTHONPATH="$(CURDIR)/tests" $(BIN)/python -m fuzz --seconds $(SECONDS) --seed new
 
 COMMA := ,
 GPU_EXTRAS := $(if $(shell command -v nvidia-smi),gpu$(COMMA)test,test)

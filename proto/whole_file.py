@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["DRAFT", "is_draft", "sync_folder", "whole_file"]
+__all__ = ["DRAFT", "is_draft", "sync_folder", "whole_file", "write_text"]
 
 PathLike = str | os.PathLike[str]
 
@@ -26,7 +26,7 @@ def whole_file(path: PathLike) -> Iterator[BinaryIO]:
     new one. After an error, also of the disk, the draft is removed and what was there before is as it was.
 
     Args:
-        path: one of that name is replaced; a link to a file stays one.
+        path: one of that name is replaced; a link to a file stays one. Into a device or a pipe it is written at once.
 
     Raises:
         FileNotFoundError: the folder is not there.
@@ -38,6 +38,10 @@ def whole_file(path: PathLike) -> Iterator[BinaryIO]:
         raise FileNotFoundError(errno.ENOENT, f"the folder {str(target.parent)!r} does not exist", os.fspath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder; give the name of a file", os.fspath(path))
+    if target.exists() and not target.is_file():  # as /dev/stdout: nothing could take its place
+        with open(target, "wb") as file:
+            yield file
+        return
     draft = target.with_name(f".{target.name}{DRAFT}{secrets.token_hex(4)}")
     try:
         with open(draft, "xb") as file:
@@ -52,6 +56,16 @@ def whole_file(path: PathLike) -> Iterator[BinaryIO]:
             raise OSError(error.errno, f"cannot be written: {error.strerror}", os.fspath(path)) from error
         raise
     sync_folder(target.parent)
+
+
+def write_text(path: PathLike, text: str) -> None:
+    """Write a file of text, in UTF-8, whole or not at all; one of that name is replaced.
+
+    Raises:
+        OSError: it cannot be written; what was there is as before.
+    """
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def is_draft(name: str) -> bool:

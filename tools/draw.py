@@ -15,6 +15,7 @@ from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_ne
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import NetDef, NetError, ShapeError, files
+from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.blob_specs import blob_spec
 from netbuilder.tools.drawing.layout import Drawing, lay_out
 from netbuilder.tools.drawing.page import page
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drawing = lay_out(net, specs, init)
         if drawing.lacking and not options.without_shapes:
             raise ShapeError(_question(drawing, bool(init)))
-        Path(options.output).write_text(page(drawing), encoding="utf-8")
+        write_text(options.output, page(drawing))
     except (NetError, OSError) as error:
         print(f"netbuilder-draw: {error}", file=sys.stderr)
         return 1

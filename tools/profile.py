@@ -15,6 +15,7 @@ from typing import Any
 
 from netbuilder.data import read_npz
 from netbuilder.proto import DeviceError, NetError, OperatorError
+from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime import NET_TYPES, Workspace
 from netbuilder.runtime.profile_table import profile_table
 from netbuilder.runtime.profile_trace import chrome_trace
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(profile_table(found, options.top, width=width))
         for path, content in ((options.json, found.to_dict), (options.trace, lambda: chrome_trace(found))):
             if path:
-                Path(path).write_text(json.dumps(content()) + "\n", encoding="utf-8")
+                write_text(path, json.dumps(content()) + "\n")
                 print(f"written: {path}")
     except (NetError, OperatorError, DeviceError, NotImplementedError, OSError) as error:
         print(f"netbuilder-profile: {error}", file=sys.stderr)

@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.parser import Parser, did_you_mean
 from netbuilder.tools.proof.measure import difference, trained
 from netbuilder.tools.proof.models import SAMPLES, TABLES
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{worst.optimizer}, {worst.devices} devices; the bound is {options.bound:.0e}"
     )
     if options.json:
-        Path(options.json).write_text(json.dumps([entry._asdict() for entry in found], indent=1), encoding="utf-8")
+        write_text(options.json, json.dumps([entry._asdict() for entry in found], indent=1))
     if worst.difference > options.bound:
         print(f"netbuilder-prove: {worst.difference:.1e} is above the bound", file=sys.stderr)
         return 1

@@ -124,8 +124,14 @@ class Transaction:
             return
         if self._type == "minidb":
             with open(self._path, "ab") as file:
-                for key, value in waiting:
-                    file.write(_LENGTHS.pack(len(key), len(value)) + key + value)
+                size = file.tell()
+                try:
+                    for key, value in waiting:
+                        file.write(_LENGTHS.pack(len(key), len(value)) + key + value)
+                    file.flush()
+                except OSError:  # as of a full disk: the records before stay readable
+                    os.truncate(self._path, size)
+                    raise
         else:
             before = list(read_records(self._path, self._type)) if os.path.exists(self._path) else []
             write_lmdb(self._path, [*before, *waiting])

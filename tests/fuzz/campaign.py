@@ -18,6 +18,7 @@ from fuzz.worker import State
 
 __all__ = ["Outcome", "campaign"]
 
+_START = 300.0  # seconds in which a worker is ready, on a machine with much to do
 _TESTS = Path(__file__).resolve().parent.parent
 
 
@@ -38,7 +39,7 @@ class Outcome:
 
 def campaign(
     names: list[str], *, seconds: float, seed: str = "0", hang: float = 30.0, first: int = 0, most: int = 2**62,
-    extra: str = "", folder: Path | None = None,
+    table: str = "fuzz.kinds",
 ) -> Outcome:  # fmt: skip
     """Run inputs for a while.
 
@@ -49,8 +50,7 @@ def campaign(
         hang: seconds after which an input counts as hanging.
         first: number of the first input of each kind.
         most: number before which to stop.
-        extra: a module with more kinds, in a table KINDS.
-        folder: where findings are noted; None: a temporary one.
+        table: the module whose KINDS prepare them.
     """
     place = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     state = State(place / "state", len(names))
@@ -60,7 +60,7 @@ def campaign(
     outcome, until = Outcome(), time.time() + seconds
     try:
         while time.time() < until and any(state.get(index)[0] < most for index in range(len(names))):
-            how = _run_worker(names, place, state, seed, until, most, hang, extra)
+            how = _run_worker(names, place, state, seed, until, most, hang, table)
             if how is None:
                 break
             index = state.kind
@@ -76,26 +76,26 @@ def campaign(
 
 
 def _run_worker(
-    names: list[str], place: Path, state: State, seed: str, until: float, most: int, hang: float, extra: str
+    names: list[str], place: Path, state: State, seed: str, until: float, most: int, hang: float, table: str
 ) -> str | None:
     """Run a worker to its end; return what it died of, None if it came through."""
-    given = {"names": names, "folder": str(place), "seed": seed, "until": until, "most": most, "extra": extra}
+    given = {"names": names, "folder": str(place), "seed": seed, "until": until, "most": most, "table": table}
     paths = [str(_TESTS), str(_TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1",
                    "OPENBLAS_NUM_THREADS": "1", "NETBUILDER_MEASURE": "0"}  # fmt: skip
+    state.ready = False
     with open(place / "stderr", "w+b") as said:
         worker = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-m", "fuzz.worker", json.dumps(given)],
             env=environment, stdout=said, stderr=said,
         )  # fmt: skip
-        began = last = time.time()
-        seen = None
+        last, seen = time.time(), None
         while worker.poll() is None:
             time.sleep(0.1)
             now = [state.get(index) for index in range(len(names))]
             if now != seen:
                 seen, last = now, time.time()
-            if time.time() - last > hang + (120 if seen is None or last - began < 1 else 0):
+            if time.time() - last > (hang if state.ready else _START):
                 worker.send_signal(signal.SIGABRT)  # it says where it hangs
                 worker.wait()
                 return f"hang: more than {hang:.0f} s; {_tail(said)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import mmap
 import os
@@ -20,6 +21,7 @@ from fuzz.judge import Finding, fault
 __all__ = ["State", "work"]
 
 _FIELDS = struct.Struct("<qq")  # per kind: the next input, and how many are done
+_FIRST = 16  # bytes before those: the kind that runs, and whether the worker is ready
 ROOM = 1 << 30  # bytes of address space that a worker may have more than it has when it begins
 GROWTH = 300 << 20  # bytes by which the memory in use may grow by one damaged file
 SLICE = 0.25  # seconds, after which it is the turn of the next kind
@@ -29,7 +31,7 @@ class State:
     """What a worker notes in a file: the kind that it runs, for each kind the next input and how many are done."""
 
     def __init__(self, path: Path, kinds: int) -> None:
-        size = 8 + kinds * _FIELDS.size
+        size = _FIRST + kinds * _FIELDS.size
         if not path.exists():
             path.write_bytes(bytes(size))
         self._file = open(path, "r+b")
@@ -43,13 +45,22 @@ class State:
     def kind(self, index: int) -> None:
         struct.pack_into("<q", self._map, 0, index)
 
+    @property
+    def ready(self) -> bool:
+        """Whether the worker has prepared its kinds."""
+        return bool(self._map[8])
+
+    @ready.setter
+    def ready(self, value: bool) -> None:
+        self._map[8] = value
+
     def get(self, index: int) -> tuple[int, int]:
         """Return the next input of a kind, and how many are done."""
-        following, done = _FIELDS.unpack_from(self._map, 8 + index * _FIELDS.size)
+        following, done = _FIELDS.unpack_from(self._map, _FIRST + index * _FIELDS.size)
         return following, done
 
     def set(self, index: int, following: int, done: int) -> None:
-        _FIELDS.pack_into(self._map, 8 + index * _FIELDS.size, following, done)
+        _FIELDS.pack_into(self._map, _FIRST + index * _FIELDS.size, following, done)
 
     def close(self) -> None:
         self._map.close()
@@ -82,6 +93,7 @@ def work(
         (place / name.replace(" ", "_")).mkdir()
         trials[name] = kinds[name](place / name.replace(" ", "_"))
     limit_memory()
+    state.ready = True
     for index in _turns(len(names), state, until, most):
         following, done = state.get(index)
         state.kind = index
@@ -117,15 +129,21 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (have + ROOM, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
+def _most_memory() -> int:
+    """Return the most bytes that this process has had in memory; ``getrusage`` counts what it was started from, too."""
+    with open("/proc/self/status", "rb") as file:
+        return int(file.read().split(b"VmHWM:")[1].split()[0]) << 10
+
+
 def judge(name: str, trial: Callable[[random.Random], None], seed: str, number: int, sandbox: Path) -> Finding | None:
     """Run one input; return what is wrong with the answer, None if nothing is."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _most_memory()
     wrong = None
     try:
         trial(random.Random(f"{seed}/{name}/{number}"))
     except BaseException as error:
         wrong = fault(error, getattr(trial, "named", ""), may_lack_memory=name == "operators")
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    grown = _most_memory() - before
     if wrong is None and name != "operators":
         if grown > GROWTH:
             wrong = f"took {grown >> 20} MiB for a file that is small", name
@@ -138,14 +156,8 @@ def judge(name: str, trial: Callable[[random.Random], None], seed: str, number: 
 
 def main(arguments: list[str]) -> None:
     """Run as a process of its own; what to do comes as JSON."""
-    from fuzz.kinds import KINDS
-
     given = json.loads(arguments[0])
-    kinds = {**KINDS}
-    if extra := given.get("extra"):
-        import importlib
-
-        kinds |= importlib.import_module(extra).KINDS
+    kinds = importlib.import_module(given["table"]).KINDS
     work(given["names"], kinds, Path(given["folder"]), given["seed"], given["until"], given["most"])
 
 

@@ -4,10 +4,11 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from netbuilder.proto.whole_file import is_draft, whole_file
+from netbuilder.proto.whole_file import is_draft, whole_file, write_text
 
 KILLED = """
 import os, sys
@@ -79,3 +80,27 @@ def test_places_where_no_file_can_be(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="does not exist"):
         write(tmp_path / "file" / "below")
+
+
+def test_text_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    write_text(path, "größer\n")
+    assert path.read_bytes() == "größer\n".encode()
+
+    def full(*details):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="cannot be written: No space left"):
+        write_text(path, "other")
+    assert path.read_text(encoding="utf-8") == "größer\n" and os.listdir(tmp_path) == ["x.json"]
+
+
+def test_a_pipe_is_written_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    found = []
+    reader = threading.Thread(target=lambda: found.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    write_text(tmp_path / "pipe", "text")
+    reader.join()
+    assert found == [b"text"] and os.listdir(tmp_path) == ["pipe"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.bench.pairs import Comparison
 from netbuilder.tools.bench.work import Task, Work
 
@@ -74,4 +75,4 @@ def _threads(count: int) -> str:
 def write_records(file: str | Path, machine: str, busy: float, lines: Sequence[Line]) -> None:
     """Write all records, with the machine and the share of its cores that other work took beforehand."""
     found = {"machine": machine, "busy": busy, "results": [line.record for line in lines]}
-    Path(file).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_text(file, json.dumps(found, indent=1) + "\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.whole_file import write_text
 
 __all__ = ["config_arguments", "plain_arguments", "read_config", "write_config"]
 
@@ -137,6 +138,6 @@ def write_config(folder: Path, values: Mapping[str, Any], given: Sequence[str]) 
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "options.json"
-    path.write_text(json.dumps(dict(values), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    (folder / "command.txt").write_text(f"netbuilder-train {shlex.join(given)}\n", encoding="utf-8")
+    write_text(path, json.dumps(dict(values), indent=2, sort_keys=True) + "\n")
+    write_text(folder / "command.txt", f"netbuilder-train {shlex.join(given)}\n")
     return path

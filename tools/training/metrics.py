@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from netbuilder.proto import NetError
+from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["Metrics"]
 
@@ -120,7 +121,8 @@ class Metrics:
                 axes.legend()
         if self._title:
             figure.suptitle(self._title)
-        figure.savefig(path)
+        with whole_file(path) as file:
+            figure.savefig(file, format=path.suffix.removeprefix(".") or None)
 
 
 def _matplotlib() -> Any:

@@ -15,6 +15,7 @@ from netbuilder.caffe2.absent import names_of
 from netbuilder.graph import Net
 from netbuilder.graph.versions import number_versions
 from netbuilder.proto import NetDef, OperatorDef, PlanDef
+from netbuilder.proto.whole_file import write_text
 from netbuilder.tools import draw
 
 pydot: ModuleType | None
@@ -237,8 +238,7 @@ def GetGraphInJson(operators_or_net: Any, output_filepath: str) -> None:
         for blob in op.output:
             blobs[blob] = add(label=blob, type="blob")
             edges.append({"source": op_node, "target": blobs[blob]})
-    with open(output_filepath, "w", encoding="utf-8") as file:
-        json.dump({"nodes": nodes, "edges": edges}, file)
+    write_text(output_filepath, json.dumps({"nodes": nodes, "edges": edges}))
 
 
 def GetGraphPngSafe(func: Callable[..., Any], *args: Any, **kwargs: Any) -> bytes:

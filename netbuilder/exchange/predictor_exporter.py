@@ -269,7 +269,7 @@ def net_of(meta_net_def: MetaNetDef, key: str) -> NetDef:
 
 def load_from_db(
     filename: str | os.PathLike[str], db_type: str, device_option: DeviceOption | None = None, *args: Any,
-    workspace: Workspace | None = None, trusted: bool = False, **kwargs: Any,
+    workspace: Workspace | None = None, trusted: bool = False, parameters_only: bool = False, **kwargs: Any,
 ) -> MetaNetDef:  # fmt: skip
     """Load the parameters of a predictor into a workspace; return its MetaNetDef.
 
@@ -279,6 +279,7 @@ def load_from_db(
         device_option: where the parameters go; None: to the host.
         workspace: gets them; None: the current default one.
         trusted: run whatever the global init net holds; if not, fills alone (``trust.FILLS``).
+        parameters_only: run nothing of the global init net, which the caller will.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -293,7 +294,7 @@ def load_from_db(
     with files.naming(filename):
         rest = NetDef()
         rest.CopyFrom(net_of(meta, _NAMES.GLOBAL_INIT_NET_TYPE))
-        more = [op for op in rest.op if op.type != "Load"]
+        more = [] if parameters_only else [op for op in rest.op if op.type != "Load"]
         if not trusted:
             check_fills(more, f"net {rest.name!r}")
         for name, value in values.items():

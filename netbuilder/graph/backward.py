@@ -27,6 +27,7 @@ Gradient = str | Sparse
 
 _GIVEN = -1  # in the place of the reader that a share comes from
 _RUNS_WITHOUT_GRADIENT = "ZeroGradient"
+_READ_SHAPES = ("ConstantFill",)  # zeros for what the loss does not depend on: it may have been overwritten in place
 
 
 class BackwardPass:
@@ -123,7 +124,7 @@ class BackwardPass:
         for gradient_op in made:
             for name in gradient_op.input:
                 value = last.get(name)
-                if value is not None and writers[value] <= index:
+                if value is not None and (writers[value] <= index or gradient_op.type in _READ_SHAPES):
                     continue
                 if also is None:
                     also = {blob for gradient in given.values() for blob in _blobs(gradient)}

@@ -94,3 +94,23 @@ def test_a_trainers_whole_net_is_saved_with_a_warning(tmp_path, caplog):
     np.testing.assert_array_equal(workspace.FetchBlob("scores_w"), weights)
     with pytest.raises(NetError, match="named twice"):
         predictor_exporter.PredictorExportMeta(model.net, [], ["x", "x"], ["scores"])
+
+
+def test_loaded_nets_are_on_the_device_of_the_scope_and_not_run(tmp_path):
+    path = str(tmp_path / "predictor.minidb")
+    net = core.Net("placed")
+    net.Add(["x", "w"], "y")
+    more = core.Net("more")
+    more.ConstantFill([], "more_blob", shape=[1])
+    workspace.ResetWorkspace()
+    workspace.FeedBlob("w", np.ones(2, np.float32))
+    meta = predictor_exporter.PredictorExportMeta(net.Proto(), ["w"], ["x"], ["y"], {}, global_init_net=more)
+    predictor_exporter.save_to_db("minidb", path, meta)
+    workspace.ResetWorkspace()
+    with core.DeviceScope(core.DeviceOption(0, 1)):
+        loaded = predictor_exporter.load_from_db(path, "minidb")
+    assert {op.device_option.device_id for each in loaded.nets for op in each.value.op} == {1}
+    assert not workspace.HasBlob("more_blob") and workspace.FetchBlob("w").tolist() == [1, 1]
+    (init,) = [each.value for each in loaded.nets if "more_blob" in str(each.value)]
+    workspace.RunNetOnce(init)
+    assert workspace.HasBlob("more_blob")

@@ -5,6 +5,7 @@ import pytest
 
 from checks import interpret
 from netbuilder.graph import BlobReference, GradientSlice, NameScope, Net
+from netbuilder.runtime import Workspace
 
 
 def text(op) -> str:
@@ -412,3 +413,15 @@ def test_rows_of_several_sums_and_a_dense_use_are_kept_apart():
     ]
     lengths = {"e_lengths": np.int32([2, 0]), "g_lengths": np.int32([1, 1])}
     check_numbers(build, ["loss"], {**SPARSE_FEEDS, **lengths}, ["t", "x"])
+
+
+def test_a_part_off_the_way_to_the_loss_may_be_overwritten():
+    net = Net("split")
+    net.Split("x", ["a", "b"], axis=0)
+    net.Relu("b", "b")
+    net.SumElements("a", "loss")
+    gradients = net.AddGradientOperators(["loss"])
+    workspace = Workspace()
+    workspace.feed("x", np.ones((4, 1), np.float32))
+    workspace.run_net_once(net)
+    assert workspace.fetch(str(gradients["x"])).ravel().tolist() == [1, 1, 0, 0]

@@ -13,6 +13,7 @@ from netbuilder.exchange.predictor_exporter import (
     prepare_prediction_net,
     save_to_db,
 )
+from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import CurrentDeviceScope
 from netbuilder.proto import DeviceOption, MetaNetDef, NetDef, NetError, PredictorConsts
 from netbuilder.proto.arguments import make_op
@@ -52,18 +53,23 @@ def load_from_db(
 ) -> MetaNetDef:
     """Load a predictor's parameters into the current workspace; return its MetaNetDef.
 
-    The reader of the file is there, too, so that the net under GLOBAL_INIT_NET_TYPE may be run, which loads them again.
+    The reader of the file is there, too, so that the net under GLOBAL_INIT_NET_TYPE may be run: it loads them again,
+    and does what else it holds.
 
     Args:
         filename: the file.
         db_type: "minidb".
-        device_option: where the parameters go; None: on the device of the current device scope.
+        device_option: where the parameters go, and where all operators of the nets run; None: on the device of the
+            current device scope.
 
     Raises:
         FileNotFoundError, ParseError, ArgumentError: see ``netbuilder.exchange.predictor_exporter.load_from_db``.
     """
     device = CurrentDeviceScope() if device_option is None else device_option
-    meta = native.load_from_db(filename, db_type, device)
+    meta = native.load_from_db(filename, db_type, device, parameters_only=True)
+    if device is not None:
+        for net in meta.nets:
+            place_operators(net.value, device)
     reader = make_op("CreateDB", [], [PredictorConsts().PREDICTOR_DBREADER], db=os.fspath(filename), db_type=db_type)
     default.workspace().run_operator_once(reader)
     return meta

@@ -44,7 +44,7 @@ class RecurrentNetwork(Recurrent):
 
     def check(self) -> None:
         super().check()
-        shown = {alias.output for state in self.states for alias in state.aliases}
+        shown = self.shown(self.output_names)
         for name in self.output_names[:-1]:
             if name not in shown:
                 raise NetError(
@@ -90,7 +90,8 @@ class RecurrentNetworkGradient(Recurrent):
 
     @cached_property
     def forward_inputs(self) -> tuple[str, ...]:
-        outputs = len(set(self.alias_dst)) + 1
+        whole = {name for name in self.input_names if name in self.recurrent_states}  # outputs that show all of a state
+        outputs = len(whole.union(self.alias_dst)) + 1
         return self.input_names[len(self.outputs_with_grads) : len(self.input_names) - outputs]
 
     def check(self) -> None:

@@ -132,7 +132,7 @@ class BackwardPlan:
 
     def _fed(self, state: str) -> list[tuple[int, int]]:
         """Return (number of the given gradient, row from which it is that of the state)."""
-        aliases = {alias.output: alias for s in self.op.states for alias in s.aliases}
+        aliases = self.op.shown(self.shown)
         found = []
         for number, output in enumerate(self.op.outputs_with_grads):
             alias = aliases[self.shown[output]]
@@ -161,7 +161,7 @@ class BackwardPlan:
             want = self._gradient_rows(out.link)
             got = specs[out.link.internal]
             require(got == want, op, f"{out.link.internal!r} has shape {got.shape}, and its link takes {want.shape}")
-        for number, name in zip(op.param, op.param_grads):
+        for number, name in zip(op.param, op.slopes_of_params):
             want = self.forward.inputs[op.forward_inputs[number]]
             require(name in specs, op, f"param_grads names {name!r}, which the backward step net does not write")
             got = specs[name]
@@ -186,7 +186,7 @@ class BackwardPlan:
 
     def _once(self) -> list[Any]:
         op = self.op
-        varying = {link.internal for link in (*op.links, *op.backward_links)} | {op.timestep, *op.param_grads}
+        varying = {link.internal for link in (*op.links, *op.backward_links)} | {op.timestep, *op.slopes_of_params}
         fixed_names = [name for name in self.forward.inputs if name not in varying]
         return op.backward.invariant([*fixed_names, *self.forward.kept_once], varying)
 
@@ -270,7 +270,7 @@ class BoundBackward:
         self._states = {name: slot.of(local) for name, slot in plan.states.items()}
         self._local = {name: slot.of(local) for name, slot in plan.local.items()}
         self._run = run
-        self._totals = dict(zip(op.param_grads, outputs[1:]))
+        self._totals = dict(zip(op.slopes_of_params, outputs[1:]))
         waiting = {name for product in plan.products for name in product.step.outputs[:2]}
         self._sums = {name: total for name, total in self._totals.items() if name not in waiting}
         self._stacks = {name: slot.of(local) for name, slot in plan.stacked.items()}

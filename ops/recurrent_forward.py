@@ -187,7 +187,7 @@ class ForwardPlan:
 
     def output_specs(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
         """Return the specs of the forward operator's outputs."""
-        shown = {alias.output: alias for state in self.op.states for alias in state.aliases}
+        shown = self.op.shown(names)
         specs = []
         for name in names[:-1]:
             slot = self.states[shown[name].source]
@@ -258,7 +258,7 @@ class BoundForward:
             self.calls.add(partial(step_by_step, op, run, views, plan.once, plan.steps))
         else:
             self._bind_steps(plan, kernels.bind(run, views, memory_of_kernels, self.calls))
-        shown = {alias.output: alias for state in op.states for alias in state.aliases}
+        shown = op.shown(op.output_names)
         for name, out in zip(op.output_names[:-1], outputs):
             source = plan.states[shown[name].source].of(memory)
             self.calls.add(partial(assign, out, source[shown[name].offset :]))

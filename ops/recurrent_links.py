@@ -53,7 +53,7 @@ class Recurrent(Operator):
         link_internal, link_external, link_offset, link_window: see ``Link``; the windows are 1 if not given.
         alias_src, alias_dst, alias_offset: see ``Alias``.
         param: the inputs, by number, that are the same in all steps and whose gradients are wanted.
-        param_grads: their gradients' names in the backward step net.
+        param_grads: their gradients' names in the backward step net; by default the inputs' with "_grad" behind them.
         backward_step_net: the gradient of a step.
         backward_link_internal, backward_link_external, backward_link_offset, backward_link_window: its links; the
             gradient of ``external`` is named with "_grad" behind it.
@@ -140,6 +140,17 @@ class Recurrent(Operator):
             State(name, number, tuple(alias for alias in aliases if alias.source == name))
             for name, number in zip(names, initial)
         )
+
+    @property
+    def slopes_of_params(self) -> tuple[str, ...]:
+        """The names of the gradients of ``param`` in the backward step net."""
+        return self.param_grads or tuple(f"{self.forward_inputs[i]}_grad" for i in self.param)
+
+    def shown(self, outputs: Sequence[str]) -> dict[str, Alias]:
+        """Return what the outputs of the forward operator show: an alias of a state, or all of the state of its name."""
+        found = {name: Alias(name, name, 0) for name in outputs if name in self.recurrent_states}
+        found.update((alias.output, alias) for state in self.states for alias in state.aliases)
+        return found
 
     def _same_length(self, names: Sequence[str], columns: Iterable[Sequence[object]]) -> None:
         lengths = [len(column) for column in columns]

@@ -5,7 +5,7 @@ import pytest
 
 from cupy_double import gpus
 from netbuilder.graph.gradients import differentiate
-from netbuilder.graph.rename import place_operators
+from netbuilder.graph.rename import place_operators, rename_blobs
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
@@ -409,3 +409,27 @@ def test_without_optimisations(without):
     one, other = run(ops, feeds), run(ops, feeds, without=without)
     for name in ("all", "cells", *gradients.values()):
         np.testing.assert_allclose(one.fetch(name), other.fetch(name), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_an_output_of_a_states_name_shows_all_of_it():
+    v = values()
+    op = recurrent(tanh_step(), outputs=("all", "states", "last", "work"), outputs_with_grads=[0])
+    ops, gradients = with_gradient(op, {"all": "d_all"})
+    found = run(ops, {**v, "d_all": np.ones((STEPS, SAMPLES, WIDTH))})
+    np.testing.assert_allclose(found.fetch("states")[1:], reference(v))
+    np.testing.assert_array_equal(found.fetch("states")[0], v["h0"][0])
+    np.testing.assert_allclose(found.fetch(gradients["w"]), numeric(v, "w", [1.0]), rtol=1e-4, atol=1e-7)
+
+
+def test_gradients_of_parameters_have_the_usual_names_by_default():
+    v = values()
+    ops, gradients = with_gradient(recurrent(tanh_step(), outputs_with_grads=[0]), {"all": "d_all"})
+    feeds = {**v, "d_all": np.ones((STEPS, SAMPLES, WIDTH))}
+    want = run(ops, feeds).fetch(gradients["w"])
+    backward = next(op for op in ops if op.type == "RecurrentNetworkGradient")
+    args = {argument.name: argument for argument in backward.arg}
+    names = [name.decode() for name in args["param_grads"].strings]
+    params = [backward.input[len(args["outputs_with_grads"].ints) + i] for i in args["param"].ints]
+    rename_blobs(args["backward_step_net"].n, {old: f"{new}_grad" for old, new in zip(names, params)})
+    backward.arg.remove(args["param_grads"])
+    np.testing.assert_array_equal(run(ops, feeds).fetch(gradients["w"]), want)

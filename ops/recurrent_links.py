@@ -147,7 +147,7 @@ class Recurrent(Operator):
         return self.param_grads or tuple(f"{self.forward_inputs[i]}_grad" for i in self.param)
 
     def shown(self, outputs: Sequence[str]) -> dict[str, Alias]:
-        """Return what the outputs of the forward operator show: an alias of a state, or all of the state of its name."""
+        """Return what the forward operator's outputs show: an alias of a state, or all of the state of their name."""
         found = {name: Alias(name, name, 0) for name in outputs if name in self.recurrent_states}
         found.update((alias.output, alias) for state in self.states for alias in state.aliases)
         return found

@@ -432,4 +432,4 @@ def test_gradients_of_parameters_have_the_usual_names_by_default():
     params = [backward.input[len(args["outputs_with_grads"].ints) + i] for i in args["param"].ints]
     rename_blobs(args["backward_step_net"].n, {old: f"{new}_grad" for old, new in zip(names, params)})
     backward.arg.remove(args["param_grads"])
-    np.testing.assert_array_equal(run(ops, feeds).fetch(gradients["w"]), want)
+    np.testing.assert_allclose(run(ops, feeds).fetch(gradients["w"]), want, rtol=1e-12)

@@ -61,6 +61,9 @@ def joined_slopes(g: GradientContext) -> list[OperatorDef]:
     return [*made, make_op("Concat", slopes, [d_input, f"_{d_input}_dims"])]
 
 
+_INDICES = {np.dtype(np.int32), np.dtype(np.int64)}
+
+
 @dataclass(frozen=True)
 class _Concat(JoinArguments):
     inputs = ("X+",)
@@ -68,6 +71,9 @@ class _Concat(JoinArguments):
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         first = xs[0]
+        if {x.dtype for x in xs} == _INDICES:  # of one table that is looked up by both
+            first, *others = (x.with_dtype(np.int64) for x in xs)
+            xs = (first, *others)
         axis = self.axis_in(first.ndim + self.adds_axis, first.shape)
         for i, x in enumerate(xs):
             require(x.dtype == first.dtype, self, f"input {i} is of type {x.dtype}, input 0 of {first.dtype}")

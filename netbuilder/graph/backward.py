@@ -59,6 +59,7 @@ class BackwardPass:
         self._via = [_GIVEN] * len(self.versions.names)  # the reader that the (first share of the) gradient is from
         self._shares: dict[int, list[Share]] = {}
         self._own: dict[tuple[int, str], int] = {}  # (value, blob) -> how many of its shares are there
+        self._joins: dict[tuple[str | bytes, ...], str] = {}  # indices, their device -> what they are joined to
         # Blob -> how many values have their gradient, or a share of it, there, and it is still to be read.
         self._pending: dict[str, int] = {}
 
@@ -224,9 +225,20 @@ class BackwardPass:
             if free in self._pending:
                 free = other_gradient_name(free, self.versions.versions[value])
             sums, total = add_up(blob, shares, free, self.ops[index].debug_info)
+            if isinstance(total, Sparse):
+                sums, total = self._joined_once(sums, total)
             self.made += sums
             self._gradients[value] = self.found[blob] = total
             self._hold(total)
+
+    def _joined_once(self, sums: list[OperatorDef], total: Sparse) -> tuple[list[OperatorDef], Sparse]:
+        """Let tables that are looked up by the same blobs of indices share what joins them."""
+        join = next(op for op in sums if op.output[0] == total.indices)
+        key = (*join.input, join.device_option.SerializeToString(deterministic=True))
+        if key not in self._joins:
+            self._joins[key] = total.indices
+            return sums, total
+        return [op for op in sums if op is not join], Sparse(self._joins[key], total.values)
 
     def _hold(self, gradient: Gradient) -> None:
         for blob in _blobs(gradient):

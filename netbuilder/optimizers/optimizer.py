@@ -15,6 +15,7 @@ import numpy as np
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName
 from netbuilder.graph.net import Net
 from netbuilder.graph.scope import CurrentDeviceScope, DeviceScope
+from netbuilder.graph.source import warn_user
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.ops.learning_rate import LearningRate
 from netbuilder.optimizers.learning_rate import check_policy
@@ -164,6 +165,11 @@ class Optimizer:
         if base < 0:
             raise ArgumentError(
                 f"{type(self).__name__}: the base rate must not be negative, got {base}; the update sets its sign"
+            )
+        if hasattr(base, "is_loss_scale"):
+            warn_user(
+                f"{type(self).__name__}: the base rate {base} was computed from loss_scale, which the losses are "
+                "multiplied by already: steps become too small; give the rate of one device"
             )
         self._refuse_unknown(arguments)
         return self.build_lr(net, param_init_net, sign * base, policy=policy, **arguments)

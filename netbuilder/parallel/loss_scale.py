@@ -25,6 +25,7 @@ class LossScale(float):
     (0.125, True, False)
     """
 
+    is_loss_scale = True  # what optimizers, which know nothing of devices, warn of in a learning rate
     _made: set[np.float32]
 
     def __new__(cls, value: float) -> LossScale:

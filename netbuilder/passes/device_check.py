@@ -8,9 +8,10 @@ from typing import Any
 
 from netbuilder.graph.message import message_of
 from netbuilder.graph.rename import held_nets
+from netbuilder.graph.scope import SEPARATOR
 from netbuilder.passes.blob_devices import COUNTERS, may_hold_nets, operator_device
 from netbuilder.passes.devices import Devices
-from netbuilder.passes.reductions import TREE_SUM_NAME
+from netbuilder.passes.reductions import NEAR_COPY, TREE_SUM_NAME
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError, OperatorDef
 
 __all__ = ["CROSSING", "DeviceFault", "check_devices", "device_faults"]
@@ -194,14 +195,12 @@ def _faults_of(index: int, op: OperatorDef, net: NetDef, owners: _Owners) -> Ite
 
 
 def _is_reduction(op: OperatorDef, devices: Devices | None) -> bool:
-    """Whether an operator is a sum of an all-reduce: named so on GPUs, over one blob of each replica on the CPU."""
-    if op.type != "Sum":
+    """Whether an operator sums copies of one blob into the first: a part of them on GPUs, where it is named so."""
+    if op.type != "Sum" or op.output[0] != op.input[0]:
         return False
     if op.name == TREE_SUM_NAME:
-        return True
-    return (
-        devices is not None and devices.is_cpu and _is_over_replicas(op.input, devices) and op.output[0] == op.input[0]
-    )
+        return len({NEAR_COPY.sub("", blob.partition(SEPARATOR)[2]) for blob in op.input}) == 1
+    return devices is not None and devices.is_cpu and _is_over_replicas(op.input, devices)
 
 
 def _is_over_replicas(blobs: Sequence[str], devices: Devices) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +11,22 @@ from netbuilder.passes.devices import Devices, check_groups
 from netbuilder.proto import NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["TREE_SUM_NAME", "PeerAccess", "allreduce", "broadcast", "gather_sparse", "nccl_allreduce", "nccl_broadcast"]
+__all__ = [
+    "NEAR_COPY",
+    "TREE_SUM_NAME",
+    "PeerAccess",
+    "allreduce",
+    "broadcast",
+    "gather_sparse",
+    "nccl_allreduce",
+    "nccl_broadcast",
+]
 
 TREE_SUM_NAME = "dpm"
 """The name that the partial sums of an all-reduce over GPUs have, in Caffe2 too."""
+
+NEAR_COPY = re.compile(r"_[a-z]+\d+_copy$")
+"""The end of the name of a copy that is made of a blob out of reach, where it is added."""
 
 _CONCAT_NAME = "note:data_parallel_model"
 _TREE_COUNTS = (2, 4, 8, 16)

@@ -158,3 +158,13 @@ def test_the_axis_of_an_order_is_caffe2s(order, axis):
     x = np.zeros((2, 3, 4, 5, 6), np.float32)
     joined, _ = run_plain(Concat(order=order, add_axis=True).with_arity(2, 2), [x, x])
     assert joined.shape == tuple(n * 2 if i == axis else n for i, n in enumerate(x.shape))
+
+
+def test_int32_and_int64_give_int64():
+    for engines in ((), None):
+        workspace = Workspace(engines=engines)
+        workspace.feed("a", np.int32([1, -2]))
+        workspace.feed("b", np.int64([2**40]))
+        workspace.run_operator_once(make_op("Concat", ["a", "b"], ["y", "info"], axis=0))
+        assert workspace.fetch("y").dtype == np.int64
+        assert workspace.fetch("y").tolist() == [1, -2, 2**40]

@@ -131,3 +131,18 @@ def test_numbers_computed_from_it_are_known():
     assert 1 / scale == 2.0 and scale.gave(2.0)
     with pytest.raises(TypeError):
         scale * "x"
+
+
+@pytest.mark.parametrize("optimizer", ["build_sgd", "build_adam", "build_adagrad"])
+def test_a_learning_rate_computed_from_it_is_warned_of(optimizer):
+    seen = []
+
+    def forward(model, loss_scale):
+        seen.append(loss_scale)
+        return mlp(model, loss_scale)
+
+    def build(model):
+        return getattr(optimizers, optimizer)(model, 0.1 * seen[0])
+
+    with pytest.warns(UserWarning, match="the base rate 0.05 was computed from loss_scale.*steps become too small"):
+        parallelize([0, 1], forward, build)

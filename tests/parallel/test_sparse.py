@@ -336,3 +336,53 @@ def test_two_gpus_equal_one_device_of_the_cpu(two_gpus, optimizer):
     assert distance(values(2, update, gpu=True, outside_from_bytes=0), values(1, update)) < close
     if optimizer in ("sgd", "momentum", "adam"):
         assert distance(values(2, update, tied, gpu=True), values(1, update, tied)) < close
+
+
+def test_one_table_looked_up_by_indices_of_both_types():
+    found = []
+    for types in ((np.int32, np.int64), (np.int64, np.int32), (np.int64, np.int64)):
+        model = ModelHelper("both")
+        table = make_table(model)
+        rows = [model.net.Gather([table, blob], f"rows_{blob}") for blob in ("first", "second")]
+        model.AddGradientOperators([model.net.SumElements(model.net.Mul(rows, "product"), "loss")])
+        optimizers.build_adagrad(model, 0.1)
+        workspace = Workspace(threads=1, seed=1)
+        workspace.run_net_once(model.param_init_net)
+        workspace.feed("first", np.array([0, 1, 1], types[0]))
+        workspace.feed("second", np.array([1, 2, 5], types[1]))
+        workspace.run_net(workspace.create_net(model.net))
+        found.append(workspace.fetch("table"))
+    np.testing.assert_array_equal(found[0], found[2])
+    np.testing.assert_array_equal(found[1], found[2])
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_two_tables_outside_that_share_an_index_blob_have_one_concat(steps):
+    def build(model, loss_scale):
+        rows = [model.net.Gather([table, "first"], f"rows_{name}") for name, table in tables.items()]
+        x = model.net.Concat(rows, ["x", "x_split"], axis=1)[0]
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 2 * COLUMNS, 4), "label"], ["softmax", "loss"])
+        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+
+    found = []
+    for count in (1, 3):
+        model = ModelHelper("outside")
+        with NameScope("host"), DeviceScope(make_device_option(0, 0)):
+            tables = {name: make_table(model, name) for name in ("left", "right")}
+        record = parallel.Parallelize_CPU(
+            model, no_input, build, optimizer_builder_fun=OPTIMIZERS["adam"], devices=list(range(count)),
+            accumulate_steps=steps,
+        )  # fmt: skip
+        joins = [op for op in model.net.Proto().op if op.type == "Concat" and "cpu_1/first" in op.input]
+        assert len(joins) == (count > 1)
+        workspace = Workspace(threads=1, seed=1)
+        parallel.RunInitNet(model, workspace=workspace)
+        rng = np.random.default_rng(3)
+        for _ in range(2 * steps):
+            for name, limit in (("first", ROWS), ("label", 4)):
+                whole = rng.integers(0, limit, SAMPLES).astype(np.int32)
+                for blob, part in zip(record.devices.copies(name), np.split(whole, count)):
+                    workspace.feed(blob, part)
+            parallel.RunNet(model, workspace=workspace)
+        found.append([workspace.fetch(f"host/{name}") for name in tables])
+    assert distance(found[1], found[0]) < FLOAT32

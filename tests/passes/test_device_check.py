@@ -167,3 +167,18 @@ def test_blob_devices_come_from_the_first_operator_that_touches_a_blob():
         "h": (1, 3),
         "s": (1, 3),
     }
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output"),
+    [(["gpu_0/a", "gpu_1/b"], "gpu_0/a"), (["gpu_0/a", "gpu_1/a"], "gpu_0/dpm"), (["gpu_0/a", "gpu_1/dpm"], "gpu_0/a")],
+)
+def test_a_users_operator_called_as_the_sums_of_an_allreduce_is_checked(inputs, output):
+    wrong = op("Sum", inputs, [output], (PROTO_CUDA, 0), name="dpm")
+    with pytest.raises(NetError, match="belongs to GPU 1"):
+        check_devices(net(wrong), devices=TWO_GPUS)
+
+
+def test_a_sum_over_a_copy_made_near_by_is_left_out():
+    near = op("Sum", ["gpu_0/g", "gpu_0/g_gpu1_copy"], ["gpu_0/g"], (PROTO_CUDA, 0), name="dpm")
+    check_devices(net(near), devices=TWO_GPUS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,8 +10,8 @@ from netbuilder.ops.contexts import RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.registry import kernel, register
-from netbuilder.proto import ArgumentError
-from netbuilder.proto.netbuilder_pb2 import BlobSerializationOptions, SerializationOptions
+from netbuilder.ops.serialization_options import as_bfloat16, option_of, parse_options
+from netbuilder.proto.netbuilder_pb2 import BlobSerializationOptions
 
 __all__ = ["EstimateAllBlobSizes", "GetAllBlobNames"]
 
@@ -79,19 +78,12 @@ class EstimateAllBlobSizes(_OverBlobs):
     options: bytes = b""
 
     def check(self) -> None:
-        self.chosen()
-
-    def chosen(self) -> SerializationOptions:
-        """Return the options as a message."""
-        try:
-            return SerializationOptions.FromString(self.options)
-        except Exception as error:  # protobuf's versions raise errors of different classes
-            raise ArgumentError(f"{self.type}: options must be a serialised SerializationOptions: {error}") from None
+        parse_options(self.type, self.options)
 
 
 @kernel(EstimateAllBlobSizes)
 def estimate_all_blob_sizes(op: EstimateAllBlobSizes, ctx: RunContext) -> tuple[Any, ...]:
-    names, options = op.names(ctx), op.chosen().options
+    names, options = op.names(ctx), parse_options(op.type, op.options)
     sizes = []
     for name in names:
         if name in ctx.op_def.output:  # these will hold an element for each blob
@@ -99,8 +91,7 @@ def estimate_all_blob_sizes(op: EstimateAllBlobSizes, ctx: RunContext) -> tuple[
             spec = TensorSpec((len(names),), STRING if is_names else np.dtype(np.int64))
         else:
             spec = ctx.workspace.spec(name)
-        option = next((o for o in options if re.fullmatch(o.blob_name_regex, name)), BlobSerializationOptions())
-        sizes.append(_object_size(ctx, name) if spec is None else _tensor_size(name, spec, option))
+        sizes.append(_object_size(ctx, name) if spec is None else _tensor_size(name, spec, option_of(options, name)))
     return _strings(names), np.array(sizes, np.int64)
 
 
@@ -113,6 +104,8 @@ def _tensor_size(name: str, spec: TensorSpec, option: BlobSerializationOptions) 
     """Return the bytes of a tensor, which is stored in chunks, each with its name."""
     if spec.dtype == STRING:
         each = _STRING_BYTES
+    elif as_bfloat16(option, spec.dtype):
+        each = 2
     else:
         each = _ELEMENT_BYTES.get(spec.dtype.str[1:], spec.dtype.itemsize)
     chunk = option.chunk_size if option.chunk_size > 0 else _CHUNK

@@ -16,8 +16,10 @@ from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.registry import kernel, register
+from netbuilder.ops.serialization_options import as_bfloat16, option_of, parse_options
 from netbuilder.proto import PROTO_CUDA, ArgumentError, BlobError, BlobProto, DeviceOption, NetError, OperatorDef
 from netbuilder.proto.files import parse
+from netbuilder.proto.netbuilder_pb2 import BlobSerializationOptions
 
 __all__ = ["Checkpoint", "DBExists", "Load", "Save", "Snapshot"]
 
@@ -39,6 +41,7 @@ class _Saving(Operator):
     strip_prefix: str = ""
     blob_name_overrides: tuple[str, ...] = ()
     chunk_size: int = _DEFAULT_CHUNKS
+    options: bytes = b""
 
     def check(self) -> None:
         if not self.db:
@@ -52,6 +55,7 @@ class _Saving(Operator):
             raise ArgumentError(
                 f"{self.type}: chunk_size counts elements; 0: no chunks, -1: the default; got {self.chunk_size}"
             )
+        parse_options(self.type, self.options)
         if self.blob_name_overrides and self.strip_prefix:
             raise ArgumentError(f"{self.type}: give strip_prefix or blob_name_overrides, not both")
         if self.blob_name_overrides and len(self.blob_name_overrides) != self.n_in:
@@ -90,6 +94,8 @@ class Save(_Saving):
 
     Names lose all up to the end of the first ``strip_prefix`` in them, or are ``blob_name_overrides``. A relative path
     begins at the workspace's root folder, unless ``absolute_path`` is set. ``chunk_size``: elements a record.
+    ``options``, a SerializationOptions, says it for single blobs: the first whose ``blob_name_regex`` fits a name has
+    its ``chunk_size``, and with ``float_format`` FLOAT_BFLOAT16 stores float32 in two bytes, rounded.
     """
 
 
@@ -143,7 +149,7 @@ def _formatted(conversion: str, iteration: int) -> str:
 
 def _write(op: _Saving, ctx: RunContext, db: str, values: Iterable[Any]) -> None:
     names = op.stored_names(ctx.op_def.input)
-    chunk_size = CHUNK_SIZE if op.chunk_size == _DEFAULT_CHUNKS else op.chunk_size
+    options = parse_options(op.type, op.options)
     device = ctx.op_def.device_option if ctx.is_gpu else None
     arrays = [ctx.host(v) if hasattr(v, "dtype") and v.dtype != STRING else v for v in values]
     write_records(
@@ -152,8 +158,21 @@ def _write(op: _Saving, ctx: RunContext, db: str, values: Iterable[Any]) -> None
         (
             record
             for name, array in zip(names, arrays)
-            for record in blob_records(name, array, chunk_size=chunk_size, device=device)
+            for record in _records(op, name, array, option_of(options, name), device)
         ),
+    )
+
+
+def _records(
+    op: _Saving, name: str, value: Any, option: BlobSerializationOptions, device: DeviceOption | None
+) -> Iterator[tuple[str, bytes]]:
+    chunk_size = option.chunk_size if option.chunk_size > 0 else op.chunk_size
+    return blob_records(
+        name,
+        value,
+        chunk_size=CHUNK_SIZE if chunk_size == _DEFAULT_CHUNKS else chunk_size,
+        device=device,
+        bfloat16=as_bfloat16(option, getattr(value, "dtype", None)),
     )
 
 
@@ -213,6 +232,8 @@ class Load(Operator):
 @kernel(Load)
 def load(op: Load, ctx: RunContext, *readers: Any) -> tuple[Any, ...]:
     outputs = list(ctx.op_def.output)
+    if twice := sorted({blob for blob in outputs if outputs.count(blob) > 1}):
+        raise NetError(f"Load: the outputs must differ from each other, {twice} are there more than once")
     wanted = list(op.source_blob_names) or outputs
     parts, where = BlobParts(), []
     for source, records in _sources(op, ctx, readers):

@@ -32,7 +32,12 @@ _CHUNK_MARK = "#%"
 
 
 def blob_records(
-    name: str, value: Any, *, chunk_size: int = CHUNK_SIZE, device: DeviceOption | None = None
+    name: str,
+    value: Any,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    device: DeviceOption | None = None,
+    bfloat16: bool = False,
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the records of one blob, key and value.
 
@@ -42,6 +47,7 @@ def blob_records(
             object of a kind that has records.
         chunk_size: elements a record; 0: all in one.
         device: where the value was, which is noted beside it; None: on the host.
+        bfloat16: store float32 in two bytes an element, rounded; other types are stored as they are.
 
     Raises:
         NetError: the value is none of these, or ``chunk_size`` is negative.
@@ -68,7 +74,7 @@ def blob_records(
         )
     step = chunk_size or max(value.size, 1)
     for number, begin in enumerate(range(0, max(value.size, 1), step)):
-        tensor = tensor_to_proto(value, name, segment=(begin, min(begin + step, value.size)))
+        tensor = tensor_to_proto(value, name, segment=(begin, min(begin + step, value.size)), bfloat16=bfloat16)
         tensor.device_detail.CopyFrom(device or DeviceOption(device_type=PROTO_CPU))
         record = BlobProto(name=name, type="Tensor", tensor=tensor)
         yield f"{name}{_CHUNK_MARK}{number}", record.SerializeToString()

@@ -46,13 +46,16 @@ _FIXED = {  # written as raw runs of bytes, which is many times faster than elem
 _BFLOAT16 = 1  # SerializationFormat.FMT_BFLOAT16: the upper halves of float32, in raw_data
 
 
-def tensor_to_proto(array: Any, name: str = "", *, segment: tuple[int, int] | None = None) -> TensorProto:
+def tensor_to_proto(
+    array: Any, name: str = "", *, segment: tuple[int, int] | None = None, bfloat16: bool = False
+) -> TensorProto:
     """Return ``array`` as a message.
 
     Args:
         array: numbers, bools, or strings (text is encoded as UTF-8).
         name: written into the message if not empty.
         segment: (begin, end): hold only these elements, counted in row-major order; ``dims`` are still the array's.
+        bfloat16: hold float32 in two bytes an element, rounded to the nearest; other types are held as they are.
 
     Raises:
         NetError: the dtype has no counterpart in TensorProto.
@@ -79,8 +82,19 @@ def tensor_to_proto(array: Any, name: str = "", *, segment: tuple[int, int] | No
             raise NetError(f"tensor {name!r}: segment {segment} must lie in [0, {values.size}]")
         proto.segment.begin, proto.segment.end = begin, end
         values = values[begin:end]
-    _store(proto, values, name)
+    if bfloat16 and values.dtype == np.float32:
+        proto.data_format = _BFLOAT16
+        proto.raw_data = _upper_halves(values).tobytes()
+    else:
+        _store(proto, values, name)
     return proto
+
+
+def _upper_halves(values: Array) -> Array:
+    """Return the upper two bytes of float32, rounded to the nearest, ties to even; NaN stays NaN."""
+    bits = values.view(np.uint32)
+    rounded = (bits + (0x7FFF + (bits >> 16 & 1)).astype(np.uint32)) >> 16
+    return np.where(np.isnan(values), bits >> 16 | 0x40, rounded).astype("<u2")
 
 
 def _store(proto: TensorProto, values: Array, name: str) -> None:

@@ -141,6 +141,7 @@ def update_initializer(
 
 
 def _checked(fill: Any) -> FillAndArguments:
-    if isinstance(fill, (tuple, list)) and len(fill) == 2 and isinstance(fill[0], str) and isinstance(fill[1], dict):
-        return fill[0], fill[1]
+    if isinstance(fill, (tuple, list)) and len(fill) > 1 and isinstance(fill[0], str):
+        if all(isinstance(arguments, dict) for arguments in fill[1:]):
+            return fill[0], {name: value for arguments in fill[1:] for name, value in arguments.items()}
     raise ArgumentError(f'a fill is given as (operator, arguments), as in ("MSRAFill", {{}}); got {fill!r}')

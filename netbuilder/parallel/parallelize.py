@@ -116,8 +116,8 @@ def Parallelize(
 
     If anything is raised, by a builder too, the model is as it was before.
     """
-    settings.check_model(model_helper_obj)
     settings.check_scope()
+    settings.check_model(model_helper_obj)
     settings.check_builders(
         input_builder_fun=input_builder_fun,
         forward_pass_builder_fun=forward_pass_builder_fun,

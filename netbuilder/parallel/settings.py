@@ -13,7 +13,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.record import has_record
 from netbuilder.passes.devices import Devices
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetError
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetError, UsageError
 from netbuilder.runtime import NET_TYPES
 
 __all__ = [
@@ -52,17 +52,17 @@ def check_scope() -> None:
     """Refuse a name scope around Parallelize, and a device scope of another kind than the CPU: they reach all blobs.
 
     Raises:
-        NetError: there is one.
+        UsageError: there is one.
     """
     if CurrentNameScope():
-        raise NetError(
+        raise UsageError(
             f"Parallelize was called inside NameScope({CurrentNameScope().rstrip(SEPARATOR)!r}); call it outside of "
             "name scopes, blobs of replicas begin with gpu_0/ and the like"
         )
     scope = CurrentDeviceScope()
     if scope is not None and scope.device_type != PROTO_CPU:
         text = " ".join(str(scope).split())
-        raise NetError(
+        raise UsageError(
             f"Parallelize was called inside DeviceScope({text}); call it outside of GPU scopes, it makes those of "
             "the replicas itself"
         )

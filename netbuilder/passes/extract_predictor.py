@@ -53,6 +53,7 @@ def extract_predictor(
     The outputs' last versions are followed back to the inputs. An input stands for the version that its first reader
     sees (StopGradient does not count as one). A SoftmaxWithLoss of which only the softmax is needed becomes a
     Softmax, which needs no labels, unless the labels are among the inputs. An input that no output needs is dropped.
+    Recurrent operators lose their backward step nets.
 
     Args:
         net: a Net or NetDef in test mode; left unchanged.
@@ -85,6 +86,8 @@ def extract_predictor(
         _check_mode(net, index, op)
     result = NetDef(name=net.name + "_predict" if net.name else "predict")
     result.op.extend(op for _, op in kept)
+    for op in result.op:
+        _leave_backward_out(op)
     if device is not None:
         place_operators(result, device)
     ordered = [blob for blob in given if blob in used]
@@ -97,6 +100,14 @@ def extract_predictor(
         set_argument(result, _NAMES, names)
         set_argument(result, _SOURCES, parameters)
     return result, names
+
+
+def _leave_backward_out(op: OperatorDef) -> None:
+    """Empty the backward step net of a recurrent operator, as Caffe2 does."""
+    if op.type == "RecurrentNetwork":
+        for argument in op.arg:
+            if argument.name == "backward_step_net":
+                argument.ClearField("n")
 
 
 def ExtractPredictorNet(

@@ -171,6 +171,9 @@ def test_parameters_that_are_not_trained():
     made = model.AddParam("made", init=model.param_init_net.ConstantFill([], "seed", shape=[2], value=1.0))
     assert model.GetParams() == [made] and model.GetNonTrainableParams() == [fixed]
     assert set(model.GetAllParams()) == {made, fixed}
+    with NameScope("inner"):
+        own = model.AddParam("own", init=("ConstantFill", {"shape": [3], "value": 1}), trainable=False)
+        assert model.GetNonTrainableParams() == [own] and str(own) == "inner/own"
     with pytest.raises(ArgumentError, match="give init, a blob"):
         model.AddParam("nothing")
 

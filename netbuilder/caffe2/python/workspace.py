@@ -121,7 +121,8 @@ SwitchWorkspace = C.switch_workspace
 Workspace = C.Workspace
 Workspaces = C.workspaces
 
-has_hip_support = is_asan = has_fbgemm = False
+has_hip_support = is_asan = False
+has_fbgemm = True  # what its users ask for is here: bfloat16 in files
 GpuDeviceType = PROTO_CUDA
 
 

@@ -77,6 +77,11 @@ class MultiRNNCell(RNNCell):
         if self.initializer is None and all(cell.initializer is not None for cell in self.cells):
             self.initializer = MultiRNNCellInitializer(self.cells, name=self.name)
 
+    @property
+    def output_indices(self) -> list[int]:
+        """The states, by their numbers, that the output of the highest layer is made of."""
+        return [self.output_index_of_layer[i] + self.cells[i].get_output_state_index() for i in self._summed_layers()]
+
     def _check_residual(self) -> None:
         for layer in self.residual_output_layers:
             if not 0 < layer < len(self.cells):
@@ -163,9 +168,7 @@ class MultiRNNCell(RNNCell):
     def _outputs_with_grads(self, given: Sequence[int] | None) -> list[int]:
         if given is not None:
             return list(given)
-        return [
-            2 * (self.output_index_of_layer[i] + self.cells[i].get_output_state_index()) for i in self._summed_layers()
-        ]
+        return [2 * index for index in self.output_indices]
 
 
 class DropoutCell(RNNCell):

@@ -35,8 +35,9 @@ class Seq2SeqModelHelper(ModelHelper):
         """Add a parameter.
 
         Args:
-            name: its full name, without the current scope.
-            init: a blob of the init net that holds the first value; None: ``init_value`` makes it.
+            name: its name under the current scope; a reference has its full name.
+            init: a blob of the init net that holds the first value; or (operator, arguments), which makes it; None:
+                ``init_value`` makes it.
             init_value: one number, in a tensor of shape (1,), of float32 or, if it is an int, of int64.
             trainable: whether optimizers update it.
 
@@ -44,13 +45,16 @@ class Seq2SeqModelHelper(ModelHelper):
             ArgumentError: neither ``init`` nor ``init_value`` is given.
         """
         tags = None if trainable else ParameterTags.COMPUTED_PARAM
-        reference = BlobReference(str(name))
         if init is None and init_value is None:
             raise ArgumentError(f"AddParam {str(name)!r}: give init, a blob with the first value, or init_value")
         if init is None:
             fill = Initializer("ConstantFill", value=init_value)
-            return self.create_param(reference, [1], fill, tags)
-        param: BlobReference = self.param_init_net.Copy(init, reference)
+            return self.create_param(name, [1], fill, tags)
+        if isinstance(init, tuple):
+            fill_type, arguments = init
+            param = getattr(self.param_init_net, fill_type)([], name, **arguments)
+        else:
+            param = self.param_init_net.Copy(init, name)
         self.AddParameter(param, tags)
         return param
 

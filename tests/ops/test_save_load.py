@@ -13,9 +13,11 @@ from netbuilder.ops.operator import STRING, TensorSpec
 from netbuilder.ops.save_load import Checkpoint, DBExists, Load, Save, Snapshot
 from netbuilder.proto import PROTO_CUDA, ArgumentError, BlobError, BlobProto, NetDef, NetError, ParseError
 from netbuilder.proto.arguments import make_device_option, make_op
+from netbuilder.proto.netbuilder_pb2 import BlobSerializationOptions, SerializationOptions
 from netbuilder.runtime import Workspace
 from suite import OperatorSuite, f32, i64, refusal
 
+Bfloat16 = BlobSerializationOptions.FLOAT_BFLOAT16
 STORED = golden_data.GOLDEN / "exports" / "checkpoint_types"
 READER = TensorSpec((), STRING)
 MINIDB = {"db_type": "minidb", "absolute_path": 1}
@@ -356,3 +358,35 @@ def test_lmdb(tmp_path, blobs):
     assert loaded.keys() == blobs.keys() and all(np.array_equal(loaded[name], blobs[name]) for name in blobs)
     save(tmp_path / "c_%03d.lmdb", {"iter": np.int64([6]), "y": blobs["y"]}, "Checkpoint", db_type="lmdb", every=3)
     assert np.array_equal(load(tmp_path / "c_006.lmdb", ["y"], db_type="lmdb")["y"], blobs["y"])
+
+
+def test_options_for_single_blobs(tmp_path):
+    """The first option whose expression fits the whole name counts; float32 may take two bytes, rounded."""
+    options = SerializationOptions(
+        options=[
+            BlobSerializationOptions(blob_name_regex="x", chunk_size=4, float_format=Bfloat16),
+            BlobSerializationOptions(blob_name_regex="x.*", chunk_size=3),
+            BlobSerializationOptions(blob_name_regex="n", float_format=Bfloat16),
+        ]
+    )
+    x = np.float32([1.0, 1.00390625, 1.01171875, -3.14159, 1e-40, np.inf, -np.inf, np.nan, 3.3e38, 0.0])
+    blobs = {"x": x, "xy": x, "n": np.arange(10), "other": x}
+    save(tmp_path / "db", blobs, chunk_size=5, options=options)
+    keys = [key.decode() for key, _ in read_minidb(tmp_path / "db")]
+    assert [sum(key.startswith(name + "#") for key in keys) for name in blobs] == [3, 4, 2, 2]
+    found = read_blobs(tmp_path / "db")
+    for name in ("xy", "n", "other"):
+        np.testing.assert_array_equal(found[name], blobs[name])
+    # To the nearest of 8 bits, ties to even.
+    expected = np.float32([1.0, 1.0, 1.015625, -3.140625])
+    np.testing.assert_array_equal(found["x"][:4], expected)
+    np.testing.assert_array_equal(found["x"][5:8], x[5:8])
+    np.testing.assert_allclose(found["x"][8:], x[8:], rtol=2**-8)
+    wrong = SerializationOptions(options=[BlobSerializationOptions(blob_name_regex="(")]).SerializeToString()
+    with pytest.raises(ArgumentError, match=r"blob_name_regex '\(' in options is no regular expression"):
+        save(tmp_path / "wrong", blobs, options=wrong)
+
+
+def test_outputs_named_twice_are_refused(file):
+    with pytest.raises(NetError, match=r"must differ from each other, \['f4'\] are there more than once"):
+        load(file, ["f4", "i8", "f4"])

@@ -55,6 +55,11 @@ class RecurrentNetwork(Recurrent):
         return ForwardPlan(self, specs).output_specs(self.output_names)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        if self.own_rows and self.backward_step_net is None:
+            raise GradientError(
+                f"RecurrentNetwork: its step net reads as {self.own_rows} rows of a state that it has written in the "
+                "same step, of which no backward step net can be derived; give backward_step_net"
+            )
         args = {} if self.backward_step_net is not None else derived_backward(self, g)
         return [_gradient_operator(self, g, args)]
 

@@ -50,7 +50,6 @@ class ForwardPlan:
         first = specs[0]
         require(first.ndim >= 2, op, f"the first input must have steps and samples, got shape {first.shape}")
         self.steps, self.batch = first.shape[:2]
-        require(self.steps > 0, op, f"a sequence must have at least one step, got shape {first.shape}")
         self.memory = Arena()
         self.states: dict[str, Slot] = {}
         self.initial_rows: dict[str, int] = {}
@@ -193,7 +192,7 @@ class ForwardPlan:
             slot = self.states[shown[name].source]
             offset = shown[name].offset
             require(
-                -slot.shape[0] <= offset < slot.shape[0],
+                -slot.shape[0] <= offset < slot.shape[0] + (self.steps == 0),
                 self.op,
                 f"output {name!r} begins at row {offset} of state {shown[name].source!r}, which has {slot.shape[0]}",
             )

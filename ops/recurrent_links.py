@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import ClassVar
@@ -218,7 +219,10 @@ class Recurrent(Operator):
                 )
 
     def _check_row(self, link: Link) -> None:
-        """Refuse a step that reads rows of a state which no earlier step has written, and which are not initial."""
+        """Refuse a step that reads rows of a state which neither it nor an earlier step has written before.
+
+        Initial rows count as written.
+        """
         written = [
             other for other in self.links if other.external == link.external and other.internal in self.step.written
         ]
@@ -228,12 +232,30 @@ class Recurrent(Operator):
                 "writes is linked to it"
             )
         last = max(other.offset + other.window for other in written) - 1  # of the step before
+        if self._reads_own_rows(link) and link.offset + link.window == last + 1:
+            return
         if link.offset + link.window > last:
             raise NetError(
                 f"{self.type}: {link.internal!r} reads the rows from t + {link.offset} to t + "
                 f"{link.offset + link.window - 1} of state {link.external!r}, of which step t has only those before "
                 f"t + {last}: the window or the offset is wrong"
             )
+
+    def _reads_own_rows(self, link: Link) -> bool:
+        """Whether a step reads ``link`` only after it has written all rows of the state that it writes."""
+        writers = {o.internal for o in self.links if o.external == link.external and o.internal in self.step.written}
+        wrote = max(i for i, op in enumerate(self.step.ops) if not writers.isdisjoint(op.outputs))
+        return all(i > wrote for i, op in enumerate(self.step.ops) if link.internal in op.inputs)
+
+    @cached_property
+    def own_rows(self) -> list[str]:
+        """The blobs by which a step reads rows of a state that it has written itself."""
+        ends = {o.external: o.offset + o.window for o in self.links if o.internal in self.step.written}
+        return [
+            link.internal
+            for link in self.links
+            if link.internal in self.step.read and link.offset + link.window >= ends.get(link.external, math.inf)
+        ]
 
     def _check_reads(self) -> None:
         known = {*self.linked, *self.forward_inputs, self.timestep}

@@ -71,7 +71,7 @@ def products(
         steps: how many there are.
         ends: gradients that are rows of those of sequences, whole.
     """
-    net, sums = op.backward, set(op.param_grads)
+    net, sums = op.backward, set(op.slopes_of_params)
     found = []
     for position, step in enumerate(net.ops):
         if not isinstance(step.op, (FCGradient, FCTransposedGradient)):

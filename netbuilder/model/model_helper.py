@@ -87,9 +87,7 @@ class ModelHelper(ModelParameters):
         self.net: Net = self.net_class(self.name)
         if dtype is not None:
             self.net.set_activation_dtype(dtype)
-        super().__init__(
-            self.name, self.net_class(self.name + "_init"), init_params=init_params, shared_with=param_model
-        )
+        super().__init__(self.name, self._init_net(param_model), init_params=init_params, shared_with=param_model)
         self.allow_not_known_ops = allow_not_known_ops
         self.skip_sparse_optim = skip_sparse_optim
         self.param_to_grad: dict[BlobReference, Gradient] = {}
@@ -99,6 +97,10 @@ class ModelHelper(ModelParameters):
         self._updated: list[BlobReference] = []  # those that an optimizer was built for
         self._devices: list[int] = []
         self._arg_scope: dict[str, Any] = {**DEFAULT_ARG_SCOPE, **(arg_scope or {})}
+
+    def _init_net(self, param_model: ModelHelper | None) -> Net:
+        """Return the net that makes the parameters which ``param_model``, if there is one, does not have."""
+        return self.net_class(self.name + "_init")
 
     @property
     def arg_scope(self) -> dict[str, Any]:

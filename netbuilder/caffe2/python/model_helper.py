@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from netbuilder.caffe2.absent import names_of
+from netbuilder.graph import Net
 from netbuilder.graph.lenient import LenientNet
 from netbuilder.model.helpers.inputs import db_input
 from netbuilder.model.model_helper import ModelHelper as _ModelHelper
@@ -15,9 +16,15 @@ __all__ = ["ExtractPredictorNet", "ModelHelper", "db_input"]
 
 
 class ModelHelper(_ModelHelper):
-    """A model whose nets check operators when they are created, as in Caffe2 (see ``LenientNet``)."""
+    """A model whose nets check operators when they are created, as in Caffe2 (see ``LenientNet``).
+
+    With ``param_model`` it has that model's init net, too.
+    """
 
     net_class = LenientNet
+
+    def _init_net(self, param_model: _ModelHelper | None) -> Net:
+        return super()._init_net(None) if param_model is None else param_model.param_init_net
 
     @property
     def _parameters_info(self) -> dict[str, ParameterInfo]:

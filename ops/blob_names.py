@@ -69,9 +69,8 @@ def _strings(names: list[str]) -> Any:
 class EstimateAllBlobSizes(_OverBlobs):
     """The names of the workspace's blobs, sorted, and how many bytes each would about take in a file, in int64.
 
-    ``options``, SerializationOptions in its serialised form, says into how many chunks a blob would be cut
-    (``chunk_size``); the first of its options whose ``blob_name_regex`` fits a name counts. Save writes float32 in
-    full, whatever ``float_format`` says.
+    ``options``, SerializationOptions in its serialised form, says how Save would write blobs (``chunk_size``, and
+    bfloat16 as ``float_format``); the first of its options whose ``blob_name_regex`` fits a name counts.
     """
 
     outputs = ("blob_names", "blob_sizes")

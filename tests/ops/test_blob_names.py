@@ -82,5 +82,5 @@ class TestEstimateAllBlobSizes(OperatorSuite):
         option = BlobSerializationOptions(blob_name_regex="x", chunk_size=300, float_format=half)
         options = SerializationOptions(options=[option]).SerializeToString()
         found = self.sizes(workspace, options=options)
-        assert (found["x"], found["xy"], found["shared"]) == (4 * 51 + 4000, 52 + 4000, 56 + 8)
+        assert (found["x"], found["xy"], found["shared"]) == (4 * 51 + 2000, 52 + 4000, 56 + 8)
         assert "shared" not in self.sizes(workspace, options=options, include_shared=False)

@@ -234,7 +234,7 @@ def test_curves(tmp_path):
 def test_curves_have_titles_and_ticks_at_whole_epochs(tmp_path, monkeypatch, epochs):
     figure = pytest.importorskip("matplotlib.figure")
     drawn = []
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path: (drawn.append(self), self.canvas.draw()))
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, file, **how: (drawn.append(self), self.canvas.draw()))
     with Metrics(plot=str(tmp_path / "curves.png"), title="mlp on digits") as metrics:
         metrics._epochs = [{"epoch": n, "loss": 1.0, "rate": 1.0} for n in range(1, epochs)]  # of a run before
         metrics.epoch(

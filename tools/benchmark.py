@@ -6,8 +6,8 @@ words and 10,000 in all), ``attention`` (a cell with attention over 20 words); w
 compute the same. ``predict``: the exported ResNet-50, batch 1 and 32, beside onnxruntime. ``sparse``: SparseLengthsSum
 and its gradient beside PyTorch's embedding_bag. Ourselves: ``devices`` (two CPU devices beside one with the same
 threads and batch), ``growth`` (time an image against batch, depth, width, devices), ``build`` (Parallelize, per
-operator). ``input``: images per second and core of image input beside its
-libraries in a bare loop.
+operator), ``busy`` (the small net alone, and with a busy loop on each other core). ``input``: images per second and
+core of image input beside its libraries in a bare loop.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.runtime.optimisations import VARIABLE
 from netbuilder.runtime.setting import default_threads
 from netbuilder.tools.bench.build import build_time
+from netbuilder.tools.bench.busy import busy_rate
 from netbuilder.tools.bench.check import check
 from netbuilder.tools.bench.growth import SWEEPS, Sweeps, growth
 from netbuilder.tools.bench.input import Inputs, input_rates
@@ -50,7 +51,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="netbuilder-benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "task", nargs="+", choices=[*TASKS, "predict", "sparse", "devices", "growth", "build", "input"], metavar="TASK"
+        "task",
+        nargs="+",
+        choices=[*TASKS, "predict", "sparse", "devices", "growth", "build", "busy", "input"],
+        metavar="TASK",
     )
     parser.add_argument("--mode", choices=["eager", "compile"], default="eager", help="how PyTorch runs (eager)")
     parser.add_argument(
@@ -116,6 +120,8 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
         yield from _predict(options)
     elif task == "sparse":
         yield from _sparse(options)
+    elif task == "busy":
+        yield busy_rate(_with_options(TASKS["mlp"], options), pairs=options.pairs)
     elif task == "devices":
         for name in _DEVICE_TASKS:
             yield _devices(_with_options(TASKS[name], options), options)

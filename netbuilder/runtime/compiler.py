@@ -19,6 +19,7 @@ from netbuilder.runtime.node_context import NodeContext
 from netbuilder.runtime.program import describe, located
 from netbuilder.runtime.runner import Runner
 from netbuilder.runtime.setting import Setting
+from netbuilder.runtime.small_plans import setting_for
 from netbuilder.runtime.static_run import static_run, values_of
 from netbuilder.runtime.step_list import StepList
 from netbuilder.runtime.values import Node, Step, Value
@@ -30,8 +31,8 @@ __all__ = ["Compilation", "compile_steps"]
 class Compilation:
     """What the compiler hands to the buffer phase.
 
-    ``once`` are the copies of constants, which are made when the plan is; ``hidden`` the blobs that the plan makes and
-    that are not observable.
+    ``setting`` is that of the net, with as many threads as are worth it; ``once`` are the copies of constants, which
+    are made when the plan is; ``hidden`` the blobs that the plan makes and that are not observable.
     """
 
     end: int
@@ -41,6 +42,7 @@ class Compilation:
     last: dict[str, Value]
     externals: dict[str, Value]
     hidden: frozenset[str]
+    setting: Setting
 
 
 def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | None:
@@ -54,6 +56,7 @@ def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | No
     if end == start:
         return None
     nodes, last, externals, values = values_of(net, start, end, specs)
+    setting = setting_for(nodes, setting)
     for name in setting.constants.intersection(externals) if setting.does("constants") else ():
         externals[name].constant = externals[name].blob
     hidden = frozenset(name for name in last if name not in externals and net.hides(name, start, end))
@@ -64,7 +67,7 @@ def compile_steps(net: Runner, start: int, setting: Setting) -> Compilation | No
     if setting.does("unread_outputs"):
         note_demand(nodes, last, hidden, [*net.program[:start], *net.program[end:]])
     steps = _kernels(net, nodes, setting, values)
-    return Compilation(end, steps.made, steps.once, values, last, externals, hidden)
+    return Compilation(end, steps.made, steps.once, values, last, externals, hidden, setting)
 
 
 def _kernels(net: Runner, nodes: list[Node], setting: Setting, values: list[Value]) -> StepList:

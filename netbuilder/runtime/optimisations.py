@@ -111,6 +111,9 @@ OPTIMISATIONS: Mapping[str, Optimisation] = MappingProxyType({
     "step_copies": Optimisation(
         "the weights of a step net are copied, once a run, into the order that products like best", ROUNDING,
     ),
+    "threads_by_work": Optimisation(
+        "a plan whose operators take microseconds each runs on one thread a lane, however many it may use", ROUNDING,
+    ),
     "kept_plans": Optimisation("plans for shapes seen before are kept; without it, only the last one is"),
 })  # fmt: skip
 """Name -> what it is, in the order in which docs/optimisations.md lists them."""

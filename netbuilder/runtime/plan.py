@@ -284,7 +284,7 @@ def _make_plan(
             raise _too_large(net, compilation, error) from error
         if not wanted:
             _fix_blobs(compilation, outputs)
-            return Plan(net, generation, compilation, outputs, setting, make_blob)
+            return Plan(net, generation, compilation, outputs, compilation.setting, make_blob)
         for name, layout in wanted.items():
             blob = compilation.externals[name].blob
             assert blob is not None

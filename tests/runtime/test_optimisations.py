@@ -9,7 +9,7 @@ from house import ROOT
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.engine import find_engine
 from netbuilder.proto import NetDef, NetError
-from netbuilder.proto.arguments import make_op
+from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.optimisations import FUSIONS, GROUPS, OPTIMISATIONS, VARIABLE, check_without, from_environment
 from netbuilder.runtime.setting import Setting
@@ -209,6 +209,22 @@ def test_plain_kernels_without_bound_kernels():
         for without in ((), ("bound_kernels",))
     ]
     assert names[0] != {"plain"} and names[1] == {"plain"}
+
+
+@pytest.mark.parametrize("lanes, kind", [(1, "simple"), (2, "dag")])
+def test_threads_by_work(lanes, kind):
+    """A plan of small operators has one thread a lane; one large operator, or switching it off, keeps them all."""
+    for rows, without, threads in ((4, (), lanes), (4, ("threads_by_work",), 8), (5000, (), 8)):
+        workspace = Workspace(threads=8)
+        workspace.feed("x", np.ones((rows, 64), np.float32))
+        net = NetDef(name="net", type=kind, num_workers=lanes, external_input=["x"])
+        for k in range(lanes):
+            net.op.append(make_op("Softmax", ["x"], [f"y{k}"], device_option=make_device_option(0, k)))
+        workspace.create_net(net, without=without)
+        workspace.run_net("net")
+        (plan,) = workspace.net("net")._plans[0]
+        assert plan.setting.threads == threads
+        np.testing.assert_allclose(workspace.fetch("y0"), np.full((rows, 64), 1 / 64), rtol=1e-5)
 
 
 def test_kept_plans():

@@ -14,6 +14,7 @@ from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.proto.arguments import arguments
 from netbuilder.tools import benchmark
 from netbuilder.tools.bench import machine
+from netbuilder.tools.bench.busy import _line, busy_rate
 from netbuilder.tools.bench.check import CHANGE_BOUND, Agreement, replay
 from netbuilder.tools.bench.growth import Sweeps, growth
 from netbuilder.tools.bench.ours import Training
@@ -261,3 +262,20 @@ def test_build_counts_both_nets(capsys, tmp_path):
 def test_the_machine_is_described():
     assert "cores" in machine.describe_machine()
     assert -0.01 <= machine.busy_share(0.05) <= 1.01
+
+
+def test_the_busy_line_says_what_is_kept_and_fails_below_half():
+    task = Task(Work("mlp", 32, threads=2), 1, 1, MLP)
+    line = _line(task, [1e-3, 1e-3, 2e-3], [2e-3, 1.6e-3, 1e-3], 1)
+    assert line.text == (
+        "mlp, batch 32, up to 2 threads, 3 pairs: 32,000 samples/s alone, 20,000 beside 1 busy loop: 62% of its rate"
+    )
+    assert line.good and line.record["kept"] == pytest.approx(0.625)
+    slow = _line(task, [1e-3], [3e-3], 3)
+    assert "beside 3 busy loops: 33% of its rate; TOO SLOW: it should keep 50%" in slow.text and not slow.good
+
+
+def test_a_small_net_trains_beside_a_busy_loop():
+    task = Task(MLP, 20, 5, MLP)
+    line = busy_rate(task, pairs=1)
+    assert [len(turns) for turns in line.record["seconds"]] == [1, 1] and line.record["kept"] > 0

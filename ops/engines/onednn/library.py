@@ -34,6 +34,7 @@ PATH_VARIABLE = "NETBUILDER_DNNL"
 SWITCH_VARIABLE = "NETBUILDER_ONEDNN"
 
 _OMP_PAUSE_HARD = 2
+_SPIN_VARIABLE, _SPINS = "GOMP_SPINCOUNT", 30_000  # some 0.3 milliseconds
 _KEPT_PRIMITIVES = 128  # some 20 MB of code; what plans use, they keep themselves
 _RTLD_NOW = 0x2
 _RTLD_NODELETE = 0x1000  # Linux; OpenMP's workers still spin inside the library when the interpreter unloads it
@@ -146,7 +147,8 @@ def _loaded() -> Library | str:
     ffi.cdef(c.CDEF)
     omp_ffi.cdef(c.OMP_CDEF)
     try:
-        omp = omp_ffi.dlopen("libgomp.so.1", flags)
+        with _brief_waits():
+            omp = omp_ffi.dlopen("libgomp.so.1", flags)
     except OSError:
         return "libgomp.so.1 is missing (Debian and Ubuntu: apt-get install libgomp1)"
     lib: Any
@@ -164,6 +166,23 @@ def _loaded() -> Library | str:
     library = Library(ffi, lib, omp, engine[0], version, path)
     limit_cache(library=library)
     return library
+
+
+@contextlib.contextmanager
+def _brief_waits() -> Iterator[None]:
+    """Load libgomp so that a thread without work gives its core up soon, unless the environment says how it waits.
+
+    It reads this once, when it is loaded. Its own choice, some milliseconds, takes the core from others for longer
+    than the next work of a net is ever away; nothing changes where another library has loaded it before.
+    """
+    chosen = any(os.environ.get(name) for name in (_SPIN_VARIABLE, "OMP_WAIT_POLICY"))
+    if not chosen:
+        os.environ[_SPIN_VARIABLE] = str(_SPINS)
+    try:
+        yield
+    finally:
+        if not chosen:
+            del os.environ[_SPIN_VARIABLE]
 
 
 def _end_team_before_fork(omp: Any) -> None:

@@ -1,0 +1,69 @@
+"""A small net with all cores but one taken by other programs, compared with the same net on an idle machine."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+from netbuilder.tools.bench.report import Line
+from netbuilder.tools.bench.sides import our_worker
+from netbuilder.tools.bench.work import Task
+
+__all__ = ["busy_rate"]
+
+_LEAST = 0.5  # of its idle rate that the net keeps
+
+
+def busy_rate(task: Task, *, pairs: int) -> Line:
+    """Train in turns on a machine that is idle but for this, and beside a busy loop on each other core.
+
+    Args:
+        task: with the threads that the net may use.
+        pairs: turns of each kind.
+    """
+    loops = max(1, len(os.sched_getaffinity(0)) - 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 2) - 1)
+    with our_worker(task.work, warmup=task.warmup) as worker:
+        idle: list[float] = []
+        busy: list[float] = []
+        for turn in range(pairs):
+            for is_busy in (False, True) if turn % 2 == 0 else (True, False):
+                with _loops(loops if is_busy else 0):
+                    seconds = worker.run(task.steps)
+                (busy if is_busy else idle).append(sum(seconds) / len(seconds))
+    return _line(task, idle, busy, loops)
+
+
+@contextlib.contextmanager
+def _loops(count: int) -> Iterator[None]:
+    """In the block, keep so many cores busy."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def _line(task: Task, idle: Sequence[float], busy: Sequence[float], loops: int) -> Line:
+    """Return what was found; it is good if the busy net keeps half of its idle rate."""
+    work = task.work
+    rates = [work.batch / statistics.median(seconds) for seconds in (idle, busy)]
+    kept = rates[1] / rates[0]
+    text = (
+        f"{work.net}, batch {work.batch}, up to {work.threads} thread{'s' if work.threads != 1 else ''}, "
+        f"{len(idle)} pairs: {rates[0]:,.0f} samples/s alone, {rates[1]:,.0f} beside {loops} "
+        f"busy loop{'s' if loops != 1 else ''}: {kept:.0%} of its rate"
+    )
+    if kept < _LEAST:
+        text += f"; TOO SLOW: it should keep {_LEAST:.0%}"
+    record = {
+        "kind": "busy", "work": dataclasses.asdict(work), "loops": loops, "seconds": [list(idle), list(busy)],
+        "kept": kept,
+    }  # fmt: skip
+    return Line(text, record, kept >= _LEAST)

@@ -381,7 +381,7 @@ def float_to_rowwise_quantized_8_bits(op: FloatToRowwiseQuantized8Bits, ctx: Run
     extent = high - low
     flat = extent < _FLAT
     scale = xp.where(flat, np.float32(1), extent / np.float32(255))
-    steps = (rows - low) * xp.where(flat, np.float32(1), np.float32(255) / xp.where(flat, np.float32(1), extent))
+    steps = (rows - low) * (np.float32(1) / scale)
     whole = xp.floor(steps)
     codes = xp.clip(whole + (steps - whole >= 0.5), 0, 255)  # halves go up here
     codes = xp.where(xp.isfinite(codes), codes, 0).astype("uint8")

@@ -40,7 +40,7 @@ class Expand(Operator):
         Raises:
             ShapeError: the shapes do not join.
         """
-        require(min(asked, default=0) >= 0, self, f"extents must not be negative, got {tuple(asked)}")
+        require(min(asked, default=0) >= -1, self, f"extents must not be negative, but for -1, got {tuple(asked)}")
         try:
             return tuple(np.broadcast_shapes(tuple(x), tuple(1 if n == -1 else n for n in asked)))
         except ValueError:

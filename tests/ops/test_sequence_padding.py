@@ -22,7 +22,7 @@ class TestVariableLengthSequencePadding(OperatorSuite):
     def draw(self, data):
         x = data.draw(floats((0, 4), (0, 3), (1, 2)))
         rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-        return VariableLengthSequencePadding(), [x, rng.integers(0, len(x) + 1, x.shape[1], np.int32)]
+        return VariableLengthSequencePadding(), [x, rng.integers(0, 6, x.shape[1], np.int32)]
 
     def reference(self, op, x, lengths):
         y = x.copy()
@@ -31,7 +31,6 @@ class TestVariableLengthSequencePadding(OperatorSuite):
         return [y]
 
 
-@pytest.mark.parametrize("lengths", [[-1, 2], [1, 4]])
-def test_lengths_out_of_range_are_refused(lengths):
-    with pytest.raises(ShapeError, match=rf"lengths must lie in \[0, 3\], .* got {lengths[0]} to {lengths[1]}"):
-        run_plain(VariableLengthSequencePadding(), [np.ones((3, 2, 1), np.float32), np.int32(lengths)])
+def test_negative_lengths_are_refused():
+    with pytest.raises(ShapeError, match="lengths must not be negative, got -1"):
+        run_plain(VariableLengthSequencePadding(), [np.ones((3, 2, 1), np.float32), np.int32([2, -1])])

@@ -134,14 +134,26 @@ class _ConstantLike(Fill):
 @register
 @dataclass(frozen=True)
 class ConstantFill(_ConstantLike):
-    """Every element of Y is ``value``, or that of the second input."""
+    """Every element of Y is ``value``, or that of the second input.
+
+    Without ``dtype``, Y of the shape of a float64 input is float64 too, as the gradient of such a loss has to be.
+    """
 
     inputs = ("shape?", "value?")
+
+    def follows(self, like: Any) -> bool:
+        """Whether Y has the type of the first input."""
+        is_float64 = like is not None and like.dtype == np.float64 and not self.input_as_shape
+        return is_float64 and self.dtype is None and isinstance(self.value, float)
+
+    def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
+        (y,) = super().infer(like, *values)
+        return (y.with_dtype(np.float64),) if self.follows(like) else (y,)
 
 
 @kernel(ConstantFill)
 def constant_fill(op: ConstantFill, ctx: RunContext, like: Any = None, value: Any = None) -> tuple[Any, ...]:
-    shape, dtype = op.target(ctx, like), op.made()
+    shape, dtype = op.target(ctx, like), np.dtype(np.float64) if op.follows(like) else op.made()
     if dtype == STRING:
         return (np.full(shape, op.element(), object),)
     if value is not None:

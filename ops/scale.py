@@ -23,12 +23,24 @@ __all__ = ["Scale", "WeightedSum", "WeightedSumGradient"]
 @register
 @dataclass(frozen=True)
 class Scale(Operator):
-    """Y = scale * X."""
+    """Y = scale * X.
+
+    The scale of a stored operator is a float32. Where that is the one nearest to 1/n, as the loss scale over n devices
+    is, it is 1/n for X of float64.
+    """
 
     inputs = ("X",)
     outputs = ("Y",)
     inplace = ((0, 0),)
     scale: float = 1.0
+
+    def factor(self, dtype: np.dtype[Any]) -> Any:
+        """Return the scale in the type of X."""
+        if dtype == np.float64 and 2**-16 <= abs(self.scale) <= 1 and float(np.float32(self.scale)) == self.scale:
+            whole = 1 / round(1 / self.scale)
+            if np.float32(whole) == np.float32(self.scale):
+                return np.float64(whole)
+        return dtype.type(self.scale)
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
@@ -40,12 +52,12 @@ class Scale(Operator):
 
 @kernel(Scale)
 def scale(op: Scale, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    return (x * x.dtype.type(op.scale),)
+    return (x * op.factor(x.dtype),)
 
 
 @prepare(Scale, device=CPU)
 def _prepare_scale(op: Scale, ctx: PlanContext, x: TensorSpec) -> Prepared:
-    factor = x.dtype.type(op.scale)
+    factor = op.factor(x.dtype)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         return partial(np.multiply, inputs[0], factor, outputs[0])

@@ -110,3 +110,12 @@ def test_like_an_input_of_another_type_in_a_workspace():
     for value, dtype in ((4, np.int64), (0.5, np.float32)):
         workspace.run_operator_once(make_op("ConstantFill", ["x"], ["y"], value=value))
         np.testing.assert_array_equal(workspace.fetch("y"), np.full((2, 3), value, dtype))
+
+
+@pytest.mark.parametrize("engines", [(), None])
+def test_a_constant_like_float64_is_float64_unless_a_type_is_given(engines):
+    workspace = Workspace(engines=engines)
+    workspace.feed("x", np.float64([1, 2]))
+    for arguments, want in (({}, np.float64), ({"dtype": 1}, np.float32), ({"value": 3}, np.int64)):
+        workspace.run_operator_once(make_op("ConstantFill", ["x"], ["y"], **{"value": 0.5, **arguments}))
+        assert workspace.fetch("y").dtype == want

@@ -111,3 +111,12 @@ def test_odd_number_of_inputs_is_refused_by_the_workspace():
     workspace.feed("p", np.float32([1]))
     with pytest.raises(NetError, match="pairs of a tensor and its weight"):
         workspace.run_operator_once(make_op("WeightedSum", ["p", "p", "p"], ["y"]))
+
+
+@pytest.mark.parametrize("engines", [(), None])
+def test_a_share_is_exact_in_float64(engines):
+    workspace = Workspace(engines=engines)
+    workspace.feed("x", np.float64([1, 3]))
+    for scale, want in ((1 / 3, 1 / 3), (-1 / 7, -1 / 7), (0.7, float(np.float32(0.7))), (2.0, 2.0), (0.0, 0.0)):
+        workspace.run_operator_once(make_op("Scale", ["x"], ["y"], scale=scale))
+        assert workspace.fetch("y").tolist() == [want, 3 * want]

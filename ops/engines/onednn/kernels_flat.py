@@ -21,7 +21,7 @@ def scale(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         return None
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        factor = flat.scalar(op.scale, spec.dtype)
+        factor = flat.scalar(op.factor(spec.dtype), spec.dtype)
         return flat.replay([(np.multiply, (x, factor, y)) for x, y in flat.pieces(spec, [inputs[0], outputs[0]])])
 
     return Prepared([spec], [spec], bind, inplace=((0, 0),), name="numpy in any layout")

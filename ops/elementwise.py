@@ -173,7 +173,7 @@ class DivGradient(_BinaryGradient):
     def infer(
         self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, y: TensorSpec | None = None
     ) -> tuple[TensorSpec, ...]:
-        return super().infer(dy, a, b) if y is not None else super().infer(b, a, dy)
+        return super().infer(dy, a, b, y) if y is not None else super().infer(b, a, dy)
 
 
 @kernel(DivGradient)

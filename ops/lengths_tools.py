@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
-from netbuilder.ops.given_numbers import one_integer
+from netbuilder.ops.given_numbers import check_extents, one_integer
 from netbuilder.ops.operator import Operator, TensorSpec, require
 from netbuilder.ops.registry import kernel, register
 from netbuilder.ops.rows import check_indices
@@ -74,9 +74,10 @@ def lengths_to_segment_ids(op: LengthsToSegmentIds, ctx: RunContext, lengths: An
 def _sorted_counts(op: Operator, ctx: RunContext, segments: Any, like: Any) -> Any:
     check_integers(op, "segments", segments)
     numbers = ctx.host(segments)
-    if numbers.size and (numbers[0] < 0 or (np.diff(numbers) < 0).any()):
+    if numbers.size and (numbers[0] < 0 or (numbers[1:] < numbers[:-1]).any()):
         raise ShapeError(f"{op.type}: segments must be sorted and not negative, got {numbers[:16].tolist()}")
     least = 0 if like is None else like.shape[0]
+    check_extents(f"{op.type}: Y", (int(numbers[-1]) + 1 if numbers.size else 0,), np.int64)
     counts = np.bincount(numbers, minlength=least) if numbers.size else np.zeros(least, np.int64)
     if like is not None and counts.size > least:
         raise ShapeError(f"{op.type}: segments must be below the {least} rows of the second input, got {numbers[-1]}")

@@ -100,7 +100,10 @@ def onnx_node(op: ONNXNode, ctx: RunContext, *values: Any) -> tuple[Any, ...]:
         with np.errstate(all="ignore"):
             made = session.run(None, given)
     except Exception as error:
-        raise OperatorError(f"onnx could not compute the node: {type(error).__name__}: {error}") from error
+        shapes = [value.shape for value in given.values()]
+        raise OperatorError(
+            f"onnx could not compute the node for inputs of shapes {shapes}: {type(error).__name__}: {error}"
+        ) from error
     return tuple(_from_onnx(value) for value in made)
 
 

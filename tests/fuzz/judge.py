@@ -60,9 +60,11 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Return the cause that is no OperatorError any more, or the last one."""
+    """Return what a kernel raised: the cause that is no OperatorError any more, or one that a kernel worded itself."""
     while isinstance(error, OperatorError) and error.__cause__ is not None:
         error = error.__cause__
+        if type(error) is OperatorError:
+            break
     return error
 
 

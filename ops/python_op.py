@@ -129,7 +129,7 @@ def _function_or_maker(function: Any) -> Any:
 def _function(function: Any, op: Any) -> Function:
     """Return a function as it was registered, or the one that its maker makes for an operator of a created net."""
     if not isinstance(function, _Maker):
-        return function  # type: ignore[no-any-return]
+        return function
     with _lock:
         made: Function | None = op.__dict__.get("_made_function")
     if made is None:
@@ -138,7 +138,7 @@ def _function(function: Any, op: Any) -> Function:
             raise TypeError(f"Python: {function.make!r} has to return a function, got {made!r}")
         with _lock:
             made = op.__dict__.setdefault("_made_function", made)
-    return made  # type: ignore[return-value]
+    return made
 
 
 def registered(token: str) -> bool:
@@ -269,7 +269,8 @@ class Python(Operator):
             raise GradientError(
                 f"Python: {self.token!r} has no gradient function; give grad_f, or put a StopGradient behind it"
             )
-        inputs = [g.input(i) for i in range(self.n_in)] + [g.output(j) for j in range(self.n_out)]
+        # By their names alone: whether grad_f looks at an input that f has overwritten, it alone knows.
+        inputs = [*g.op.input, *g.op.output]
         inputs += [g.d_output(j) for j in self.grad_output_indices or range(self.n_out)]
         outputs = [g.d_input(i) for i in self.grad_input_indices or range(self.n_in)]
         return [make_op("PythonGradient", inputs, outputs)]

@@ -366,3 +366,15 @@ def test_an_output_left_without_a_value(must_fill):
         workspace.run_operator_once(op)
         with pytest.raises(NetError, match="blob 'empty' holds no value yet"):
             workspace.fetch("empty")
+
+
+def test_a_function_in_place_may_have_a_gradient():
+    def double(inputs, outputs):
+        outputs[0].feed(2 * inputs[0].data)
+
+    def slope(inputs, outputs):
+        outputs[0].feed(2 * inputs[2].data)
+
+    op = make_op("Python", ["x"], ["x"], token=register(double, slope))
+    (gradient,), found = operator_gradient(op, {0: "dx"})
+    assert list(gradient.input) == ["x", "x", "dx"] and found == {0: "x_grad"}

@@ -184,7 +184,7 @@ class _Primitives:
         self._used: weakref.WeakValueDictionary[Any, Primitive] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[Any, Primitive | None] = OrderedDict()
 
-    def get(self, key: Any, make: Callable[[], Primitive]) -> Primitive | None:
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return the primitive of a key, made if it is not there; None: the library has none."""
         try:
             found = self._recent[key]

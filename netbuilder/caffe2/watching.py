@@ -66,7 +66,7 @@ class BlobWatcher(NetModifier):
 
 def as_float(net: Net, blob: BlobReference) -> BlobReference:
     """Return a blob's elements as float32."""
-    converted: BlobReference = net.Cast(blob, net.NextScopedBlob(prefix=blob + "_float"), to=TensorProto.FLOAT)
+    converted: BlobReference = net.Cast(blob, net.NextScopedBlob(prefix=f"{blob}_float"), to=TensorProto.FLOAT)
     return converted
 
 

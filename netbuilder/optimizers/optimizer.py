@@ -98,8 +98,8 @@ class Optimizer:
                 raise TypeError(
                     f"{type(self).__name__}: needs a ParameterInfo, or a blob and its gradient; got {param!r}"
                 )
-            references = [BlobReference(blob) if isinstance(blob, str) else blob for blob in (param, grad)]
-            param = ParameterInfo(None, references[0], grad=references[1])
+            blob = BlobReference(param) if isinstance(param, str) else param
+            param = ParameterInfo(None, blob, grad=BlobReference(grad) if isinstance(grad, str) else grad)
         self._run(net, param_init_net, param)
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:

@@ -58,14 +58,14 @@ class ComputeHistogramForBlobs(BlobWatcher):
     def add(self, net: Net, blob: BlobReference) -> tuple[BlobReference, BlobReference]:
         current, all_runs = net.AccumulateHistogram(
             [as_float(net, blob)],
-            [net.NextScopedBlob(prefix=blob + "_curr_hist"), net.NextScopedBlob(prefix=blob + "_acc_hist")],
+            [net.NextScopedBlob(prefix=f"{blob}_curr_hist"), net.NextScopedBlob(prefix=f"{blob}_acc_hist")],
             num_buckets=self._num_buckets,
             lower_bound=self._bounds[0],
             upper_bound=self._bounds[1],
         )
         counts = net.Cast(
             all_runs if self._accumulate else current,
-            net.NextScopedBlob(prefix=blob + "_cast_hist"),
+            net.NextScopedBlob(prefix=f"{blob}_cast_hist"),
             to=TensorProto.FLOAT,
         )
-        return blob, net.NormalizeL1(counts, net.NextScopedBlob(prefix=blob + self.field_name_suffix()))
+        return blob, net.NormalizeL1(counts, net.NextScopedBlob(prefix=f"{blob}{self.field_name_suffix()}"))

@@ -51,7 +51,7 @@ class ComputeNormForBlobs(BlobWatcher):
         if row is not None:
             name = net.NextScopedBlob(prefix=f"{blob}_row_{row}")
             blob = net.Slice([blob], name, starts=[row, 0], ends=[row + 1, -1])
-        name = net.NextScopedBlob(prefix=blob + self.field_name_suffix())
+        name = net.NextScopedBlob(prefix=f"{blob}{self.field_name_suffix()}")
         norm = net.LpNorm(as_float(net, blob), name, p=self._p, average=self._averaged)
         net.StopGradient(norm, net.NextScopedBlob(norm + "_stop_gradient"))
         return blob, norm

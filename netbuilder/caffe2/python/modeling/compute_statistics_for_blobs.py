@@ -22,5 +22,5 @@ class ComputeStatisticsForBlobs(BlobWatcher):
         return "_summary"
 
     def add(self, net: Net, blob: BlobReference) -> tuple[BlobReference, BlobReference]:
-        name = net.NextScopedBlob(prefix=blob + self.field_name_suffix())
+        name = net.NextScopedBlob(prefix=f"{blob}{self.field_name_suffix()}")
         return blob, net.Summarize(as_float(net, blob), name, to_file=0)

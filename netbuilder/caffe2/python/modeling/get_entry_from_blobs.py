@@ -41,7 +41,7 @@ class GetEntryFromBlobs(BlobWatcher):
 
     def add(self, net: Net, blob: BlobReference) -> tuple[BlobReference, BlobReference]:
         row = net.Slice([blob], starts=[self._i1, 0], ends=[self._i1 + 1, -1])
-        name = net.NextScopedBlob(prefix=blob + self.field_name_suffix())
+        name = net.NextScopedBlob(prefix=f"{blob}{self.field_name_suffix()}")
         if self._i2 == -1:
             return blob, net.Copy([row], [name])
         return blob, net.Slice([row], name, starts=[0, self._i2], ends=[-1, self._i2 + 1])

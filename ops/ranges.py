@@ -59,7 +59,7 @@ def range_(op: Range, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
         count = (stop - start) // step if step < 0 else -((start - stop) // step)
     else:
         count = math.ceil((stop - start) / step)
-    count = max(count, 0)
+    count = max(int(count), 0)
     check_extents("Range: Y", (count,), given[0].dtype)
     kind = given[0].dtype.type
     return (ctx.xp.arange(count).astype(kind) * kind(step) + kind(start),)

@@ -153,7 +153,7 @@ class Net(NetRecords):
         else:
             written = as_names(outputs)
         op = self._build(op_type, read, written, user_source(2) if debug_info is None else debug_info, **kwargs)
-        self._net.op.append(op)
+        self._net.op.add().CopyFrom(op)
         blobs.add_operator(read, written)
         for watch in operator_watchers:
             watch(op)
@@ -217,7 +217,7 @@ class Net(NetRecords):
         """Append copies of operators; what they read and nothing defines becomes an external input."""
         self._blobs.refresh()
         for op in new_ops:
-            self._net.op.append(op)
+            self._net.op.add().CopyFrom(op)
             self._blobs.add_operator(op.input, op.output)
 
     def replace_message(self, proto: NetDef) -> None:

@@ -17,6 +17,7 @@ from netbuilder.ops.engines.gpu import adopt, gpu
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
+from netbuilder.proto.depth import deep_nets
 from netbuilder.runtime.blob import Blob, Generation
 from netbuilder.runtime.net import RuntimeNet
 from netbuilder.runtime.optimisations import FUSIONS, check_without
@@ -242,7 +243,7 @@ class Workspace:
         proto = message_of(net)
         if proto.name in self._nets and not overwrite:
             raise NetError(f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name")
-        with collection_paused():
+        with collection_paused(), deep_nets():
             made = RuntimeNet(proto, self, observable=observable, **options)
         for op in proto.op:
             for name in op.output:
@@ -290,14 +291,15 @@ class Workspace:
     def run_net_once(self, net: Any) -> None:
         """Run a net that is not kept."""
         proto = message_of(net)
-        made = RuntimeNet(proto, self)
+        with deep_nets():
+            made = RuntimeNet(proto, self)
         made.run_first()
         made.finish()
 
     def run_operator_once(self, op: OperatorDef) -> None:
         """Run one operator."""
         net = NetDef(name=op.name or op.type)
-        net.op.append(op)
+        net.op.add().CopyFrom(op)
         self.run_net_once(net)
 
     def run_operators_once(self, ops: Any) -> None:

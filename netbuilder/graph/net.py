@@ -56,6 +56,7 @@ class Net(NetRecords):
     """
 
     _must_fill = True  # whether a Python function has to give each output a value
+    _unnamed = False  # whether the empty string names a blob
     _build = staticmethod(build_operator)  # how an operator is made, and what is checked then
 
     def __init__(self, name_or_proto: str | NetDef, inplace: bool = False) -> None:
@@ -143,7 +144,7 @@ class Net(NetRecords):
     ) -> Any:
         if more or debug_info is not None and not isinstance(debug_info, str):
             raise arguments_by_position(op_type, (debug_info, *more))
-        read = as_names(inputs)
+        read = as_names(inputs, unnamed=self._unnamed)
         blobs = self._blobs
         blobs.refresh()
         if outputs is None:
@@ -151,7 +152,7 @@ class Net(NetRecords):
         elif type(outputs) is int:
             written = [ScopedName(blobs.next_name(op_type, i)) for i in range(outputs)]
         else:
-            written = as_names(outputs)
+            written = as_names(outputs, unnamed=self._unnamed)
         op = self._build(op_type, read, written, user_source(2) if debug_info is None else debug_info, **kwargs)
         self._net.op.add().CopyFrom(op)
         blobs.add_operator(read, written)

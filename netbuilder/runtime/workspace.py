@@ -95,7 +95,7 @@ class Workspace:
 
     # Blobs.
 
-    def feed(self, name: str, value: Any, device: DeviceOption | None = None) -> None:
+    def feed(self, name: str, value: Any, device: DeviceOption | None = None, *, unnamed: bool = False) -> None:
         """Set a blob.
 
         Args:
@@ -103,6 +103,7 @@ class Workspace:
             value: an array of any dtype (strings too), also one on a GPU or of another library (what NumPy takes by
                 ``__array__``, or DLPack: a tensor of PyTorch), a number, list, string or bytes, or any other object.
             device: where the array is to lie; None: where the blob lies, or the host.
+            unnamed: take the empty name too, as Caffe2 does.
 
         Raises:
             NetError: the name is empty, the value is None or no array, or of a dtype that blobs cannot hold.
@@ -110,7 +111,7 @@ class Workspace:
             DeviceError: the device is missing.
         """
         name = blob_name(name)
-        if not name:
+        if not name and not unnamed:
             raise NetError("a blob needs a name; got an empty one")
         if value is None:
             raise NetError(f"blob {name!r}: None is no value; remove the blob instead")

@@ -231,6 +231,9 @@ def _cases_of(op: str) -> tuple[Case, ...]:
 
 def _case(op: str, number: int, parts: Arrays) -> Case:
     meta = json.loads(parts["meta"].tobytes())
+    output_grads = _under(parts, "gin/")
+    if meta["has_gradient"]:  # what was stored later does not say it: each output's gradient has its name
+        meta.setdefault("grad_of_outputs", {grad.removesuffix("_grad"): grad for grad in output_grads})
     written = _under(parts, "gout/")
     grads: dict[str, np.ndarray | SparseGradient] = {}
     for blob, how in meta.get("input_grads", {}).items():
@@ -245,7 +248,7 @@ def _case(op: str, number: int, parts: Arrays) -> Case:
         inputs=_under(parts, "in/"),
         outputs=_under(parts, "out/"),
         gradient_ops=tuple(parse(OperatorDef, parts[f"gop/{j}"].tobytes()) for j in range(meta.get("num_grad_ops", 0))),
-        output_grads=_under(parts, "gin/"),
+        output_grads=output_grads,
         gradient_blobs=written,
         input_grads=grads,
         meta=meta,

@@ -30,7 +30,7 @@ def create_net(workspace: NativeWorkspace, net: Any, overwrite: bool = False) ->
             f"net {proto.name!r} reads {missing}, which it does not make and the workspace does not have; feed them "
             "before, run the net that makes them, or name them in input_blobs"
         )
-    return workspace.create_net(proto, overwrite)
+    return workspace.create_net(proto, overwrite, shares_counter=True)
 
 
 class CreatedNet:
@@ -150,7 +150,7 @@ class Workspace(metaclass=_Current):
         if isinstance(obj, OperatorDef):
             self._native.run_operator_once(obj)
         elif isinstance(obj, (GraphNet, NetDef)):
-            self._native.run_net_once(obj)
+            self._native.run_net_once(obj, overwrite=True)
         elif isinstance(obj, (Plan, PlanDef)):
             self._native.run_plan(obj)
         else:

@@ -55,8 +55,16 @@ class Net(NetRecords):
     [BlobReference("x"), BlobReference("w"), BlobReference("b")]
     """
 
+    initialises: Net | None = None
+    """The main net of the model whose init net this is; copies of an init net have none."""
+
+    protects_all = False
+    """Whether this init net of a model for evaluation may overwrite no blob, rather than none that is trained."""
+
+    shares_counters = False
+    """Whether nets that train different parameters may count one blob of iterations together, as in Caffe2."""
+
     _must_fill = True  # whether a Python function has to give each output a value
-    _unnamed = False  # whether the empty string names a blob
     _build = staticmethod(build_operator)  # how an operator is made, and what is checked then
 
     def __init__(self, name_or_proto: str | NetDef, inplace: bool = False) -> None:
@@ -144,7 +152,7 @@ class Net(NetRecords):
     ) -> Any:
         if more or debug_info is not None and not isinstance(debug_info, str):
             raise arguments_by_position(op_type, (debug_info, *more))
-        read = as_names(inputs, unnamed=self._unnamed)
+        read = as_names(inputs)
         blobs = self._blobs
         blobs.refresh()
         if outputs is None:
@@ -152,9 +160,9 @@ class Net(NetRecords):
         elif type(outputs) is int:
             written = [ScopedName(blobs.next_name(op_type, i)) for i in range(outputs)]
         else:
-            written = as_names(outputs, unnamed=self._unnamed)
+            written = as_names(outputs)
         op = self._build(op_type, read, written, user_source(2) if debug_info is None else debug_info, **kwargs)
-        self._net.op.add().CopyFrom(op)
+        self._net.op.append(op)
         blobs.add_operator(read, written)
         for watch in operator_watchers:
             watch(op)
@@ -218,7 +226,7 @@ class Net(NetRecords):
         """Append copies of operators; what they read and nothing defines becomes an external input."""
         self._blobs.refresh()
         for op in new_ops:
-            self._net.op.add().CopyFrom(op)
+            self._net.op.append(op)
             self._blobs.add_operator(op.input, op.output)
 
     def replace_message(self, proto: NetDef) -> None:

@@ -108,8 +108,10 @@ def build(model: ModelHelper, request: Request) -> Replicas:
             groups = [record.blobs(group.parameter) for group in record.gradients]
             model.net.Proto().MergeFrom(broadcast(groups, request.devices, debug_info=request.debug_info))
         _make_equal(model, request, record)
-    elif model.init_params:
-        _warn_of_initialisers(model)
+    else:
+        model.param_init_net.protects_all = True
+        if model.init_params:
+            _warn_of_initialisers(model)
     if request.shares_memory:
         share_gradient_memory(model, record)
     _finish(model, record, optimizer)
@@ -233,11 +235,29 @@ def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
         elif request.update is not None:
             update = request.update
             call_per_device(devices, lambda replica: update(model))
+    _warn_of_left_out(model, record, {blob for op in model.net.Proto().op[start:] for blob in op.output})
     if len(record) > 1:
         blobs = [blob for group in record.gradients for blob in record.devices.copies(group.values)]
         scale = LossScale(1.0 / len(record))
         warn_of_scaled_updates(model.net.Proto().op[start:], blobs, scale, len(record))
     return optimizer
+
+
+def _warn_of_left_out(model: ModelHelper, record: Replicas, written: set[str]) -> None:
+    """Warn of parameters outside the replicas that have a gradient, though the update writes none of them."""
+    gradients = [(name, model.param_to_grad.get(BlobReference(name))) for name in record.outside if name not in written]
+    left_out = [
+        name
+        for name, gradient in gradients
+        if gradient is not None and not (model.skip_sparse_optim and isinstance(gradient, GradientSlice))
+    ]
+    if left_out:
+        warn_user(
+            f"model {model.name!r}: the parameters {left_out}, which were there before Parallelize and so are outside "
+            "the replicas, have gradients, but the update leaves them out: they keep their first values; update "
+            "model.GetParams('') or model.GetOptimizationParamInfo(), which list them, once for all devices, use "
+            "optimizer_builder_fun, or let StopGradient say that they are constant"
+        )
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def CreateNet(model: ModelHelper, overwrite: bool = False, *, workspace: Workspa
     record = Replicas.load(net)
     _require_devices(record, net)
     for part in created_nets(net, record):
-        (workspace or default.workspace()).create_net(part, overwrite)
+        (workspace or default.workspace()).create_net(part, overwrite, shares_counter=model.net.shares_counters)
 
 
 def RunNet(

@@ -16,7 +16,6 @@ from netbuilder.ops.fused import as_fused
 from netbuilder.ops.operator import decode
 from netbuilder.ops.registry import find
 from netbuilder.proto import NetDef, NetError, OperatorDef
-from netbuilder.proto.depth import deep_nets
 
 __all__ = ["fold_batch_norm", "training_batch_norms"]
 
@@ -92,8 +91,7 @@ def fold_batch_norm(net: Any, parameters: Mapping[str, Any]) -> tuple[NetDef, di
     if folded:
         kept = [op for index, op in enumerate(result.op) if index not in folded]
         del result.op[:]
-        with deep_nets():
-            result.op.extend(kept)
+        result.op.extend(kept)
         _forget_unread(result, proto, values)
     return result, values
 

@@ -33,7 +33,7 @@ def run_plan(workspace: Any, plan: PlanDef) -> None:
     outside = set().union(*(_nets_in(step) for step in plan.execution_step))
     for net in plan.network:
         if net.name in outside or net.name not in inside:
-            workspace.create_net(net, overwrite=True)
+            workspace.create_net(net, overwrite=True, shares_counter=True)
     run = _Run(nets)
     for index, step in enumerate(plan.execution_step):
         _run_step(workspace, step, (index,), run)
@@ -91,7 +91,7 @@ def _run_instance(workspace: Any, step: ExecutionStep, path: Path, run: _Run) ->
         inside = {*step.network, step.criteria_network, step.report_net}.union(*map(_nets_in, step.substep))
         for name, net in run.nets.items():
             if name in inside:
-                workspace.create_net(net)
+                workspace.create_net(net, shares_counter=True)
     reporters = []
     if step.report_net and step.report_interval > 0:
         reporters.append(Reporter(partial(workspace.run_net, step.report_net), step.report_interval))

@@ -17,8 +17,8 @@ from netbuilder.ops.engines.gpu import adopt, gpu
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
-from netbuilder.proto.depth import deep_nets
 from netbuilder.runtime.blob import Blob, Generation
+from netbuilder.runtime.conflicts import init_conflict, require_own_counters
 from netbuilder.runtime.net import RuntimeNet
 from netbuilder.runtime.optimisations import FUSIONS, check_without
 from netbuilder.runtime.setting import default_threads
@@ -89,13 +89,14 @@ class Workspace:
         self.generation: Generation = Generation() if parent is None else parent.generation
         self._blobs: dict[str, Blob] = {}
         self._nets: dict[str, RuntimeNet] = {}
+        self._init_nets: dict[str, Any] = {}  # of those, the init nets of models, as the models have them
 
     def __repr__(self) -> str:
         return f"Workspace({len(self._blobs)} blobs, {len(self._nets)} nets)"
 
     # Blobs.
 
-    def feed(self, name: str, value: Any, device: DeviceOption | None = None, *, unnamed: bool = False) -> None:
+    def feed(self, name: str, value: Any, device: DeviceOption | None = None) -> None:
         """Set a blob.
 
         Args:
@@ -103,7 +104,6 @@ class Workspace:
             value: an array of any dtype (strings too), also one on a GPU or of another library (what NumPy takes by
                 ``__array__``, or DLPack: a tensor of PyTorch), a number, list, string or bytes, or any other object.
             device: where the array is to lie; None: where the blob lies, or the host.
-            unnamed: take the empty name too, as Caffe2 does.
 
         Raises:
             NetError: the name is empty, the value is None or no array, or of a dtype that blobs cannot hold.
@@ -111,7 +111,7 @@ class Workspace:
             DeviceError: the device is missing.
         """
         name = blob_name(name)
-        if not name and not unnamed:
+        if not name:
             raise NetError("a blob needs a name; got an empty one")
         if value is None:
             raise NetError(f"blob {name!r}: None is no value; remove the blob instead")
@@ -225,7 +225,13 @@ class Workspace:
     # Nets.
 
     def create_net(
-        self, net: Any, overwrite: bool = False, *, observable: str | Iterable[Any] | None = None, **options: Any
+        self,
+        net: Any,
+        overwrite: bool = False,
+        *,
+        observable: str | Iterable[Any] | None = None,
+        shares_counter: bool = False,
+        **options: Any,
     ) -> str:
         """Take a snapshot of a net and make it ready to run; return its name.
 
@@ -235,25 +241,38 @@ class Workspace:
             observable: blobs that can be fetched after a run, besides external inputs and outputs: a list of names,
                 or "outputs" for no others; None: all blobs. What is not observable may be fused away and shares
                 memory; fetching it is an error.
+            shares_counter: let it count the same iterations as a created net that trains other parameters.
             options: see ``RuntimeNet`` (engines, without, fuse, dtype, reuse, constants).
 
         Raises:
-            NetError: a net of that name exists, or the net is wrong.
+            NetError: a net of that name exists, the net is wrong, or it counts the iterations of another model.
             BlobError: the net has no blob of a name in ``observable`` or ``constants``.
         """
         proto = message_of(net)
         if proto.name in self._nets and not overwrite:
             raise NetError(f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name")
-        with collection_paused(), deep_nets():
+        if not shares_counter:
+            require_own_counters(proto, [made.proto for name, made in self._nets.items() if name != proto.name])
+        with collection_paused():
             made = RuntimeNet(proto, self, observable=observable, **options)
         for op in proto.op:
             for name in op.output:
                 self.make(name)
         self.delete_net(proto.name)
         self._nets[proto.name] = made
+        if hasattr(net, "initialises"):
+            self._init_nets[proto.name] = net
         return str(proto.name)
 
-    def run_net(self, name: Any, iterations: int = 1, *, wait: bool = True, time_limit: float | None = None) -> None:
+    def run_net(
+        self,
+        name: Any,
+        iterations: int = 1,
+        *,
+        wait: bool = True,
+        time_limit: float | None = None,
+        overwrite: bool = False,
+    ) -> None:
         """Run a created net; ``net(name).cancel()`` in another thread ends the run.
 
         Args:
@@ -262,10 +281,11 @@ class Workspace:
             wait: until all GPUs are through with it; if not, what fails on one may be told by a later call. A fetch
                 waits for what it fetches either way.
             time_limit: seconds after which the runs end with an error, see ``RuntimeNet.run``; None: no limit.
+            overwrite: run the init net of a model for evaluation even over trained parameters.
 
         Raises:
-            NetError: there is no such net, an operator failed, ``iterations`` is no whole number from 0 on, or
-                ``time_limit`` is not above 0.
+            NetError: there is no such net, an operator failed, ``iterations`` is no whole number from 0 on,
+                ``time_limit`` is not above 0, or an init net would overwrite what another model trains.
             CancelledError: the run was cancelled, or its time limit is over.
         """
         net = self._nets.get(name) if isinstance(name, str) else None
@@ -275,6 +295,8 @@ class Workspace:
             raise NetError(f"net {net.name!r}: iterations must be a whole number from 0 on, got {iterations!r}")
         if time_limit is not None and not time_limit > 0:
             raise NetError(f"net {net.name!r}: time_limit must be above 0 seconds, got {time_limit!r}")
+        if self._init_nets and not overwrite and net.name in self._init_nets:
+            self._refuse_overwriting(self._init_nets[net.name])
         net.run(iterations, time_limit=time_limit)
         if net.gpus and wait:
             net.finish()
@@ -289,18 +311,35 @@ class Workspace:
             raise NetError(f"no net {text!r} in the workspace; create it first (created: {known})")
         return net
 
-    def run_net_once(self, net: Any) -> None:
-        """Run a net that is not kept."""
+    def run_net_once(self, net: Any, *, overwrite: bool = False) -> None:
+        """Run a net that is not kept.
+
+        Args:
+            net: a Net or NetDef.
+            overwrite: run the init net of a model for evaluation even over trained parameters.
+
+        Raises:
+            NetError: the net is wrong, an operator failed, or it is the init net of a model that has no backward
+                pass, and would overwrite blobs that a created net trains or, of a parallel model, any that hold a
+                value.
+        """
         proto = message_of(net)
-        with deep_nets():
-            made = RuntimeNet(proto, self)
+        if not overwrite:
+            self._refuse_overwriting(net)
+        made = RuntimeNet(proto, self)
         made.run_first()
         made.finish()
+
+    def _refuse_overwriting(self, net: Any) -> None:
+        """Raise NetError if ``net`` is the init net of a model for evaluation and blobs that it makes are trained."""
+        holding = (blob for blob in self.blobs() if not self.get(blob).is_empty)
+        if message := init_conflict(net, holding, [made.proto for made in self._nets.values()]):
+            raise NetError(message)
 
     def run_operator_once(self, op: OperatorDef) -> None:
         """Run one operator."""
         net = NetDef(name=op.name or op.type)
-        net.op.add().CopyFrom(op)
+        net.op.append(op)
         self.run_net_once(net)
 
     def run_operators_once(self, ops: Any) -> None:
@@ -315,6 +354,7 @@ class Workspace:
     def delete_net(self, name: str) -> None:
         """Forget a created net, and give the memory of its plans back; unknown names are ignored."""
         net = self._nets.pop(str(name), None)
+        self._init_nets.pop(str(name), None)
         if net is not None:
             net.forget_plans()
 

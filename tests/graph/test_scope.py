@@ -1,5 +1,7 @@
 """Name scopes and device scopes."""
 
+import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -96,6 +98,129 @@ def test_operators_take_scopes():
     assert op.device_option == gpu(1)
     assert placed.device_option == gpu(0)
     assert not free.HasField("device_option")
+
+
+def _here():
+    return CurrentNameScope(), CurrentDeviceScope()
+
+
+def _suspended(name, device=1, inside=contextlib.nullcontext):
+    """Yield the scopes that the generator sees, three times inside of its own."""
+    with NameScope(name), DeviceScope(gpu(device)), inside():
+        for _ in range(3):
+            yield _here()
+
+
+@contextlib.contextmanager
+def _both(name):
+    with NameScope(name):
+        yield from _device(2)
+
+
+def _device(number):
+    with DeviceScope(gpu(number)):
+        yield
+
+
+class TestGenerators:
+    def test_one_that_is_suspended_keeps_its_scope_to_itself(self):
+        generator = _suspended("a")
+        assert next(generator) == ("a/", gpu(1)) and _here() == ("", None)
+        with NameScope("c"):
+            assert next(generator) == ("a/", gpu(1)) and _here() == ("c/", None)
+        assert list(generator) == [("a/", gpu(1))] and _here() == ("", None)
+
+    def test_one_that_is_closed_or_dropped_leaves_nothing(self):
+        with NameScope("c"):
+            closed, dropped = _suspended("a"), _suspended("b")
+            next(closed), next(dropped)
+            closed.close()
+            del dropped
+            assert _here() == ("c/", None)
+        assert _here() == ("", None)
+
+    def test_nested_ones(self):
+        def outer():
+            with NameScope("o"):
+                inner = _suspended("i")
+                assert next(inner) == ("o/i/", gpu(1)) and CurrentNameScope() == "o/"
+                yield inner
+                assert CurrentNameScope() == "o/"
+
+        generator = outer()
+        inner = next(generator)
+        assert _here() == ("", None) and next(inner) == ("o/i/", gpu(1))
+        assert next(generator, None) is None and list(inner) == [("o/i/", gpu(1))] and _here() == ("", None)
+
+    def test_two_that_take_turns(self):
+        pairs = list(zip(_suspended("a", 1), _suspended("b", 2)))
+        assert pairs == [(("a/", gpu(1)), ("b/", gpu(2)))] * 3 and _here() == ("", None)
+
+    def test_an_error_thrown_in(self):
+        def catches():
+            try:
+                with NameScope("a"):
+                    yield CurrentNameScope()
+            except KeyError:
+                yield CurrentNameScope()
+
+        generator = catches()
+        assert next(generator) == "a/" and generator.throw(KeyError()) == "" and CurrentNameScope() == ""
+
+    def test_context_managers_are_meant_for_their_block(self):
+        with _both("a"):
+            assert _here() == ("a/", gpu(2))
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(_both("b"))
+                assert _here() == ("a/b/", gpu(2))
+            assert _here() == ("a/", gpu(2))
+        assert _here() == ("", None)
+
+    def test_context_managers_within_a_generator(self):
+        generator = _suspended("a", inside=lambda: _both("b"))
+        assert next(generator) == ("a/b/", gpu(2)) and _here() == ("", None)
+        assert list(generator) == [("a/b/", gpu(2))] * 2 and _here() == ("", None)
+
+    def test_one_resumed_in_another_thread(self):
+        generator, seen = _suspended("a"), []
+        next(generator)
+        thread = threading.Thread(target=lambda: seen.extend([*generator, _here()]))
+        thread.start()
+        thread.join()
+        assert seen == [("a/", gpu(1))] * 2 + [("", None)] and _here() == ("", None)
+
+    def test_asynchronous_ones_and_tasks(self):
+        async def suspended(name):
+            with NameScope(name):
+                for _ in range(2):
+                    await asyncio.sleep(0)
+                    yield CurrentNameScope()
+
+        @contextlib.asynccontextmanager
+        async def scope(name):
+            with NameScope(name):
+                yield
+
+        async def reads(name):
+            async with scope(name):
+                seen = [(inside, CurrentNameScope()) async for inside in suspended("g")]
+                return seen, await asyncio.create_task(child())
+
+        async def child():
+            return CurrentNameScope()
+
+        async def both():
+            return await asyncio.gather(reads("a"), reads("b"))
+
+        assert asyncio.run(both()) == [([(f"{name}/g/", f"{name}/")] * 2, f"{name}/") for name in "ab"]
+
+    def test_scopes_left_in_another_order(self):
+        first, second = NameScope("a"), NameScope("b")
+        first.__enter__(), second.__enter__()
+        first.__exit__(None, None, None)
+        assert CurrentNameScope() == "a/b/"
+        second.__exit__(None, None, None)
+        assert CurrentNameScope() == ""
 
 
 @pytest.mark.parametrize("make", [lambda: NameScope(3), lambda: DeviceScope("gpu"), lambda: DeviceScope(None)])

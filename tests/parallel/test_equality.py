@@ -332,6 +332,32 @@ def test_a_frozen_table_outside_is_left_alone():
     assert not [op for op in model.net.Proto().op if "cpu/table" in op.output]
 
 
+@pytest.mark.parametrize("dense", [True, False], ids=["dense", "sparse"])
+def test_what_an_update_builder_leaves_out_of_those_outside_is_said(dense):
+    def of_the_replica(model):  # as a builder that goes by the replica's scope
+        rate = model.net.ConstantFill([], "rate", shape=[1], value=-0.1)
+        for param in model.GetParams():
+            gradient = model.param_to_grad[param]
+            if not isinstance(gradient, GradientSlice):
+                model.net.WeightedSum(
+                    [param, model.net.ConstantFill([], "one", shape=[1], value=1.0), gradient, rate], param
+                )
+
+    for count in (1, 2):
+        model = ModelHelper("left_out")
+        weight = model.param_init_net.XavierFill([], "table", shape=[4, 6])
+        model.AddParameter(weight)
+
+        def forward(model, loss_scale, weight=weight):
+            model.net.MatMul(["raw", weight], "data") if dense else model.net.Gather([weight, "indices"], "data")
+            return mlp(model, loss_scale)
+
+        with pytest.warns(UserWarning, match=r"parameters \['table'\].*leaves them out.*optimizer_builder_fun"):
+            parallel.Parallelize_CPU(
+                model, no_input, forward, param_update_builder_fun=of_the_replica, devices=list(range(count))
+            )
+
+
 def test_parameters_without_a_gradient_are_neither_reduced_nor_updated():
     def forward(model, loss_scale):
         brew.fc(model, "data", "unused", 6, 3)

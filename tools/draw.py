@@ -14,7 +14,7 @@ from typing import Any
 from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_net, require_predictor, stored_specs
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
-from netbuilder.proto import NetDef, NetError, ShapeError, files
+from netbuilder.proto import ArgumentError, NetDef, NetError, ShapeError, files
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.blob_specs import blob_spec
 from netbuilder.tools.drawing.layout import Drawing, lay_out
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         net, init, specs = _load(options)
+        _require_known(net, [name for name, _ in options.input])
         specs.update(options.input)
         drawing = lay_out(net, specs, init)
         if drawing.lacking and not options.without_shapes:
@@ -53,6 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{len(drawing.blobs)} blobs"
     )
     return 0
+
+
+def _require_known(net: Any, names: Sequence[str]) -> None:
+    """Raise ArgumentError if one of the names given by ``--input`` is no blob of the net."""
+    proto = net if isinstance(net, NetDef) else net.Proto()
+    blobs = {*proto.external_input, *(blob for op in proto.op for blob in (*op.input, *op.output))}
+    for name in names:
+        if name not in blobs:
+            raise ArgumentError(f"--input: net {proto.name!r} has no blob {name!r}{did_you_mean(name, sorted(blobs))}")
 
 
 def _question(drawing: Drawing, has_init: bool) -> str:

@@ -7,7 +7,7 @@ import pytest
 from netbuilder.graph import NameScope
 from netbuilder.model import ModelHelper, ParameterSharing, brew
 from netbuilder.model.parameter_sharing import parameter_name
-from netbuilder.proto import NetError, ShapeError
+from netbuilder.proto import NetError, UsageError
 
 
 def name_in(scope):
@@ -69,7 +69,7 @@ def test_another_shape_is_refused():
     with ParameterSharing({"b": "a"}):
         with NameScope("a"):
             brew.fc(model, "x", "fc", 2, 2)
-        with NameScope("b"), pytest.raises(ShapeError, match="'a/fc_w' has shape"):
+        with NameScope("b"), pytest.raises(UsageError, match="'a/fc_w' has shape"):
             brew.fc(model, "x", "fc", 2, 3)
     assert model.params == ["a/fc_w", "a/fc_b"]
 

@@ -92,6 +92,15 @@ def test_a_predictor(tmp_path, capsys):
     assert len(data_of((tmp_path / "net.html").read_text())["boxes"]) == len(net.op)
 
 
+def test_an_input_that_the_net_lacks_is_refused(tmp_path, capsys):
+    files.save(tmp_path / "net.pb", two_devices().Proto())
+    given = [str(tmp_path / "net.pb"), "-o", str(tmp_path / "net.html"), "--input"]
+    assert main([*given, "x1=2x3"]) == 1
+    assert "has no blob 'x1'" in capsys.readouterr().err
+    assert not (tmp_path / "net.html").exists()
+    assert main([*given, "x=2x3"]) == 0
+
+
 def test_bad_input(tmp_path, capsys):
     assert main([str(tmp_path / "none.pb"), "-o", str(tmp_path / "net.html")]) == 1
     assert "none.pb" in capsys.readouterr().err

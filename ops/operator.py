@@ -18,7 +18,18 @@ from netbuilder.proto.arguments import argument_value, make_op
 if TYPE_CHECKING:
     from netbuilder.ops.contexts import GradientContext
 
-__all__ = ["STRING", "Operator", "TensorSpec", "check_arity", "decode", "encode", "require", "spec_of"]
+__all__ = [
+    "ANY_NUMBER",
+    "STRING",
+    "Operator",
+    "TensorSpec",
+    "arity",
+    "check_arity",
+    "decode",
+    "encode",
+    "require",
+    "spec_of",
+]
 
 STRING = np.dtype(object)
 """The dtype of a tensor of strings (bytes objects)."""
@@ -130,8 +141,8 @@ class Operator(Declared):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.n_in = _count(cls.inputs)[0]
-        cls.n_out = _count(cls.outputs)[0]
+        cls.n_in = arity(cls.inputs)[0]
+        cls.n_out = arity(cls.outputs)[0]
 
     @property
     def type(self) -> str:
@@ -198,20 +209,24 @@ class Operator(Declared):
             return 0
 
 
+ANY_NUMBER = 1_000_000
+"""More blobs than an operator has."""
+
+
 @functools.cache
-def _count(names: Sequence[str]) -> tuple[int, int]:
+def arity(names: Sequence[str]) -> tuple[int, int]:
     """Return how few and how many blobs a signature allows."""
     least = sum(1 for n in names if n[-1] not in "?*")
-    most = 1_000_000 if names and names[-1][-1] in "*+" else len(names)
+    most = ANY_NUMBER if names and names[-1][-1] in "*+" else len(names)
     return least, most
 
 
 def check_arity(cls: type[Operator], op: OperatorDef) -> None:
     """Raise NetError if ``op`` has too few or too many inputs or outputs, or a forbidden in-place pair."""
     for what, blobs, names in (("input", op.input, cls.inputs), ("output", op.output, cls.outputs)):
-        least, most = _count(names)
+        least, most = arity(names)
         if not least <= len(blobs) <= most:
-            rule = f"{least}" if least == most else f"{least} to {most}" if most < 1_000_000 else f"at least {least}"
+            rule = f"{least}" if least == most else f"{least} to {most}" if most < ANY_NUMBER else f"at least {least}"
             raise NetError(
                 f"{op.type}: takes {rule} {what}s {names}, got {len(blobs)}: {list(blobs)}; see its schema in "
                 "docs/operators.md"

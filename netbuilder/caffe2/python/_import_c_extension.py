@@ -13,6 +13,7 @@ from netbuilder.caffe2.blobs import Blob, TensorCPU, feed, from_record, to_recor
 from netbuilder.caffe2.databases import DB, Cursor, Mode, Transaction, create_db
 from netbuilder.caffe2.flags import GlobalInit as global_init
 from netbuilder.caffe2.fp_exceptions import check_finite
+from netbuilder.caffe2.op_schema import OpSchema
 from netbuilder.caffe2.workspaces import CreatedNet as Net
 from netbuilder.caffe2.workspaces import Workspace
 from netbuilder.data.db_reader import DATABASES
@@ -31,6 +32,7 @@ __all__ = [
     "Cursor",
     "Mode",
     "Net",
+    "OpSchema",
     "TensorCPU",
     "Transaction",
     "Workspace",

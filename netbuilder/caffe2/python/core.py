@@ -240,6 +240,11 @@ def IsOperatorWithEngine(op_type: str, engine: str) -> bool:
     return any(kernel.engine == engine for device in (CPU, GPU) for kernel in prepared_kernels(op_type, device))
 
 
+def _GetRegisteredOperators() -> set[str]:
+    """Return the names of all operators."""
+    return set(operator_types())
+
+
 def RefreshRegisteredOperators(trigger_lazy: bool = True) -> None:
     """Look up the operators again; those of netbuilder are known from the start.
 

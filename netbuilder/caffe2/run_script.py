@@ -13,6 +13,9 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any
 
+# Protobuf chooses its parser as it is loaded: old scripts then ask for one by PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION
+# ("cpp") that it has no longer.
+import netbuilder.proto  # noqa: F401
 from netbuilder.caffe2.old_numpy import restore_old_names
 from netbuilder.caffe2.standin import stand_in
 

@@ -58,6 +58,16 @@ class TestAlias:
         want = "netbuilder.caffe2.python.core " * 2 + "netbuilder.caffe2 netbuilder.caffe2.python\n"
         assert printed(face(script, cwd=tmp_path)) == want
 
+    def test_a_script_that_asks_for_an_old_parser_of_protobuf_gets_the_one_there_is(self, tmp_path):
+        code = (
+            "import os; os.environ['PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION'] = 'cpp'\n"
+            "from caffe2.proto import caffe2_pb2, metanet_pb2\n"
+            "meta = metanet_pb2.MetaNetDef()\n"
+            "meta.nets.add(key='one', value=caffe2_pb2.NetDef(name='net'))\n"
+            "print(meta.nets[0].value.name)"
+        )
+        assert printed(face("-c", code, cwd=tmp_path)) == "net\n"
+
     def test_twice_is_as_good_as_once(self):
         before = list(sys.meta_path)
         stand_in(children=False)

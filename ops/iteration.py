@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from netbuilder.ops.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.registry import CPU, kernel, prepare, register
+from netbuilder.ops.timers import statistics_of_process
+from netbuilder.proto import OperatorDef
 
 __all__ = ["AtomicIter", "CreateMutex", "Iter"]
 
@@ -50,7 +54,13 @@ def count(op: Iter, ctx: RunContext, counter: Any = None) -> tuple[Any, ...]:
     return (counter + 1,)
 
 
-def _prepare_counter(counter: TensorSpec, position: int, unread: int) -> Prepared:
+def _nothing() -> None:
+    pass
+
+
+def _prepare_counter(
+    counter: TensorSpec, position: int, unread: int, counted: Callable[[], None] = _nothing
+) -> Prepared:
     spec = counter.plain
 
     def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
@@ -58,6 +68,7 @@ def _prepare_counter(counter: TensorSpec, position: int, unread: int) -> Prepare
 
         def call() -> None:
             new[0] = old[0] + 1
+            counted()
 
         return call
 
@@ -72,7 +83,10 @@ def prepare_count(op: Iter, ctx: PlanContext, *counter: TensorSpec) -> Prepared 
 @register
 @dataclass(frozen=True)
 class AtomicIter(Operator):
-    """Add one to a counter in place, under a mutex that other operators of the workspace may share."""
+    """Add one to a counter in place, under a mutex that other operators of the workspace may share.
+
+    The process's registry of statistics counts the runs on the host, under ``atomic_iter/stats/<iter>/num_iter``.
+    """
 
     inputs = ("mutex", "iter")
     outputs = ("iter",)
@@ -84,8 +98,14 @@ class AtomicIter(Operator):
         return (counter.plain,)
 
 
+def _counted(op_def: OperatorDef) -> Callable[[], None]:
+    one = [(f"atomic_iter/stats/{op_def.input[1]}/num_iter".encode(), 1)]
+    return partial(statistics_of_process().add, one)
+
+
 @kernel(AtomicIter)
 def count_under_mutex(op: AtomicIter, ctx: RunContext, mutex: Any, counter: Any) -> tuple[Any, ...]:
+    _counted(ctx.op_def)()
     with mutex:
         return (counter + 1,)
 
@@ -95,7 +115,7 @@ def prepare_count_under_mutex(
     op: AtomicIter, ctx: PlanContext, mutex: TensorSpec, counter: TensorSpec
 ) -> Prepared | None:
     # A plan orders the operators that write one blob, and the interpreter makes the addition atomic.
-    return _prepare_counter(counter, 1, 1)
+    return _prepare_counter(counter, 1, 1, _counted(ctx.op_def))
 
 
 @register

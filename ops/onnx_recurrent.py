@@ -38,7 +38,7 @@ class _Recurrent(Operator):
     """
 
     inputs = ("X", "W", "R", "more*")
-    outputs = ("Y", "Y_h")
+    outputs: ClassVar[tuple[str, ...]] = ("Y", "Y_h")
     copy_arguments = False
     hidden_size: int = 0
     direction: str = "forward"
@@ -139,7 +139,7 @@ class ONNXRNN(_Recurrent):
     gates: ClassVar[int] = 1
     usual: ClassVar[tuple[str, ...]] = ("Tanh",)
 
-    def step(self, xp, x, states, r, bias, peepholes, functions):  # type: ignore[no-untyped-def]
+    def step(self, xp, x, states, r, bias, peepholes, functions):
         total = x + states[0] @ r.T
         if bias is not None:
             total = total + bias
@@ -160,7 +160,7 @@ class ONNXGRU(_Recurrent):
     gates: ClassVar[int] = 3
     usual: ClassVar[tuple[str, ...]] = ("Sigmoid", "Tanh")
 
-    def step(self, xp, x, states, r, bias, peepholes, functions):  # type: ignore[no-untyped-def]
+    def step(self, xp, x, states, r, bias, peepholes, functions):
         (hidden,) = states
         h = self.hidden_size
         inner = bias if bias is not None else xp.zeros(3 * h, x.dtype)
@@ -184,12 +184,12 @@ class ONNXLSTM(_Recurrent):
     Source: ONNX's operator LSTM; Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997.
     """
 
-    outputs = ("Y", "Y_h", "Y_c")
+    outputs: ClassVar[tuple[str, ...]] = ("Y", "Y_h", "Y_c")
     gates: ClassVar[int] = 4
     usual: ClassVar[tuple[str, ...]] = ("Sigmoid", "Tanh", "Tanh")
     optional: ClassVar[tuple[str, ...]] = ("B", "sequence_lens", "initial_h", "initial_c", "P")
 
-    def step(self, xp, x, states, r, bias, peepholes, functions):  # type: ignore[no-untyped-def]
+    def step(self, xp, x, states, r, bias, peepholes, functions):
         hidden, cell = states
         total = x + hidden @ r.T
         if bias is not None:

@@ -238,8 +238,8 @@ def check_arity(cls: type[Operator], op: OperatorDef) -> None:
                     if any(op.input[k] == blob for k, o in cls.inplace if o == j and k < len(op.input)):
                         continue
                     over = [k for k, o in (*cls.inplace, *cls.must_inplace) if o == j and k < len(op.input)]
-                    may = f"only input {', '.join(map(str, over))}" if over else "none of them"
-                    raise NetError(f"{op.type}: output {j} ({blob!r}) may not overwrite input {i}, {may}; "
+                    may = f", only input {', '.join(map(str, over))}" if over else ", nor another input"
+                    raise NetError(f"{op.type}: output {j} ({blob!r}) may not overwrite input {i}{may}; "
                                    "use another output name")  # fmt: skip
     for i, j in cls.must_inplace:
         if i < len(op.input) and j < len(op.output) and op.input[i] != op.output[j]:

@@ -98,7 +98,9 @@ class Softsign(Unary):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         if g.op.input[0] == g.op.output[0]:
-            raise GradientError("Softsign: in place it has no gradient, which reads X; give the output another name")
+            raise GradientError(
+                "Softsign: has no gradient in place, since the gradient reads X; give the output another name"
+            )
         return [make_op("SoftsignGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
 
 

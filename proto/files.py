@@ -16,6 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import DeviceError, NetError, OperatorError, ParseError
 from netbuilder.proto.whole_file import whole_file
 from netbuilder.proto.wire import find_fault, is_plain_text
@@ -25,6 +26,7 @@ __all__ = ["load", "load_text", "naming", "parse", "parse_text", "save", "save_a
 M = TypeVar("M", bound=Message)
 PathLike = str | os.PathLike[str]
 
+_TOO_DEEP = "its nets are nested too deep for text; binary files hold 1,000 within one another"
 _LOOKS_LIKE_TEXT = re.compile(rb"\s*(#|[A-Za-z_]+\s*[:{])")
 
 
@@ -124,7 +126,7 @@ the field says 5 bytes, but only 3 are left
     try:
         message = message_class.FromString(data)
     except DecodeError as error:
-        raise _parse_error(data, message_class, source, str(error), allow_unknown) from None
+        message = _parse_deep(data, message_class, source, str(error), allow_unknown)
     if not allow_unknown and not _fits(message):
         raise _parse_error(data, message_class, source, "bytes of another kind", allow_unknown)
     if missing := _missing_fields(message):
@@ -194,7 +196,10 @@ def parse_text(text: str, message_class: type[M], *, source: str = "the given te
     """
     message = message_class()
     try:
-        text_format.Parse(text, message)
+        with deep_nets():
+            text_format.Parse(text, message)
+    except RecursionError:
+        raise ParseError(f"{_quoted(source)}: cannot read a {_name(message_class)} as text: {_TOO_DEEP}") from None
     except text_format.ParseError as error:
         reason = re.sub(r"^\d+:\d+ : ", "", str(error))
         raise ParseError(
@@ -213,23 +218,37 @@ def to_text(message: Message) -> str:
     """Return the message as text, from which ``parse_text`` makes an equal one.
 
     Raises:
-        NetError: required fields are missing.
+        NetError: required fields are missing, or its nets are nested too deep for text.
     """
     _check_complete(message)
-    return text_format.MessageToString(message, as_utf8=True)
+    try:
+        with deep_nets():
+            return text_format.MessageToString(message, as_utf8=True)
+    except RecursionError:
+        raise NetError(f"cannot write a {_name(type(message))} as text: {_TOO_DEEP}") from None
+
+
+def _parse_deep(data: bytes, message_class: type[M], source: str, fallback: str, allow_unknown: bool) -> M:
+    """Parse what protobuf refused: nothing is wrong with the bytes if their nets only nest deeper than it goes."""
+    if find_fault(data, message_class.DESCRIPTOR, allow_unknown=allow_unknown) is None:
+        with contextlib.suppress(DecodeError), deep_nets():
+            return message_class.FromString(data)
+    raise _parse_error(data, message_class, source, fallback, allow_unknown)
 
 
 def _fits(message: Message) -> bool:
     """Say whether the message, and all in it, has known fields only, and text where text belongs."""
-    if len(UnknownFieldSet(message)):
-        return False
-    for field, value in message.ListFields():
-        if field.type == FieldDescriptor.TYPE_MESSAGE:
-            if not all(map(_fits, [value] if isinstance(value, Message) else value)):
-                return False
-        elif field.type == FieldDescriptor.TYPE_STRING:
-            if not all(map(is_plain_text, [value] if isinstance(value, str | bytes) else value)):
-                return False
+    waiting = [message]
+    while waiting:
+        message = waiting.pop()
+        if len(UnknownFieldSet(message)):
+            return False
+        for field, value in message.ListFields():
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                waiting.extend([value] if isinstance(value, Message) else value)
+            elif field.type == FieldDescriptor.TYPE_STRING:
+                if not all(map(is_plain_text, [value] if isinstance(value, str | bytes) else value)):
+                    return False
     return True
 
 

@@ -34,8 +34,10 @@ _WIRE_TYPE = {
 # Two classes describe messages, one in Python and one in protobuf's C library; the stubs name the first alone.
 Descriptor = Any
 
-# The parser of the protobuf library goes no deeper.
-_DEPTH_LIMIT = 100
+# Messages within one another: three for a net inside an operator, so some 1,000 nets. The protobuf library itself
+# parses 100, or with its limit lifted whatever comes, and its stack of 8 MiB ends at some 50,000.
+_DEPTH_LIMIT = 3000
+_GROUP_LIMIT = 100
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -49,9 +51,36 @@ class Fault:
     reason: str
 
 
+@dataclass(frozen=True)
+class _Path:
+    """A field, its index among those of its number, and the fields that it is within."""
+
+    outer: _Path | None
+    field: Any
+    index: int
+
+    def __str__(self) -> str:
+        names: list[str] = []
+        at: _Path | None = self
+        while at is not None:
+            names.append(f"{at.field.name}[{at.index}]" if _repeated(at.field) else at.field.name)
+            at = at.outer
+        return ".".join(reversed(names))
+
+
+@dataclass
+class _Open:
+    """A message that is being read: its description, where it ends, and how often each field has come."""
+
+    descriptor: Descriptor
+    end: int
+    path: _Path | None
+    counts: dict[int, int]
+
+
 class _Misfit(Exception):
-    def __init__(self, offset: int, path: str, reason: str) -> None:
-        self.fault = Fault(offset, path, reason)
+    def __init__(self, offset: int, path: _Path | None, reason: str) -> None:
+        self.fault = Fault(offset, "" if path is None else str(path), reason)
 
 
 def varint(number: int) -> bytes:
@@ -90,37 +119,46 @@ def find_fault(data: bytes, descriptor: Descriptor, *, allow_unknown: bool = Fal
     Fault(offset=2, path='name', reason='the field says 5 bytes, but only 3 are left')
     """
     try:
-        _message(data, 0, len(data), descriptor, "", 0, allow_unknown)
+        _walk(data, descriptor, allow_unknown)
     except _Misfit as misfit:
         return misfit.fault
     return None
 
 
-def _message(
-    data: bytes, at: int, end: int, descriptor: Descriptor, path: str, depth: int, allow_unknown: bool
-) -> None:
-    if depth > _DEPTH_LIMIT:
-        raise _Misfit(at, path, f"messages are nested deeper than {_DEPTH_LIMIT}")
-    counts: dict[int, int] = {}
-    while at < end:
+def _walk(data: bytes, descriptor: Descriptor, allow_unknown: bool) -> None:
+    """Check every field of the message and of those within it, without recursion."""
+    at = 0
+    waiting = [_Open(descriptor, len(data), None, {})]
+    while waiting:
+        message = waiting[-1]
+        if at == message.end:
+            waiting.pop()
+            continue
         start = at
-        tag, at = _varint(data, at, end, path)
+        tag, at = _varint(data, at, message.end, message.path)
         number, wire = tag >> 3, tag & 7
         if number == 0 or wire not in _WIRE_NAMES or tag >= 1 << 32:
-            raise _Misfit(start, path, f"byte 0x{data[start]:02x} starts no field")
-        field = descriptor.fields_by_number.get(number)
+            raise _Misfit(start, message.path, f"byte 0x{data[start]:02x} starts no field")
+        field = message.descriptor.fields_by_number.get(number)
         if field is None or not _fits(field, wire):
             if not allow_unknown:
-                raise _Misfit(start, path, _unknown(descriptor, field, number, wire))
-            at = _skip(data, start, at, end, wire, number, path, depth)
+                raise _Misfit(start, message.path, _unknown(message.descriptor, field, number, wire))
+            at = _skip(data, start, at, message.end, wire, number, message.path, 0)
             continue
-        counts[number] = counts.get(number, -1) + 1
-        inner = _join(path, field, counts[number])
-        at = _field(data, at, end, field, wire, inner, depth, allow_unknown)
+        index = message.counts[number] = message.counts.get(number, -1) + 1
+        path = _Path(message.path, field, index)
+        if field.type != FieldDescriptor.TYPE_MESSAGE:
+            at = _field(data, at, message.end, field, wire, path, allow_unknown)
+            continue
+        at, end = _run(data, at, message.end, path)
+        if len(waiting) > _DEPTH_LIMIT:
+            reason = f"messages are nested deeper than {_DEPTH_LIMIT:,} (three for a net inside an operator)"
+            raise _Misfit(at, waiting[min(5, len(waiting) - 1)].path, reason)
+        waiting.append(_Open(field.message_type, end, path, {}))
 
 
-def _field(data: bytes, at: int, end: int, field: Any, wire: int, path: str, depth: int, allow_unknown: bool) -> int:
-    """Check one field's value that starts at ``at``; return where it ends."""
+def _field(data: bytes, at: int, end: int, field: Any, wire: int, path: _Path, allow_unknown: bool) -> int:
+    """Check the value of one field, which is no message and starts at ``at``; return where it ends."""
     if wire != _BYTES:
         start = at
         at = _scalar(data, at, end, wire, path)
@@ -128,9 +166,7 @@ def _field(data: bytes, at: int, end: int, field: Any, wire: int, path: str, dep
             _check_enum(data, start, end, field, path)
         return at
     start, stop = _run(data, at, end, path)
-    if field.type == FieldDescriptor.TYPE_MESSAGE:
-        _message(data, start, stop, field.message_type, path, depth + 1, allow_unknown)
-    elif field.type == FieldDescriptor.TYPE_STRING:
+    if field.type == FieldDescriptor.TYPE_STRING:
         if not allow_unknown:
             _check_text(data[start:stop], start, path)
     elif field.type != FieldDescriptor.TYPE_BYTES:
@@ -149,7 +185,7 @@ def _repeated(field: Any) -> bool:
     return field.label == FieldDescriptor.LABEL_REPEATED if repeated is None else repeated
 
 
-def _packed(data: bytes, at: int, stop: int, field: Any, path: str, allow_unknown: bool) -> None:
+def _packed(data: bytes, at: int, stop: int, field: Any, path: _Path | None, allow_unknown: bool) -> None:
     wire = _WIRE_TYPE.get(field.type, _VARINT)
     if field.type == FieldDescriptor.TYPE_ENUM and not allow_unknown:
         while at < stop:
@@ -162,7 +198,7 @@ def _packed(data: bytes, at: int, stop: int, field: Any, path: str, allow_unknow
         raise _Misfit(at, path, f"{stop - at} bytes are no whole number of values")
 
 
-def _check_text(raw: bytes, start: int, path: str) -> None:
+def _check_text(raw: bytes, start: int, path: _Path | None) -> None:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -172,7 +208,7 @@ def _check_text(raw: bytes, start: int, path: str) -> None:
         raise _Misfit(offset, path, f"byte 0x{ord(found.group()):02x} is no text")
 
 
-def _check_enum(data: bytes, at: int, end: int, field: Any, path: str) -> None:
+def _check_enum(data: bytes, at: int, end: int, field: Any, path: _Path | None) -> None:
     value, _ = _varint(data, at, end, path)
     if value >= 1 << 63:
         value -= 1 << 64
@@ -180,7 +216,7 @@ def _check_enum(data: bytes, at: int, end: int, field: Any, path: str) -> None:
         raise _Misfit(at, path, f"{field.enum_type.name} has no value {value}")
 
 
-def _scalar(data: bytes, at: int, end: int, wire: int, path: str) -> int:
+def _scalar(data: bytes, at: int, end: int, wire: int, path: _Path | None) -> int:
     if wire == _VARINT:
         return _varint(data, at, end, path)[1]
     size = 8 if wire == _FIXED64 else 4
@@ -189,14 +225,14 @@ def _scalar(data: bytes, at: int, end: int, wire: int, path: str) -> int:
     return at + size
 
 
-def _run(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:
+def _run(data: bytes, at: int, end: int, path: _Path | None) -> tuple[int, int]:
     size, start = _varint(data, at, end, path)
     if start + size > end:
         raise _Misfit(start, path, f"the field says {size} bytes, but only {end - start} are left")
     return start, start + size
 
 
-def _skip(data: bytes, start: int, at: int, end: int, wire: int, number: int, path: str, depth: int) -> int:
+def _skip(data: bytes, start: int, at: int, end: int, wire: int, number: int, path: _Path | None, depth: int) -> int:
     """Return where the value of an unknown field ends."""
     if wire == _BYTES:
         return _run(data, at, end, path)[1]
@@ -204,8 +240,8 @@ def _skip(data: bytes, start: int, at: int, end: int, wire: int, number: int, pa
         raise _Misfit(start, path, "a group ends that did not start")
     if wire != _GROUP:
         return _scalar(data, at, end, wire, path)
-    if depth > _DEPTH_LIMIT:
-        raise _Misfit(start, path, f"groups are nested deeper than {_DEPTH_LIMIT}")
+    if depth > _GROUP_LIMIT:
+        raise _Misfit(start, path, f"groups are nested deeper than {_GROUP_LIMIT}")
     while at < end:
         inner = at
         tag, at = _varint(data, at, end, path)
@@ -217,7 +253,7 @@ def _skip(data: bytes, start: int, at: int, end: int, wire: int, number: int, pa
     raise _Misfit(end, path, "a group does not end")
 
 
-def _varint(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:
+def _varint(data: bytes, at: int, end: int, path: _Path | None) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at + shift // 7 >= end:
@@ -227,11 +263,6 @@ def _varint(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:
         if byte < 0x80:
             return value & (1 << 64) - 1, at + shift // 7 + 1
     raise _Misfit(at, path, "an integer is longer than 10 bytes")
-
-
-def _join(path: str, field: Any, index: int) -> str:
-    name = f"{field.name}[{index}]" if _repeated(field) else field.name
-    return f"{path}.{name}" if path else name
 
 
 def _unknown(descriptor: Descriptor, field: Any, number: int, wire: int) -> str:

@@ -19,10 +19,10 @@ _TENSOR = "Tensor"
 
 
 def feed(workspace: Workspace, name: str, value: Any, device: DeviceOption | None = None) -> bool:
-    """Set a blob of a workspace; a TensorProto stands for its tensor. Returns True."""
+    """Set a blob of a workspace; a TensorProto stands for its tensor, and the name may be empty. Returns True."""
     if isinstance(value, TensorProto):
         value = proto_to_tensor(value)
-    workspace.feed(name, value, device)
+    workspace.feed(name, value, device, unnamed=True)
     return True
 
 
@@ -58,11 +58,11 @@ def from_record(workspace: Workspace, name: str, content: bytes) -> None:
     blob = files.parse(content, BlobProto, source=f"the bytes for blob {name!r}", allow_unknown=True)
     kind = kind_named(blob.type)
     if kind is not None:
-        workspace.feed(name, kind.read(blob))
+        workspace.feed(name, kind.read(blob), unnamed=True)
         return
     if blob.type != _TENSOR:
         raise NetError(f"blob {name!r}: cannot be made from a record of type {blob.type!r}; those of tensors can")
-    workspace.feed(name, proto_to_tensor(blob.tensor))
+    workspace.feed(name, proto_to_tensor(blob.tensor), unnamed=True)
 
 
 class TensorCPU:

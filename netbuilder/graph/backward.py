@@ -234,7 +234,7 @@ class BackwardPass:
     def _joined_once(self, sums: list[OperatorDef], total: Sparse) -> tuple[list[OperatorDef], Sparse]:
         """Let tables that are looked up by the same blobs of indices share what joins them."""
         join = next(op for op in sums if op.output[0] == total.indices)
-        key = (*join.input, join.device_option.SerializeToString(deterministic=True))
+        key: tuple[str | bytes, ...] = (*join.input, join.device_option.SerializeToString(deterministic=True))
         if key not in self._joins:
             self._joins[key] = total.indices
             return sums, total

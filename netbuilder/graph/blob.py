@@ -294,8 +294,8 @@ def strip_prefix(blob: Any, prefix: str | None = None) -> str:
     return name[match.end() :] if match else name
 
 
-def as_names(blobs: Any) -> list[str]:
-    """Return the scoped names of a blob or of a list of blobs.
+def as_names(blobs: Any, *, unnamed: bool = False) -> list[str]:
+    """Return the scoped names of a blob or of a list of blobs; with ``unnamed`` one may be the empty name.
 
     Raises:
         TypeError: an element is neither a reference nor a string.
@@ -319,7 +319,7 @@ def as_names(blobs: Any) -> list[str]:
         if kind is BlobReference:
             names.append(blob._name)
         elif kind is str:
-            if not blob:
+            if not blob and not unnamed:
                 raise NetError("a blob needs a name, got an empty string")
             names.append(scope + blob)
         elif isinstance(blob, BlobReference):

@@ -23,6 +23,7 @@ from netbuilder.graph.source import user_source
 from netbuilder.graph.versions import EXTERNAL, describe
 from netbuilder.proto import GradientError, NetDef, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op
+from netbuilder.proto.depth import deep_nets
 
 __all__ = [
     "IR",
@@ -89,7 +90,8 @@ def _backward(
                 backward.seed(loss, op.output[0], op)
             else:
                 backward.seed(loss, gradient, None)
-        backward.run()
+        with deep_nets():
+            backward.run()
     except OverwrittenInputError as error:
         error.args = (f"{where}: {error}",)
         raise
@@ -182,7 +184,8 @@ def differentiate(net: NetDef, losses: Any, *, name: str | None = None) -> Diffe
     backward = NetDef(name=net.name + GRADIENT_SUFFIX if name is None else name, type=net.type)
     if not net.HasField("type"):
         backward.ClearField("type")
-    backward.op.extend(made)
+    with deep_nets():
+        backward.op.extend(made)
     backward.external_input.extend(undefined_inputs(made))
     results = dict.fromkeys(
         blob

@@ -58,7 +58,8 @@ class _EveryNet(type):
 
 
 class LenientNet(Net, metaclass=_EveryNet):
-    """A ``Net`` that takes operators without checks: numbers of blobs, in-place rules and arguments.
+    """A ``Net`` that takes operators without checks: numbers of blobs, in-place rules, arguments
+    and the empty name of a blob.
 
     What is wrong is an error when the net is created in a workspace, as in Caffe2. An argument that an operator does
     not read is kept and ignored, with an ``IgnoredArgumentWarning``.
@@ -66,6 +67,7 @@ class LenientNet(Net, metaclass=_EveryNet):
 
     shares_counters = True
     _must_fill = False
+    _unnamed = True
     _build = staticmethod(build_leniently)
 
     def AddExternalInput(self, *inputs: Any) -> Any:

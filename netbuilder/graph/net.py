@@ -65,6 +65,7 @@ class Net(NetRecords):
     """Whether nets that train different parameters may count one blob of iterations together, as in Caffe2."""
 
     _must_fill = True  # whether a Python function has to give each output a value
+    _unnamed = False  # whether the empty string names a blob
     _build = staticmethod(build_operator)  # how an operator is made, and what is checked then
 
     def __init__(self, name_or_proto: str | NetDef, inplace: bool = False) -> None:
@@ -152,7 +153,7 @@ class Net(NetRecords):
     ) -> Any:
         if more or debug_info is not None and not isinstance(debug_info, str):
             raise arguments_by_position(op_type, (debug_info, *more))
-        read = as_names(inputs)
+        read = as_names(inputs, unnamed=self._unnamed)
         blobs = self._blobs
         blobs.refresh()
         if outputs is None:
@@ -160,9 +161,9 @@ class Net(NetRecords):
         elif type(outputs) is int:
             written = [ScopedName(blobs.next_name(op_type, i)) for i in range(outputs)]
         else:
-            written = as_names(outputs)
+            written = as_names(outputs, unnamed=self._unnamed)
         op = self._build(op_type, read, written, user_source(2) if debug_info is None else debug_info, **kwargs)
-        self._net.op.append(op)
+        self._net.op.add().CopyFrom(op)
         blobs.add_operator(read, written)
         for watch in operator_watchers:
             watch(op)
@@ -226,7 +227,7 @@ class Net(NetRecords):
         """Append copies of operators; what they read and nothing defines becomes an external input."""
         self._blobs.refresh()
         for op in new_ops:
-            self._net.op.append(op)
+            self._net.op.add().CopyFrom(op)
             self._blobs.add_operator(op.input, op.output)
 
     def replace_message(self, proto: NetDef) -> None:

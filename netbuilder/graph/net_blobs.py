@@ -44,7 +44,7 @@ class NetBlobs:
         self._blobs.refresh()
         return BlobReference(self._blobs.next_blob(blob_name(prefix)), self)
 
-    def NextScopedBlob(self, prefix: str = "unnamed") -> BlobReference:
+    def NextScopedBlob(self, prefix: str | BlobReference = "unnamed") -> BlobReference:
         """Return a reference to a blob named ``prefix`` that is new to the net, in the current scope."""
         self._blobs.refresh()
         return BlobReference(self._blobs.next_blob(ScopedName(prefix)), self)

@@ -9,6 +9,7 @@ from netbuilder.graph.defuse import operators_between, undefined_inputs
 from netbuilder.graph.rename import rename_blobs
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import NetDef, NetError, OperatorDef
+from netbuilder.proto.depth import deep_nets
 
 __all__ = ["copy_net", "copy_part", "prefixed"]
 
@@ -48,7 +49,8 @@ def copy_net(
         for field, value in net.ListFields():
             if field.name != "op":
                 _copy_field(copy, field.name, value)
-        copy.op.extend([net.op[i] for i in chosen])
+        with deep_nets():
+            copy.op.extend([net.op[i] for i in chosen])
     renaming = dict(names or {})
     if renaming:
         rename_blobs(copy, renaming)

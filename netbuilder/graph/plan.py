@@ -378,7 +378,7 @@ class Plan:
             if known is not None:
                 raise NetError(f"plan {self.Name()!r}: has another net named {net.Name()!r}; rename one of the two")
             self._nets[net.Name()] = net
-            self._plan.network.append(net.Proto())
+            self._plan.network.add().CopyFrom(net.Proto())
 
     def AddStep(self, step: ExecutionStep) -> None:
         """Append a step, which cannot be changed from now on, and the nets it runs."""

@@ -152,9 +152,8 @@ class _Held(NetBuilder):
 
 
 def _add(helper: Any, net: Net, condition: Any, known: set[str], first: Net, second: Net | None) -> None:
-    outside = sorted(known - {str(condition)})
     around: Any = SimpleNamespace(net=net)
-    helper(around, condition, outside, first, second)
+    helper(around, condition, sorted(known), first, second)
 
 
 class BranchNet(_Held):

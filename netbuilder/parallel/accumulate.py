@@ -113,7 +113,7 @@ def _part(net: NetDef, name: str, indices: Iterable[int]) -> NetDef:
         op = net.op[index]
         read.update((blob, None) for blob in op.input if blob not in made)
         made.update(op.output)
-        part.op.append(op)
+        part.op.add().CopyFrom(op)
     part.external_input.extend(read)
     return part
 

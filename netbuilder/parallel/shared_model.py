@@ -6,6 +6,7 @@ from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper
 from netbuilder.passes.devices import Devices
 from netbuilder.proto import NetDef
+from netbuilder.proto.depth import deep_nets
 
 __all__ = ["share_parameters"]
 
@@ -42,5 +43,6 @@ def _drop_initialisers(net: NetDef, dropped: dict[str, str]) -> None:
         shorter = NetDef()
         shorter.CopyFrom(net)
         del shorter.op[:]
-        shorter.op.extend(kept)
+        with deep_nets():
+            shorter.op.extend(kept)
         net.CopyFrom(shorter)

@@ -15,6 +15,7 @@ from netbuilder.graph.rename import blob_names, held_nets, place_operators, rena
 from netbuilder.ops.registry import find, is_registered
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op, set_argument
+from netbuilder.proto.depth import deep_nets
 
 __all__ = ["READERS", "ExtractPredictorNet", "extract_predictor", "parameter_sources"]
 
@@ -85,7 +86,8 @@ def extract_predictor(
     for index, op in kept:
         _check_mode(net, index, op)
     result = NetDef(name=net.name + "_predict" if net.name else "predict")
-    result.op.extend(op for _, op in kept)
+    with deep_nets():
+        result.op.extend(op for _, op in kept)
     for op in result.op:
         _leave_backward_out(op)
     if device is not None:

@@ -16,6 +16,7 @@ from netbuilder.ops.fused import as_fused
 from netbuilder.ops.operator import decode
 from netbuilder.ops.registry import find
 from netbuilder.proto import NetDef, NetError, OperatorDef
+from netbuilder.proto.depth import deep_nets
 
 __all__ = ["fold_batch_norm", "training_batch_norms"]
 
@@ -91,7 +92,8 @@ def fold_batch_norm(net: Any, parameters: Mapping[str, Any]) -> tuple[NetDef, di
     if folded:
         kept = [op for index, op in enumerate(result.op) if index not in folded]
         del result.op[:]
-        result.op.extend(kept)
+        with deep_nets():
+            result.op.extend(kept)
         _forget_unread(result, proto, values)
     return result, values
 

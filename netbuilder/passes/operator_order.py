@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from netbuilder.graph.rename import held_nets
 from netbuilder.proto import NetDef, NetError, OperatorDef
+from netbuilder.proto.depth import deep_nets
 
 __all__ = ["OperatorGraph", "first_come", "longest_path_first", "reordered"]
 
@@ -116,5 +117,6 @@ def reordered(net: NetDef, graph: OperatorGraph, order: Sequence[int]) -> NetDef
     result = NetDef()
     result.CopyFrom(net)
     del result.op[:]
-    result.op.extend(net.op[number] for number in order)
+    with deep_nets():
+        result.op.extend(net.op[number] for number in order)
     return result

@@ -218,7 +218,7 @@ def free_when_used(net: NetDef, keep: Collection[str], selector: Callable[[str],
     result.CopyFrom(net)
     del result.op[:]
     for index, op in enumerate(net.op):
-        result.op.append(op)
+        result.op.add().CopyFrom(op)
         for blob in due.get(index, ()):
             free = make_op("Free", [blob.name], [blob.name])
             if op.HasField("device_option"):

@@ -44,7 +44,7 @@ def benchmark_net(
             continue
         alone = NetDef(name=f"{net.name}, operator {index}")
         alone.device_option.CopyFrom(net.proto.device_option)
-        alone.op.append(op)
+        alone.op.add().CopyFrom(op)
         times.append(_mean(RuntimeNet(alone, workspace, fuse=False), min(warmup_runs, 1), main_runs))
     return times
 

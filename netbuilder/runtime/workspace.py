@@ -17,6 +17,7 @@ from netbuilder.ops.engines.gpu import adopt, gpu
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.ops.operator import TensorSpec
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
+from netbuilder.proto.depth import deep_nets
 from netbuilder.runtime.blob import Blob, Generation
 from netbuilder.runtime.conflicts import init_conflict, require_own_counters
 from netbuilder.runtime.net import RuntimeNet
@@ -96,7 +97,7 @@ class Workspace:
 
     # Blobs.
 
-    def feed(self, name: str, value: Any, device: DeviceOption | None = None) -> None:
+    def feed(self, name: str, value: Any, device: DeviceOption | None = None, *, unnamed: bool = False) -> None:
         """Set a blob.
 
         Args:
@@ -104,6 +105,7 @@ class Workspace:
             value: an array of any dtype (strings too), also one on a GPU or of another library (what NumPy takes by
                 ``__array__``, or DLPack: a tensor of PyTorch), a number, list, string or bytes, or any other object.
             device: where the array is to lie; None: where the blob lies, or the host.
+            unnamed: take the empty name too, as Caffe2 does.
 
         Raises:
             NetError: the name is empty, the value is None or no array, or of a dtype that blobs cannot hold.
@@ -111,7 +113,7 @@ class Workspace:
             DeviceError: the device is missing.
         """
         name = blob_name(name)
-        if not name:
+        if not name and not unnamed:
             raise NetError("a blob needs a name; got an empty one")
         if value is None:
             raise NetError(f"blob {name!r}: None is no value; remove the blob instead")
@@ -253,7 +255,7 @@ class Workspace:
             raise NetError(f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name")
         if not shares_counter:
             require_own_counters(proto, [made.proto for name, made in self._nets.items() if name != proto.name])
-        with collection_paused():
+        with collection_paused(), deep_nets():
             made = RuntimeNet(proto, self, observable=observable, **options)
         for op in proto.op:
             for name in op.output:
@@ -326,7 +328,8 @@ class Workspace:
         proto = message_of(net)
         if not overwrite:
             self._refuse_overwriting(net)
-        made = RuntimeNet(proto, self)
+        with deep_nets():
+            made = RuntimeNet(proto, self)
         made.run_first()
         made.finish()
 
@@ -339,7 +342,7 @@ class Workspace:
     def run_operator_once(self, op: OperatorDef) -> None:
         """Run one operator."""
         net = NetDef(name=op.name or op.type)
-        net.op.append(op)
+        net.op.add().CopyFrom(op)
         self.run_net_once(net)
 
     def run_operators_once(self, ops: Any) -> None:

@@ -54,7 +54,7 @@ def test_legacy_arguments_are_kept():
         (ArgumentError, "cannot hold the mapping", lambda: CreateOperator("Softmax", "x", "y", axis={1: 2})),
         (NetError, "Relu: takes 1 inputs", lambda: CreateOperator("Relu", ["x", "z"], "y")),
         (NetError, "Relu: takes 1 outputs", lambda: CreateOperator("Relu", "x", [])),
-        (NetError, "output 0 .'x'. may not overwrite input 0, none", lambda: CreateOperator("Softmax", "x", "x")),
+        (NetError, "output 0 .'x'. may not overwrite input 0, nor", lambda: CreateOperator("Softmax", "x", "x")),
         (NetError, "a blob needs a name, got an empty string", lambda: CreateOperator("Relu", "", "y")),
         (NetError, "a blob needs a name", lambda: CreateOperator("Relu", "x", [""])),
         (TypeError, "Relu: device_option must be a DeviceOption, got 1",

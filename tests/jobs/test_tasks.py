@@ -79,6 +79,21 @@ def test_control_blocks_in_a_builder_of_steps():
     assert [int(workspace.fetch(str(blob))) for blob in (x, y, chosen)] == [7, 21, 17]
 
 
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_branch_reads_and_writes_its_condition(holds):
+    with NetBuilder("own condition") as builder:
+        condition, seen = ops.Const(holds), ops.Const(False)
+        with ops.IfNet(condition):
+            ops.Copy(condition, seen)
+            ops.Const(False, blob_out=condition)
+    workspace = Workspace()
+    plan = Plan("own condition")
+    plan.AddStep(to_execution_step(builder))
+    workspace.run_plan(plan)
+    assert workspace.fetch(str(seen)) == holds
+    assert not workspace.fetch(str(condition))
+
+
 def test_each_instance_has_a_python_function_of_its_own():
     made, seen, lock = [], [], threading.Lock()
 

@@ -84,3 +84,16 @@ def test_a_net_counts_its_runs_under_a_mutex():
     workspace.create_net(NetDef(name="count", op=[make_op("AtomicIter", ["mutex", "it"], ["it"])]))
     workspace.run_net("count", 5)
     np.testing.assert_array_equal(workspace.fetch("it"), [5])
+
+
+def test_the_statistics_of_the_process_count_the_runs():
+    workspace = Workspace()
+    workspace.feed("counted", np.int64([7]))
+    workspace.run_operator_once(make_op("CreateMutex", [], ["mutex"]))
+    count = NetDef(name="count", op=[make_op("AtomicIter", ["mutex", "counted"], ["counted"])])
+    workspace.create_net(count)
+    workspace.run_net("count", 5)
+    workspace.run_net_once(count)
+    workspace.run_operator_once(make_op("StatRegistryExport", [], ["names", "numbers", "times"]))
+    found = dict(zip(workspace.fetch("names").tolist(), workspace.fetch("numbers").tolist()))
+    assert found[b"atomic_iter/stats/counted/num_iter"] == 6

@@ -4,9 +4,11 @@ import os
 import random
 import re
 import stat
+import sys
 
 import numpy as np
 import pytest
+from google.protobuf.message import DecodeError
 
 from golden_data import GOLDEN, all_protobufs, net, nets
 from netbuilder.proto import (
@@ -256,13 +258,59 @@ def test_broken_text_is_placed(tmp_path):
         load_text(path, NetDef)
 
 
-def test_nets_nested_too_deep_are_refused():
-    data = b""
-    for _ in range(120):  # an argument that holds a net that holds an operator with an argument ...
-        for tag in (b"\x42", b"\x2a", b"\x12"):
-            data = tag + _varint(len(data)) + data
-    with pytest.raises(ParseError, match="nested deeper than 100"):
-        parse(data, NetDef)
+def nested_nets(depth):
+    """Return a net with ``depth`` nets within one another, an argument's net in each, the innermost with a name."""
+    parts = [NetDef(name="innermost").SerializeToString()]
+    size = len(parts[0])
+    for _ in range(depth):
+        for tag in (b"\x42", b"\x2a", b"\x12"):  # an argument's net, an operator's argument, a net's operator
+            parts.append(tag + _varint(size))
+            size += len(parts[-1])
+    return b"".join(reversed(parts))
+
+
+@pytest.mark.parametrize("depth", [33, 34, 100, 900])
+def test_nets_nested_deep_are_read_and_written(depth):
+    data = nested_nets(depth)
+    message = parse(data, NetDef)
+    assert to_bytes(message) == data
+    for _ in range(depth):
+        message = message.op[0].arg[0].n
+    assert message.name == "innermost"
+
+
+def test_text_of_nets_nested_100_deep_is_loss_free():
+    message = parse(nested_nets(100), NetDef)
+    limit = sys.getrecursionlimit()
+    assert parse_text(to_text(message), NetDef) == message
+    assert sys.getrecursionlimit() == limit
+
+
+def test_text_nested_too_deep_is_refused():
+    inner = "op { arg { name: 'a' n { "
+    with pytest.raises(ParseError, match="nested too deep for text"):
+        parse_text(inner * 5_000 + "} } } " * 5_000, NetDef)
+
+
+@pytest.mark.parametrize("depth", [1_001, 60_000])
+def test_nets_nested_too_deep_are_refused(depth):
+    with pytest.raises(ParseError, match="nested deeper than 3,000"):
+        parse(nested_nets(depth), NetDef)
+
+
+def test_protobuf_has_its_own_limit_again_after_a_deep_net():
+    data = nested_nets(100)
+    parse(data, NetDef)
+    with pytest.raises(DecodeError):
+        NetDef.FromString(data)
+
+
+def test_a_deep_net_that_is_cut_short_says_where():
+    data = nested_nets(100)
+    with pytest.raises(ParseError, match=r"in op\[0\]: the field says \d+ bytes, but only \d+ are left"):
+        parse(data[:-3], NetDef)
+    with pytest.raises(ParseError, match=r"op\[0\].arg\[0\].n.name: byte 0x01 is no text"):
+        parse(data[:-1] + b"\x01", NetDef)
 
 
 def _varint(value):

@@ -53,7 +53,6 @@ OF_THE_HOST = {
     **dict.fromkeys("StringEndsWith StringEquals StringPrefix StringStartsWith StringSuffix".split(), "strings"),
     "FeedBlob": "an object that was pickled",
     "LogFatal": "words for the log",
-    "ONNXNode": "the package onnx computes on the host",
     "ONNXWhile": "its values pass through the host",
     **dict.fromkeys("StatRegistryCreate StatRegistryExport".split(), "statistics of the process"),
     **dict.fromkeys("TimerBegin TimerEnd TimerGet TimerGetAndEnd WallClockTime".split(), "the clock of the host"),

@@ -216,8 +216,8 @@ def CreateOperator(
     """
     return build_leniently(
         operator_type,
-        as_names(inputs),
-        as_names(outputs),
+        as_names(inputs, unnamed=True),
+        as_names(outputs, unnamed=True),
         user_source(2) if debug_info is None else debug_info,
         name=name,
         control_input=control_input,

@@ -118,8 +118,9 @@ def _held(model: ModelHelper | Net, known: Iterable[str], scope: str) -> NetDef:
 
 def _add(model: ModelHelper, op_type: str, condition: str, nets: dict[str, NetDef], kept: Iterable[str] = ()) -> Any:
     """Append the operator; ``kept`` are blobs that may be left as they were, so that it reads them."""
-    reads = dict.fromkeys(blob for net in nets.values() for blob in net.external_input if blob != condition)
+    reads = dict.fromkeys(blob for net in nets.values() for blob in net.external_input)
     reads.update(dict.fromkeys(kept))
+    reads.pop(condition, None)  # it is the first input
     writes = dict.fromkeys(blob for net in nets.values() for blob in net.external_output)
     inputs = [BlobReference(blob) for blob in (condition, *reads)]
     return getattr(model.net, op_type)(inputs, [BlobReference(blob) for blob in writes], **nets)

@@ -226,9 +226,10 @@ def _say_early_end(options: Options, run: Run, early: EarlyStopping) -> None:
     best = (
         "none" if early.best is None else f"{early.best:.4g}, of epoch {run.epochs_done - early.seen + early.best_at}"
     )
+    since = early.seen - early.best_at
     print(
         f"ended after epoch {run.epochs_done}: held-out {options.patience_measure} has not improved for "
-        f"{early.seen - early.best_at} epochs (--patience {options.patience}); the best is {best}",
+        f"{since} epoch{'s' if since != 1 else ''} (--patience {options.patience}); the best is {best}",
         flush=True,
     )
 

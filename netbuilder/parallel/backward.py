@@ -99,11 +99,14 @@ def _check_indices(name: str, gradients: Sequence[Any], devices: Devices) -> Non
 
 
 def gathered_gradients(record: Replicas) -> Replicas:
-    """Return the record with the names that sparse gradients of replicas on the CPU have once they are joined."""
-    if not record.devices.is_cpu or len(record) < 2:
+    """Return the record with the names that sparse gradients have once they are joined, see ``gather_sparse``."""
+    if len(record) < 2:
         return record
+    own_values = record.devices.is_cpu
     groups = tuple(
-        GradientGroup(group.parameter, gathered_name(group.values), gathered_name(group.indices))
+        GradientGroup(
+            group.parameter, gathered_name(group.values) if own_values else group.values, gathered_name(group.indices)
+        )
         if group.is_sparse
         else group
         for group in record.gradients

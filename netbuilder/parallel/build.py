@@ -244,19 +244,21 @@ def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
 
 
 def _warn_of_left_out(model: ModelHelper, record: Replicas, written: set[str]) -> None:
-    """Warn of parameters outside the replicas that have a gradient, though the update writes none of them."""
-    gradients = [(name, model.param_to_grad.get(BlobReference(name))) for name in record.outside if name not in written]
+    """Warn of parameters outside the replicas that have a dense gradient, though the update writes none of them.
+
+    Tables with sparse gradients are often updated by the caller after ``Parallelize``, so nothing is said of them.
+    """
     left_out = [
         name
-        for name, gradient in gradients
-        if gradient is not None and not (model.skip_sparse_optim and isinstance(gradient, GradientSlice))
+        for name in record.outside
+        if name not in written and isinstance(model.param_to_grad.get(BlobReference(name)), BlobReference)
     ]
     if left_out:
         warn_user(
             f"model {model.name!r}: the parameters {left_out}, which were there before Parallelize and so are outside "
-            "the replicas, have gradients, but the update leaves them out: they keep their first values; update "
-            "model.GetParams('') or model.GetOptimizationParamInfo(), which list them, once for all devices, use "
-            "optimizer_builder_fun, or let StopGradient say that they are constant"
+            "the replicas, have dense gradients, but the update builder adds no update of them, so that they keep "
+            "their first values; use optimizer_builder_fun, which updates model.GetOptimizationParamInfo() once for "
+            "all devices, or put StopGradient after parameters that are constant"
         )
 
 

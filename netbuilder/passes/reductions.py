@@ -123,9 +123,10 @@ def gather_sparse(
 ) -> NetDef:
     """Return the operators that give each device the sparse gradients of all.
 
-    Indices and values are joined on the first device, in the order of the devices. On GPUs they are copied back over
-    what each device had, as Caffe2 does. On the CPU, for which Caffe2 has no such thing, each device gets them under
-    names of their own (``gathered_name``), so that indices that were fed stay as they are.
+    Indices and values are joined on the first device, in the order of the devices. Each device gets the indices under
+    a name of their own (``gathered_name``), so that indices that were fed stay as they are. The values are copied back
+    over what each device had on GPUs, as Caffe2 does; on the CPU, for which Caffe2 has no such thing, they too get
+    names of their own.
 
     Args:
         groups: for each table its indices and its values, one blob of each per device.
@@ -148,7 +149,8 @@ def gather_sparse(
             if devices.is_cpu:
                 _join_on_cpu(net, group, devices, hand_back, debug_info)
             else:
-                _join(net, group, name, devices, hand_back, debug_info)
+                results = [gathered_name(blob) for blob in group] if group is indices else group
+                _join(net, group, name, results, devices, debug_info, hand_back=hand_back)
         joined.add(indices[0])
     return net
 
@@ -162,7 +164,9 @@ def _join_on_cpu(net: NetDef, group: Group, devices: Devices, hand_back: bool, d
         _add_copies(net, whole, devices, note)
 
 
-def _join(net: NetDef, group: Group, stem: str, devices: Devices, hand_back: bool, debug_info: str) -> None:
+def _join(
+    net: NetDef, group: Group, stem: str, results: Group, devices: Devices, debug_info: str, *, hand_back: bool
+) -> None:
     note = _note(debug_info, "gather", group, devices)
     whole = stem + "_concat"
     concat = make_op(
@@ -174,7 +178,7 @@ def _join(net: NetDef, group: Group, stem: str, devices: Devices, hand_back: boo
         axis=0,
     )
     _add(net, concat, note)
-    for blob, option in zip(group if hand_back else group[:1], devices.options):
+    for blob, option in zip(results if hand_back else results[:1], devices.options):
         _add(net, make_op("Copy", [whole], [blob], device_option=option), note)
 
 

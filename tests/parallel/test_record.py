@@ -50,7 +50,7 @@ def test_sparse_gradients_keep_both_blobs():
     _, record = golden_parallel("gpu_structure_embed_inside_2")
     sparse = [group for group in record.gradients if group.is_sparse]
     assert [(g.parameter, g.indices, g.values, str(g)) for g in sparse] == [
-        ("vecs", "indices", "gathered_grad", "indices:gathered_grad")
+        ("vecs", "indices_gathered", "gathered_grad", "indices_gathered:gathered_grad")
     ]
 
 
@@ -110,10 +110,10 @@ def test_caffe2s_scripts_find_their_attributes_on_the_model():
     assert model._devices == [0, 1] and model.GetDevices() == [0, 1]
     assert (model._device_type, model._device_prefix, model._shared_model, model._rendezvous) == (1, "gpu", False, None)
     assert model._param_names == list(record.parameters) and model._computed_param_names == []
-    assert model._grad_names == ["indices:gathered_grad", "fc_w_grad", "fc_b_grad"]
+    assert model._grad_names == ["indices_gathered:gathered_grad", "fc_w_grad", "fc_b_grad"]
     assert model._device_grouped_blobs["fc_w"] == {0: "gpu_0/fc_w", 1: "gpu_1/fc_w"}
-    assert model._device_grouped_blobs["indices:gathered_grad"][1] == GradientSlice(
-        "gpu_1/indices", "gpu_1/gathered_grad"
+    assert model._device_grouped_blobs["indices_gathered:gathered_grad"][1] == GradientSlice(
+        "gpu_1/indices_gathered", "gpu_1/gathered_grad"
     )
     assert [str(loss) for loss in model._losses_by_gpu[1]] == list(record.losses[1])
     assert model._blob_to_device["gpu_1/fc_w"].device_id == 1 and "gpu_1/fc_w" in model._blob_to_device

@@ -134,6 +134,17 @@ def test_fed_indices_stay_as_they_are():
     assert distance([workspace.fetch("cpu_1/table")], [again[2].fetch("cpu_0/table")]) < FLOAT32
 
 
+def test_fed_indices_stay_as_they_are_on_gpus(two_gpus):
+    results, model, workspace = trained(2, OPTIMIZERS["adagrad"], two_tables, gpu=True)
+    assert [workspace.fetch(f"gpu_{k}/first").shape for k in (0, 1)] == [(SAMPLES // 2,)] * 2
+    assert [workspace.fetch(f"gpu_{k}/first_gathered").shape for k in (0, 1)] == [(SAMPLES,)] * 2
+    parallel.RunNet(model, workspace=workspace)
+    _, one, alone = trained(1, OPTIMIZERS["adagrad"], two_tables)
+    parallel.RunNet(one, workspace=alone)
+    for scope in ("gpu_0/", "gpu_1/"):
+        assert distance([workspace.fetch(scope + "left")], [alone.fetch("cpu_0/left")]) < 1e-5
+
+
 def test_one_copy_of_the_table_for_all_replicas():
     one = values(1, OPTIMIZERS["momentum"])
     assert distance(values(3, OPTIMIZERS["momentum"], shared_model=True), one) < FLOAT32

@@ -126,8 +126,9 @@ def test_sparse_gradients_are_joined_for_all():
     workspace.feed("gpu_1/rows", np.float32([[3]]))
     workspace.run_net_once(net)
     for scope in devices.scopes:
-        assert workspace.fetch(scope + "ids").tolist() == [1, 2, 2]
+        assert workspace.fetch(scope + "ids_gathered").tolist() == [1, 2, 2]
         assert workspace.fetch(scope + "rows").tolist() == [[1], [2], [3]]
+    assert [workspace.fetch(scope + "ids").tolist() for scope in devices.scopes] == [[1, 2], [2]]
 
 
 def test_tables_with_one_index_blob_join_it_once():

@@ -23,7 +23,7 @@ def deep_nets() -> Iterator[None]:
 
     Both limits are the process's: they come back when the last thread leaves its block. Bytes are parsed
     in such a block only after their depth was checked, since protobuf without its limit ends the process
-    on bytes that nest some 50,000 messages.
+    on bytes that nest some 30,000 messages.
     """
     global _users, _frames_before
     with _lock:

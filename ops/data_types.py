@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.data.tensor_records import NUMPY_TYPES
 from netbuilder.proto import ArgumentError, TensorProto
 
-__all__ = ["data_type", "numpy_type"]
+__all__ = ["data_type", "exact_reciprocal", "numpy_type"]
 
 
 def data_type(value: Any, where: str) -> int:
@@ -37,3 +37,18 @@ def data_type(value: Any, where: str) -> int:
 def numpy_type(value: Any, where: str) -> np.dtype[Any]:
     """Return NumPy's dtype for an element type that is given as ``data_type`` takes it."""
     return NUMPY_TYPES[data_type(value, where)]
+
+
+def exact_reciprocal(value: float) -> float:
+    """Return 1/n where ``value`` is the float32 nearest to it, n a whole number up to 2**16; else ``value`` itself.
+
+    An argument of a stored operator is a float32; this is what a share of n meant, for arrays of float64.
+
+    >>> exact_reciprocal(float(np.float32(1 / 3))) == 1 / 3, exact_reciprocal(0.3)
+    (True, 0.3)
+    """
+    if 2**-16 <= abs(value) <= 1 and float(np.float32(value)) == value:
+        exact = 1 / round(1 / value)
+        if np.float32(exact) == np.float32(value):
+            return exact
+    return value

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.data_types import numpy_type
+from netbuilder.ops.data_types import exact_reciprocal, numpy_type
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.given_numbers import check_extents
 from netbuilder.ops.operator import STRING, Operator, TensorSpec, require
@@ -136,7 +136,8 @@ class _ConstantLike(Fill):
 class ConstantFill(_ConstantLike):
     """Every element of Y is ``value``, or that of the second input.
 
-    Without ``dtype``, Y of the shape of a float64 input is float64 too, as the gradient of such a loss has to be.
+    Without ``dtype``, Y of the shape of a float64 input is float64 too, as the gradient of such a loss has to be; a
+    value that is the float32 nearest to 1/n, as the share of a micro-batch is, is 1/n then.
     """
 
     inputs = ("shape?", "value?")
@@ -145,6 +146,10 @@ class ConstantFill(_ConstantLike):
         """Whether Y has the type of the first input."""
         is_float64 = like is not None and like.dtype == np.float64 and not self.input_as_shape
         return is_float64 and self.dtype is None and isinstance(self.value, float)
+
+    def element_like(self, like: Any) -> Any:
+        """The value, in the type that Y has with this first input."""
+        return np.float64(exact_reciprocal(self.value)) if self.follows(like) else self.element()
 
     def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
         (y,) = super().infer(like, *values)
@@ -159,7 +164,7 @@ def constant_fill(op: ConstantFill, ctx: RunContext, like: Any = None, value: An
     if value is not None:
         require(value.size == 1, op, f"value must have one element, got shape {value.shape}")
     y = ctx.xp.empty(shape, dtype)
-    y[...] = op.element() if value is None else value.astype(dtype).reshape(())
+    y[...] = op.element_like(like) if value is None else value.astype(dtype).reshape(())
     return (y,)
 
 
@@ -172,7 +177,7 @@ def _prepare_constant_fill(
     out = op.infer(like)[0]
     if out.dtype == STRING:
         return None
-    element = op.element()
+    element = op.element_like(like)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         return partial(outputs[0].fill, element)

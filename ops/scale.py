@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.data_types import exact_reciprocal
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.engines import flat
 from netbuilder.ops.engines.piecewise import Piecewise, piecewise
@@ -36,11 +37,7 @@ class Scale(Operator):
 
     def factor(self, dtype: np.dtype[Any]) -> Any:
         """Return the scale in the type of X."""
-        if dtype == np.float64 and 2**-16 <= abs(self.scale) <= 1 and float(np.float32(self.scale)) == self.scale:
-            whole = 1 / round(1 / self.scale)
-            if np.float32(whole) == np.float32(self.scale):
-                return np.float64(whole)
-        return dtype.type(self.scale)
+        return dtype.type(exact_reciprocal(self.scale) if dtype == np.float64 else self.scale)
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")

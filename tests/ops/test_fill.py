@@ -9,7 +9,7 @@ from fill_suite import FillOperatorSuite, draw_shape, shared_refusals
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.fill import ConstantFill, DiagonalFill, RangeFill
 from netbuilder.ops.operator import TensorSpec, decode
-from netbuilder.proto import ArgumentError, ShapeError, TensorProto
+from netbuilder.proto import ArgumentError, NetDef, ShapeError, TensorProto
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from suite import refusal
@@ -119,3 +119,16 @@ def test_a_constant_like_float64_is_float64_unless_a_type_is_given(engines):
     for arguments, want in (({}, np.float64), ({"dtype": 1}, np.float32), ({"value": 3}, np.int64)):
         workspace.run_operator_once(make_op("ConstantFill", ["x"], ["y"], **{"value": 0.5, **arguments}))
         assert workspace.fetch("y").dtype == want
+
+
+@pytest.mark.parametrize("engines", [(), None])
+@pytest.mark.parametrize("count", [3, 7, 1000])
+def test_a_share_of_n_is_exact_like_float64(engines, count):
+    """As the seed of the gradient of a micro-batch, 1/accumulate_steps, whose argument is a float32."""
+    op, workspace = make_op("ConstantFill", ["x"], ["y"], value=1 / count), Workspace(engines=engines)
+    workspace.feed("x", np.ones(2, np.float64))
+    workspace.create_net(NetDef(name="fill", op=[op]))
+    workspace.run_net("fill", 2)
+    assert workspace.fetch("y").tolist() == [1 / count] * 2
+    workspace.run_operator_once(make_op("ConstantFill", ["x"], ["y"], value=0.3))
+    assert workspace.fetch("y").tolist() == [float(np.float32(0.3))] * 2

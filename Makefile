@@ -5,6 +5,8 @@
 #   make fuzz       damaged files and wild nets for an hour, in processes that may die of them; SECONDS=... for less
 #   make test-gpu   the tests that need an NVIDIA GPU; they skip where there is none
 #   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto and hsm.proto
+#   make caffe2-tests      download Caffe2's own tests and run them on netbuilder.caffe2; QUICK=1 runs a part
+#   make caffe2-tests-page write docs/caffe2_tests.md
 #   make venv       only install; EXTRAS=... names the extras, as in setup.py
 #   make clean      remove all that the others made
 
@@ -23,7 +25,7 @@ PROTOBUF_VERSIONS := 4.25 5 6 7
 # Kernels of tests are small: one thread each, and as many test processes as WORKERS.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: train test fuzz test-gpu lint types protobuf unit venv proto clean
+.PHONY: train test fuzz test-gpu caffe2-tests caffe2-tests-page lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.with-train
@@ -66,6 +68,22 @@ GPU_EXTRAS := $(if $(shell command -v nvidia-smi),gpu$(COMMA)test,test)
 test-gpu: $(VENV)/.with-$(GPU_EXTRAS)
 	$(BIN)/python -m pytest -q -m "gpu or multi_gpu" $(PYTEST_ARGS)
 
+CAFFE2_VENV := .caffe2-tests/venv
+
+caffe2-tests: $(CAFFE2_VENV)/.made
+	cd tests && ../$(CAFFE2_VENV)/bin/python -m caffe2_suite.run -j $(WORKERS) $(if $(QUICK),--quick)
+
+# An environment of its own: these tests want an older NumPy and SciPy. They run on the checkout.
+$(CAFFE2_VENV)/.made: setup.py
+	$(PYTHON) -m venv $(CAFFE2_VENV)
+	rm -rf build netbuilder.egg-info
+	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet install '.[caffe2-tests]'
+	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
+	touch $@
+
+caffe2-tests-page: $(VENV)/.with-test
+	cd tests && ../$(BIN)/python -m caffe2_suite.run --page
+
 venv: $(VENV)/.with-$(EXTRAS)
 
 $(VENV)/.made:
@@ -103,5 +121,5 @@ $(PROTO_VENV)/.made:
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PROTO_VENV) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PROTO_VENV) .caffe2-tests build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(ROOMS) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,6 +22,17 @@ TRAIN = ["pyyaml>=6", "tomli>=2; python_version < '3.11'", "tqdm>=4.60"]
 PLOT = ["matplotlib>=3.8", "tensorboardX>=2.6"]
 DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]
 ONNX = ["onnx>=1.16"]
+# What Caffe2's own tests import; the last NumPy and SciPy that serve tests of their age.
+CAFFE2_TESTS = [
+    "future",
+    "mock",
+    "networkx>=3",
+    "numpy<2.3",
+    "pytest-timeout>=2.3",
+    "scipy>=1.13,<1.14",
+    "six",
+    "tabulate",
+]
 GPU = [
     "cupy-cuda12x[ctk]>=14",
     "nvidia-cudnn-cu12>=9",
@@ -69,6 +80,7 @@ setup(
         "onednn-cpu-gomp==2023.2.0; sys_platform == 'linux' and platform_machine == 'x86_64'",
     ],
     extras_require={
+        "caffe2-tests": TEST + TRAIN + DATA + ONNX + CAFFE2_TESTS,
         "data": DATA,
         "draw": ["pydot>=1.4.2"],
         "dev": TEST + TRAIN + DATA + ONNX,

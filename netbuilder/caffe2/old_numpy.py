@@ -14,12 +14,22 @@ def _asscalar(a: Any) -> Any:
     return np.asarray(a).item()
 
 
-_OLD: dict[str, Any] = {"asscalar": _asscalar, "float": float, "int": int, "object": object}
+_OLD: dict[str, Any] = {
+    "asscalar": _asscalar,
+    "bool": bool,
+    "complex": complex,
+    "float": float,
+    "int": int,
+    "long": int,
+    "object": object,
+    "str": str,
+    "unicode": str,
+    "unicode_": str,
+}
 
 
 def restore_old_names() -> None:
-    """Set ``np.asscalar``, ``np.float``, ``np.int`` and ``np.object`` where NumPy has none; for scripts that run as
-    they are."""
+    """Set ``np.asscalar``, ``np.float`` and their kind where NumPy has none; for scripts that run as they are."""
     for name, value in _OLD.items():
         if name not in vars(np):
             setattr(np, name, value)

@@ -1,0 +1,100 @@
+"""A pytest plugin that lets Caffe2's own test files run in place on the compatibility layer.
+
+``run.py`` loads it after ``python -m netbuilder.caffe2`` has installed the name ``caffe2``. The
+variable CAFFE2_TESTS names the folder ``caffe2/python`` of the release. Tests and their harness come from that folder,
+implementation modules never do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import types
+from collections import namedtuple
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import hypothesis
+import hypothesis.extra.numpy
+
+PREFIX = "caffe2.python."
+FOLDER = Path(os.environ["CAFFE2_TESTS"])
+
+# What tests share among themselves; used only where the compatibility layer has no module of that name.
+HARNESS = (
+    "caffe_translator_test",
+    "device_checker",
+    "docs",
+    "fakelowp",
+    "gradient_checker",
+    "hip_test_util",
+    "hypothesis_test_util",
+    "ideep_test_util",
+    "layer_test_util",
+    "mkl_test_util",
+    "models.imagenet_trainer_test_utils",
+    "operator_test",
+    "optimizer_test_util",
+    "python_op_test",
+    "rnn",
+    "serialized_test",
+    "test",
+    "test_util",
+    "toy_regression_test",
+)
+
+ArgSpec = namedtuple("ArgSpec", "args varargs keywords defaults")
+
+
+class HarnessFinder:
+    """Finds ``caffe2.python.X`` in the folder of the tests if X is part of their harness and of nothing of ours."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.startswith(PREFIX):
+            return None
+        rest = name[len(PREFIX) :]
+        if not any(rest == part or rest.startswith(part + ".") for part in HARNESS) or _is_ours(rest):
+            return None
+        base = FOLDER.joinpath(*rest.split("."))
+        if (package := base / "__init__.py").exists():
+            return importlib.util.spec_from_file_location(name, package, submodule_search_locations=[str(base)])
+        source = base.with_suffix(".py")
+        return importlib.util.spec_from_file_location(name, source) if source.exists() else None
+
+
+def _is_ours(rest: str) -> bool:
+    base = Path(importlib.import_module("netbuilder.caffe2.python").__file__ or "").parent.joinpath(*rest.split("."))
+    return base.with_suffix(".py").exists() or (base / "__init__.py").exists()
+
+
+def add_removed_names() -> None:
+    """Put back what the tests call and today's Python and hypothesis no longer have."""
+    if not hasattr(inspect, "getargspec"):
+        inspect.getargspec = lambda function: ArgSpec(*inspect.getfullargspec(function)[:4])
+    by_keyword = hypothesis.extra.numpy.arrays
+    hypothesis.extra.numpy.arrays = lambda dtype, shape, elements=None, **more: by_keyword(
+        dtype, shape, elements=elements, **more
+    )
+
+
+def name_torch() -> None:
+    """Let test files that only mention torch be imported without it."""
+    if importlib.util.find_spec("torch") is not None:
+        return
+    torch = types.ModuleType("torch")
+    torch.Tensor = type("Tensor", (), {})  # array libraries ask whether a value is one
+    torch.jit = types.SimpleNamespace(ScriptModule=object, script_method=lambda f: f, script=lambda f: f)
+    sys.modules["torch"] = torch
+
+
+add_removed_names()
+name_torch()
+sys.meta_path.insert(0, HarnessFinder())  # the compatibility layer's own finder raises for what it lacks
+importlib.import_module("caffe2.python")  # pytest would otherwise make its parents from the folder of the tests
+hypothesis.settings.register_profile("peer", suppress_health_check=list(hypothesis.HealthCheck), deadline=None)

@@ -34,7 +34,6 @@ HARNESS = (
     "hip_test_util",
     "hypothesis_test_util",
     "ideep_test_util",
-    "layer_test_util",
     "mkl_test_util",
     "models.imagenet_trainer_test_utils",
     "operator_test",
@@ -47,6 +46,8 @@ HARNESS = (
     "toy_regression_test",
 )
 
+LAYER_MODULES = ("layer_model_instantiator", "layer_test_util")
+
 ArgSpec = namedtuple("ArgSpec", "args varargs keywords defaults")
 
 
@@ -56,9 +57,11 @@ class HarnessFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
+        rest = name.removeprefix("netbuilder.").removeprefix(PREFIX)
+        if rest in LAYER_MODULES:
+            return importlib.util.spec_from_file_location(name, Path(__file__).with_name("layer_tests.py"))
         if not name.startswith(PREFIX):
             return None
-        rest = name[len(PREFIX) :]
         if not any(rest == part or rest.startswith(part + ".") for part in HARNESS) or _is_ours(rest):
             return None
         base = FOLDER.joinpath(*rest.split("."))

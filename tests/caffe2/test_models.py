@@ -129,7 +129,9 @@ class TestCnn:
         first.FC("x", "y", 2, 3)
         second = cnn.CNNModelHelper(name="second", param_model=first)
         second.FC("x", "y", 2, 3)
-        assert second.params == first.params == ["y_w", "y_b"] and not second.param_init_net.Proto().op
+        assert second.params == first.params == ["y_w", "y_b"]
+        assert second.param_init_net is first.param_init_net
+        assert [op.output[0] for op in first.param_init_net.Proto().op] == ["y_w", "y_b"]  # filled once
 
 
 class TestOptimizer:

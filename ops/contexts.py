@@ -14,6 +14,7 @@ from netbuilder.proto import NetDef, OperatorDef
 __all__ = [
     "ANY_ORDER",
     "CHANNELS_LAST",
+    "LEFT_AS_IS",
     "Demand",
     "GradientContext",
     "Kept",
@@ -117,6 +118,9 @@ class Layout(Protocol):
     itemsize: int  #: bytes of an element as it lies; fewer than the dtype's if it is rounded
     engine: str
 
+
+LEFT_AS_IS: Any = object()
+"""What a plain kernel that runs by itself returns for an output whose blob keeps the value that it has."""
 
 ANY_ORDER, CHANNELS_LAST = "any order", "channels last"
 """In which order the images of a plan should lie."""

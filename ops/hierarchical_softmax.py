@@ -245,6 +245,7 @@ def _nodes(node: NodeProto) -> Iterator[NodeProto]:
 
 @kernel(HSoftmaxSearch)
 def h_softmax_search(op: HSoftmaxSearch, ctx: RunContext, x: Any, w: Any, b: Any) -> tuple[Any, ...]:
+    x, w, b = map(ctx.host, (x, w, b))
     root = _tree(op.tree)
     ends = [node.offset + len(node.children) + len(node.word_ids) for node in _nodes(root)]
     _check_weights(op, x, w, b, max(ends))

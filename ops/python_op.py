@@ -12,7 +12,7 @@ import numpy as np
 
 from netbuilder.data.forking import new_lock
 from netbuilder.data.tensor_records import NUMPY_TYPES
-from netbuilder.ops.contexts import GradientContext, RunContext
+from netbuilder.ops.contexts import LEFT_AS_IS, GradientContext, RunContext
 from netbuilder.ops.declaration import dataclass
 from netbuilder.ops.operator import STRING, Operator
 from netbuilder.ops.registry import kernel
@@ -308,7 +308,7 @@ def _find(op: Any) -> _Functions:
 def _call(
     function: Function, functions: _Functions, op: Any, ctx: RunContext, arrays: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Run a function on tensors around host arrays; return what it left in the outputs, None for nothing."""
+    """Run a function on tensors around host arrays; return what it left in the outputs, LEFT_AS_IS for nothing."""
     names = ctx.op_def
     given = {name: _as_input(ctx, array) for name, array in zip(names.input, arrays)}
     outputs = []
@@ -322,7 +322,7 @@ def _call(
     for j, output in enumerate(outputs):
         if functions.must_fill and not output.filled:
             raise NetError(f"{op.type}: {op.token!r} left output {j} ({names.output[j]!r}) without a value")
-    return tuple(_result(ctx, output.data) if output.filled else None for output in outputs)
+    return tuple(_result(ctx, output.data) if output.filled else LEFT_AS_IS for output in outputs)
 
 
 def _result(ctx: RunContext, value: Any) -> Any:

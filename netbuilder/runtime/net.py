@@ -12,6 +12,7 @@ import numpy as np
 
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, check_run
+from netbuilder.ops.contexts import LEFT_AS_IS
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.ops.operator import STRING
@@ -357,8 +358,8 @@ class RuntimeNet:
                 results = kernel(instruction.op, context, *inputs)
             for name, result in zip(instruction.outputs, results):
                 blob = self.workspace.make(name)
-                if result is None:
-                    continue  # a Python function left the blob as it was
+                if result is LEFT_AS_IS:
+                    continue
                 if result is blob.buffer and blob.lazy is None:
                     continue
                 host = instruction.op.outputs_on_host or instruction.location == HOST

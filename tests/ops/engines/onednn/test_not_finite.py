@@ -61,6 +61,9 @@ MORE = {
             {"x": random(5, 16), "w": random(5), "i": np.array([0, 4, 2, 1]), "n": np.int32([3, 1])},
         )
     ],
+    "ConvRelu": [
+        (make_op("ConvRelu", ["x", "w"], ["y"], kernel=3), {"x": random(2, 17, 6, 6), "w": random(17, 17, 3, 3)})
+    ],
     "Conv": [
         (make_op("Conv", ["x", "w"], ["y"], **args), {"x": random(*x), "w": random(*w, seed=1)})
         for x, w, args in (CONVOLUTIONS[name] for name in ("3 channels", "stride", "groups", "asymmetric"))

@@ -73,7 +73,8 @@ def page() -> str:
         "",
         f"The tests of Caffe2's last release run in place on netbuilder's compatibility layer. {len(tests):,} of them "
         "pass in Caffe2 itself on a CPU; this page, made by `make caffe2-tests-page`, says which of those are "
-        "expected to pass here. `make caffe2-tests` downloads them, runs them all and fails if one that should pass does not.",
+        "expected to pass here. `make caffe2-tests` downloads them, runs them all and fails "
+        "if one that should pass does not.",
         "",
         "| group | tests | pass | " + " | ".join(KINDS) + " |",
         "|---|---:|---:|" + "---:|" * len(KINDS),

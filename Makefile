@@ -7,6 +7,7 @@
 #   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto and hsm.proto
 #   make caffe2-tests      download Caffe2's own tests and run them on netbuilder.caffe2; QUICK=1 runs a part
 #   make caffe2-tests-page write docs/caffe2_tests.md
+#   make operators-page    write the tables of docs/operators.md
 #   make venv       only install; EXTRAS=... names the extras, as in setup.py
 #   make clean      remove all that the others made
 
@@ -25,7 +26,7 @@ PROTOBUF_VERSIONS := 4.25 5 6 7
 # Kernels of tests are small: one thread each, and as many test processes as WORKERS.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: train test fuzz test-gpu caffe2-tests caffe2-tests-page lint types protobuf unit venv proto clean
+.PHONY: train test fuzz test-gpu caffe2-tests caffe2-tests-page operators-page lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.with-train
@@ -83,6 +84,9 @@ $(CAFFE2_VENV)/.made: setup.py
 
 caffe2-tests-page: $(VENV)/.with-test
 	cd tests && ../$(BIN)/python -m caffe2_suite.run --page
+
+operators-page: $(VENV)/.with-test
+	$(BIN)/python -m netbuilder.tools.operators_page docs/operators.md
 
 venv: $(VENV)/.with-$(EXTRAS)
 

@@ -147,7 +147,7 @@ def train(
         parallel.RunNet(model, workspace=workspace)
     fresh = clicks.draw(rng, 20 * batch)
     feed(workspace, record, fresh)
-    parallel.RunNet(model, workspace=workspace)  # its last update is of no account
+    parallel.RunNet(model, workspace=workspace)  # its last update does not matter
     found = np.concatenate([workspace.fetch(blob) for blob in record.devices.copies("logit")]).ravel()
     true = clicks.logits(fresh["user"], fresh["item"], fresh["time"])
     clicked = fresh["click"].ravel()

@@ -11,12 +11,16 @@ import os as _os
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
+from netbuilder._renamed import install as _install_old_names
+
 __version__ = "0.1.0"
 
 # In a checkout ops/, proto/ and tools/ lie beside this folder; an installed copy holds them inside.
 _root = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
 if _os.path.isfile(_os.path.join(_root, "setup.py")) and _os.path.isdir(_os.path.join(_root, "ops")):
     __path__.append(_root)
+
+_install_old_names()
 
 # Public names by the module they live in. The imports below say the same to type checkers.
 _EXPORTS = {
@@ -47,7 +51,7 @@ _EXPORTS = {
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 
 # Sub-packages that `import netbuilder` alone makes reachable, as in `netbuilder.optimizers.build_sgd`.
-_ROOMS = frozenset(
+_PACKAGES = frozenset(
     {"data", "exchange", "graph", "model", "ops", "optimizers", "parallel", "passes", "proto", "runtime", "zoo"}
 )
 
@@ -90,12 +94,12 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> _Any:
     if name in _HOME:
         value = getattr(_importlib.import_module(_HOME[name]), name)
-    elif name in _ROOMS:
+    elif name in _PACKAGES:
         value = _importlib.import_module(f"netbuilder.{name}")
     else:
         import difflib
 
-        near = difflib.get_close_matches(name, [*_HOME, *_ROOMS], n=3)
+        near = difflib.get_close_matches(name, [*_HOME, *_PACKAGES], n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise AttributeError(f"module 'netbuilder' has no attribute {name!r}{hint}")
     globals()[name] = value
@@ -103,4 +107,4 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ROOMS})
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -7,8 +7,10 @@ import pkgutil
 
 import netbuilder.ops
 
-_NOT_FAMILIES = {"absent", "all", "contexts", "declaration", "operator", "registry"}
+_NOT_FAMILIES = {"core", "engines"}
 
-for _module in pkgutil.iter_modules(netbuilder.ops.__path__):
-    if _module.name not in _NOT_FAMILIES and not _module.ispkg:
-        importlib.import_module(f"netbuilder.ops.{_module.name}")
+for _family in pkgutil.iter_modules(netbuilder.ops.__path__):
+    if _family.ispkg and _family.name not in _NOT_FAMILIES:
+        _package = importlib.import_module(f"netbuilder.ops.{_family.name}")
+        for _module in pkgutil.iter_modules(_package.__path__):
+            importlib.import_module(f"netbuilder.ops.{_family.name}.{_module.name}")

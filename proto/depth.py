@@ -7,14 +7,33 @@ import sys
 import threading
 from collections.abc import Iterator
 
-__all__ = ["deep_nets"]
+from netbuilder.proto.netbuilder_pb2 import NetDef
 
-# Some 60 Python frames for each of 100 nets within one another; C's stack of 8 MiB holds them.
-_FRAMES = 8_000
+__all__ = ["MOST_NESTED", "deep_nets", "nesting"]
+
+MOST_NESTED = 1_000
+"""How deep nets may lie within one another: so deep, files are read and nets are run."""
+
+# Some nine Python frames for each of 1,000 nets within one another that run; C's stack of 8 MiB holds them.
+_FRAMES = 10_000
 
 _lock = threading.Lock()
 _users = 0
 _frames_before = 0
+
+
+def nesting(net: NetDef) -> int:
+    """Return how deep nets lie within a net: 0 if its operators hold none."""
+    deepest, left = 0, [(net, 0)]
+    while left:
+        inside, depth = left.pop()
+        deepest = max(deepest, depth)
+        for op in inside.op:
+            for argument in op.arg:
+                if argument.HasField("n"):
+                    left.append((argument.n, depth + 1))
+                left.extend((held, depth + 1) for held in argument.nets)
+    return deepest
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ __all__ = [
     "ParseError",
     "ShapeError",
     "UsageError",
+    "counted",
 ]
 
 
@@ -53,3 +54,12 @@ class DeviceError(RuntimeError):
 
 class OperatorError(RuntimeError):
     """An operator failed while a net ran; the cause is chained, the message says which and where."""
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun, for messages; ``plural`` is the noun with an s, unless given.
+
+    >>> counted(1, "device"), counted(2, "device"), counted(0, "index", "indices")
+    ('1 device', '2 devices', '0 indices')
+    """
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"

@@ -15,13 +15,13 @@ import pytest
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.gradient_context import operator_gradient
-from netbuilder.ops.contexts import Sparse
+from netbuilder.ops.core.contexts import Sparse
+from netbuilder.ops.core.operator import Operator, TensorSpec, decode, encode, spec_of
+from netbuilder.ops.core.registry import find, plain_kernel
 from netbuilder.ops.engines.gpu import gpu, to_host
-from netbuilder.ops.operator import Operator, TensorSpec, decode, encode, spec_of
-from netbuilder.ops.registry import find, plain_kernel
 from netbuilder.proto import PROTO_CUDA, OperatorDef
 from netbuilder.proto.arguments import make_device_option
-from netbuilder.runtime.run_context import KernelContext
+from netbuilder.runtime.plan.run_context import KernelContext
 
 CPU = "cpu"
 GPU = "gpu"

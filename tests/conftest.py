@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.passes.net_pass import CHECKS
+from pass_check import check_pass
 
 hypothesis.settings.register_profile(
     "netbuilder", deadline=None, derandomize=True, max_examples=int(os.environ.get("EXAMPLES", "20"))
@@ -78,6 +80,14 @@ def _on_both(least, mark):
 one_gpu = _on_both(1, pytest.mark.gpu)
 two_gpus = _on_both(2, pytest.mark.multi_gpu)
 four_gpus = _on_both(4, pytest.mark.multi_gpu)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _passes_are_checked():
+    """Every pass that a test runs has its result checked."""
+    CHECKS.append(check_pass)
+    yield
+    CHECKS.remove(check_pass)
 
 
 @pytest.fixture(autouse=True)

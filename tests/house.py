@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOMS_BESIDE", "ROOT", "Module", "files", "library_modules"]
+__all__ = ["TOP_FOLDERS", "ROOT", "Module", "files", "library_modules"]
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS_BESIDE = ("ops", "proto", "tools")  # the other rooms are folders of netbuilder/
+TOP_FOLDERS = ("ops", "proto", "tools")  # the other packages are folders of netbuilder/
 
 _NOT_OURS = {"build", "dist", "out", "__pycache__"}
 
@@ -25,7 +25,7 @@ class Module:
     name: str
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         """The first name under netbuilder; empty for the root package."""
         return self.name.partition(".")[2].partition(".")[0]
 
@@ -90,7 +90,7 @@ def files() -> list[Path]:
 def library_modules() -> tuple[Module, ...]:
     """Every module that is installed."""
     found = []
-    for top in ("netbuilder", *ROOMS_BESIDE):
+    for top in ("netbuilder", *TOP_FOLDERS):
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = list(path.relative_to(ROOT).with_suffix("").parts)
             if parts[-1] == "__init__":

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import channel_blocked, image_view
 from netbuilder.ops.engines.onednn.library import dnnl
-from netbuilder.ops.operator import TensorSpec
 from prepared import Value
 
 PLAIN, B16, B8 = 0, 16, 8

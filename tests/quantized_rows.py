@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["draw_rows", "f16", "packed", "u8"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from netbuilder.ops.operator import decode, spec_of
-from netbuilder.ops.recurrent_backward import BackwardPlan
-from netbuilder.ops.registry import find
+from netbuilder.ops.core.operator import decode, spec_of
+from netbuilder.ops.core.registry import find
+from netbuilder.ops.recurrent.backward import BackwardPlan
 from netbuilder.runtime import Workspace
 
 __all__ = ["check_gradients", "close", "memory_between_steps", "trained", "weighted_sum"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
+from netbuilder.ops.core.random_streams import RANDOM_ARGUMENTS
 from netbuilder.proto import DeviceOption, NetDef, OperatorDef
 from netbuilder.proto.arguments import argument_value
 
@@ -14,8 +15,9 @@ __all__ = ["differences", "operator_text"]
 def differences(got: NetDef, want: NetDef) -> list[str]:
     """Return one line for each operator that only one of two nets has; none if they do the same.
 
-    Not compared: names of nets and operators, source lines, the order of an operator's arguments, a
-    CPU device written as absent, empty or zeros, and the order of Copy operators at a net's end.
+    Not compared: names of nets and operators, source lines, random streams (Caffe2 has none), the order
+    of an operator's arguments, a CPU device written as absent, empty or zeros, and the order of Copy
+    operators at a net's end.
 
     Returns:
         "- ..." for operators of ``want`` that are missing, "+ ..." for those of ``got`` that are too
@@ -45,7 +47,7 @@ def _sorted_tail(lines: list[str]) -> list[str]:
 def operator_text(op: OperatorDef) -> str:
     """Return an operator on one line; two with the same line do the same."""
     parts = [f"{op.type}({', '.join(op.input)}) -> {', '.join(op.output)}"]
-    parts += sorted(f"{a.name}={_value_text(argument_value(a))}" for a in op.arg)
+    parts += sorted(f"{a.name}={_value_text(argument_value(a))}" for a in op.arg if a.name not in RANDOM_ARGUMENTS)
     if op.engine:
         parts.append(f"engine={op.engine}")
     if op.control_input:

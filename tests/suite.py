@@ -13,12 +13,12 @@ A test class per operator names the operator and says how to draw inputs and wha
         def reference(self, op, x):
             return [np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)]
 
-The walk over the registry (tests/ops/test_registry.py) demands one for each operator.
+The walk over the registry (tests/ops/core/test_registry.py) demands one for each operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checks import DEVICES, check_forward, check_gradient, check_inplace
-from netbuilder.ops.operator import Operator, TensorSpec, decode, encode
+from netbuilder.ops.core.operator import Operator, TensorSpec, decode, encode
 from netbuilder.proto import NetError
 
 __all__ = ["OperatorSuite", "Refusal", "f32", "floats", "i32", "i64", "refusal"]
@@ -109,6 +109,7 @@ class OperatorSuite:
         no_gradient: why there is no gradient check.
         d_outputs: outputs that a gradient reaches.
         refusals: bad input, at least one; () needs ``refuses_nothing``.
+        left_out: tests of this class that are not for this operator, each with the reason.
         refuses_nothing: why no input of the right number and kind is wrong.
         rtol, atol: of the forward comparison.
     """
@@ -119,6 +120,7 @@ class OperatorSuite:
     d_outputs: ClassVar[tuple[int, ...]] = (0,)
     refusals: ClassVar[tuple[Refusal, ...]] = ()
     refuses_nothing: ClassVar[str] = ""
+    left_out: ClassVar[Mapping[str, str]] = {}
     rtol: ClassVar[float] = 1e-5
     atol: ClassVar[float] = 1e-6
     gradient_rtol: ClassVar[float] = 1e-4
@@ -127,8 +129,13 @@ class OperatorSuite:
     def __init_subclass__(cls, **more: Any) -> None:
         """Leave out the tests that would have nothing to check, so that they are not collected."""
         super().__init_subclass__(**more)
-        _collect(cls, "test_gradient", not cls.no_gradient)
-        _collect(cls, "test_inplace", not hasattr(cls, "operator") or bool(cls.operator.inplace))
+        useful = {
+            "test_forward": True,
+            "test_gradient": not cls.no_gradient,
+            "test_inplace": not hasattr(cls, "operator") or bool(cls.operator.inplace),
+        }
+        for test, has_use in useful.items():
+            _collect(cls, test, has_use and test not in cls.left_out)
 
     def draw(self, data: Any) -> tuple[Operator, list[Any]]:
         """Return an operator and its inputs."""

@@ -1,18 +1,24 @@
 """Every example in a docstring, in README and in the pages under docs/ runs and gives what it shows."""
 
+import configparser
 import doctest
 import importlib
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from house import ROOT, library_modules
+from house import ROOT, TOP_FOLDERS, library_modules
 from netbuilder.graph import reset_names
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 WITH_EXAMPLES = [m for m in library_modules() if ">>> " in m.path.read_text(encoding="utf-8")]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+GUIDE = ROOT / "CONTRIBUTING.md"
+PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")} - {GUIDE})
+OURS = ("netbuilder/", *(f"{folder}/" for folder in TOP_FOLDERS))
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +47,61 @@ def test_docstrings(module):
 def test_pages(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": page.stem}
-    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
+    for block in BLOCK.findall(page.read_text(encoding="utf-8")):
         if ">>> " in block:
             failures = runs(doctest.DocTestParser().get_doctest(block, namespace, page.name, str(page), 0))
             assert not failures, failures
         else:
             exec(compile(block, str(page), "exec"), namespace)
+
+
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
+
+# A block, and before it, at the end of a line, the file that a reader is told to write it to.
+FILE = re.compile(r"(?:`([\w/]+\.(?:py|cfg))`:\n\n)?^```(?:python|ini)\n(.*?)^```", re.S | re.M)
+
+# Loaded into the process that runs a page's tests: packages find the page's modules too.
+PACKAGES = """
+import importlib
+
+for package, folder in {folders!r}.items():
+    importlib.import_module(package).__path__.append(folder)
+"""
+
+
+def test_the_files_that_contributors_are_told_to_write(tmp_path):
+    """They run in a process of their own, since they add to registries: tests by pytest, an engine as a package."""
+    files = dict(FILE.findall(GUIDE.read_text(encoding="utf-8")))
+    assert "" not in files, "a block of CONTRIBUTING.md does not say which file it is"
+    for file, block in files.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(block, encoding="utf-8")
+    install(tmp_path, files["setup.cfg"])
+    folders = {package_of(file): str((tmp_path / file).parent) for file in files if file.startswith(OURS)}
+    (tmp_path / "page_packages.py").write_text(PACKAGES.format(folders=folders))
+    paths = os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "tests")))
+    tests = [file for file in files if file.startswith("tests/")]
+    assert len(tests) == 4
+    plugins = ["-p", "page_packages", "-p", "conftest"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *plugins, "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, *tests],
+        cwd=tmp_path, env=dict(os.environ, PYTHONPATH=paths), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def package_of(file):
+    """Return the package that a module belongs to, by the file's path in the checkout."""
+    package = ".".join(file.split("/")[:-1])
+    return package if package.startswith("netbuilder") else f"netbuilder.{package}"
+
+
+def install(folder, settings):
+    """Have a package with these settings (setup.cfg) found as installed by processes that look into ``folder``."""
+    parser = configparser.ConfigParser()
+    parser.read_string(settings)
+    [(group, points)] = parser["options.entry_points"].items()
+    info = folder / "toy_engine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-engine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]{points}\n")

@@ -6,13 +6,14 @@ import inspect
 import re
 import subprocess
 import sys
+import types
 import typing
 
 import pytest
 
-from house import ROOMS_BESIDE, ROOT, files, library_modules
+from house import ROOT, TOP_FOLDERS, files, library_modules
 
-# What each room imports directly; what those import comes with it.
+# What each package may import directly; whatever those import is allowed, too.
 DIRECT = {
     "proto": set(),
     "data": {"proto"},
@@ -24,23 +25,31 @@ DIRECT = {
     "runtime": {"ops", "graph"},
     "parallel": {"passes", "model", "optimizers", "runtime"},
     "exchange": {"runtime", "passes", "parallel"},
-    "jobs": {"exchange"},
     "zoo": {"model"},
 }
-FACES = {"caffe2", "tools", "__main__", ""}  # "" is the root package, which imports every room when asked for a name
+OUTER = {
+    "caffe2",
+    "tools",
+    "__main__",
+    "_modules",
+    "_renamed",
+    "",
+}  # "" is the root package, which imports every package on demand
+
+FOR_ALL = {"netbuilder.__version__", "netbuilder._renamed.moved_names"}
 
 LIBRARY = [module for module in library_modules() if not module.generated]
 
 
-def below(room: str) -> set[str]:
-    reached = set(DIRECT[room])
-    for other in DIRECT[room]:
+def below(package: str) -> set[str]:
+    reached = set(DIRECT[package])
+    for other in DIRECT[package]:
         reached |= below(other)
     return reached
 
 
-def imported_room(name: str) -> str | None:
-    """The room that an imported name lies in; None outside netbuilder."""
+def imported_package(name: str) -> str | None:
+    """The package of netbuilder that an imported name belongs to; None outside netbuilder."""
     parts = name.split(".")
     if parts[0] != "netbuilder":
         return None
@@ -56,29 +65,79 @@ def relative(path):
     return str(path.relative_to(ROOT))
 
 
-def test_every_room_is_in_the_table():
-    assert {module.room for module in LIBRARY} <= DIRECT.keys() | FACES
+def test_every_package_is_in_the_table():
+    assert {module.package for module in LIBRARY} <= DIRECT.keys() | OUTER
 
 
 def test_imports_run_one_way():
     wrong = []
     for module in LIBRARY:
-        if module.room in FACES:
+        if module.package in OUTER:
             continue
-        allowed = below(module.room) | {module.room}
+        allowed = below(module.package) | {module.package}
         wrong += [
-            f"{module}:{line} imports {name}; {module.room} may import {sorted(allowed)} only"
+            f"{module}:{line} imports {name}; {module.package} may import {sorted(allowed)} only"
             for name, line in module.imports()
-            if (room := imported_room(name)) is not None and room not in allowed and name != "netbuilder.__version__"
+            if (package := imported_package(name)) is not None and package not in allowed and name not in FOR_ALL
         ]
     assert not wrong
 
 
-def test_no_room_imports_the_faces():
+def test_no_package_imports_the_outer_ones():
     for module in LIBRARY:
         for name, line in module.imports():
-            if imported_room(name) in {"caffe2", "tools"}:
-                assert module.room in {"caffe2", "tools"}, f"{module.path}:{line} imports {name}"
+            if imported_package(name) in {"caffe2", "tools"}:
+                assert module.package in {"caffe2", "tools"}, f"{module.path}:{line} imports {name}"
+
+
+# What each family of operators, and each folder of the runtime, imports besides `core` and `engines`.
+FAMILIES = {
+    "activations": {"math"},
+    "control": {"records"},
+    "detection": {"images", "windows"},
+    "losses": {"activations"},
+    "recurrent": {"dense"},
+    "segments": {"arrange"},
+    "updates": {"control"},
+    "windows": {"math"},
+}
+RUNTIME = {
+    "values": set(),
+    "plan": {"values"},
+    "execute": {"plan", "values"},
+    "input": {"execute", "values"},
+    "profile": {"execute", "plan", "values"},
+}
+
+
+def folders_imported(package):
+    """Yield (folder, imported folder, where) of the imports between the folders of a package."""
+    for module in LIBRARY:
+        parts = module.name.split(".")
+        if len(parts) + module.is_package < 4 or parts[1] != package:
+            continue
+        for name, line in module.imports():
+            found = name.split(".")
+            if found[:2] == ["netbuilder", package] and len(found) > 2 and found[2] != parts[2]:
+                yield parts[2], found[2], f"{module.path}:{line}"
+
+
+def test_families_of_operators_import_one_way():
+    wrong = [
+        f"{where}: {folder} imports {other}"
+        for folder, other, where in folders_imported("ops")
+        if other not in FAMILIES.get(folder, set()) | {"core", "engines"} and folder != "engines"
+    ]
+    assert not wrong
+    assert not [where for folder, other, where in folders_imported("ops") if folder == "core"]
+
+
+def test_folders_of_the_runtime_import_one_way():
+    assert not [
+        f"{where}: {folder} imports {other}"
+        for folder, other, where in folders_imported("runtime")
+        if other not in RUNTIME[folder]
+    ]
 
 
 # Import name -> the distribution that setup.py must name.
@@ -134,7 +193,7 @@ def test_the_runtime_knows_library_engines_through_their_protocol_only():
     wrong = [
         f"{module}:{line} imports {name}"
         for module in LIBRARY
-        if module.room == "runtime"
+        if module.package == "runtime"
         for name, line in module.imports()
         if name.startswith("netbuilder.ops.engines.onednn")
     ]
@@ -186,9 +245,79 @@ def internal_names(module) -> list[str]:
 
 
 def test_internal_names_of_blobs_are_constants_of_one_module():
-    found = {m.name: names for m in LIBRARY if m.room not in FACES | {"ops"} and (names := internal_names(m))}
+    found = {m.name: names for m in LIBRARY if m.package not in OUTER | {"ops"} and (names := internal_names(m))}
     assert len(found.pop(NAMES_ARE_MADE_IN)) == 5  # suffixes of gradients, seeds, shares; no gradient; communicator
     assert not found, f"names come from {NAMES_ARE_MADE_IN}"
+
+
+# Replicas and gradients are told by the record, the gradient map and the operators, not by how names look.
+DEVICE_PREFIX = re.compile(r"^[cg]pu_(\d|$)")
+SUFFIX_TESTS = {"endswith", "removesuffix", "rfind", "rindex", "find", "index", "count", "split", "rsplit", "partition"}
+NAMED_BY_LOOKS = {
+    "netbuilder.graph.blob": "makes and reads the names",
+    "netbuilder.caffe2.python.models.imagenet_trainer_test_utils": "Caffe2's defaults of its functions are such names",
+    "netbuilder.ops.recurrent.backward": "RecurrentNetworkGradient's arguments name gradients so, in Caffe2's nets too",
+}
+
+
+def told_by_looks(module) -> list[str]:
+    """Return where a module has a literal prefix of a device, or looks for the suffix of gradients in a name."""
+    suffixes = {
+        target.id
+        for node in module.tree.body
+        if isinstance(node, ast.Assign) and is_suffix(node.value, ())
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    } | {"GRADIENT_SUFFIX", "AUTOGEN_GRADIENT_SUFFIX"}
+    documentation = {id(n.value) for n in ast.walk(module.tree) if isinstance(n, ast.Expr)}
+    lines = []
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            wrong = DEVICE_PREFIX.match(node.value) is not None
+        elif isinstance(node, ast.Call):
+            method = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            wrong = method == "is_gradient_name" or (
+                method in SUFFIX_TESTS and any(is_suffix(argument, suffixes) for argument in node.args)
+            )
+        elif isinstance(node, ast.Compare):
+            wrong = isinstance(node.ops[0], ast.In | ast.NotIn) and is_suffix(node.left, suffixes)
+        else:
+            continue
+        if wrong:
+            lines.append(f"{module}:{node.lineno}")
+    return lines
+
+
+def is_suffix(node, names) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in names
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in ("_grad", "_autogen_grad")
+
+
+def test_nothing_is_recognised_by_how_its_name_looks():
+    found = {module.name: lines for module in LIBRARY if (lines := told_by_looks(module))}
+    assert NAMED_BY_LOOKS.keys() <= found.keys(), "an exemption that nothing needs"
+    assert not {name: lines for name, lines in found.items() if name not in NAMED_BY_LOOKS}, (
+        "ask the record of replicas (graph/replicas.py), the gradient map or the operators"
+    )
+
+
+@pytest.mark.parametrize(
+    "text, count",
+    [
+        ('x = "gpu_0/fc_w"', 1),
+        ('x = f"cpu_{n}/"', 1),
+        ('y.endswith("_grad")', 1),
+        ('"_grad" in y', 1),
+        ('_GRADIENT = "_grad"\ny.removesuffix(_GRADIENT)', 1),
+        ("GRADIENT_SUFFIX not in y", 1),
+        ("is_gradient_name(y)", 1),
+        ('y + "_grad"\n"""gpu_0/x"""\nz = "in gpu_0"\ny.endswith("_w")', 0),
+    ],
+)
+def test_the_rule_on_names_finds_them(text, count):
+    module = types.SimpleNamespace(tree=ast.parse(text))
+    assert len(told_by_looks(module)) == count
 
 
 # In pieces, so that this file does not break its own rule.
@@ -212,11 +341,11 @@ def test_the_path_rule_finds_paths():
     assert not MACHINE_PATH.search("https://example.org/" + "home/page") and not MACHINE_PATH.search("cpu/" + "opt/x")
 
 
-@pytest.mark.parametrize("room", ROOMS_BESIDE)
-def test_a_room_is_not_importable_by_itself(room):
-    run = subprocess.run([sys.executable, "-c", f"import {room}"], cwd=ROOT, capture_output=True, text=True)
+@pytest.mark.parametrize("package", TOP_FOLDERS)
+def test_a_package_is_not_importable_by_itself(package):
+    run = subprocess.run([sys.executable, "-c", f"import {package}"], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 1
-    assert f"ImportError: import this package as netbuilder.{room}" in run.stderr
+    assert f"ImportError: import this package as netbuilder.{package}" in run.stderr
 
 
 def test_every_file_says_first_what_it_is():
@@ -251,7 +380,7 @@ def test_exports_are_listed():
     wrong = [
         module.name
         for module in LIBRARY
-        if module.room  # the root package's list is built from a table; see test_package.py
+        if module.package  # the root package's list is built from a table; see test_package.py
         and not runs_beside_a_peer(module)
         and not is_private(module.name)
         and defines_something_public(module)

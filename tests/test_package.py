@@ -1,6 +1,7 @@
 """The package as a whole: what it exports, how fast it imports, what it needs, what is installed."""
 
 import ast
+import importlib
 import importlib.metadata
 import re
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import netbuilder
-from house import ROOMS_BESIDE, ROOT, library_modules
+from house import ROOT, TOP_FOLDERS, library_modules
+from netbuilder import _renamed
 
 # Refuses every library but the standard one, NumPy and protobuf.
 BLOCKER = """
@@ -51,7 +53,7 @@ def test_every_public_name_needs_numpy_and_protobuf_alone():
 
 
 def test_every_operator_needs_numpy_and_protobuf_alone():
-    assert int(python("import netbuilder.ops.all; print(len(netbuilder.ops.registry.operator_types()))")) > 0
+    assert int(python("import netbuilder.ops.all; print(len(netbuilder.ops.core.registry.operator_types()))")) > 0
 
 
 def test_the_blocker_blocks():
@@ -75,11 +77,11 @@ def test_public_names_are_told_to_type_checkers():
 def test_public_names_are_listed():
     assert set(netbuilder.__all__) <= set(dir(netbuilder))
     assert all(getattr(netbuilder, name) is not None for name in netbuilder.__all__)
-    rooms = {module.room for module in library_modules()} - netbuilder._ROOMS
-    assert rooms <= {"", "__main__", "caffe2", "jobs", "tools"}
+    packages = {module.package for module in library_modules()} - netbuilder._PACKAGES
+    assert packages <= {"", "__main__", "_modules", "_renamed", "caffe2", "tools"}
 
 
-def test_rooms_are_reachable_from_the_root():
+def test_packages_are_reachable_from_the_root():
     assert python("import netbuilder; print(netbuilder.proto.NetDef().name)") == "\n"
 
 
@@ -113,7 +115,7 @@ def test_installation_adds_one_name():
 
 def test_installation_has_every_file():
     there = {str(path) for path in installed().files}
-    for top in ("netbuilder", *ROOMS_BESIDE):
+    for top in ("netbuilder", *TOP_FOLDERS):
         for path in (ROOT / top).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 inside = path.relative_to(ROOT)
@@ -125,3 +127,37 @@ def test_installation_has_its_commands():
     assert {"netbuilder-train", "netbuilder-extract", "netbuilder-benchmark", "netbuilder-profile"} <= entries.keys()
     assert all(name.startswith("netbuilder-") for name in entries)
     assert all(map(callable, entries.values()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("netbuilder.ops.conv", "netbuilder.ops.windows.conv"),
+        ("netbuilder.runtime.blob", "netbuilder.runtime.values.blob"),
+        *sorted(_renamed.RENAMED.items()),
+    ],
+)
+def test_modules_are_found_under_old_names(old, new):
+    importlib.import_module(new)
+    if old in sys.modules:
+        del sys.modules[old]
+    with pytest.warns(DeprecationWarning, match=f"{old} is {new} now"):
+        assert importlib.import_module(old) is importlib.import_module(new)
+    assert importlib.import_module(new).__spec__.name == new
+
+
+def test_names_are_found_in_the_modules_that_had_them():
+    from netbuilder import passes
+    from netbuilder.caffe2.tensor_cores import tt_svd
+
+    with pytest.warns(
+        DeprecationWarning, match="netbuilder.passes.tt_svd is netbuilder.caffe2.tensor_cores.tt_svd now"
+    ):
+        assert passes.tt_svd is tt_svd
+    with pytest.raises(AttributeError, match="module 'netbuilder.passes' has no attribute 'no_such_pass'"):
+        getattr(passes, "no_such_pass")  # noqa: B009
+
+
+def test_names_that_no_module_ever_had():
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("netbuilder.ops.no_such_family")

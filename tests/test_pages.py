@@ -11,8 +11,8 @@ import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from house import ROOT
 from netbuilder.exchange.onnx.graph import rules
 from netbuilder.model import brew
-from netbuilder.ops.absent import ABSENT
-from netbuilder.ops.registry import operator_types
+from netbuilder.ops.core.registry import operator_types
+from netbuilder.ops.core.unsupported import ABSENT
 from netbuilder.tools import (
     benchmark,
     char_lm,
@@ -20,6 +20,7 @@ from netbuilder.tools import (
     extract_predictor_net,
     imagenet_trainer,
     make_db,
+    operators_page,
     predict,
     seq2seq,
 )
@@ -31,6 +32,11 @@ def listed(section: str) -> list[str]:
     page = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
     text = re.search(rf"^## {section}$(.*?)(?=^## |\Z)", page, re.S | re.M)[1]
     return sorted(name for row in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row))
+
+
+def test_the_page_of_operators_is_what_the_registry_gives():
+    page = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    assert operators_page.filled_page(page) == page, "run `make operators-page`"
 
 
 @pytest.mark.parametrize(

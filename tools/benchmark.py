@@ -1,14 +1,4 @@
-"""Benchmarks beside peers on the same machine in the same run: ``netbuilder-benchmark TASK...``.
-
-Training steps beside PyTorch, one line each: ``mlp``, ``resnet18``, ``resnet50``, ``inception_v1``, ``vgg16``,
-``alexnet`` (two towers, with normalisation over channels), ``alexnet_one_tower``, ``lstm`` (a language model of 35
-words and 10,000 in all), ``attention`` (a cell with attention over 20 words); with ``--check``, whether both sides
-compute the same. ``predict``: the exported ResNet-50, batch 1 and 32, beside onnxruntime. ``sparse``: SparseLengthsSum
-and its gradient beside PyTorch's embedding_bag. Ourselves: ``devices`` (two CPU devices beside one with the same
-threads and batch), ``growth`` (time an image against batch, depth, width, devices), ``build`` (Parallelize, per
-operator), ``busy`` (the small net alone, and with a busy loop on each other core). ``input``: images per second and
-core of image input beside its libraries in a bare loop.
-"""
+"""Benchmarks, compared with other libraries on the same machine in the same run: ``netbuilder-benchmark TASK...``."""
 
 from __future__ import annotations
 
@@ -19,10 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from netbuilder.ops.precision import PRECISIONS
+from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.proto import ArgumentError, DeviceError
-from netbuilder.runtime.optimisations import VARIABLE
-from netbuilder.runtime.setting import default_threads
+from netbuilder.runtime.plan.optimizations import VARIABLE
+from netbuilder.runtime.plan.options import default_threads
 from netbuilder.tools.bench.build import build_time
 from netbuilder.tools.bench.busy import busy_rate
 from netbuilder.tools.bench.check import check
@@ -32,12 +22,12 @@ from netbuilder.tools.bench.machine import busy_share, describe_machine
 from netbuilder.tools.bench.pairs import compare
 from netbuilder.tools.bench.peers import peer_python
 from netbuilder.tools.bench.predict import BATCHES, Predictors, predict
+from netbuilder.tools.bench.processes import our_worker, torch_worker
 from netbuilder.tools.bench.report import Line, compared, write_records
-from netbuilder.tools.bench.sides import our_worker, torch_worker
 from netbuilder.tools.bench.sparse import Sums, sparse_sums
 from netbuilder.tools.bench.work import TASKS, Task, Work
+from netbuilder.tools.common_options import add_without, count
 from netbuilder.tools.parser import Parser
-from netbuilder.tools.switches import add_without
 
 __all__ = ["main"]
 
@@ -45,35 +35,99 @@ _IDLE = 0.05  # share of the cores that other work may take before a figure is d
 _DEVICE_TASKS = ("resnet18", "resnet50")
 _GROWTH_BATCH = 16
 
+_TASKS_HELP = """tasks:
+  a training step, compared with PyTorch:
+    mlp, resnet18, resnet50, inception_v1, vgg16
+    alexnet             two towers, with local response normalization
+    alexnet_one_tower   the same net in one tower
+    lstm                a language model over 35 words of a vocabulary of 10,000
+    attention           a recurrent cell with attention over 20 words
+  other comparisons:
+    predict             an exported ResNet-50, batch 1 and 32, with onnxruntime
+    sparse              SparseLengthsSum and its gradient, with embedding_bag
+    input               image input, with the libraries it uses in a bare loop
+  netbuilder alone:
+    devices             two CPU devices, and one with the same threads and batch
+    growth              time of an image by batch, depth, width and devices
+    build               time that Parallelize takes for each operator
+    busy                the mlp alone, and with a busy loop on each other core
+"""
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="netbuilder-benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="netbuilder-benchmark",
+        description="Run benchmarks and print one line for each. A peer (PyTorch or onnxruntime)\n"
+        "runs in turn with netbuilder, on the same machine and as many threads.",
+        epilog=_TASKS_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "task",
         nargs="+",
         choices=[*TASKS, "predict", "sparse", "devices", "growth", "build", "busy", "input"],
         metavar="TASK",
+        help="one of the tasks listed below",
     )
-    parser.add_argument("--mode", choices=["eager", "compile"], default="eager", help="how PyTorch runs (eager)")
     parser.add_argument(
-        "--dtype", choices=PRECISIONS, default="float32", help="of activations on either side (float32)"
+        "--mode", choices=["eager", "compile"], default="eager", help="how PyTorch runs (default: eager)"
     )
-    parser.add_argument("--threads", type=int, default=default_threads(), help="threads on either side")
-    parser.add_argument("--batch", type=int, help="samples a step (as the task has them; for growth 16)")
-    parser.add_argument("--pairs", type=int, default=5, help="how often each side is timed, in turn (5)")
-    parser.add_argument("--steps", type=int, help="steps each time; for growth, for each point (5)")
-    parser.add_argument("--peer-python", help="an interpreter that has the peer; by default one is installed")
-    parser.add_argument("--check", action="store_true", help="compare losses and updates, in float32, instead of times")
+    parser.add_argument(
+        "--dtype", choices=PRECISIONS, default="float32", help="type of activations on both sides (default: float32)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=count,
+        default=default_threads(),
+        metavar="N",
+        help=f"threads on each side (default: {default_threads()})",
+    )
+    parser.add_argument(
+        "--batch", type=count, metavar="N", help="samples in each step (default: as the task says; 16 for growth)"
+    )
+    parser.add_argument(
+        "--pairs", type=count, default=5, metavar="N", help="how often each side is timed, in turn (default: 5)"
+    )
+    parser.add_argument(
+        "--steps", type=count, metavar="N", help="steps in each timing; for growth, for each point (default: 5)"
+    )
+    parser.add_argument(
+        "--peer-python", metavar="FILE", help="a Python interpreter that has the peer (default: the peer is installed)"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="instead of times, compare losses and updates of both sides, in float32"
+    )
     add_without(parser)
-    parser.add_argument("--json", metavar="FILE", help="also write all figures there")
+    parser.add_argument("--json", metavar="FILE", help="also write all figures as JSON")
     swept = parser.add_argument_group("growth and build")
-    swept.add_argument("--sweep", choices=SWEEPS, nargs="+", default=list(SWEEPS), help="what growth varies (all)")
-    swept.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
-    swept.add_argument("--depths", type=int, nargs="+", default=[18, 34, 50, 101, 152])
-    swept.add_argument("--widths", type=int, nargs="+", default=[32, 64, 128])
-    swept.add_argument("--devices", type=int, nargs="+", help="for growth (1 2) and build (1 4 16 64)")
+    swept.add_argument(
+        "--sweep",
+        choices=SWEEPS,
+        nargs="+",
+        default=list(SWEEPS),
+        metavar="NAME",
+        help=f"what growth varies (default: all): {', '.join(SWEEPS)}",
+    )
+    for name, values, what in (
+        ("--batches", [1, 2, 4, 8, 16, 32, 64], "samples in each step"),
+        ("--depths", [18, 34, 50, 101, 152], "layers of the ResNet"),
+        ("--widths", [32, 64, 128], "channels of its first stage"),
+    ):
+        swept.add_argument(
+            name,
+            type=count,
+            nargs="+",
+            default=values,
+            metavar="N",
+            help=f"for growth: {what} (default: {' '.join(map(str, values))})",
+        )
+    swept.add_argument(
+        "--devices",
+        type=count,
+        nargs="+",
+        metavar="N",
+        help="numbers of devices (default: 1 2 for growth, 1 4 16 64 for build)",
+    )
     return parser
 
 
@@ -81,13 +135,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run benchmarks and print a line each.
 
     Returns:
-        The exit status: 0; 1 if a check failed or a figure stands for nothing; 2 if something is missing or failed.
+        The exit status: 0; 1 if a check failed or a figure is invalid; 2 if something is missing or failed.
     """
     options = _parser().parse_args(arguments)
     machine, busy = describe_machine(), busy_share()
     print(machine, flush=True)
     if options.without:
-        os.environ[VARIABLE] = ",".join(sorted(options.without))  # which the processes of our sides inherit
+        os.environ[VARIABLE] = ",".join(sorted(options.without))  # inherited by our worker processes
         print(f"without {', '.join(sorted(options.without))}", flush=True)
     if busy > _IDLE and not options.check:
         print(
@@ -176,7 +230,7 @@ def _devices(task: Task, options: argparse.Namespace) -> Line:
 def _check(task: str, options: argparse.Namespace) -> Line:
     python = options.peer_python or peer_python("torch")
     found = check(task, python, threads=options.threads, mode=options.mode)
-    losses = "; ".join(f"{a:.6f} and {b:.6f}" for a, b in zip(found.ours, found.theirs))
+    losses = "; ".join(f"{a:.7g} and {b:.7g}" for a, b in zip(found.ours, found.theirs))
     text = (
         f"{task}: {'the same work' if found.holds else 'NOT the same work'}: losses {losses} (at most {found.loss:.1e} "
         f"apart); changes of parameters at most {found.worst_change:.1e} of their norm apart ({found.worst})"
@@ -186,8 +240,8 @@ def _check(task: str, options: argparse.Namespace) -> Line:
 
 def _build(devices: Sequence[int]) -> Iterator[Line]:
     build_time(1)  # imports and first-time set-up do not count
-    for count in devices:
-        done = build_time(count)
+    for number in devices:
+        done = build_time(number)
         text = (
             f"Parallelize of ResNet-50 over {done.devices} devices: {done.operators} operators in "
             f"{done.seconds:.2f} s, {done.per_operator:.1f} us an operator"

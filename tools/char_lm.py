@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from netbuilder.proto import NetError
-from netbuilder.tools.counts import count, split_problem
+from netbuilder.tools.common_options import add_trusted, count, split_problem
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.sequences.char_model import CharModel, Size, Writer
 from netbuilder.tools.sequences.characters import Characters
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.text is not None:
             _train(options)
         if options.write:
-            writer = Writer(options.export)
+            writer = Writer(options.export, trusted=options.trusted)
             prime = options.prime or writer.alphabet[0]
             print(prime + writer.write(prime, options.write, temperature=options.temperature, seed=options.seed))
     except (NetError, OSError) as error:
@@ -36,24 +36,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-char-lm",
-        description="Train an LSTM to predict the next character of a text, export it, and let it write.",
+        description="Train an LSTM to predict the next character of a text, export it, and generate text with it.",
     )
-    parser.add_argument("text", nargs="?", help="a text file in UTF-8; without it, the predictor in --export writes")
+    parser.add_argument(
+        "text",
+        nargs="?",
+        help="a text file in UTF-8; without it, no model is trained, and --write uses the one in --export",
+    )
     parser.add_argument(
         "--export", metavar="FOLDER", required=True, help="folder that the predictor is written to and read from"
     )
-    parser.add_argument("--epochs", type=count, default=5, help="passes over the text (5)")
-    parser.add_argument("--batch", type=count, default=32, help="parts of the text that are read at the same time (32)")
-    parser.add_argument("--steps", type=count, default=50, help="characters of each part in a training step (50)")
-    parser.add_argument("--hidden", type=count, default=128, help="width of the states (128)")
-    parser.add_argument("--layers", type=count, default=1, help="LSTM layers (1)")
-    parser.add_argument("--rate", type=float, default=0.003, help="learning rate of Adam (0.003)")
-    parser.add_argument("--devices", type=count, default=1, help="replicas on the CPU (1)")
-    parser.add_argument("--seed", type=int, default=1, help="of initial values and of what is drawn (1)")
-    parser.add_argument("--write", type=int, default=0, metavar="N", help="write N characters at the end")
-    parser.add_argument("--prime", default="", help="what the written text begins with")
+    parser.add_argument("--epochs", type=count, default=5, metavar="N", help="passes over the text (default: 5)")
     parser.add_argument(
-        "--temperature", type=float, default=0.7, help="below 1, likely characters are chosen more often (0.7)"
+        "--batch",
+        type=count,
+        default=32,
+        metavar="N",
+        help="parts of the text that are read at the same time (default: 32)",
+    )
+    parser.add_argument(
+        "--steps", type=count, default=50, metavar="N", help="characters of each part in a training step (default: 50)"
+    )
+    parser.add_argument("--hidden", type=count, default=128, metavar="N", help="width of the states (default: 128)")
+    parser.add_argument("--layers", type=count, default=1, metavar="N", help="number of LSTM layers (default: 1)")
+    parser.add_argument("--rate", type=float, default=0.003, help="learning rate of Adam (default: 0.003)")
+    parser.add_argument("--devices", type=count, default=1, metavar="N", help="replicas on the CPU (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="seed of initial values and of generated text (default: 1)"
+    )
+    parser.add_argument("--write", type=int, default=0, metavar="N", help="generate N characters at the end")
+    parser.add_argument("--prime", default="", metavar="TEXT", help="the beginning of the generated text")
+    add_trusted(parser)
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.7,
+        metavar="T",
+        help="below 1, likely characters are drawn more often (default: 0.7)",
     )
     return parser
 
@@ -72,7 +91,7 @@ def _train(options: argparse.Namespace) -> None:
             losses.append(model.step(now, then))
         seconds = time.perf_counter() - began
         print(
-            f"epoch {epoch + 1}: loss {sum(losses) / len(losses):.3f} nats a character, "
+            f"epoch {epoch + 1}: loss {sum(losses) / len(losses):.4g} nats a character, "
             f"{len(losses) * options.batch * options.steps / seconds:.0f} characters/s",
             flush=True,
         )

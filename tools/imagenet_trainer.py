@@ -15,13 +15,13 @@ from netbuilder.optimizers import EarlyStopping
 from netbuilder.proto import DeviceError, NetError
 from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.images import load_images
-from netbuilder.tools.training.limit import StepLimit
 from netbuilder.tools.training.metrics import Metrics
 from netbuilder.tools.training.options import parse
-from netbuilder.tools.training.phases import phase_table
 from netbuilder.tools.training.run import Run
 from netbuilder.tools.training.saving import Saving, find_checkpoint
 from netbuilder.tools.training.settings import Options
+from netbuilder.tools.training.step_timeout import StepTimeout
+from netbuilder.tools.training.step_timing import phase_table
 from netbuilder.tools.training.stopping import Stopping
 
 __all__ = ["main"]
@@ -48,14 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run = Run(options, train, test, metrics)
             _say_what_runs(options, run, len(train), len(test))
             _resume(options, run)
-            metrics.go_on(run.epochs_done)
+            metrics.read_earlier(run.epochs_done)
             saving = Saving(options, run)
-            limit = StepLimit(options.step_limit, options.first_step_limit)
-            run.tick = limit.passed
+            limit = StepTimeout(options.step_limit, options.first_step_limit)
+            run.tick = limit.step_done
             with Stopping() as stopping, limit:
                 accuracy = _train(options, run, saving, stopping)
         if stopping.by is not None:
-            return _say_how_to_go_on(stopping, run, saving, arguments)
+            return _print_how_to_resume(stopping, run, saving, arguments)
         print(
             f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {accuracy:.2%}"
         )
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if status:
                 return status
         if not saving.complete:
-            print("netbuilder-train: the last checkpoint could not be written, see above", file=sys.stderr)
+            print("netbuilder-train: the last checkpoint could not be written; see the message above", file=sys.stderr)
             return 1
     except (NetError, DeviceError, OSError, FloatingPointError) as error:
         print(f"netbuilder-train: {error}", file=sys.stderr)
@@ -123,7 +123,7 @@ def _say_what_runs(options: Options, run: Run, train: int, test: int) -> None:
 
 
 def _say_speed_up(options: Options, train: Any, test: Any) -> None:
-    """Time steps of the whole batch on all devices and on the first one alone, on runs that are thrown away."""
+    """Time steps of the whole batch on all devices and on the first one alone, in runs of their own."""
     if len(options.devices) == 1:
         print("speed-up: cannot be measured on a single device; give several by --devices", flush=True)
         return
@@ -134,8 +134,8 @@ def _say_speed_up(options: Options, train: Any, test: Any) -> None:
     pairs = [(several.step_seconds(), one.step_seconds()) for _ in range(3)]  # in turn: the machine may be shared
     many, alone = (min(times) for times in zip(*pairs))
     print(
-        f"speed-up: a step takes {many * 1e3:.1f} ms on {len(options.devices)} devices, {alone * 1e3:.1f} ms on one: "
-        f"{alone / many:.2f} times as fast",
+        f"speed-up: a step takes {many * 1e3:.1f} ms on {len(options.devices)} devices, and {alone * 1e3:.1f} ms on one"
+        f": {alone / many:.2f} times as fast",
         flush=True,
     )
 
@@ -161,11 +161,11 @@ def _rate_text(options: Options) -> str:
 
 
 def _resume(options: Options, run: Run) -> None:
-    """Go on from a checkpoint, if the options say so, and say from where."""
+    """Resume from a checkpoint, if the options request it, and say which."""
     found = find_checkpoint(options)
     if found is None:
         if options.resume:
-            print(f"no checkpoint in {options.checkpoint} yet: training starts from the beginning", flush=True)
+            print(f"there is no checkpoint in {options.checkpoint} yet; training starts from the beginning", flush=True)
         return
     changed = run.resume(found[1], found[0])
     print(f"resumed from {found[0]}: {run.epochs_done} epochs and {run.step} of {run.steps} steps are done", flush=True)
@@ -181,9 +181,9 @@ def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> fl
 
     def stop() -> bool:
         nonlocal told
-        if run.phases.memory is not None and not told:
+        if run.timing.memory is not None and not told:
             told = True
-            memory = run.phases.memory
+            memory = run.timing.memory
             print(f"memory of a step: {(memory.values + memory.scratch) / 2**20:.1f} MiB planned, "
                   f"{memory.outside / 2**20:.1f} MiB of parameters and input", flush=True)  # fmt: skip
         saving.after_step()
@@ -198,13 +198,13 @@ def _train(options: Options, run: Run, saving: Saving, stopping: Stopping) -> fl
         found = run.evaluation()
         accuracy = found.top1
         print(
-            f"epoch {number}/{options.epochs}: loss {epoch.loss:.4f}, training accuracy {epoch.accuracy:.2%}, "
-            f"held-out loss {found.loss:.4f}, held-out accuracy {accuracy:.2%} (top-5 {found.top5:.2%}), "
+            f"epoch {number}/{options.epochs}: loss {epoch.loss:.4g}, training accuracy {epoch.accuracy:.2%}, "
+            f"held-out loss {found.loss:.4g}, held-out accuracy {accuracy:.2%} (top-5 {found.top5:.2%}), "
             f"{epoch.rate:.0f} images/s, {epoch.wait:.1f} s waited for input",
             flush=True,
         )
         print(f"  {phase_table(epoch.shares, epoch.wait, epoch.seconds)}", flush=True)
-        run.watch(epoch.accuracy, accuracy)
+        run.check_accuracy(epoch.accuracy, accuracy)
         if run.metrics is not None:
             run.metrics.epoch(number, run.steps_done, {
                 "loss": epoch.loss, "held_out_loss": found.loss, "training_accuracy": epoch.accuracy,
@@ -234,13 +234,13 @@ def _say_early_end(options: Options, run: Run, early: EarlyStopping) -> None:
     )
 
 
-def _say_how_to_go_on(stopping: Stopping, run: Run, saving: Saving, arguments: Sequence[str] | None) -> int:
-    """Write a checkpoint of a run that was stopped, and say how it is resumed; return the exit status."""
+def _print_how_to_resume(stopping: Stopping, run: Run, saving: Saving, arguments: Sequence[str] | None) -> int:
+    """Write a checkpoint of a stopped run, and print how to resume it; return the exit status."""
     path = saving.now()
     name = stopping.by.name if stopping.by is not None else ""
     if path is None:
         print(
-            f"stopped by {name} after {run.steps_done} steps; nothing is saved (--checkpoint FOLDER saves checkpoints)",
+            f"stopped by {name} after {run.steps_done} steps; nothing is saved without --checkpoint FOLDER",
             flush=True,
         )
         return stopping.status
@@ -251,7 +251,7 @@ def _say_how_to_go_on(stopping: Stopping, run: Run, saving: Saving, arguments: S
         if before != "--resume" and text != "--resume" and not text.startswith("--resume=")
     ]
     print(
-        f"stopped by {name} after {run.steps_done} steps, saved to {path}; to go on:\n"
+        f"stopped by {name} after {run.steps_done} steps, saved to {path}; to resume:\n"
         f"netbuilder-train {shlex.join(kept)} --resume auto",
         flush=True,
     )

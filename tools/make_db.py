@@ -4,82 +4,77 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from netbuilder.data import DATABASES, database_type, decoding_threads
 from netbuilder.proto import DeviceError, NetError
+from netbuilder.proto.errors import counted
+from netbuilder.tools.common_options import add_max_pixels
 from netbuilder.tools.databases.inspecting import describe_database
 from netbuilder.tools.databases.sources import open_source
 from netbuilder.tools.databases.writing import Choices, check_database, write_database
 from netbuilder.tools.parser import Parser
+from netbuilder.tools.progress import Progress
 
 __all__ = ["main"]
-
-_EVERY = 10.0  # seconds between plain lines
-
-
-class _Progress:
-    """Counts what is done: a bar on a terminal, a line now and then elsewhere."""
-
-    def __init__(self, title: str, total: int | None) -> None:
-        self._title, self._total, self._done = title, total, 0
-        self._shown = time.perf_counter()
-        self._bar: Any = None
-        if sys.stderr.isatty():
-            try:
-                from tqdm import tqdm
-            except ImportError:
-                return
-            self._bar = tqdm(total=total, desc=title, unit="image", leave=False, dynamic_ncols=True)
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def __call__(self, count: int) -> None:
-        self._done += count
-        if self._bar is not None:
-            self._bar.update(count)
-        elif time.perf_counter() - self._shown > _EVERY:
-            self._shown = time.perf_counter()
-            print(f"{self._title}: {self._done} of {self._total or '?'}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-make-db",
-        description="Write a database of images with labels, and read it back; or tell what one holds.",
+        description="Write a database of images with labels and check it, or describe one.",
     )
-    parser.add_argument("source", nargs="?", help="a folder of class folders, or of IDX files; a CSV list of paths and "
-                        "labels; an .npz file; an IDX file of images; or a database of images")  # fmt: skip
+    parser.add_argument(
+        "source",
+        nargs="?",
+        help="a folder with one folder of images for each class, or with IDX files; a "
+        "CSV list of paths and labels; an .npz file; an IDX file of images; or a database",
+    )
     parser.add_argument("database", help="the database: a folder for lmdb, a file for minidb")
-    parser.add_argument("--inspect", action="store_true", help="tell what the database holds; give no source")
-    parser.add_argument("--type", choices=sorted(DATABASES),
-                        help="lmdb or minidb (by the ending of the database's name; lmdb if it has none)")  # fmt: skip
+    parser.add_argument("--inspect", action="store_true", help="describe the database; give no source")
     parser.add_argument(
-        "--part", choices=["train", "test"], default="train", help="which part of a source that has both (train)"
+        "--type",
+        choices=sorted(DATABASES),
+        help="type of the database (default: the ending of its name, or lmdb if it has none)",
     )
-    parser.add_argument("--labels", metavar="FILE", help="the IDX file of labels")
     parser.add_argument(
-        "--root", metavar="FOLDER", help="folder that the paths of a CSV list start from (that of the list)"
+        "--part",
+        choices=["train", "test"],
+        default="train",
+        help="which part to read of a source that has two (default: train)",
+    )
+    parser.add_argument(
+        "--labels", metavar="FILE", help="the IDX file of labels, if the source is an IDX file of images"
+    )
+    parser.add_argument(
+        "--root",
+        metavar="FOLDER",
+        help="folder that paths in a CSV list are relative to (default: the folder of the list)",
     )
     made = parser.add_argument_group("records")
-    made.add_argument("--resize", type=int, default=0, metavar="N", help="bring the shorter side to N pixels")
-    made.add_argument("--size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="bring images to this size")
-    made.add_argument("--encode", choices=["keep", "jpeg", "raw"], default="keep",
-                      help="image files as they are (keep, unless resized), JPEG, or pixels")  # fmt: skip
-    made.add_argument("--quality", type=int, default=95, help="of JPEG, 1 to 100 (95)")
-    made.add_argument("--shuffle", type=int, metavar="SEED", help="shuffle the images with this seed")
+    made.add_argument(
+        "--resize", type=int, default=0, metavar="N", help="resize each image so that its shorter side has N pixels"
+    )
+    made.add_argument("--size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="resize each image to this size")
+    made.add_argument(
+        "--encode",
+        choices=["keep", "jpeg", "raw"],
+        default="keep",
+        help="store the image files unchanged (keep, the default; JPEG if they are resized), JPEG, or pixels",
+    )
+    made.add_argument("--quality", type=int, default=95, metavar="Q", help="quality of JPEG, 1 to 100 (default: 95)")
+    made.add_argument("--shuffle", type=int, metavar="SEED", help="shuffle the images, with this seed")
     made.add_argument("--skip-damaged", action="store_true", help="leave out images that cannot be decoded")
-    made.add_argument("--threads", type=int, help="threads that decode and encode (one for each core)")
-    made.add_argument("--replace", action="store_true", help="overwrite a database that exists")
-    made.add_argument("--no-check", action="store_true", help="do not read the database back")
+    add_max_pixels(made)
+    made.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="decode and encode in N threads (default: one for each core, at most 16)",
+    )
+    made.add_argument("--replace", action="store_true", help="replace a database that exists")
+    made.add_argument("--no-check", action="store_true", help="do not read the database back to check it")
     return parser
 
 
@@ -109,8 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(problem)
     try:
         if found.inspect:
-            with _Progress("read", None) as progress:
-                lines = describe_database(found.database, found.type, progress)
+            with Progress("read", None) as progress:
+                lines = describe_database(found.database, found.type, progress.advance, max_pixels=found.max_pixels)
             print("\n".join(lines))
         else:
             _make(found)
@@ -125,19 +120,20 @@ def _make(found: argparse.Namespace) -> None:
     choices = Choices(
         resize=found.resize, size=tuple(found.size) if found.size else None, encode=found.encode,
         quality=found.quality, shuffle=found.shuffle, skip_damaged=found.skip_damaged, threads=found.threads,
+        max_pixels=found.max_pixels,
     )  # fmt: skip
     kind = found.type or _kind(Path(found.database))
     _require_room(Path(found.database), found.replace)
-    with _Progress("write", len(images)) as progress:
-        written = write_database(images, found.database, kind, choices, progress)
+    with Progress("write", len(images)) as progress:
+        written = write_database(images, found.database, kind, choices, progress.advance)
     for text in written.left_out:
         print(f"left out: {text}", file=sys.stderr)
     if not found.no_check:
-        with _Progress("check", len(written.sums)) as progress:
-            check_database(found.database, kind, written, progress)
+        with Progress("check", len(written.sums)) as progress:
+            check_database(found.database, kind, written, progress.advance, max_pixels=found.max_pixels)
     print(
-        f"{found.database}: {kind}, {len(written.sums)} records, {len(written.labels)} labels"
-        + (f", {len(written.left_out)} damaged images left out" if written.left_out else "")
+        f"{found.database}: {kind}, {counted(len(written.sums), 'record')}, {counted(len(written.labels), 'label')}"
+        + (f", {counted(len(written.left_out), 'damaged image')} left out" if written.left_out else "")
         + ("" if found.no_check else "; read back, all as written")
     )
 

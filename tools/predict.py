@@ -18,14 +18,15 @@ from netbuilder.exchange.onnx import read_onnx
 from netbuilder.exchange.predictor_exporter import load_predictor_from_db
 from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceError, NetError, ParseError, ShapeError
-from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto import ArgumentError, DeviceError, NetError, OperatorError, ParseError, ShapeError
+from netbuilder.tools.common_options import add_cpu, add_max_pixels, add_trusted, count, cpu_device
 from netbuilder.tools.parser import Parser
 
 __all__ = ["load", "main", "prepared_image"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _SHOWN = 8  # names of blobs in a message
+_ROUNDING = 0.01  # of a sum of probabilities, which may be float16
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,70 +38,99 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.init,
             inputs=options.inputs,
             outputs=options.outputs,
-            device=make_device_option(PROTO_CPU, 0) if options.cpu else None,
+            device=cpu_device(options),
             trusted=options.trusted,
         )
         classes = _class_names(options.classes) or predictor.classes
         results = list(_predict(predictor, options, classes))
-    except (NetError, DeviceError, OSError) as error:
+    except (NetError, DeviceError, OperatorError, OSError) as error:
         print(f"netbuilder-predict: {error}", file=sys.stderr)
         return 1
     if options.json:
         print(json.dumps(results, indent=1))
         return 0
+    percent = not options.scores and all(result["probabilities"] for result in results)
     for result in results:
         print(result["image"])
         for row in result["classes"]:
-            print(
-                f"  {row['score']:8.2%}  {row['name']}" if options.percent else f"  {row['score']:10.5g}  {row['name']}"
-            )
+            shown = f"{row['score']:8.2%}" if percent else f"{row['score']:10.5g}"
+            print(f"  {shown}  {row['name']}")
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-predict",
-        description="Run a predictor on image files, and print the likeliest classes of each.",
+        description="Run a predictor on image files, and print the classes with the highest scores for each.",
     )
     parser.add_argument(
         "predictor",
-        help="a folder with init_net.pb and predict_net.pb, a file of predictor_exporter in .minidb, or .onnx; with "
-        "--init the file of the predict net",
+        help="a folder with init_net.pb and predict_net.pb, a .minidb file of predictor_exporter, or an .onnx file; "
+        "with --init, the file of the predict net",
     )
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="files that Pillow, OpenCV or simplejpeg read")
-    parser.add_argument("--top", type=int, default=5, metavar="K", help="classes an image (5)")
-    parser.add_argument("--classes", metavar="FILE",
-                        help="their names, one a line, or a JSON list (as the predictor says)")  # fmt: skip
-    net = parser.add_argument_group("what the files of the predictor do not say, or say otherwise")
-    net.add_argument("--init", metavar="FILE", help="the init net, where the two files have other names")
-    net.add_argument("--inputs", nargs="+", metavar="BLOB", help="the blob that takes the images")
-    net.add_argument("--outputs", nargs="+", metavar="BLOB", help="the blob with the scores of the classes; of several "
-                     "the first is printed")  # fmt: skip
-    net.add_argument("--trusted", action="store_true", help="run whatever the nets hold, also operators that touch "
-                     "files, loop, wait or call Python; without it these are refused")  # fmt: skip
-    net.add_argument("--cpu", action="store_true", help="run on the CPU, whatever device the nets name")
-    parser.add_argument("--batch", type=int, default=32, metavar="N", help="images at a time (32)")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="an image file")
+    parser.add_argument(
+        "--top", type=count, default=5, metavar="K", help="classes to print for each image (default: 5)"
+    )
+    parser.add_argument(
+        "--classes",
+        metavar="FILE",
+        help="names of the classes, one on each line or as a JSON list (default: those stored in the predictor)",
+    )
+    parser.add_argument("--batch", type=count, default=32, metavar="N", help="images in each run (default: 32)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--scores", dest="percent", action="store_false", help="print outputs as numbers, not in percent"
+        "--scores",
+        action="store_true",
+        help="print probabilities as numbers instead of percent; outputs "
+        "that are not probabilities are always printed as numbers",
     )
+    net = parser.add_argument_group("the net, where its files do not say this or say it wrongly")
+    net.add_argument("--init", metavar="FILE", help="the init net, if the two files have names of their own")
+    net.add_argument("--inputs", nargs="+", metavar="BLOB", help="the blob that takes the images")
+    net.add_argument(
+        "--outputs", nargs="+", metavar="BLOB", help="the blob with the scores of the classes; the first one is printed"
+    )
+    add_cpu(net)
+    add_trusted(net)
     image = parser.add_argument_group(
-        "how an image becomes an input: (pixel * scale - mean) / std",
-        "Where the predictor says how (netbuilder-train --export writes it), that holds for what is not given here.",
+        "preparation of images: (pixel * scale - mean) / std",
+        "Pixels are 0 to 255. What is not given here is as the predictor says (netbuilder-train --export stores it).",
     )
-    image.add_argument("--size", type=_size, metavar="HxW", help="height and width, where the predictor does not say")
-    image.add_argument("--resize", type=_length, metavar="PIXELS|fit", help="length of the shorter side before the "
-                       "middle is cut out (fit: as short as covers the input)")  # fmt: skip
+    image.add_argument("--size", type=_size, metavar="HxW", help="height and width of the input")
     image.add_argument(
-        "--interpolation", choices=["area", "linear"], help="between pixels (area to shrink, else linear)"
+        "--resize",
+        type=_length,
+        metavar="N|fit",
+        help="resize each image so that its shorter side has N "
+        "pixels, or so that it just covers the input (fit), before its middle is cut out",
     )
-    image.add_argument("--scale", type=float, help="of pixels, which are 0 to 255 (1)")
-    image.add_argument("--mean", type=_mean, metavar="B,G,R|FILE.npy", help="after scaling (0); of an array of shape "
-                       "(3, H, W) or (H, W, 3), such as ilsvrc_2012_mean.npy, each channel's mean")  # fmt: skip
-    image.add_argument("--std", type=_divisors, metavar="B,G,R", help="after scaling (1)")
-    image.add_argument("--rgb", action=argparse.BooleanOptionalAction,
-                       help="channels, and those numbers, are red, green, blue")  # fmt: skip
-    image.add_argument("--channels-last", action=argparse.BooleanOptionalAction, help="the input is (N, H, W, C)")
+    image.add_argument(
+        "--interpolation",
+        choices=["area", "linear"],
+        help="how pixels are interpolated (default: area to shrink, linear to enlarge)",
+    )
+    image.add_argument("--scale", type=float, metavar="S", help="factor of pixels (default: 1)")
+    image.add_argument(
+        "--mean",
+        type=_mean,
+        metavar="B,G,R|FILE.npy",
+        help="subtracted after scaling (default: 0): one "
+        "number, three, or an array of shape (3,), (3, H, W) or (H, W, 3), such as ilsvrc_2012_mean.npy, "
+        "of which each channel's mean is used",
+    )
+    image.add_argument("--std", type=_divisors, metavar="B,G,R", help="divisor after that (default: 1)")
+    image.add_argument(
+        "--rgb",
+        action=argparse.BooleanOptionalAction,
+        help="channels, and the numbers above, are in the order red, green, blue",
+    )
+    image.add_argument(
+        "--channels-last",
+        action=argparse.BooleanOptionalAction,
+        help="the input has the shape (N, H, W, C) instead of (N, C, H, W)",
+    )
+    add_max_pixels(image)
     return parser
 
 
@@ -208,8 +238,6 @@ def _predict(predictor: Predictor, options: argparse.Namespace, classes: Sequenc
             f"an image goes into one input, but the predictor has {list(predictor.inputs) or 'none'}; name it by "
             f"--inputs: the net reads {undefined_inputs(predictor.net.op)[:_SHOWN]}"
         )
-    if options.top < 1 or options.batch < 1:
-        raise ArgumentError(f"--top and --batch must be 1 or more, got {options.top} and {options.batch}")
     name, output = predictor.inputs[0], predictor.outputs[0]
     if len(predictor.outputs) > 1 and options.outputs is None:
         print(f"netbuilder-predict: the scores are those of {output!r}, the first of the outputs "
@@ -222,14 +250,24 @@ def _predict(predictor: Predictor, options: argparse.Namespace, classes: Sequenc
             prepared_image(
                 Path(file).read_bytes(), height, width, channels, where=file, resize=images.resize,
                 interpolation=images.interpolation, scale=images.scale, mean=images.mean, std=images.std,
-                rgb=images.rgb,
+                rgb=images.rgb, max_pixels=options.max_pixels,
             ) for file in files
         ])  # fmt: skip
         if not images.channels_last:
             batch = np.ascontiguousarray(batch.transpose(0, 3, 1, 2))
-        scores = predictor.run({name: batch})[output].reshape(len(files), -1)
+        scores = np.asarray(predictor.run({name: batch})[output])
+        if scores.shape[:1] != (len(files),):
+            raise ShapeError(
+                f"the output {output!r} has shape {scores.shape} for a batch of {len(files)}; it must have a row of "
+                "scores for each image: choose another by --outputs"
+            )
         for file, row in zip(files, scores):
-            yield {"image": file, "classes": _best(row, options.top, classes)}
+            yield {"image": file, "probabilities": _are_probabilities(row), "classes": _best(row, options.top, classes)}
+
+
+def _are_probabilities(scores: Array) -> bool:
+    """Whether numbers are the probabilities of the classes: each in [0, 1], and their sum 1 up to rounding."""
+    return bool(np.all((scores >= 0) & (scores <= 1)) and abs(scores.sum(dtype=np.float64) - 1) < _ROUNDING)
 
 
 def _input_size(predictor: Predictor, size: tuple[int, int] | None, channels_last: bool) -> tuple[int, int, int]:
@@ -259,6 +297,7 @@ def prepared_image(
     mean: Sequence[float] = (0.0,),
     std: Sequence[float] = (1.0,),
     rgb: bool = False,
+    max_pixels: int | None = None,
 ) -> Array:
     """Return an image as a predictor takes it: float32, (height, width, channels).
 
@@ -271,6 +310,7 @@ def prepared_image(
         interpolation: "linear" or "area"; None: "area" where the image shrinks, else "linear".
         scale, mean, std: ``(pixel * scale - mean) / std``; the latter two are numbers for all channels, or for each.
         rgb: channels are red, green, blue; else blue, green, red.
+        max_pixels: as of ``decode_image``.
 
     Raises:
         ParseError: the bytes are no image.
@@ -286,7 +326,7 @@ def prepared_image(
                 f"{what} must be one number, or one for each channel of the input, which has {channels}; "
                 f"got {list(numbers)}"
             )
-    pixels = decode_image(data, color=channels == 3, where=where)
+    pixels = decode_image(data, color=channels == 3, where=where, max_pixels=max_pixels)
     high, wide = pixels.shape[:2]
     if resize is None:
         factor = max(height / high, width / wide)
@@ -309,15 +349,16 @@ def prepared_image(
 
 
 def _best(scores: Array, count: int, classes: Sequence[str]) -> list[dict[str, Any]]:
-    order = np.argsort(-scores, kind="stable")[:count]
-    return [
-        {
-            "class": int(number),
-            "name": classes[number] if number < len(classes) else f"class {number}",
-            "score": float(scores[number]),
-        }
-        for number in order
-    ]
+    """Return the largest scores of an image, the largest first; only a vector of them is named by classes."""
+    flat, planes = scores.reshape(-1), sum(extent > 1 for extent in scores.shape) > 1
+
+    def name(number: int) -> str:
+        if planes:
+            return f"element {tuple(map(int, np.unravel_index(number, scores.shape)))}"
+        return classes[number] if number < len(classes) else f"class {number}"
+
+    order = map(int, np.argsort(-flat, kind="stable")[:count])
+    return [{"class": number, "name": name(number), "score": float(flat[number])} for number in order]
 
 
 if __name__ == "__main__":

@@ -17,21 +17,19 @@ from netbuilder.data import read_npz
 from netbuilder.proto import DeviceError, NetError, OperatorError
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime import NET_TYPES, Workspace
-from netbuilder.runtime.profile_table import profile_table
-from netbuilder.runtime.profile_trace import chrome_trace
-from netbuilder.runtime.profiling import profile
+from netbuilder.runtime.profile.profiling import profile
+from netbuilder.runtime.profile.table import profile_table
+from netbuilder.runtime.profile.trace import chrome_trace
 from netbuilder.tools.bench.machine import busy_share, describe_machine
-from netbuilder.tools.blob_specs import blob_spec
-from netbuilder.tools.counts import count
+from netbuilder.tools.common_options import add_cpu, add_trusted, add_without, blob_spec, count, cpu_device
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.profiling.load import load_folder, load_net
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
-from netbuilder.tools.switches import add_without
 
 __all__ = ["main"]
 
-_IDLE = 0.05  # share of the cores that other work may take before a figure is doubtful
+_IDLE = 0.05  # largest share of the cores that other processes may use without a warning
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,34 +62,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-profile",
-        description="Run a net with every call timed: time, share, rates and the machine's limit by operator and kind.",
+        description="Run a net with every call timed, and print time, share, rates and the machine's limits for each "
+        "operator and each type of operator.",
     )
-    parser.add_argument("net", help="a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name "
-                        "of a net of the zoo")  # fmt: skip
+    parser.add_argument(
+        "net",
+        help="a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name of a net of the zoo",
+    )
     run = parser.add_argument_group("how it runs")
-    run.add_argument("--threads", type=count, help="threads in all (OMP_NUM_THREADS, or one for each core)")
-    run.add_argument("--runs", type=count, default=5, help="runs with timed calls, each followed by one without (5)")
-    run.add_argument("--warmup", type=count, default=2, help="runs before the timed ones (2)")
+    run.add_argument(
+        "--threads", type=count, metavar="N", help="threads in all (default: OMP_NUM_THREADS, or one for each core)"
+    )
+    run.add_argument(
+        "--runs",
+        type=count,
+        default=5,
+        metavar="N",
+        help="runs with timed calls, each followed by one without (default: 5)",
+    )
+    run.add_argument("--warmup", type=count, default=2, metavar="N", help="runs before the timed ones (default: 2)")
     add_without(run)
-    run.add_argument("--no-fuse", action="store_true", help="join no operators, as --without fusion")
-    run.add_argument("--numpy", action="store_true", help="use NumPy alone, no other library")
+    run.add_argument("--no-fuse", action="store_true", help="fuse no operators; the same as --without fusion")
+    run.add_argument("--numpy", action="store_true", help="use NumPy alone, no faster library")
     stored = parser.add_argument_group("nets in files")
     stored.add_argument("--init", metavar="FILE", help="init net that makes the parameters")
-    stored.add_argument("--input", metavar="BLOB=SHAPE[:TYPE]", type=blob_spec, action="append", default=[],
-                        help="an input, as data=32x3x224x224 or label=32:int32, filled at random, whole numbers "
-                        "with 0")  # fmt: skip
-    stored.add_argument("--feed", metavar="FILE", help="inputs by name, in an .npz file")
+    add_cpu(stored)
+    add_trusted(stored)
+    stored.add_argument(
+        "--input",
+        metavar="BLOB=SHAPE[:TYPE]",
+        type=blob_spec,
+        action="append",
+        default=[],
+        help="shape of an input, such as data=32x3x224x224 or label=32:int32; floats are drawn at "
+        "random, integers are 0; may be repeated",
+    )
+    stored.add_argument("--feed", metavar="FILE", help="values of inputs by name, in an .npz file")
     zoo = parser.add_argument_group("nets of the zoo")
-    zoo.add_argument("--batch", type=count, help="samples a step, over all devices (32; of a predictor as saved)")
-    zoo.add_argument("--image-size", type=count, metavar="PIXELS", help="a side (what the net is known for)")
-    zoo.add_argument("--classes", type=count, default=1000, help="how many (1000)")
-    zoo.add_argument("--inference", action="store_true", help="the forward pass in test mode, not a training step")
-    zoo.add_argument("--devices", type=count, default=1, metavar="N", help="replicas that share the batch (1)")
-    zoo.add_argument("--gpu", action="store_true", help="devices are GPUs")
-    zoo.add_argument("--net-type", default="dag", choices=NET_TYPES, metavar="TYPE",
-                     help=f"for several devices; one of {', '.join(NET_TYPES)} (dag)")  # fmt: skip
+    zoo.add_argument(
+        "--batch",
+        type=count,
+        metavar="N",
+        help="samples in each step, over all devices (default: 32; for a predictor, as stored)",
+    )
+    zoo.add_argument(
+        "--image-size",
+        type=count,
+        metavar="N",
+        help="height and width of images in pixels (default: the usual size for the net)",
+    )
+    zoo.add_argument("--classes", type=count, default=1000, metavar="N", help="number of classes (default: 1000)")
+    zoo.add_argument(
+        "--inference", action="store_true", help="run the forward pass in test mode instead of a training step"
+    )
+    zoo.add_argument("--devices", type=count, default=1, metavar="N", help="replicas that share the batch (default: 1)")
+    zoo.add_argument("--gpu", action="store_true", help="run on GPUs instead of the CPU")
+    zoo.add_argument(
+        "--net-type",
+        default="dag",
+        choices=NET_TYPES,
+        metavar="TYPE",
+        help=f"with several devices, how the net is executed (default: dag): {', '.join(NET_TYPES)}",
+    )
     out = parser.add_argument_group("result")
-    out.add_argument("--top", type=count, default=20, metavar="N", help="calls that are listed (20)")
+    out.add_argument("--top", type=count, default=20, metavar="N", help="list the N slowest calls (default: 20)")
     out.add_argument("--json", metavar="FILE", help="write all figures as JSON")
     out.add_argument("--trace", metavar="FILE", help="write a trace that https://ui.perfetto.dev opens")
     return parser
@@ -117,14 +151,14 @@ def _load(options: argparse.Namespace) -> Ready:
     )  # fmt: skip
     path, given = Path(options.net), {**_arrays(options.feed), **dict(options.input)}
     if path.is_dir():
-        return load_folder(workspace, path, options.batch, given)
+        return load_folder(workspace, path, options.batch, given, device=cpu_device(options), trusted=options.trusted)
     if path.is_file() or path.suffix:
-        return load_net(workspace, path, options.init, given)
-    wanted = ZooOptions(
+        return load_net(workspace, path, options.init, given, device=cpu_device(options), trusted=options.trusted)
+    requested = ZooOptions(
         batch=options.batch or 32, image_size=options.image_size, classes=options.classes,
         training=not options.inference, devices=options.devices, gpu=options.gpu, net_type=options.net_type,
     )  # fmt: skip
-    return load_zoo(workspace, options.net, wanted)
+    return load_zoo(workspace, options.net, requested)
 
 
 if __name__ == "__main__":

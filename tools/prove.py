@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from netbuilder.proto.whole_file import write_text
+from netbuilder.tools.common_options import count
 from netbuilder.tools.parser import Parser, did_you_mean
 from netbuilder.tools.proof.measure import difference, trained
 from netbuilder.tools.proof.models import SAMPLES, TABLES
@@ -40,9 +41,9 @@ def entries(models: Sequence[str], optimizers: Sequence[str], devices: Sequence[
     for model in models:
         for optimizer in optimizers:
             want = list(trained(MODELS[model], OPTIMIZERS[optimizer], 1, steps=steps).values())
-            for count in devices:
-                got = trained(MODELS[model], OPTIMIZERS[optimizer], count, steps=steps)
-                yield Entry(model, optimizer, count, difference(list(got.values()), want))
+            for number in devices:
+                got = trained(MODELS[model], OPTIMIZERS[optimizer], number, steps=steps)
+                yield Entry(model, optimizer, number, difference(list(got.values()), want))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,15 +79,32 @@ def _parser() -> argparse.ArgumentParser:
         description="Train small models on several numbers of devices, and print how much their parameters differ from "
         "those of one device: ||a - b|| / max(||b||, 1e-6 sqrt(n)).",
     )
-    parser.add_argument("--models", type=_some_of(MODELS), default=list(MODELS), metavar="NAMES",
-                        help=f"with commas between them: {', '.join(MODELS)} (all)")  # fmt: skip
-    parser.add_argument("--optimizers", type=_some_of(OPTIMIZERS), default=list(OPTIMIZERS), metavar="NAMES",
-                        help=f"with commas between them: {', '.join(OPTIMIZERS)} (all)")  # fmt: skip
-    parser.add_argument("--devices", type=_counts, default=list(DEVICES), metavar="NUMBERS",
-                        help="replicas on the CPU, with commas between them (1,2,3,4,8)")  # fmt: skip
-    parser.add_argument("--steps", type=int, default=10, help="steps of training (10)")
-    parser.add_argument("--bound", type=float, default=1e-5, help="greatest difference that is accepted (1e-5)")
-    parser.add_argument("--json", metavar="FILE", help="write the entries there, too")
+    parser.add_argument(
+        "--models",
+        type=_some_of(MODELS),
+        default=list(MODELS),
+        metavar="NAMES",
+        help=f"models, separated by commas (default: all): {', '.join(MODELS)}",
+    )
+    parser.add_argument(
+        "--optimizers",
+        type=_some_of(OPTIMIZERS),
+        default=list(OPTIMIZERS),
+        metavar="NAMES",
+        help=f"optimizers, separated by commas (default: all): {', '.join(OPTIMIZERS)}",
+    )
+    parser.add_argument(
+        "--devices",
+        type=_counts,
+        default=list(DEVICES),
+        metavar="NUMBERS",
+        help="numbers of replicas on the CPU, separated by commas (default: 1,2,3,4,8)",
+    )
+    parser.add_argument("--steps", type=count, default=10, metavar="N", help="training steps (default: 10)")
+    parser.add_argument(
+        "--bound", type=float, default=1e-5, help="exit with status 1 if a difference is larger (default: 1e-5)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write all differences as JSON")
     return parser
 
 
@@ -95,7 +113,7 @@ def _some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
         found = [name.strip() for name in text.split(",")]
         if unknown := [name for name in found if name not in known]:
             raise argparse.ArgumentTypeError(
-                f"unknown name {unknown[0]!r}{did_you_mean(unknown[0], known)}; there are {', '.join(known)}"
+                f"unknown name {unknown[0]!r}{did_you_mean(unknown[0], known)}; the names are {', '.join(known)}"
             )
         return found
 

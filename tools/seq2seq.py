@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from netbuilder.proto import NetError
-from netbuilder.tools.counts import count, split_problem
+from netbuilder.tools.common_options import count, split_problem
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.sequences.pairs import TASKS, Pairs
 from netbuilder.tools.sequences.translator import Shape, Translator
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number, batch in enumerate(pairs.batches(options.batch, options.steps, options.seed), 1):
             losses.append(translator.step(batch))
             if number % 100 == 0 or number == options.steps:
-                print(f"step {number}: loss {np.mean(losses[-100:]):.4f}", flush=True)
+                print(f"step {number}: loss {np.mean(losses[-100:]):.4g}", flush=True)
         for question, answer in pairs.draw(np.random.default_rng(options.seed + 1), 3):
             best = translator.answer(pairs, question, options.beam)[0]
             print(f"{question} -> {pairs.decode(best.tokens)} ({best.score:.2f}); expected {answer}")
@@ -45,22 +45,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="netbuilder-seq2seq",
-        description="Train an encoder and a decoder with attention on strings, and answer by beam search.",
+        description="Train an encoder and a decoder with attention on strings of digits, and answer new questions by "
+        "beam search.",
     )
     parser.add_argument("task", choices=sorted(TASKS), help="what to learn")
-    parser.add_argument("--length", type=count, default=5, help="greatest number of digits (5)")
-    parser.add_argument("--steps", type=count, default=1500, help="steps of training (1500)")
-    parser.add_argument("--batch", type=count, default=64, help="pairs of a step, over all devices (64)")
-    parser.add_argument("--units", type=count, default=64, help="width of the states (64)")
-    parser.add_argument("--attention", default="regular",
-                        choices=["none", "regular", "recurrent", "dot"], help="its kind (regular)")  # fmt: skip
-    parser.add_argument("--rate", type=float, default=0.005, help="learning rate of Adam (0.005)")
-    parser.add_argument("--devices", type=count, default=1, help="replicas on the CPU (1)")
-    parser.add_argument("--beam", type=count, default=4, help="sequences kept by the search (4)")
-    parser.add_argument("--questions", type=count, default=100, help="new questions at the end (100)")
-    parser.add_argument("--at-least", type=float, default=0.0, metavar="SHARE",
-                        help="exit status 1 if a smaller share of the answers is correct (0)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, help="of initial values and of the pairs (1)")
+    parser.add_argument("--length", type=count, default=5, metavar="N", help="largest number of digits (default: 5)")
+    parser.add_argument("--steps", type=count, default=1500, metavar="N", help="training steps (default: 1500)")
+    parser.add_argument(
+        "--batch", type=count, default=64, metavar="N", help="pairs in each step, over all devices (default: 64)"
+    )
+    parser.add_argument("--units", type=count, default=64, metavar="N", help="width of the states (default: 64)")
+    parser.add_argument(
+        "--attention",
+        default="regular",
+        choices=["none", "regular", "recurrent", "dot"],
+        help="kind of attention (default: regular)",
+    )
+    parser.add_argument("--rate", type=float, default=0.005, help="learning rate of Adam (default: 0.005)")
+    parser.add_argument("--devices", type=count, default=1, metavar="N", help="replicas on the CPU (default: 1)")
+    parser.add_argument("--beam", type=count, default=4, metavar="N", help="width of the beam search (default: 4)")
+    parser.add_argument(
+        "--questions", type=count, default=100, metavar="N", help="new questions to answer at the end (default: 100)"
+    )
+    parser.add_argument(
+        "--at-least",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="exit with status 1 if a smaller share of the answers is correct (default: 0)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="seed of initial values and of the pairs (default: 1)"
+    )
     return parser
 
 

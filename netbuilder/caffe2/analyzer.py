@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from netbuilder.caffe2.jobs.job import Job
+from netbuilder.caffe2.jobs.task import Task, TaskGroup
 from netbuilder.caffe2.visitor import Visitor
 from netbuilder.graph import ExecutionStep, Net
 from netbuilder.graph.versions import reads_of, writes_of
-from netbuilder.jobs.job import Job
-from netbuilder.jobs.task import Task, TaskGroup
 from netbuilder.proto import NetDef, OperatorDef, UsageError
 
 __all__ = [

@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from netbuilder.graph.rename import held_nets, rename_arguments, rename_blobs
-from netbuilder.passes.pools import least_memory
-from netbuilder.passes.share_memory import LiveBlob
+from netbuilder.graph.lifetimes import Lifetime, Slot, pack_into_slots
+from netbuilder.graph.rename import rename_arguments, rename_blobs, subgraphs
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef
 
 __all__ = [
@@ -23,12 +22,13 @@ __all__ = [
     "compute_blob_assignments",
     "get_updated_ranges",
     "is_compatible",
+    "least_memory",
     "verify_assignments",
 ]
 
 
 class AssignmentAlgorithm(Enum):
-    """How blobs are dealt out: each to the free memory that fits best, or so that all memory together is smallest."""
+    """How blobs are assigned: each to the free memory that fits best, or so that all memory together is smallest."""
 
     GREEDY = 0
     DYNAMIC_PROGRAMMING = 1
@@ -42,7 +42,8 @@ class LiveRange(NamedTuple):
     size: int | None = None
 
 
-Assignment = list[tuple[str, LiveRange]]
+_Range = tuple[str, LiveRange]
+Assignment = list[_Range]
 """Blobs that share memory, in the order in which they have it."""
 
 
@@ -85,19 +86,12 @@ def compute_assignments_greedy(
         ranges_sorted: names and ranges without None.
         init_assignments: memory that there is already, with the blobs that have it; unchanged.
     """
-    groups = [list(group) for group in init_assignments or ()]
-    for name, live in ranges_sorted:
-        free = [group for group in groups if is_compatible(live, group, ())]
-        best = min(free, key=lambda group: abs(_size(group) - (live.size or 1)), default=None)
-        if best is None:
-            groups.append([(name, live)])
-        else:
-            best.append((name, live))
-    return groups
+    groups = [_slot(group) for group in init_assignments or ()]
+    return _assignments(pack_into_slots(_slot(ranges_sorted), _difference, groups))
 
 
-def _size(group: Assignment) -> int:
-    return max(live.size or 1 for _, live in group)
+def _difference(slot: Slot[_Range], life: Lifetime[_Range]) -> int:
+    return abs(max(other.nbytes for other in slot) - life.nbytes)
 
 
 def compute_assignments_dp(
@@ -110,15 +104,80 @@ def compute_assignments_dp(
         init_assignment: memory that there is already, with the blobs that have it; unchanged.
         counter: ignored; Caffe2 counts its steps in it.
     """
-    known = dict([*(pair for group in init_assignment or () for pair in group), *ranges_sorted])
-    given = [list(map(_live_blob, group)) for group in init_assignment or ()]
-    pools = least_memory(map(_live_blob, ranges_sorted), given)
-    return [[(blob.name, known[blob.name]) for blob in pool] for pool in pools]
+    return _assignments(least_memory(_slot(ranges_sorted), [_slot(group) for group in init_assignment or ()]))
 
 
-def _live_blob(pair: tuple[str, LiveRange]) -> LiveBlob:
-    name, live = get_updated_ranges([pair])[0]
-    return LiveBlob(name, live.defined or 0, live.used or 0, (0, 0), live.size or 1)
+def _slot(ranges: Iterable[_Range]) -> Slot[_Range]:
+    """Return lifetimes, each with its name and range for a key."""
+    return [
+        Lifetime((name, live), updated.defined or 0, updated.used or 0, (0, 0), updated.size or 1)
+        for name, live in ranges
+        for _, updated in get_updated_ranges([(name, live)])
+    ]
+
+
+def _assignments(slots: Iterable[Slot[_Range]]) -> list[Assignment]:
+    return [[life.key for life in slot] for slot in slots]
+
+
+_KEPT = 256  # ways that are followed at a time
+
+
+class _Way(NamedTuple):
+    """Values assigned so far: for each slot the last step that touches it and its bytes; the slots' values."""
+
+    nbytes: int
+    ends: tuple[tuple[int, int], ...]
+    slots: tuple[tuple[Lifetime[Any], ...], ...]
+
+
+def least_memory(
+    values: Iterable[Lifetime[Any]], given: Iterable[Sequence[Lifetime[Any]]] = ()
+) -> list[list[Lifetime[Any]]]:
+    """Return values in slots whose bytes, each slot as large as its largest value, are few in all.
+
+    Goes through the values in the order in which they are made, and follows the best ways to assign them; of two ways
+    whose slots end alike, the smaller one. The result is the smallest there is unless there are more such ways than
+    are followed. Values without a size count as one byte.
+
+    Args:
+        values: as of ``live_blobs``.
+        given: slots that there are already, each of values of one place; those of ``values`` come after theirs.
+    """
+    found: list[list[Lifetime[Any]]] = []
+    rest = sorted(values, key=lambda life: life.start)
+    before = [tuple(slot) for slot in given]
+    for place in dict.fromkeys(life.place for life in (*(life for slot in before for life in slot), *rest)):
+        ways = [_start([slot for slot in before if slot[0].place == place])]
+        for life in (life for life in rest if life.place == place):
+            best: dict[tuple[tuple[int, int], ...], _Way] = {}
+            for way in ways:
+                for more in _with(way, life):
+                    key = tuple(sorted(more.ends))
+                    if key not in best or more.nbytes < best[key].nbytes:
+                        best[key] = more
+            ways = sorted(best.values(), key=lambda way: way.nbytes)[:_KEPT]
+        found += [list(slot) for slot in ways[0].slots]
+    return found
+
+
+def _start(slots: Sequence[tuple[Lifetime[Any], ...]]) -> _Way:
+    ends = tuple((slot[-1].end, max(max(life.nbytes, 1) for life in slot)) for slot in slots)
+    return _Way(sum(size for _, size in ends), ends, tuple(slots))
+
+
+def _with(way: _Way, life: Lifetime[Any]) -> Iterable[_Way]:
+    """Yield the ways with one more value: in each slot that is free and of another kind, or in a new one."""
+    size, seen = max(life.nbytes, 1), set()
+    for index, (end, nbytes) in enumerate(way.ends):
+        if end >= life.start or nbytes in seen:
+            continue
+        seen.add(nbytes)
+        larger = max(nbytes, size)
+        ends = (*way.ends[:index], (life.end, larger), *way.ends[index + 1 :])
+        slots = (*way.slots[:index], (*way.slots[index], life), *way.slots[index + 1 :])
+        yield _Way(way.nbytes + larger - nbytes, ends, slots)
+    yield _Way(way.nbytes + size, (*way.ends, (life.end, size)), (*way.slots, (life,)))
 
 
 def compute_assignments(
@@ -129,7 +188,7 @@ def compute_assignments(
     Args:
         ranges: by name, as of ``compute_ranges``.
         static_blobs: names.
-        algo: how blobs are dealt out.
+        algo: how blobs are assigned.
 
     Raises:
         ArgumentError: there is no such algorithm.
@@ -138,9 +197,9 @@ def compute_assignments(
         raise ArgumentError(f"compute_assignments: algo must be an AssignmentAlgorithm, got {algo!r}")
     static = set(map(str, static_blobs))
     updated = get_updated_ranges(sorted(ranges.items(), key=lambda pair: (pair[1].used is None, pair[1].used or 0)))
-    deal = compute_assignments_greedy if algo is AssignmentAlgorithm.GREEDY else compute_assignments_dp
+    assign = compute_assignments_greedy if algo is AssignmentAlgorithm.GREEDY else compute_assignments_dp
     return [
-        *deal([pair for pair in updated if pair[0] not in static], []),
+        *assign([pair for pair in updated if pair[0] not in static], []),
         *([pair] for pair in updated if pair[0] in static),
     ]
 
@@ -182,6 +241,6 @@ def apply_recurrent_blob_assignments(
         blob_assignments: old names and new ones.
         canonical_name: gives for any name the new one.
     """
-    for net in held_nets(op):
+    for net in subgraphs(op):
         rename_blobs(net, canonical_name)
     rename_arguments(op, blob_assignments)

@@ -9,7 +9,7 @@ import numpy as np
 
 from netbuilder.data import proto_to_tensor, tensor_to_proto
 from netbuilder.data.object_records import kind_named, kind_of
-from netbuilder.ops.operator import STRING
+from netbuilder.ops.core.operator import STRING
 from netbuilder.proto import BlobError, BlobProto, DeviceOption, NetError, TensorProto, files
 from netbuilder.runtime import Workspace
 
@@ -19,7 +19,7 @@ _TENSOR = "Tensor"
 
 
 def feed(workspace: Workspace, name: str, value: Any, device: DeviceOption | None = None) -> bool:
-    """Set a blob of a workspace; a TensorProto stands for its tensor, and the name may be empty. Returns True."""
+    """Set a blob of a workspace; a TensorProto is read as its tensor, and the name may be empty. Returns True."""
     if isinstance(value, TensorProto):
         value = proto_to_tensor(value)
     workspace.feed(name, value, device, unnamed=True)
@@ -78,7 +78,7 @@ class TensorCPU:
 
     @property
     def data(self) -> Any:
-        """The elements: where they lie in plain order, so that writing changes them; else a copy."""
+        """The elements: the buffer itself where it is in plain order, so that writing changes them; else a copy."""
         value = self._workspace.get(self._name).plain()
         return value if isinstance(value, np.ndarray) else self.fetch()
 

@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.caffe2.blobs import feed
 from netbuilder.graph import infer_shapes
 from netbuilder.graph.blob import blob_name
-from netbuilder.ops.operator import STRING
+from netbuilder.ops.core.operator import STRING
 from netbuilder.proto import DeviceOption, NetDef, OperatorDef, ShapeError
 from netbuilder.runtime import Workspace
 
@@ -20,7 +20,7 @@ __all__ = ["check_inferred", "dense_gradient", "input_devices", "numeric_gradien
 def input_devices(
     op: OperatorDef, device: DeviceOption | None, given: Mapping[str, DeviceOption] | None
 ) -> dict[str, DeviceOption | None]:
-    """Return where each input of an operator lies: as given, else on the operator's device."""
+    """Return where each input of an operator is stored: as given, else on the operator's device."""
     others = {blob_name(name): option for name, option in (given or {}).items()}
     return {name: others.get(name, device) for name in op.input}
 
@@ -37,13 +37,13 @@ def run_with(
     values: Mapping[str, Any],
     devices: Mapping[str, DeviceOption | None],
     ops: Iterable[OperatorDef],
-    wanted: Sequence[str],
+    requested: Sequence[str],
 ) -> list[Any]:
     """Run operators one by one on given blobs, and return some of what they leave."""
     workspace = with_inputs(values, devices)
     for op in ops:
         workspace.run_operator_once(op)
-    return [workspace.fetch(name) for name in wanted]
+    return [workspace.fetch(name) for name in requested]
 
 
 def dense_gradient(workspace: Workspace, gradient: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:

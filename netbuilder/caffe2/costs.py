@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from netbuilder.data.tensor_records import DATA_TYPES, NUMPY_TYPES
 from netbuilder.graph import infer_shapes
 from netbuilder.graph.blob import blob_name
-from netbuilder.ops.operator import TensorSpec, decode
-from netbuilder.ops.registry import find
+from netbuilder.ops.core.operator import TensorSpec, decode
+from netbuilder.ops.core.registry import find
 from netbuilder.proto import BlobError, NetError, OperatorDef, TensorProto, files
-from netbuilder.runtime import default
+from netbuilder.runtime.execute import default
 
 __all__ = ["Cost", "GetOperatorCost", "InferShapesAndTypes"]
 

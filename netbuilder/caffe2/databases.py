@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import enum
 import os
-import struct
 from collections.abc import Iterator
 from typing import Any
 
 from netbuilder.data.db_reader import DATABASES, read_records
 from netbuilder.data.lmdb_folder import write_lmdb
+from netbuilder.data.minidb import append_minidb, write_minidb
 from netbuilder.proto import NetError
 
 __all__ = ["DB", "Cursor", "Mode", "Transaction", "create_db"]
-
-_LENGTHS = struct.Struct("<ii")
 
 
 class Mode(enum.Enum):
@@ -75,7 +73,7 @@ class Cursor:
         self._record = next(self._records, None)
 
     def next(self) -> None:
-        """Go to the next record; behind the last one, ``valid()`` is False."""
+        """Go to the next record; after the last one, ``valid()`` is False."""
         self._record = next(self._records, None)
 
     def valid(self) -> bool:
@@ -86,7 +84,7 @@ class Cursor:
         """Return the record's key.
 
         Raises:
-            NetError: the cursor is behind the last record.
+            NetError: the cursor is after the last record.
         """
         return self._here()[0]
 
@@ -94,13 +92,13 @@ class Cursor:
         """Return the record's value.
 
         Raises:
-            NetError: the cursor is behind the last record.
+            NetError: the cursor is after the last record.
         """
         return self._here()[1]
 
     def _here(self) -> tuple[bytes, bytes]:
         if self._record is None:
-            raise NetError(f"{self._path!r}: the cursor is behind the last record; ask valid() before")
+            raise NetError(f"{self._path!r}: the cursor is after the last record; ask valid() before")
         return self._record
 
 
@@ -123,15 +121,7 @@ class Transaction:
         if not waiting:
             return
         if self._type == "minidb":
-            with open(self._path, "ab") as file:
-                size = file.tell()
-                try:
-                    for key, value in waiting:
-                        file.write(_LENGTHS.pack(len(key), len(value)) + key + value)
-                    file.flush()
-                except OSError:  # as of a full disk: the records before stay readable
-                    os.truncate(self._path, size)
-                    raise
+            append_minidb(self._path, waiting)
         else:
             before = list(read_records(self._path, self._type)) if os.path.exists(self._path) else []
             write_lmdb(self._path, [*before, *waiting])
@@ -161,5 +151,5 @@ def create_db(db_type: str, source: str | os.PathLike[str], mode: Any) -> DB:
     if mode is Mode.read and not os.path.exists(path):
         raise FileNotFoundError(f"{path!r}: no such {kind} database")
     if mode is Mode.new and kind == "minidb":
-        open(path, "wb").close()
+        write_minidb(path, [])
     return DB(kind, path, mode)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph import BlobReference, DeviceScope, Net
-from netbuilder.ops.operator import decode
-from netbuilder.ops.registry import find
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.core.registry import find
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, NetDef, NetError, OperatorDef, UsageError
 from netbuilder.proto.netbuilder_pb2 import PROTO_HIP
 
@@ -122,7 +122,7 @@ def InjectCrossDeviceCopies(
 ) -> tuple[Net, Devices]:
     """Return a copy of a net in which every operator reads what is on its own device, and where the blobs are.
 
-    A blob is copied in front of the first operator that needs it elsewhere, to a blob with "_cpu" or "_gpu_1" behind
+    A blob is copied before the first operator that needs it elsewhere, to a blob with "_cpu" or "_gpu_1" after
     its name, which later operators on that device read, too.
 
     Args:
@@ -130,7 +130,7 @@ def InjectCrossDeviceCopies(
         blob_to_device: where blobs are before; extended in place. External inputs that it does not have are on the
             net's device.
         blob_remap: copies made before, for nets that run before this one; extended in place.
-        placeHolderOps: types of operators that are not known and stand for something else; they read and write on
+        placeHolderOps: types of operators that are not known and are placeholders of others; they read and write on
             their own device.
 
     Raises:
@@ -140,7 +140,7 @@ def InjectCrossDeviceCopies(
     copies = {} if blob_remap is None else blob_remap
     placeholders = placeHolderOps or ()
     ops = [_copied(op) for op in net.Proto().op]
-    result = net.Clone(f"{net.Name()}_cross_device", keep_schema=True)
+    result = net.Clone(f"{net.Name()}_cross_device")
     proto: NetDef = result.Proto()
     del proto.op[:]
     known = set(proto.external_input)
@@ -148,8 +148,8 @@ def InjectCrossDeviceCopies(
     result.replace_message(_net_copy(proto))
     for op in ops:
         infer = InferOpDeviceAsBlobDevices if op.type in placeholders else InferOpBlobDevices
-        wanted, made = infer(op)
-        renamed = _bring_inputs(net, result, op, wanted, devices, copies)
+        expected, made = infer(op)
+        renamed = _bring_inputs(net, result, op, expected, devices, copies)
         if op.type in placeholders:
             update_placeholder_op_output(op, devices)
         for device, blob in zip(made, op.output):
@@ -170,13 +170,13 @@ def _bring_inputs(
     net: Net,
     result: Net,
     op: OperatorDef,
-    wanted: Sequence[DeviceOption],
+    expected: Sequence[DeviceOption],
     devices: Devices,
     copies: MutableMapping[RemapEntry, str],
 ) -> dict[str, str]:
     """Add the copies that an operator needs; return the names that its inputs have on its device."""
     renamed: dict[str, str] = {}
-    for device, blob in zip(wanted, op.input):
+    for device, blob in zip(expected, op.input):
         if blob not in devices:
             if not net.is_external_input(blob):
                 raise UsageError(f"net {net}: {op.type} reads {blob!r}, which no operator before it makes")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from netbuilder.graph.lenient import LenientNet
-from netbuilder.ops.recurrent_links import Recurrent
+from netbuilder.caffe2.lenient import LenientNet
+from netbuilder.ops.recurrent.links import Recurrent
 from netbuilder.proto import NetError
-from netbuilder.runtime import default
-from netbuilder.runtime.net import RuntimeNet
+from netbuilder.runtime.execute import default
+from netbuilder.runtime.execute.net import RuntimeNet
 
 __all__ = ["AddObserver", "NumObservers", "RemoveObserver", "RunCountObserver", "TimeObserver"]
 
@@ -81,8 +81,8 @@ def AddObserver(self: Any, observer_type: str) -> TimeObserver | RunCountObserve
     """
     if observer_type not in _KINDS:
         raise NetError(
-            f"no observer {observer_type!r}; there are {', '.join(_KINDS)}; netbuilder.runtime.profiling.profile and "
-            "netbuilder-profile tell of each operator"
+            f"no observer {observer_type!r}; there are {', '.join(_KINDS)}; for the time of each operator use "
+            "netbuilder.runtime.profile.profiling.profile or netbuilder-profile"
         )
     observer = _KINDS[observer_type]()
     _created(self).observers.append(observer)

@@ -6,8 +6,8 @@ import dataclasses
 import inspect
 from dataclasses import dataclass
 
-from netbuilder.ops.operator import ANY_NUMBER, Operator, argument_fields, arity
-from netbuilder.ops.registry import CPU, GPU, find, is_registered, plain_kernel, prepared_kernels
+from netbuilder.ops.core.operator import ANY_NUMBER, Operator, argument_fields, arity
+from netbuilder.ops.core.registry import CPU, GPU, find, is_registered, plain_kernel, prepared_kernels
 
 __all__ = ["OpSchema"]
 

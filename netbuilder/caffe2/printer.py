@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from netbuilder.caffe2.jobs.job import Job
+from netbuilder.caffe2.jobs.task import Task, TaskGroup
 from netbuilder.caffe2.visitor import Visitor
 from netbuilder.graph import ExecutionStep, Net, Plan
 from netbuilder.graph.listing import (
@@ -17,8 +19,6 @@ from netbuilder.graph.listing import (
     listing,
     net_arguments,
 )
-from netbuilder.jobs.job import Job
-from netbuilder.jobs.task import Task, TaskGroup
 from netbuilder.proto import DeviceOption, NetDef, OperatorDef
 
 __all__ = [
@@ -120,7 +120,7 @@ def commonprefix(m: Sequence[str]) -> str:
 
 
 def factor_prefix(vals: Sequence[str], do_it: bool) -> str:
-    """Return names with commas between; with ``do_it``, the scope that all have in front of brackets."""
+    """Return names with commas between; with ``do_it``, the scope that all share before the brackets."""
     return factored(list(vals), do_it)
 
 

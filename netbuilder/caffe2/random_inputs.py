@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.graph import Net
-from netbuilder.ops.registry import find
+from netbuilder.ops.core.registry import find
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.runtime import Workspace
 

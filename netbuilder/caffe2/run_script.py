@@ -16,8 +16,8 @@ from typing import Any
 # Protobuf chooses its parser as it is loaded: old scripts then ask for one by PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION
 # ("cpp") that it has no longer.
 import netbuilder.proto  # noqa: F401
+from netbuilder.caffe2.import_alias import install_alias
 from netbuilder.caffe2.old_numpy import restore_old_names
-from netbuilder.caffe2.standin import stand_in
 
 __all__ = ["main"]
 
@@ -26,7 +26,7 @@ usage: python -m netbuilder.caffe2 SCRIPT [ARGUMENT ...]
        python -m netbuilder.caffe2 -m MODULE [ARGUMENT ...]
        python -m netbuilder.caffe2 -c CODE [ARGUMENT ...]
 
-Runs a Caffe2 script, module or piece of code unchanged: caffe2 stands for netbuilder.caffe2 in it, and in the
+Runs a Caffe2 script, module or piece of code unchanged: caffe2 is an alias of netbuilder.caffe2 in it, and in the
 processes that it starts."""
 
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[0].startswith("-") and arguments[0] not in ("-m", "-c"):
         print(f"unknown option {arguments[0]}\n{USAGE}", file=sys.stderr)
         return 2
-    stand_in()
+    install_alias()
     restore_old_names()
     if arguments[0] == "-m":
         return _run_module(arguments[1], arguments[2:])

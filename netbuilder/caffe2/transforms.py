@@ -6,15 +6,16 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from netbuilder.graph.rename import held_nets
+from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.versions import EXTERNAL, number_versions
-from netbuilder.ops.operator import decode
-from netbuilder.ops.registry import find
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.core.registry import find
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
+from netbuilder.passes.net_pass import NetPass, PassContext, PassResult, net_pass
 from netbuilder.proto import PROTO_CPU, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.benchmark import benchmark_net
+from netbuilder.runtime.execute.benchmark import benchmark_net
 
 __all__ = [
     "NET_TRANSFORMS",
@@ -27,7 +28,8 @@ __all__ = [
 _ENGINE = "NNPACK"
 
 
-def add_nnpack(net: NetDef) -> NetDef:
+@net_pass
+def add_nnpack_pass(net: NetDef, context: PassContext) -> PassResult:
     """Return a net whose Convs on the CPU, channels-first and with stride 1, have the engine NNPACK.
 
     The engine chooses no kernel here; FuseNNPACKConvRelu looks for it.
@@ -42,10 +44,11 @@ def add_nnpack(net: NetDef) -> NetDef:
         ):
             op.engine = _ENGINE
             set_argument(op, "convolution_transform_strategy", "PRECOMPUTE")
-    return result
+    return PassResult(result)
 
 
-def fuse_nnpack_conv_relu(net: NetDef) -> NetDef:
+@net_pass
+def fuse_nnpack_conv_relu_pass(net: NetDef, context: PassContext) -> PassResult:
     """Return a net in which Convs with the engine NNPACK do the work of the Relu that alone reads them.
 
     The Conv gets the argument ``activation="Relu"`` and the Relu's output. Where that is also one of the Conv's
@@ -55,12 +58,12 @@ def fuse_nnpack_conv_relu(net: NetDef) -> NetDef:
     result = _copied(net)
     while _fuse_one(result):
         pass
-    return result
+    return PassResult(result)
 
 
 def _fuse_one(net: NetDef) -> bool:
     versions = number_versions(net.op)
-    held = {blob for op in net.op for inner in held_nets(op) for blob in inner.external_input}
+    held = {blob for op in net.op for inner in subgraphs(op) for blob in inner.external_input}
     outputs = {versions.last[blob] for blob in net.external_output if blob in versions.last}
     for index, relu in enumerate(net.op):
         if relu.type != "Relu":
@@ -95,7 +98,7 @@ def _fuse_one(net: NetDef) -> bool:
 
 
 def fuse_conv_bn(net: NetDef, workspace: Workspace) -> NetDef:
-    """Return a net without the batch normalisations in test mode that a Conv or FC in front can do the work of.
+    """Return a net without the batch normalisations in test mode that a Conv or FC before them can do the work of.
 
     The new weights and biases are fed under names of their own, so that other nets keep theirs; see
     ``fold_batch_norm``.
@@ -110,25 +113,26 @@ def fuse_conv_bn(net: NetDef, workspace: Workspace) -> NetDef:
     return folded
 
 
-def conv_to_nnpack(net: NetDef) -> NetDef:
+@net_pass
+def conv_to_nnpack_pass(net: NetDef, context: PassContext) -> PassResult:
     """Return a net whose Convs on the CPU have the engine NNPACK."""
     result = _copied(net)
     for op in result.op:
         if op.type == "Conv" and _device(net, op) == PROTO_CPU:
             op.engine = _ENGINE
-    return result
+    return PassResult(result)
 
 
-NET_TRANSFORMS: dict[str, Callable[[NetDef], NetDef]] = {
-    "AddNNPACK": add_nnpack,
-    "FuseNNPACKConvRelu": fuse_nnpack_conv_relu,
+NET_TRANSFORMS: dict[str, NetPass] = {
+    "AddNNPACK": add_nnpack_pass,
+    "FuseNNPACKConvRelu": fuse_nnpack_conv_relu_pass,
 }
 """Those that ``transformations.Transformer`` has."""
 
 WORKSPACE_TRANSFORMS: dict[str, Callable[[NetDef, Workspace], NetDef]] = {"FuseConvBN": fuse_conv_bn}
 """Those that also change parameters in a workspace."""
 
-TRANSFORMS: dict[str, Callable[[NetDef], NetDef]] = {"ConvToNNPack": conv_to_nnpack}
+TRANSFORMS: dict[str, NetPass] = {"ConvToNNPack": conv_to_nnpack_pass}
 """Those of ``workspace.ApplyTransform``."""
 
 
@@ -140,7 +144,7 @@ def apply_transform(name: str, net: NetDef) -> NetDef:
     """
     if name not in TRANSFORMS:
         raise NetError(f"no transformation {name!r} in the registry; there are {sorted(TRANSFORMS)}")
-    return TRANSFORMS[name](net)
+    return TRANSFORMS[name](net).net
 
 
 def apply_transform_if_faster(

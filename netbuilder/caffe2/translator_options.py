@@ -1,4 +1,4 @@
-"""The options that Caffe2's trainer of translators and its decoder share, and the models that they stand for."""
+"""The options that Caffe2's trainer of translators and its decoder share, and the models that they describe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--decoder-embedding-size", type=int, default=512,
                         help="width of the vectors of target words (512)")  # fmt: skip
     parser.add_argument("--decoder-softmax-size", type=int, default=None,
-                        help="width of a layer in front of the scores of words (none)")  # fmt: skip
+                        help="width of a layer before the scores of words (none)")  # fmt: skip
 
 
 def model_params_of(args: argparse.Namespace) -> dict[str, Any]:

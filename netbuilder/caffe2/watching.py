@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from netbuilder.caffe2.python.modeling.net_modifier import NetModifier
+from netbuilder.caffe2.records import Scalar, Struct
 from netbuilder.graph import BlobReference, DeviceScope, Net
-from netbuilder.graph.records import Scalar, Struct
 from netbuilder.proto import DeviceOption, NetError, TensorProto
 from netbuilder.proto.arguments import make_device_option
 

@@ -9,10 +9,10 @@ from netbuilder.graph import Net as GraphNet
 from netbuilder.graph import Plan
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
-from netbuilder.ops.python_op import show_workspaces_as
+from netbuilder.ops.control.python_op import show_workspaces_as
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.runtime import Workspace as NativeWorkspace
-from netbuilder.runtime import default
+from netbuilder.runtime.execute import default
 
 __all__ = ["CreatedNet", "Workspace", "create_net"]
 
@@ -66,7 +66,7 @@ class _Current(type):
 class Workspace(metaclass=_Current):
     """A workspace of its own.
 
-    What it does not have by Caffe2's names it has by those of ``netbuilder.runtime.Workspace``, which lies under it.
+    What it does not have by Caffe2's names it has by those of ``netbuilder.runtime.Workspace``, on which it is built.
 
     Args:
         parent: a workspace whose blobs are seen and written here, too.

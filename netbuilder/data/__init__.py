@@ -3,6 +3,7 @@
 from netbuilder.data.batch_mixer import BatchMixer, class_probabilities
 from netbuilder.data.blob_records import BlobParts, blob_records, read_blobs, record_name, write_blobs
 from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError, QueueState
+from netbuilder.data.class_names import class_names_file, read_class_names, write_named_records
 from netbuilder.data.db_reader import DATABASES, DBReader, read_records, write_records
 from netbuilder.data.digits import digits
 from netbuilder.data.dummy import dummy_batches
@@ -18,7 +19,6 @@ from netbuilder.data.image_sets import (
     ImageFiles,
     ImageSet,
     ImageSubset,
-    class_names_file,
     image_folder,
     image_list,
     read_npz_images,
@@ -73,6 +73,7 @@ __all__ = [
     "proto_to_tensor",
     "proto_values",
     "read_blobs",
+    "read_class_names",
     "read_idx",
     "read_image_record",
     "read_lmdb",
@@ -86,5 +87,6 @@ __all__ = [
     "write_blobs",
     "write_lmdb",
     "write_minidb",
+    "write_named_records",
     "write_records",
 ]

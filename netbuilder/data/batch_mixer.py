@@ -1,4 +1,4 @@
-"""Mixup and CutMix: batches whose samples are mixed in pairs, with labels that say how much of each class."""
+"""Mixup and CutMix: samples of a batch are mixed in pairs, and labels become probabilities of classes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["BatchMixer", "class_probabilities"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_STREAM = 0x6D6978  # apart from what else is drawn from the same seed
+_STREAM = 0x6D6978  # separates these random numbers from others with the same seed
 
 
 def class_probabilities(labels: Array, classes: int, smoothing: float = 0.0) -> Array:
-    """Return the probability of each class, (N, classes), float32: 1 - smoothing, and smoothing shared by all classes.
+    """Return the probability of each class, (N, classes), float32, with label smoothing.
 
     Args:
         labels: (N,), whole numbers.
-        classes: how many.
-        smoothing: in [0, 1).
+        classes: number of classes.
+        smoothing: in [0, 1); the label gets 1 - smoothing, and smoothing is spread evenly over all classes.
 
     Raises:
         NetError: a label is not in [0, classes).
@@ -41,15 +41,15 @@ class BatchMixer:
 
     Mixup: an image becomes ``l * image + (1 - l) * other``. CutMix: a box with the share ``1 - l`` of the area is
     taken from the other image. ``l`` is drawn from Beta(alpha, alpha) for each batch, and labels are mixed by the same
-    share. What is drawn follows from the seed, the epoch and the number of the batch alone: it is the same on any
-    number of devices, and in a run that is resumed.
+    share. Random choices follow from the seed, the epoch and the number of the batch alone, so they are the same on
+    any number of devices, and in a resumed run.
 
     Args:
-        classes: how many there are.
+        classes: number of classes.
         mixup, cutmix: alpha of each, usually 0.2 and 1.0; 0: never. With both, each batch is mixed by one of them,
             drawn with equal chances.
-        smoothing: share of a label that all classes have, see ``class_probabilities``.
-        seed: of what is drawn.
+        smoothing: share of each label that is spread over all classes, see ``class_probabilities``.
+        seed: of random choices.
 
     Raises:
         ArgumentError: a number is out of range.
@@ -77,7 +77,7 @@ class BatchMixer:
         Args:
             images: (N, C, H, W), floats.
             labels: (N,), whole numbers.
-            epoch, number: of the batch, from which what is drawn follows.
+            epoch, number: of the batch; random choices follow from them.
 
         Returns:
             images of the same shape and type; for each the label with the larger share; (N, classes), float32.
@@ -104,7 +104,7 @@ class BatchMixer:
 
 
 def _with_box(images: Array, others: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
-    """Return images with a box of others in them, and the share of the area that is left of themselves."""
+    """Return images with a box of the other ones pasted in, and the share of the area that is unchanged."""
     height, width = images.shape[-2:]
     side = (1 - share) ** 0.5
     high, wide = round(height * side), round(width * side)

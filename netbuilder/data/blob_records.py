@@ -23,10 +23,10 @@ __all__ = ["CHUNK_SIZE", "STRING_BLOB", "BlobParts", "blob_records", "read_blobs
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CHUNK_SIZE = 1_000_000
-"""Elements of a tensor that go into one record, unless a caller says otherwise."""
+"""Elements of a tensor in one record, by default."""
 
 STRING_BLOB = "std::string"
-"""Type of a blob that is one string and no tensor."""
+"""Type of a blob that is a string."""
 
 _CHUNK_MARK = "#%"
 
@@ -46,7 +46,7 @@ def blob_records(
         value: an array of numbers, bools or strings; a string or bytes, or an array of one without dimensions; an
             object of a kind that has records.
         chunk_size: elements a record; 0: all in one.
-        device: where the value was, which is noted beside it; None: on the host.
+        device: where the value was, which is stored with it; None: on the host.
         bfloat16: store float32 in two bytes an element, rounded; other types are stored as they are.
 
     Raises:
@@ -96,24 +96,24 @@ def record_name(key: bytes) -> str:
 
 
 class BlobParts:
-    """Puts blobs together from their records, which come in any order."""
+    """Assembles blobs from their records, which may come in any order."""
 
     def __init__(self) -> None:
-        self.devices: dict[str, DeviceOption] = {}  # where the writer had each tensor, as far as it says
+        self.devices: dict[str, DeviceOption] = {}  # device of each tensor when it was written, if stored
         self._single: dict[str, Any] = {}  # strings and objects
         self._chunks: dict[str, list[tuple[int, Array]]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     def add(self, name: str, blob: BlobProto, where: str) -> None:
-        """Take a record.
+        """Add a record.
 
         Args:
             name: of the blob.
             blob: the record's value.
-            where: what to call the record in errors.
+            where: name of the record in errors.
 
         Raises:
-            ParseError: the blob is of a kind that is not read, or does not fit the records before.
+            ParseError: the blob is of an unknown type, or does not fit the earlier records.
         """
         kind = kind_named(blob.type)
         if name in self._single or name in self._chunks and (kind is not None or blob.type == STRING_BLOB):
@@ -156,15 +156,15 @@ class BlobParts:
 
     @property
     def names(self) -> list[str]:
-        """The blobs of which there are records, in their order."""
+        """Names of the blobs that have records, in order."""
         return [*self._chunks, *self._single]
 
     def value(self, name: str, where: str) -> Any:
-        """Return a blob, once, and let go of its records: an array; a string as an array of one without dimensions;
+        """Return a blob and drop its records: an array; a string as an array of one without dimensions;
         or an object.
 
         Raises:
-            ParseError: chunks of it are missing, or are there twice.
+            ParseError: chunks of it are missing or repeated.
         """
         if name in self._single:
             return self._single.pop(name)
@@ -205,7 +205,7 @@ def read_blobs(path: str | os.PathLike[str]) -> dict[str, Array]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ParseError: it is no minidb, a record is no blob, or chunks of a tensor are missing.
+        ParseError: it is not a minidb, a record is not a blob, or chunks of a tensor are missing.
     """
     parts = BlobParts()
     for key, value in read_minidb(path):

@@ -1,4 +1,4 @@
-"""A queue of records between threads: bounded, blocking, to be closed."""
+"""A queue of records between threads: bounded and blocking; it can be closed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["BlobsQueue", "QueueClosedError", "QueueState"]
 
 @dataclass(frozen=True)
 class QueueState:
-    """What a queue has seen so far.
+    """Counters of a queue.
 
     Args:
         length: records in it now.
@@ -36,13 +36,13 @@ class QueueState:
 class BlobsQueue(BoundedQueue):
     """Records of ``num_blobs`` values each, at most ``capacity`` at a time; any number of threads write and read.
 
-    Closing wakes all who wait. What is in the queue can still be read, and where there is room, written; only who
-    would have to wait is told that it is closed.
+    Closing wakes all threads that wait. Records in the queue can still be read, and records written while it is not
+    full; a thread that would have to wait gets an error.
 
     Args:
         num_blobs: values a record.
         capacity: records that fit.
-        name: stands in messages.
+        name: name in messages.
         field_names: names of the values, "" or as many as ``num_blobs``.
 
     Raises:
@@ -75,21 +75,21 @@ class BlobsQueue(BoundedQueue):
         return f"BlobsQueue({self.name!r}, {len(self)} of {self.capacity} records of {self.num_blobs} blobs{closed})"
 
     def state(self) -> QueueState:
-        """Return what it has seen so far."""
+        """Return its counters."""
         with self._lock:
             return QueueState(len(self._records), self._written, self._read, self._write_wait, self._read_wait)
 
     def write(self, record: Sequence[Any], timeout: float = 0.0) -> None:
-        """Put a record at the end, when there is room.
+        """Append a record, as soon as the queue is not full.
 
         Args:
             record: its values; they belong to the queue from then on.
-            timeout: seconds to wait at most; 0: no end.
+            timeout: seconds to wait at most; 0: no limit.
 
         Raises:
             QueueClosedError: the queue is full and closed.
             CancelledError: the net that waits was cancelled.
-            NetError: the record has another number of values, or there was no room in time.
+            NetError: the record has another number of values, or the queue stayed full for too long.
         """
         if len(record) != self.num_blobs:
             raise NetError(f"queue {self.name!r}: its records have {self.num_blobs} blobs, got {len(record)}")
@@ -105,15 +105,15 @@ class BlobsQueue(BoundedQueue):
             self._filled.notify()
 
     def read(self, timeout: float = 0.0) -> Sequence[Any]:
-        """Return the first record, when there is one.
+        """Remove and return the first record, as soon as there is one.
 
         Args:
-            timeout: seconds to wait at most; 0: no end.
+            timeout: seconds to wait at most; 0: no limit.
 
         Raises:
             QueueClosedError: the queue is empty and closed.
             CancelledError: the net that waits was cancelled.
-            NetError: there was no record in time.
+            NetError: the queue stayed empty for too long.
         """
         deadline = time.perf_counter() + timeout if timeout else None
         with self._lock:

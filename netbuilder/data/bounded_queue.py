@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.proto import NetError
 
@@ -14,8 +15,8 @@ class QueueClosedError(NetError):
     """The queue is closed, and empty for a reader or full for a writer; its cause is the error it was closed with."""
 
 
-class BoundedQueue:
-    """Base: at most ``capacity`` things of ``num_blobs`` values each; ``name`` stands in messages.
+class BoundedQueue(BlobObject):
+    """Base: at most ``capacity`` records of ``num_blobs`` values each; ``name`` is its name in messages.
 
     Raises:
         NetError: a number is less than 1.
@@ -33,7 +34,7 @@ class BoundedQueue:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget who waits: in a forked process those threads are not there."""
+        """Forget waiting threads: a forked process does not have them."""
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._filled = threading.Condition(self._lock)
@@ -44,10 +45,10 @@ class BoundedQueue:
         return self._closed
 
     def close(self, error: BaseException | None = None) -> None:
-        """Let nobody wait from now on.
+        """Close the queue: no thread waits from now on.
 
         Args:
-            error: what those get as the cause of their errors who are refused; the first one counts.
+            error: cause of the errors that readers and writers get; the first one given counts.
         """
         with self._lock:
             self._closed = True

@@ -1,6 +1,6 @@
 """Datum, the record of Caffe's image databases: an image, raw or encoded, and one whole number as its label.
 
-Fields, as they lie in the message: 1 channels, 2 height, 3 width, 4 data, 5 label, 6 float_data, 7 encoded.
+Fields of the message: 1 channels, 2 height, 3 width, 4 data, 5 label, 6 float_data, 7 encoded.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _VARINT, _BYTES, _FIXED32 = 0, 2, 5
 
 @dataclass(frozen=True)
 class Datum:
-    """A record.
+    """An image and its label.
 
     Args:
-        channels, height, width: of raw data.
-        data: pixels by channel, row and column, a byte each; or the bytes of an image file.
+        channels, height, width: extents of raw data.
+        data: pixels (channels, height, width), a byte each; or the bytes of an image file.
         label: of the image.
-        floats: whether there are numbers instead of ``data``.
+        floats: whether the record holds floats instead of ``data``.
         encoded: whether ``data`` is an image file.
     """
 

@@ -1,4 +1,4 @@
-"""Readers of databases: the records one after the other, over and over, shared by threads and by shards."""
+"""Readers of databases: records in order, repeatedly, shared by threads and split into shards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 
+from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.data.lmdb_folder import read_lmdb, write_lmdb
 from netbuilder.data.minidb import read_minidb, write_minidb
@@ -54,13 +55,13 @@ def _known(path: PathLike, db_type: str) -> str:
     return db_type
 
 
-class DBReader:
+class DBReader(BlobObject):
     """Reads the records of a database; after the last comes the first again.
 
     Args:
         path: the database.
         db_type: its type, a key of ``DATABASES``.
-        num_shards: among how many readers the records are dealt out.
+        num_shards: number of readers that share the records.
         shard_id: which of them this is: it reads records ``shard_id``, ``shard_id + num_shards``, ...
 
     Raises:
@@ -73,7 +74,7 @@ class DBReader:
         records = read_records(path, db_type)
         if num_shards < 1 or not 0 <= shard_id < num_shards:
             raise NetError(
-                f"{os.fspath(path)!r}: shard_id must lie in [0, num_shards), got {shard_id} of {num_shards} shards"
+                f"{os.fspath(path)!r}: shard_id must be in [0, num_shards), got {shard_id} of {num_shards} shards"
             )
         self.path = os.fspath(path)
         self.db_type = db_type
@@ -91,7 +92,7 @@ class DBReader:
         return f"DBReader({self.path!r}, {self.db_type!r}{shard})"
 
     def read(self) -> tuple[bytes, bytes]:
-        """Return the next record, key and value; threads get different ones.
+        """Return the next record, key and value; different threads get different records.
 
         Raises:
             NetError: the database has no record for this reader.
@@ -107,7 +108,7 @@ class DBReader:
             return record
 
     def rest(self) -> Records:
-        """Yield the records that are left before the end, once."""
+        """Yield the records from here to the end, once."""
         while True:
             with self._lock:
                 record = self._pull()
@@ -117,11 +118,11 @@ class DBReader:
 
     @property
     def position(self) -> int:
-        """How many records of the database, also of other shards, lie behind in this pass."""
+        """Number of records of the database, those of other shards too, that this pass has gone through."""
         return self._position
 
     def seek(self, position: int) -> None:
-        """Go to where a reader had this ``position``.
+        """Move to the place where a reader had this ``position``.
 
         Raises:
             NetError: the database has fewer records.
@@ -130,7 +131,9 @@ class DBReader:
             self._restart()
             for _ in range(position):
                 if next(self._records, None) is None:
-                    raise NetError(f"{self!r}: has {self._position} records, and was to be read from {position} on")
+                    raise NetError(
+                        f"{self!r}: has {self._position} records, so it cannot be read from record {position}"
+                    )
                 self._position += 1
 
     def rewind(self) -> None:
@@ -139,7 +142,7 @@ class DBReader:
             self._restart()
 
     def renew(self) -> None:
-        """Read on at the same record from a file of its own: a forked process shares open files with its parent."""
+        """Reopen the database at the same record: a forked process shares open files with its parent."""
         self._records = self._reopened(self._position)
 
     def _reopened(self, position: int) -> Records:

@@ -25,7 +25,7 @@ def digits() -> tuple[Array, Array]:
 
     Returns:
         Images, float32 of shape (1797, 1, 8, 8) from 0 (paper) to 1 (ink), and labels, int32 of shape (1797,) from
-        0 to 9. About as many of each digit; 13 people wrote them, one after the other.
+        0 to 9. Each digit occurs about equally often; samples of the 13 writers follow one another.
 
     Raises:
         ParseError: the file of the installation is damaged.

@@ -1,4 +1,4 @@
-"""Dummy input: random values and fixed labels, to time nets without a data set."""
+"""Dummy input: random values and fixed labels, to measure the speed of nets without a data set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def dummy_batches(
     count: int | None = None,
     seed: int = 0,
 ) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-    """Yield the same batch over and over: normal float32 values, and labels that count up from 0.
+    """Yield the same batch repeatedly: normally distributed float32 values, and labels that count up from 0.
 
     Args:
         shapes: of each name's array, the batch first.

@@ -1,4 +1,4 @@
-"""How many elements extents make, where they come from a file and may be anything."""
+"""Number of elements of an array whose extents come from a file and are not trusted."""
 
 from __future__ import annotations
 

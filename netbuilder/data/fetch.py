@@ -1,4 +1,4 @@
-"""Files of data sets fetched once and kept in a cache, checked by size, beginning and sum."""
+"""Files of data sets, fetched once into a cache and checked by size, first bytes and checksum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["fetch_file"]
 
-_TIMEOUT = 30.0  # seconds without an answer
+_TIMEOUT = 30.0  # seconds to wait for the server
 
 
 def fetch_file(
@@ -37,12 +37,12 @@ def fetch_file(
     Raises:
         NetError: the URL names no file, or it cannot be fetched, as when there is no network; the message says where to
             put it by hand.
-        ParseError: the file is not the one described; what was fetched is not kept.
+        ParseError: the file differs from its description; it is not kept.
     """
     parts = urllib.parse.urlsplit(url)
     name = os.path.basename(urllib.parse.unquote(parts.path))
     if parts.scheme not in ("http", "https", "file") or not name:
-        raise NetError(f"fetch_file: wanted the URL of a file by http, https or file, got {url!r}")
+        raise NetError(f"fetch_file: needs the http, https or file URL of a file, got {url!r}")
     place = Path(folder) if folder is not None else _cache()
     target = place / name
     if target.is_file():
@@ -50,7 +50,7 @@ def fetch_file(
             raise ParseError(f"{str(target)!r}: {problem}; remove it to have it fetched again from {url}")
         return target
     from http.client import HTTPException
-    from urllib.error import URLError  # which bring ssl and http: a twentieth of a second that few programs need
+    from urllib.error import URLError  # imports ssl and http, which takes 50 ms and is rarely needed
     from urllib.request import urlopen
 
     place.mkdir(parents=True, exist_ok=True)
@@ -77,18 +77,18 @@ def _cache() -> Path:
 
 
 def _problem(path: Path, size: int | None, sha256: str | None, magic: bytes | None) -> str | None:
-    """Return in what a file differs from its description, None if in nothing."""
+    """Return how a file differs from its description, or None."""
     found = path.stat().st_size
     if size is not None and found != size:
-        return f"has {found} bytes, wanted {size}"
+        return f"has {found} bytes instead of {size}"
     with open(path, "rb") as file:
         begin = file.read(len(magic or b""))
         if magic is not None and begin != magic:
-            return f"begins with {begin.hex(' ') or 'nothing'}, wanted {magic.hex(' ')}"
+            return f"begins with {begin.hex(' ') or 'nothing'} instead of {magic.hex(' ')}"
         if sha256 is not None:
             digest = hashlib.sha256(begin)
             for piece in iter(lambda: file.read(1 << 20), b""):
                 digest.update(piece)
             if digest.hexdigest() != sha256.lower():
-                return f"has the SHA-256 sum {digest.hexdigest()}, wanted {sha256}"
+                return f"has the SHA-256 sum {digest.hexdigest()} instead of {sha256}"
     return None

@@ -16,10 +16,10 @@ __all__ = ["Renewable", "after_fork", "held_over_fork", "loading", "new_lock", "
 
 
 class Renewable(Protocol):
-    """What can be made usable in a forked process."""
+    """An object that can be made usable in a forked process."""
 
     def renew(self) -> object:
-        """Replace locks and forget threads; no other thread is there while this runs."""
+        """Replace locks and forget threads; no other thread runs meanwhile."""
 
 
 loading = threading.RLock()
@@ -35,7 +35,7 @@ _functions: list[Callable[[], object]] = []
 
 
 def new_lock() -> Any:
-    """Return a lock that is free in a forked process, whoever held it when the process was forked."""
+    """Return a lock that is free in a forked process, even if a thread held it at the fork."""
     lock = threading.Lock()
     _locks.add(lock)
     return lock
@@ -44,26 +44,26 @@ def new_lock() -> Any:
 def open_lock(lock: Any) -> None:
     """Free a lock in a forked process.
 
-    Releasing it would not do: a lock that a thread of the parent was just getting is taken and says that it is not.
+    Releasing it is not enough: a lock that a thread was acquiring at the fork is held, but reports that it is not.
     """
-    lock._at_fork_reinit()  # what the standard library calls on its own locks
+    lock._at_fork_reinit()  # as the standard library does with its own locks
 
 
 def renew_after_fork(thing: Renewable) -> None:
-    """Have ``thing.renew()`` called in every forked process, as long as the thing exists."""
+    """Call ``thing.renew()`` in every forked process, as long as the object exists."""
     _renewed.add(thing)
 
 
 def after_fork(function: Callable[[], object]) -> Callable[[], object]:
-    """Have a function called in every forked process, after all locks are free and all things renewed."""
+    """Call a function in every forked process, after all locks are free and all objects renewed."""
     _functions.append(function)
     return function
 
 
 def held_over_fork(lock: Any) -> None:
-    """Have whoever forks take an RLock first: what it protects is whole in the child.
+    """Acquire an RLock before each fork, so that what it protects is consistent in the child.
 
-    Who takes several of these takes ``loading`` first, and the others in the order of these calls.
+    A thread that needs several of these locks acquires ``loading`` first, and the others in the order of these calls.
     """
     _held.append(lock)
 

@@ -1,4 +1,4 @@
-"""IDX files, in which MNIST and its kin come: an array of numbers behind a header of its type and extents.
+"""IDX files, the format of MNIST: a header with type and extents, then an array of numbers.
 
 Source: LeCun, Cortes and Burges, "The MNIST database of handwritten digits", section "The IDX file format".
 """
@@ -22,7 +22,7 @@ __all__ = ["read_idx"]
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP = b"\x1f\x8b"
-_PACKED = 1100  # bytes out of one: gzip reaches 1,032
+_PACKED = 1100  # more than the largest ratio of gzip, 1,032
 
 
 def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -42,7 +42,7 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
         data = _unpacked(data, name)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES:
         raise ParseError(
-            f"{name!r}: no IDX file: it must begin with two zeroes, a type among "
+            f"{name!r}: not an IDX file: it must begin with two zeroes, a type among "
             f"{', '.join(f'0x{t:02x}' for t in _TYPES)} and the number of axes, got {data[:4].hex(' ') or 'nothing'}"
         )
     dtype, start = np.dtype(_TYPES[data[2]]), 4 + 4 * data[3]
@@ -61,7 +61,7 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def _unpacked(data: bytes, name: str) -> bytes:
-    """Return what gzip packed, of a long file no more than its header says, and one byte to show that there is more."""
+    """Return the decompressed bytes, at most one more than the header of the file says."""
     try:
         with gzip.open(io.BytesIO(data)) as file:
             head = file.read(4 + 4 * 255)

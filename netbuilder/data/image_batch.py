@@ -1,4 +1,4 @@
-"""A batch of images in the making, and a look at what came of it."""
+"""A batch of images that threads fill, and warnings of batches that look wrong."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _log = logging.getLogger("netbuilder.input")
 
-_FEW = 8  # labels that may be all alike by chance
+_FEW = 8  # fewer labels may all be equal by chance
 
 
 class ImageBatch:
-    """A batch in the making; threads fill places of their own.
+    """A batch that is being filled; each thread writes places of its own.
 
     Args:
         size: images that fit.
         channels: of each.
-        memory: of an earlier batch, which may be written again.
+        memory: buffer of an earlier batch, which may be overwritten.
     """
 
     def __init__(self, size: int, channels: int, memory: Array | None = None) -> None:
@@ -40,10 +40,10 @@ class ImageBatch:
         self._lock = threading.Lock()
 
     def image(self, place: int, size: tuple[int, int], where: str) -> Array:
-        """Return where the image at a place lies, (C, H, W).
+        """Return the buffer of the image at a place, (C, H, W).
 
         Args:
-            place: from 0 on.
+            place: index in the batch, from 0.
             size: its height and width.
             where: what to call it in errors.
 
@@ -56,7 +56,7 @@ class ImageBatch:
                     self._images = self._fitting((self._channels, *size))
         if self._images.shape[2:] != size:
             raise ShapeError(
-                f"{where}: is of {size[0]} x {size[1]} pixels, another one of its batch of "
+                f"{where}: has {size[0]} x {size[1]} pixels, another image of its batch "
                 f"{self._images.shape[2]} x {self._images.shape[3]}; give crop, or scale and warp"
             )
         found: Array = self._images[place]
@@ -68,16 +68,16 @@ class ImageBatch:
         return self._memory[: self.size]
 
     def filled(self, place: int, label: int) -> None:
-        """Note that the image at a place is there."""
+        """Mark the image at a place as written."""
         self._labels[place] = label
         self._filled[place] = True
 
     def expect(self, parts: int) -> None:
-        """Say of how many parts the work consists."""
+        """Set the number of parts that fill the batch."""
         self._left = parts
 
     def begin(self, part: Future[None]) -> None:
-        """Take over a part that has been given to the threads."""
+        """Add a part that a thread has been given."""
         self._futures.append(part)
         part.add_done_callback(self._one_done)
 
@@ -88,7 +88,7 @@ class ImageBatch:
                 self._done.set()
 
     def memory(self) -> list[Array]:
-        """Return the memory that another batch can have, if there is any."""
+        """Return the buffer for another batch to use, if there is one."""
         return [] if self._memory is None else [self._memory]
 
     def whole(self) -> tuple[Array, Array]:
@@ -97,7 +97,7 @@ class ImageBatch:
         Raises:
             Exception: what a thread raised.
         """
-        self._done.wait()  # once: who wakes up after each part takes the core and its cache from those that decode
+        self._done.wait()  # wait once for all: waking up after each part would evict the decoders' cache
         for part in self._futures:
             part.result()
         if self._images is None:
@@ -108,7 +108,7 @@ class ImageBatch:
 
 
 def look_at_images(images: Array, labels: Array) -> None:
-    """Log a warning of a batch that looks like one that was read wrongly: images of one colour, labels all alike.
+    """Log a warning if a batch looks as if it was read wrongly: images of one color, or labels that are all equal.
 
     Args:
         images: (N, C, H, W).
@@ -117,8 +117,9 @@ def look_at_images(images: Array, labels: Array) -> None:
     flat = np.ptp(images, axis=(2, 3)).max(axis=1) == 0 if images.size > len(images) else np.zeros(0, np.bool_)
     if flat.any():
         _log.warning(
-            "%d of %d images in the first batch are of one colour, the first with the values %s; are they read as they "
-            "were written?", flat.sum(), len(images), images[flat.argmax(), :, 0, 0].tolist(),
+            "%d of %d images in the first batch have one color only, the first with the values %s; "
+            "check the format in which the images are stored",
+            flat.sum(), len(images), images[flat.argmax(), :, 0, 0].tolist(),
         )  # fmt: skip
     if len(labels) >= _FEW and (labels == labels.flat[0]).all():
         _log.warning(

@@ -1,7 +1,7 @@
-"""Images decoded and resized by the fastest library that is installed: simplejpeg and OpenCV, else Pillow.
+"""Decoding and resizing of images by the fastest library that is installed: simplejpeg and OpenCV, or Pillow.
 
 Pixels are uint8 of shape (height, width, channels), colours in the order blue, green, red, as Caffe2 has them.
-Orientation notes of cameras (EXIF) are not followed.
+The orientation that cameras store (EXIF) is ignored.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Bytes = bytes | memoryview
 
 LIBRARIES = {"simplejpeg": "simplejpeg", "opencv": "cv2", "pillow": "PIL.Image"}
-"""Name of a library -> its module; the first that is installed and able decodes."""
+"""Library -> its module, in order of preference."""
 
-_QUICK = (None, "simplejpeg")  # choices of a library by which JPEG is decoded by simplejpeg, where there is one
+_QUICK = (None, "simplejpeg")  # values of ``library`` for which simplejpeg decodes JPEG, if it is installed
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG"
-_TAIL = 4096  # bytes at the end of a file, among which its end mark must be
-_GRAY = np.array([0.114, 0.587, 0.299], np.float32)  # shares of blue, green and red in the brightness
+_TAIL = 4096  # bytes at the end of a file that must contain its end marker
+_GRAY = np.array([0.114, 0.587, 0.299], np.float32)  # weights of blue, green and red in the brightness
 
 
 @functools.cache
@@ -51,7 +51,7 @@ def _load(name: str) -> ModuleType | None:
         module = importlib.import_module(LIBRARIES[name])
     except ImportError:
         return None
-    if name == "opencv" and first:  # the threads are ours; a program that uses OpenCV itself keeps its setting
+    if name == "opencv" and first:  # we have threads of our own; a program that has imported OpenCV keeps its setting
         module.setNumThreads(1)
     return module
 
@@ -61,10 +61,10 @@ def image_libraries() -> list[str]:
     return [name for name in LIBRARIES if _load(name) is not None]
 
 
-def _library(names: tuple[str, ...], wanted: str | None, what: str) -> tuple[str, Any]:
-    if wanted is not None and wanted not in LIBRARIES:
-        raise NetError(f"unknown library {wanted!r} for images; known: {list(LIBRARIES)}")
-    for name in names if wanted is None or wanted not in names else (wanted,):
+def _library(names: tuple[str, ...], requested: str | None, what: str) -> tuple[str, Any]:
+    if requested is not None and requested not in LIBRARIES:
+        raise NetError(f"unknown library {requested!r} for images; known: {list(LIBRARIES)}")
+    for name in names if requested is None or requested not in names else (requested,):
         if (module := _load(name)) is not None:
             return name, module
     raise DeviceError(
@@ -86,16 +86,16 @@ def decode_image(
 
     Args:
         data: the bytes of the file.
-        color: three channels (blue, green, red); else one, the brightness.
+        color: three channels (blue, green, red); otherwise one, the brightness.
         where: what to call the image in errors.
-        library: which one decodes; None: the fastest that is installed. simplejpeg decodes JPEG only, and leaves the
-            rest to the others.
-        scratch: memory for the pixels, if the library can decode into it; None: memory of their own.
-        max_pixels: what an image may have at most, height times width; None: the number in the variable
+        library: the library to use; None: the fastest that is installed. simplejpeg decodes JPEG only, and leaves other
+            formats to the others.
+        scratch: buffer for the pixels, if the library can decode into it; None: a new one.
+        max_pixels: largest number of pixels, height times width; None: the number in the variable
             NETBUILDER_MAX_PIXELS, or ``MAX_PIXELS`` of ``image_size``, 2**27.
 
     Raises:
-        ParseError: the bytes are no image, or a damaged one; a file that is cut short is refused, not filled up.
+        ParseError: the bytes are not an image, or a damaged or truncated one, which is never filled up.
             Or its header claims more pixels than are allowed, or than its bytes can hold.
         DeviceError: no library is installed.
     """
@@ -139,7 +139,7 @@ def _by_simplejpeg(module: Any, data: Bytes, color: bool, where: str, scratch: S
         )
         return found
 
-    # Memory of the largest image so far is enough as a rule: the header need not be read beforehand.
+    # The buffer of the largest image so far is usually enough, so the header is not read first.
     buffer = None if scratch is None else scratch.all("decoded")
     try:
         return decoded(buffer)
@@ -158,7 +158,7 @@ def _by_simplejpeg(module: Any, data: Bytes, color: bool, where: str, scratch: S
 
 
 def _kind(module: Any, data: Bytes) -> str | None:
-    """Return the space of a JPEG's colours, None if its header is damaged."""
+    """Return the color space of a JPEG, or None if its header is damaged."""
     try:
         return str(module.decode_jpeg_header(data)[2])
     except ValueError:
@@ -168,7 +168,7 @@ def _kind(module: Any, data: Bytes) -> str | None:
 def _by_opencv(module: Any, data: Bytes, color: bool, where: str) -> Array:
     tail = bytes(data[-_TAIL:])
     if data[:3] == _JPEG and b"\xff\xd9" not in tail or data[:4] == _PNG and b"IEND" not in tail:
-        raise _damaged(where, data, "its end is missing")  # OpenCV would fill it up
+        raise _damaged(where, data, "its end is missing")  # OpenCV would fill the missing part with gray
     flags = (module.IMREAD_COLOR if color else module.IMREAD_GRAYSCALE) | module.IMREAD_IGNORE_ORIENTATION
     try:
         pixels = module.imdecode(np.frombuffer(data, np.uint8), flags)
@@ -220,14 +220,14 @@ def resize_image(
     library: str | None = None,
     scratch: Scratch | None = None,
 ) -> Array:
-    """Return pixels of another size.
+    """Return resized pixels.
 
     Args:
         pixels: uint8, (H, W, C).
         height, width: in pixels.
-        interpolation: "linear", or "area", which means over all pixels that shrink into one.
-        library: "opencv" or "pillow" (whose "linear" is over them all, too); None: the former if it is installed.
-        scratch: memory for the result, if the library can write into it; not that of ``pixels``.
+        interpolation: "linear", or "area", the mean of all pixels that are reduced to one.
+        library: "opencv" or "pillow" (whose "linear" uses all these pixels, too); None: OpenCV if it is installed.
+        scratch: buffer for the result, if the library can write into it; not that of ``pixels``.
 
     Raises:
         DeviceError: no library is installed.
@@ -250,11 +250,11 @@ def resize_image(
 
 
 def mirror_image(pixels: Array, *, scratch: Scratch | None = None) -> Array:
-    """Return pixels (H, W, C) with left and right changed.
+    """Return mirrored pixels (H, W, C).
 
     Args:
         pixels: uint8 or float32.
-        scratch: memory for the result; None: memory of its own.
+        scratch: buffer for the result; None: a new one.
     """
     module = _load("opencv")
     if module is None or pixels.shape[2] not in (1, 3):
@@ -267,19 +267,19 @@ def mirror_image(pixels: Array, *, scratch: Scratch | None = None) -> Array:
 
 
 def split_channels(pixels: Array, *, mirrored: bool = False, scratch: Scratch | None = None) -> Sequence[Array]:
-    """Return the channels of pixels (H, W, C), each (H, W) and together in memory, which is quicker to go through.
+    """Return the channels of pixels (H, W, C), each (H, W) and contiguous, which is faster to process.
 
     Args:
         pixels: uint8 or float32.
-        mirrored: with left and right changed.
-        scratch: memory for the result; None: memory of its own.
+        mirrored: mirror them, too.
+        scratch: buffer for the result; None: a new one.
     """
     module = _load("opencv")
     if module is None or pixels.shape[2] != 3 or scratch is None or pixels.dtype != np.uint8:
         return _split(module, mirror_image(pixels) if mirrored else pixels)
     height, width, channels = pixels.shape
     planes: Sequence[Array] = module.split(pixels, scratch.planes("channels", (channels, height, width)))
-    if mirrored:  # a third of the time that it takes with the channels side by side
+    if mirrored:  # takes a third of the time of mirroring interleaved channels
         turned = scratch.planes("mirrored channels", (channels, height, width))
         planes = [module.flip(plane, 1, dst=out) for plane, out in zip(planes, turned)]
     return planes

@@ -1,8 +1,8 @@
-"""Changes of colour at random: saturation, brightness, contrast, and light along the axes that photographs vary in.
+"""Random changes of color: saturation, brightness, contrast, and light along the principal components of photographs.
 
 Sources: Howard, "Some improvements on deep convolutional neural network based image classification", 2013,
 arXiv:1312.5402, section 2.2; Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional neural
-networks", 2012, section 4.1, with the axes of ImageNet's training images that are in common use.
+networks", 2012, section 4.1, with the usual principal components of ImageNet's training images.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EIGENVALUES = (0.2175, 0.0188, 0.0045)
 """Of the covariance of red, green and blue over pixels from 0 to 1."""
 
 EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))
-"""Rows are red, green and blue, columns the axes."""
+"""Eigenvectors: rows are red, green and blue, columns the components."""
 
 _GRAY = np.array([0.114, 0.587, 0.299], np.float32)
 
@@ -27,9 +27,9 @@ _GRAY = np.array([0.114, 0.587, 0.299], np.float32)
 def jitter(
     image: Array, rng: np.random.Generator, *, saturation: float = 0.4, brightness: float = 0.4, contrast: float = 0.4
 ) -> Array:
-    """Return an image of other saturation, brightness and contrast, changed in an order drawn at random.
+    """Return an image with changed saturation, brightness and contrast, in random order.
 
-    Each becomes a factor drawn from 1 - x to 1 + x. Values may leave [0, 255]; they are not cut off.
+    Each is multiplied by a factor drawn from [1 - x, 1 + x]. Values may leave [0, 255]; they are not clipped.
 
     Args:
         image: (H, W, 3), blue, green, red.
@@ -48,11 +48,11 @@ def jitter(
 
 
 def lighting(image: Array, rng: np.random.Generator, std: float = 0.1) -> Array:
-    """Return an image with one colour added to all pixels, drawn along the axes in which photographs vary.
+    """Return an image with one random color added to all pixels, drawn along the principal components.
 
     Args:
         image: (H, W, 3), blue, green, red, from 0 to 255.
-        std: deviation of the factors of the axes.
+        std: standard deviation of the factors of the components.
     """
     factors = rng.normal(0.0, std, 3) * EIGENVALUES
     added = 255 * (np.array(EIGENVECTORS) @ factors)[::-1]

@@ -28,35 +28,36 @@ _log = logging.getLogger("netbuilder.input")
 MOST_THREADS = 64
 """Upper bound of threads that decode."""
 
-_TOLD = 10  # damaged images that the log names one by one
+_TOLD = 10  # damaged images that are logged one by one
 _WORD = (1 << 64) - 1
-_MOST_AT_ONCE = 32  # images whose records a thread reads before it decodes them
+_MOST_AT_ONCE = 32  # images whose records a thread reads before it decodes any
 
 
-def decoding_threads(wanted: int | None = None) -> int:
-    """Return how many threads decode: as many as wanted, or one for each core that this process may use, 16 at most.
+def decoding_threads(requested: int | None = None) -> int:
+    """Return how many threads decode: ``requested``, or one for each core that this process may use, 16 at most.
 
     Raises:
         NetError: the number is out of range.
     """
-    if wanted is None:
+    if requested is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return min(cores, 16)
-    if not 1 <= wanted <= MOST_THREADS:
-        raise NetError(f"images: decoding takes 1 to {MOST_THREADS} threads, got {wanted}")
-    return wanted
+    if not 1 <= requested <= MOST_THREADS:
+        raise NetError(f"images: decoding takes 1 to {MOST_THREADS} threads, got {requested}")
+    return requested
 
 
 class ImageLoader:
-    """Makes batches of a set of images; what is drawn for an image follows from seed, rank, epoch and its number.
+    """Batches of a set of images; random choices for an image follow from seed, rank, epoch and its number.
 
     Args:
         images: the set.
-        transform: what is done to each.
-        seed, rank: of what is drawn; ranks are the processes that train together.
-        threads: that decode; None: one for each core.
-        skip_damaged: an image that cannot be decoded is left out, and counted in ``damaged``; else it is refused.
-        ahead: batches that are in the making at a time.
+        transform: applied to each image.
+        seed, rank: of random choices; ranks are the processes that train together.
+        threads: number of decoding threads; None: one for each core.
+        skip_damaged: leave out images that cannot be decoded, and count them in ``damaged``; otherwise they are errors.
+        ahead: batches that are prepared at the same time.
+        max_pixels: largest image that is decoded, height times width; see ``decode_image``.
 
     Raises:
         NetError: a number is out of range.
@@ -72,17 +73,21 @@ class ImageLoader:
         threads: int | None = None,
         skip_damaged: bool = False,
         ahead: int = 2,
+        max_pixels: int | None = None,
     ) -> None:
         if min(seed, rank) < 0 or ahead < 1:
-            raise NetError(f"images: seed and rank from 0 on, ahead from 1 on; got {seed}, {rank} and {ahead}")
+            raise NetError(
+                f"images: seed and rank must be 0 or greater, and ahead 1 or greater; got {seed}, {rank} and {ahead}"
+            )
         self.images = images
         self.transform = transform
         self.threads = decoding_threads(threads)
         self.damaged: dict[int, str] = {}
         self._seed, self._rank, self._skip, self._ahead = seed, rank, skip_damaged, ahead
+        self._max_pixels = max_pixels
         self._lock = new_lock()
-        self._owns: list[_Own] = []  # of threads that do not decode now
-        self._free: list[Array] = []  # memory of batches that were read, with ``reuse``
+        self._owns: list[_Own] = []  # of threads that are not decoding now
+        self._free: list[Array] = []  # buffers of batches that were read, with ``reuse``
         self._looked = False
 
     def order(self, epoch: int, *, shuffle: bool = True, num_shards: int = 1, shard_id: int = 0) -> Array:
@@ -92,7 +97,7 @@ class ImageLoader:
             NetError: the shard is out of range.
         """
         if num_shards < 1 or not 0 <= shard_id < num_shards:
-            raise NetError(f"images: shard_id must lie in [0, num_shards), got {shard_id} of {num_shards} shards")
+            raise NetError(f"images: shard_id must be in [0, num_shards), got {shard_id} of {num_shards} shards")
         everything = np.arange(len(self.images))
         if shuffle:
             everything = np.random.default_rng([self._seed, epoch]).permutation(everything)
@@ -113,18 +118,18 @@ class ImageLoader:
         Args:
             order: numbers of images.
             size: images a batch; the last one has what is left.
-            epoch: by which is drawn.
-            replace: in the place of a damaged image comes the next one of ``order`` that is not, so that batches stay
-                full; else they become smaller.
-            reuse: the memory of images is written again as soon as the next batch is asked for.
-            skip: batches at the beginning that are left out; the others are as without it.
+            epoch: number of the epoch, for random choices.
+            replace: replace a damaged image by the next one of ``order`` that is not, so that batches stay
+                full; otherwise they become smaller.
+            reuse: overwrite the buffer of a batch when the next one is requested.
+            skip: number of batches to leave out at the beginning; the others stay the same.
 
         Raises:
             ParseError: an image is damaged; the message says which.
             ShapeError: an image is smaller than the crop, or, without one, images of a batch differ in size.
         """
         if size < 1:
-            raise NetError(f"images: a batch has 1 image or more, got {size}")
+            raise NetError(f"images: a batch must have 1 image or more, got {size}")
         each = max(1, min(_MOST_AT_ONCE, size // (2 * self.threads)))
         process = os.getpid()
         with ThreadPoolExecutor(self.threads, thread_name_prefix="netbuilder-decode") as pool:
@@ -140,8 +145,8 @@ class ImageLoader:
                         done = waiting.popleft()
                         if os.getpid() != process:
                             raise NetError(
-                                "images: the threads that decode are in the process that this one was forked from; "
-                                "ask the loader for batches anew in this process"
+                                "images: the decoding threads belong to the process that this one was forked from; "
+                                "call batches() again in this process"
                             )
                         yield self._seen(done.whole())
                         if reuse:
@@ -152,10 +157,10 @@ class ImageLoader:
     def _submit(
         self, made: ImageBatch, pool: ThreadPoolExecutor, order: Any, start: int, each: int, epoch: int, replace: bool
     ) -> None:
-        """Let the threads fill a batch with the images of ``order`` from ``start`` on."""
+        """Let the threads fill a batch with the images of ``order`` from index ``start``."""
 
         def decode(first: int, numbers: list[int]) -> None:
-            # All that is small comes first: decoding drives the interpreter out of the core's cache each time.
+            # Records first, then pixels: decoding evicts the interpreter from the core's cache each time.
             own = self._taken()
             for place, one in enumerate([self._begun(number, epoch, own) for number in numbers], first):
                 damage = self._put(made, place, one, epoch, own)
@@ -171,7 +176,7 @@ class ImageLoader:
             made.begin(pool.submit(decode, first, numbers))
 
     def _begun(self, number: int, epoch: int, own: _Own) -> _Begun:
-        """Read the record of an image, and draw what happens to its pixels if their number is known already."""
+        """Read the record of an image, and draw its geometry if its size is known before decoding."""
         try:
             record = self.images[number]
             label, size = record.label, record.size(self.transform.library)
@@ -182,16 +187,16 @@ class ImageLoader:
             try:
                 geometry = self.transform.geometry(*size, own.drawn_for(epoch, number), record.where)
             except ShapeError:
-                pass  # refused when it is decoded, unless it is damaged besides
+                pass  # raised when it is decoded, unless it is damaged as well
         return _Begun(number, record, label, geometry)
 
     def _put(self, made: ImageBatch, place: int, one: _Begun, epoch: int, own: _Own) -> ParseError | None:
-        """Decode an image into the batch; return what is damaged, if that is to be left out."""
+        """Decode an image into the batch; return the error of a damaged one that is left out."""
         record, geometry, transform = one.record, one.geometry, self.transform
         try:
             if isinstance(record, ParseError):
                 raise record
-            pixels = record.pixels(transform.color, transform.library, own.scratch)
+            pixels = record.pixels(transform.color, transform.library, own.scratch, max_pixels=self._max_pixels)
         except ParseError as error:
             if not self._skip:
                 raise
@@ -210,7 +215,7 @@ class ImageLoader:
     def _replace(
         self, made: ImageBatch, place: int, damage: ParseError, others: Iterable[int] | None, epoch: int, own: _Own
     ) -> None:
-        """Put the first of other images that is not damaged into the place of one that is; None: leave it empty."""
+        """Replace a damaged image by the first of ``others`` that is not damaged; None: leave its place empty."""
         for number in others or ():
             found = self._put(made, place, self._begun(number, epoch, own), epoch, own)
             if found is None:
@@ -226,7 +231,7 @@ class ImageLoader:
             return None
 
     def _taken(self) -> _Own:
-        """Return what a thread that decodes has for itself; whoever has done gives it back."""
+        """Return the state of a decoding thread, which the thread gives back when it is done."""
         try:
             return self._owns.pop()
         except IndexError:
@@ -238,21 +243,23 @@ class ImageLoader:
                 return
             self.damaged[number] = str(error)
             if len(self.damaged) <= _TOLD:
-                _log.warning("left out (%d so far): %s", len(self.damaged), error)
+                _log.warning("damaged image left out (%d so far): %s", len(self.damaged), error)
 
     def _seen(self, batch: tuple[Array, Array]) -> tuple[Array, Array]:
         if not self._looked:
             self._looked = True
             images, labels = batch
-            look_at_images(images, labels[:0] if self.transform.is_test else labels)  # those are in order
+            look_at_images(
+                images, labels[:0] if self.transform.is_test else labels
+            )  # labels of a test set are in order
         return batch
 
 
 class _Own:
-    """What a thread has for itself: memory, and random numbers of which each image has a stretch of its own.
+    """State of a decoding thread: buffers, and a generator with a stream of random numbers for each image.
 
     Args:
-        seed, rank: of all that is drawn.
+        seed, rank: of all random choices.
     """
 
     def __init__(self, seed: int, rank: int) -> None:
@@ -262,7 +269,7 @@ class _Own:
         self._key, self._none = (seed & _WORD, rank & _WORD), np.zeros(4, np.uint64)
 
     def drawn_for(self, epoch: int, number: int) -> np.random.Generator:
-        """Return what draws for an image; the next image's is the same object, which then draws other numbers."""
+        """Return the generator of an image; the object is reused for the next image."""
         state: Any = {
             "bit_generator": "Philox", "state": {"counter": (0, number, epoch & _WORD, 0), "key": self._key},
             "buffer": self._none, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0,
@@ -272,7 +279,7 @@ class _Own:
 
 
 class _Begun(NamedTuple):
-    """An image that is to be decoded: its record, or why there is none, and what happens to it, if that is known."""
+    """An image to be decoded: its record, or the error of reading it, and its geometry, if that is known."""
 
     number: int
     record: ImageRecord | ParseError

@@ -24,12 +24,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class ImageRecord(NamedTuple):
-    """An image and what belongs to it.
+    """An image with its label.
 
     Args:
-        where: what to call it in errors: the database and the key.
+        where: its name in errors: the database and the key.
         content: the bytes of an image file, or pixels (H, W, C), uint8.
-        tensors: the label, and what the record holds besides.
+        tensors: the label, and further tensors of the record.
     """
 
     where: str
@@ -41,7 +41,14 @@ class ImageRecord(NamedTuple):
         """The bytes of an image file, or pixels (H, W, C), uint8."""
         return bytes(self.content) if isinstance(self.content, memoryview) else self.content
 
-    def pixels(self, color: bool = True, library: str | None = None, scratch: Scratch | None = None) -> Array:
+    def pixels(
+        self,
+        color: bool = True,
+        library: str | None = None,
+        scratch: Scratch | None = None,
+        *,
+        max_pixels: int | None = None,
+    ) -> Array:
         """Return the pixels (H, W, C), uint8, C being 3 or 1; arguments are those of ``decode_image``.
 
         Raises:
@@ -50,7 +57,9 @@ class ImageRecord(NamedTuple):
         """
         if isinstance(self.content, np.ndarray):
             return as_channels(self.content, color)
-        return decode_image(self.content, color=color, where=self.where, library=library, scratch=scratch)
+        return decode_image(
+            self.content, color=color, where=self.where, library=library, scratch=scratch, max_pixels=max_pixels
+        )
 
     def size(self, library: str | None = None) -> tuple[int, int] | None:
         """Return height and width in pixels; None: only decoding tells. ``library`` is that of ``decode_image``."""
@@ -110,7 +119,7 @@ def read_image_record(value: bytes, where: str, *, datum: bool = False) -> Image
         datum: whether it must be a Datum; else it must be a TensorProtos.
 
     Raises:
-        ParseError: it is of another type, which the message names, or holds no image.
+        ParseError: it has another type, which the message names, or no image.
     """
     return _of_datum(value, where) if datum else _of_protos(value, where)
 
@@ -135,7 +144,7 @@ def _datum(value: bytes) -> Datum | None:
 
 
 def describe_record(value: bytes) -> str:
-    """Return what a record is, in words.
+    """Describe the format of a record.
 
     >>> describe_record(image_record(np.zeros((2, 3, 3), np.uint8), 7))
     'TensorProtos: BYTE 2 x 3 x 3, INT32 1'
@@ -178,9 +187,9 @@ def _number(text: bytes) -> int:
 
 
 def _encoded_image(value: bytes) -> tuple[memoryview, int] | None:
-    """Return the image file in the usual record, and where its first tensor ends; None: look closer.
+    """Return the image file in the usual record, and where its first tensor ends; None: the record has another form.
 
-    The protobuf library copies each image several times on the way; here it stays where it is.
+    The protobuf library would copy each image several times.
     """
     head = _HEAD.match(value)
     if head is None:
@@ -200,13 +209,13 @@ def _of_protos(value: bytes, where: str) -> ImageRecord:
             return ImageRecord(where, quick[0], _few_tensors(rest) if len(rest) <= _SHORT else _tensors(rest))
         except ParseError as error:
             raise ParseError(f"{where}: {error}") from error
-        except Exception:  # of the protobuf library; what follows says what is wrong
+        except Exception:  # of the protobuf library; the code below says what is wrong
             pass
     protos = _protos(value)
     if protos is None:
         hint = "; set use_caffe_datum=1" if _datum(value) is not None else ""
         raise ParseError(
-            f"{where}: the record is {describe_record(value)}; wanted TensorProtos with an image and a label{hint}"
+            f"{where}: the record is {describe_record(value)}; it must be TensorProtos with an image and a label{hint}"
         )
     first = protos.protos[0]
     if first.data_type == TensorProto.STRING and len(first.string_data) == 1:
@@ -229,7 +238,7 @@ def _tensors(value: bytes) -> tuple[Array, ...]:
 
 @functools.lru_cache(4096)
 def _few_tensors(value: bytes) -> tuple[Array, ...]:
-    """Return the tensors behind an image where they are short, as a label is: most records have one of few labels."""
+    """Return short tensors that follow an image, such as labels, from a cache: a set has few different labels."""
     found = _tensors(value)
     for tensor in found:
         tensor.setflags(write=False)  # they are shared
@@ -250,7 +259,8 @@ def _pixels(values: Array, shape: tuple[int, ...], where: str) -> Array:
     full = (*shape, 1) if len(shape) == 2 else shape
     if len(full) != 3 or full[2] not in (1, 3) or min(full) < 1 or values.size != full[0] * full[1] * full[2]:
         raise ParseError(
-            f"{where}: {values.size} pixels of dims {list(shape)}; wanted (H, W), (H, W, 1) or (H, W, 3), and as many"
+            f"{where}: {values.size} pixels of dims {list(shape)}; dims must be (H, W), (H, W, 1) or (H, W, 3), "
+            "with as many pixels"
         )
     return values.reshape(full)
 
@@ -259,7 +269,7 @@ def _of_datum(value: bytes, where: str) -> ImageRecord:
     found = _datum(value) if _protos(value) is None else None
     if found is None:
         hint = "; set use_caffe_datum=0" if _protos(value) is not None else ""
-        raise ParseError(f"{where}: the record is {describe_record(value)}; wanted a Datum{hint}")
+        raise ParseError(f"{where}: the record is {describe_record(value)}; it must be a Datum{hint}")
     if not -(2**31) <= found.label < 2**31:
         raise ParseError(f"{where}: the label must fit into 32 bits, got {found.label}")
     label = np.array([found.label], np.int32)
@@ -268,8 +278,8 @@ def _of_datum(value: bytes, where: str) -> ImageRecord:
     shape = (found.channels, found.height, found.width)
     if found.floats or found.channels not in (1, 3) or len(found.data) != shape[0] * shape[1] * shape[2]:
         raise ParseError(
-            f"{where}: the record is {describe_record(value)} with {len(found.data)} bytes; wanted an encoded image, "
-            "or 1 or 3 channels of bytes, as many as the extents say"
+            f"{where}: the record is {describe_record(value)} with {len(found.data)} bytes; it must be an encoded "
+            "image, or 1 or 3 channels with as many bytes as the extents say"
         )
     planes = np.frombuffer(found.data, np.uint8).reshape(shape)
     return ImageRecord(where, np.ascontiguousarray(planes.transpose(1, 2, 0)), (label,))

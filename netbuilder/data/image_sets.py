@@ -1,4 +1,4 @@
-"""Sets of labelled images: folders of classes, lists of files, arrays, databases, and one that is made up."""
+"""Sets of labelled images: folders of classes, lists of files, arrays, databases, and random images."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from netbuilder.data.class_names import read_class_names
 from netbuilder.data.image_records import ImageRecord, read_image_record
 from netbuilder.data.npz_file import read_npz
 from netbuilder.data.record_list import RecordList, open_records
@@ -26,7 +27,6 @@ __all__ = [
     "ImageFiles",
     "ImageSet",
     "ImageSubset",
-    "class_names_file",
     "image_folder",
     "image_list",
     "read_npz_images",
@@ -38,9 +38,9 @@ PathLike = str | os.PathLike[str]
 _log = logging.getLogger("netbuilder.input")
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-"""Ends of the names of files that are taken for images."""
+"""Endings of the names of image files."""
 
-_LARGEST = 2**31 - 1  # label
+_LARGEST = 2**31 - 1  # the largest label
 _NUMBER = re.compile("-?[0-9]+")
 _LISTS = {("path", "label"), ("file", "label"), ("filename", "label"), ("image", "label"), ("path", "class")}
 
@@ -63,7 +63,7 @@ class ImageFiles:
 
     Args:
         files: their paths.
-        labels: as many whole numbers.
+        labels: their labels, as many whole numbers.
         classes: names of the labels from 0 on, or none.
     """
 
@@ -106,13 +106,17 @@ def image_folder(path: PathLike) -> ImageFiles:
         images = [file for file in found if file.lower().endswith(SUFFIXES)]
         others += len(found) - len(images)
         if not images:
-            raise NetError(f"{str(root / name)!r}: a class without images; files must end in {', '.join(SUFFIXES)}")
+            raise NetError(
+                f"{str(root / name)!r}: is a class without images; the names of images end in {', '.join(SUFFIXES)}"
+            )
         files += images
         labels += [label] * len(images)
     if not files:
-        raise NetError(f"{str(root)!r}: has no folders; wanted one for each class, with its images: CLASS/IMAGE.jpg")
+        raise NetError(
+            f"{str(root)!r}: has no folders; it must have one for each class, with its images: CLASS/IMAGE.jpg"
+        )
     if others:
-        _log.warning("%s: %d files are left out, their names do not end as those of images", root, others)
+        _log.warning("%s: files ignored because their names do not end like those of images: %d", root, others)
     return ImageFiles(files, labels, classes)
 
 
@@ -140,12 +144,12 @@ def image_list(path: PathLike, *, root: PathLike | None = None) -> ImageFiles:
             if not any(row) or lines.line_num == 1 and tuple(field.lower() for field in row) in _LISTS:
                 continue
             if len(row) != 2 or not all(row) or "\0" in row[0]:
-                raise ParseError(f"{os.fspath(path)!r}, line {lines.line_num}: should be path,label; got {fields}")
+                raise ParseError(f"{os.fspath(path)!r}, line {lines.line_num}: must be path,label; got {fields}")
             rows.append((row[0], row[1]))
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ParseError(
-            f"{os.fspath(path)!r}, line {line}: byte {error.start} is no UTF-8 text; save the list in UTF-8"
+            f"{os.fspath(path)!r}, line {line}: byte {error.start} is not UTF-8 text; save the list in UTF-8"
         ) from None
     except csv.Error as error:
         raise ParseError(f"{os.fspath(path)!r}, line {lines.line_num}: cannot be read as CSV: {error}") from None
@@ -166,7 +170,7 @@ def _numbered(texts: list[str], path: str) -> tuple[list[int], list[str]]:
         return labels, []
     if any(numbers):
         raise ParseError(
-            f"{path!r}: labels must be whole numbers, or else names, all of them; got {texts[numbers.index(True)]!r} "
+            f"{path!r}: labels must be all whole numbers or all names; got {texts[numbers.index(True)]!r} "
             f"and {texts[numbers.index(False)]!r}"
         )
     classes = sorted(set(texts))
@@ -179,10 +183,10 @@ class ImageArrays:
     Args:
         images: uint8, (N, H, W) or (N, H, W, C), C being 1 or 3; colours are red, green, blue, as such files have them.
         labels: whole numbers, (N,) or (N, 1).
-        name: what to call the set in errors.
+        name: name of the set in errors.
 
     Raises:
-        ParseError: types or shapes are others.
+        ParseError: a type or shape is wrong.
     """
 
     def __init__(self, images: Array, labels: Array, name: str = "images") -> None:
@@ -235,12 +239,9 @@ def read_npz_images(path: PathLike, part: str = "train") -> ImageArrays:
     for images, labels in _NPZ[part]:
         if images in found and labels in found:
             return ImageArrays(found[images], found[labels], name)
-    raise ParseError(f"{name!r}: has no {part} images; it should have arrays {_NPZ[part]}, and has {sorted(found)}")
-
-
-def class_names_file(path: PathLike) -> Path:
-    """Return where the names of a database's classes are kept, a line each: beside it."""
-    return Path(f"{os.fspath(path).rstrip(os.sep)}.classes.txt")
+    raise ParseError(
+        f"{name!r}: has no {part} images: it must have one of the pairs of arrays {_NPZ[part]}, and has {sorted(found)}"
+    )
 
 
 class ImageDatabase:
@@ -252,7 +253,7 @@ class ImageDatabase:
         datum: whether records are Caffe's Datum; None: the first record decides.
 
     Raises:
-        As ``open_records``; ParseError: the first record holds no image and label.
+        As ``open_records``; ParseError: the first record holds no image and label, or a file with names is damaged.
     """
 
     def __init__(self, path: PathLike, db_type: str | None = None, *, datum: bool | None = None) -> None:
@@ -263,8 +264,7 @@ class ImageDatabase:
         key, value = self.records[0]
         self._datum = value[:1] != b"\n" if datum is None else datum  # TensorProtos begin with their first field
         self._read(key, value).label  # noqa: B018  (refuses what has no label)
-        names = class_names_file(path)
-        self.classes = tuple(names.read_text(encoding="utf-8").split("\n")[:-1]) if names.is_file() else ()
+        self.classes = read_class_names(path, self.records.db_type)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -308,20 +308,20 @@ class ImageSubset:
 
 
 class DummyImages:
-    """Images of noise, all with labels that follow from their numbers: for tests of speed, without a data set.
+    """Random images, with labels that follow from their numbers: for measuring speed without a data set.
 
     Args:
-        count: how many.
+        count: number of images.
         height, width, channels: of each.
         classes: labels are ``number % classes``.
-        seed: of the noise, which 16 images share in turn.
+        seed: of the 16 random images, which are used in turn.
     """
 
     def __init__(self, count: int, height: int, width: int, channels: int = 3, *, classes: int = 10, seed: int = 0):
         if min(count, height, width, classes) < 1 or channels not in (1, 3):
             raise NetError(
-                f"dummy images: counts must be 1 or more, channels 1 or 3, got {count} of {height} x {width} x "
-                f"{channels} in {classes} classes"
+                f"dummy images: count, height, width and classes must be 1 or more, and channels 1 or 3; "
+                f"got {count} of {height} x {width} x {channels} in {classes} classes"
             )
         rng = np.random.default_rng(seed)
         self._noise = rng.integers(0, 256, (min(count, 16), height, width, channels), np.uint8)

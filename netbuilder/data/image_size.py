@@ -13,20 +13,20 @@ __all__ = ["MAX_PIXELS", "check_image_size", "claimed_size", "pixel_limit"]
 Bytes = bytes | memoryview
 
 MAX_PIXELS = 1 << 27
-"""Pixels of an image, at most, unless a caller or the variable NETBUILDER_MAX_PIXELS says otherwise."""
+"""Default of the largest number of pixels of an image; see ``pixel_limit``."""
 
 _PNG = b"\x89PNG"
 _VARIABLE = "NETBUILDER_MAX_PIXELS"
 _PIXELS_PER_BYTE = 10_000  # more than the best compression of any usual format: PNG reaches 8,256, with one bit a pixel
-_WITHOUT_SIZE = {0x01, *range(0xD0, 0xD9)}  # markers of JPEG that stand alone
-_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # those that begin a frame, with its extents
+_WITHOUT_SIZE = {0x01, *range(0xD0, 0xD9)}  # markers of JPEG without a segment
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers that begin a frame and give its extents
 
 
 def pixel_limit(given: int | None = None) -> int:
-    """Return how many pixels an image may have: ``given``, or the variable NETBUILDER_MAX_PIXELS, or ``MAX_PIXELS``.
+    """Return the limit on pixels of an image: ``given``, or the variable NETBUILDER_MAX_PIXELS, or ``MAX_PIXELS``.
 
     Raises:
-        NetError: the limit is no whole number from 1 on.
+        NetError: the limit is not a whole number greater than 0.
     """
     text = given if given is not None else os.environ.get(_VARIABLE) or MAX_PIXELS
     try:
@@ -40,13 +40,13 @@ def pixel_limit(given: int | None = None) -> int:
 
 
 def check_image_size(data: Bytes, where: str, max_pixels: int | None = None, pillow: Any = None) -> None:
-    """Refuse an image file whose header claims more pixels than are allowed, or than its bytes can hold.
+    """Raise an error if the header of an image file claims more pixels than are allowed, or than its bytes can hold.
 
     Args:
         data: the bytes of the file.
         where: what to call the image in errors.
         max_pixels: see ``pixel_limit``.
-        pillow: the module PIL.Image, which reads the headers of formats other than JPEG and PNG; None: these pass.
+        pillow: module PIL.Image, which reads headers of formats other than JPEG and PNG; None: they pass unchecked.
 
     Raises:
         ParseError: it claims too many.
@@ -62,7 +62,7 @@ def check_image_size(data: Bytes, where: str, max_pixels: int | None = None, pil
     if height * width > limit:
         raise ParseError(
             f"{where}: its header says {height} x {width} pixels, and {limit:,} are allowed; if it is right, give "
-            f"max_pixels or set the variable {_VARIABLE}"
+            f"max_pixels (on a command line: --max-pixels), or set the variable {_VARIABLE}"
         )
     if height * width > _PIXELS_PER_BYTE * len(data):
         raise ParseError(
@@ -85,12 +85,12 @@ def claimed_size(data: Bytes, pillow: Any = None) -> tuple[int, int] | None:
     try:
         with pillow.open(io.BytesIO(data)) as image:
             return int(image.size[1]), int(image.size[0])
-    except Exception:  # Pillow raises many kinds; the library that decodes says what is wrong
+    except Exception:  # Pillow raises many types; decoding will raise an error that says what is wrong
         return None
 
 
 def _check_chunks(data: Bytes, where: str) -> None:
-    """Refuse a PNG with a chunk that ends after the file: decoders take memory for it first."""
+    """Raise an error for a PNG with a chunk that ends after the file: decoders would allocate memory for it."""
     at = 8
     while at + 8 <= len(data):
         length, kind = int.from_bytes(data[at : at + 4], "big"), bytes(data[at + 4 : at + 8])
@@ -104,7 +104,7 @@ def _check_chunks(data: Bytes, where: str) -> None:
 def _size_of_jpeg(data: Bytes) -> tuple[int, int] | None:
     at, end = 2, len(data)
     while at + 9 <= end:
-        if data[at] != 0xFF:  # decoders pass over what does not belong there
+        if data[at] != 0xFF:  # decoders skip other bytes
             at += 1
             continue
         marker = data[at + 1]

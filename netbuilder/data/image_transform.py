@@ -1,4 +1,4 @@
-"""From the pixels of an image to what a net reads: a box, a size, a crop, colours, mirroring, normalisation."""
+"""Transformation of images into input of a net: box, size, crop, colors, mirroring, normalization."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["Geometry", "ImageTransform"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_TRIES = 10  # of a crop at random before the middle is taken
+_TRIES = 10  # random crops that are tried before the middle is taken
 
 
 class Geometry(NamedTuple):
-    """Which pixels of an image become which of the net's.
+    """Geometry of a transformation: which pixels of an image go where.
 
     Args:
-        of: height and width of the image.
-        box: top, left, height and width of the part that is taken; None: all.
-        size: height and width that the part is brought to; None: its own.
-        corner: top and left of the crop in that, margins included; None: all is taken.
-        mirrored: whether left and right change places; None: not yet drawn, as colours are changed first.
+        of: height and width of the original image.
+        box: top, left, height and width of the part to use; None: the whole image.
+        size: height and width that the part is resized to; None: unchanged.
+        corner: top and left of the crop in the resized part, margins included; None: no crop.
+        mirrored: whether to mirror; None: drawn later, after the changes of color.
         changes: of ``rand_augment``, after the crop.
     """
 
@@ -44,29 +44,29 @@ class Geometry(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """What is done to an image, in this order; what is drawn at random is left out in test mode.
+    """Transformation of an image, in this order; random steps are left out in test mode.
 
     Args:
-        box: top, left, height and width in pixels; of the image, only this part is taken.
-        scale: length that the shorter side gets, in pixels; 0: as it comes.
+        box: top, left, height and width in pixels of the part of the image to use.
+        scale: length that the shorter side is resized to, in pixels; 0: unchanged.
         minsize: the shorter side is enlarged to this length if it is shorter; not together with ``scale``.
-        warp: both sides get the length ``scale``.
+        warp: resize both sides to ``scale``.
         random_scale: shortest and longest length, from which ``scale`` is drawn.
-        area_crop: a part of 8 % to 100 % of the area, with sides as 3:4 to 4:3, is brought to the size of the crop.
+        area_crop: a part of 8 % to 100 % of the area, with an aspect ratio of 3:4 to 4:3, is resized to the crop.
         pad: width of a black margin around the image, from which a crop is taken at random.
-        crop: sides of the square that is taken: at random, in test mode the middle; 0: all is taken.
-        crop_first: in training, what becomes the crop is cut out before it is scaled, at whole pixels of the image,
-            which is less work and gives other places at random; not together with ``warp`` or ``pad``.
+        crop: side of the square to cut out: at random, in test mode from the middle; 0: no crop.
+        crop_first: in training, cut the crop out before resizing, at whole pixels of the image, which is less work and
+            draws other places; not together with ``warp`` or ``pad``.
         rand_augment: how many changes of RandAugment, and their strength from 0 to 30; usually 2 and 9. None: none.
             It needs Pillow.
         color_jitter: saturation, brightness and contrast change by up to these shares.
-        color_lighting: deviation of the light that is added; 0: none.
-        mirror: left and right change places in every second image.
+        color_lighting: standard deviation of the added light; 0: none.
+        mirror: mirror each image with a chance of 1/2.
         mean, std: for each channel (blue, green, red), or one for all; a value v becomes (v - mean) / std.
-        color: three channels; else one.
+        color: three channels; otherwise one, the brightness.
         is_test: test mode.
         interpolation: "linear" or "area", see ``resize_image``.
-        library: which one decodes and resizes; None: the fastest that is installed.
+        library: library that decodes and resizes; None: the fastest that is installed.
 
     Raises:
         ArgumentError: a number is out of range.
@@ -129,12 +129,12 @@ class ImageTransform:
 
     @functools.cached_property
     def factors(self) -> Array:
-        """What the values of each channel are multiplied with, float32."""
+        """Factor of each channel in normalization, float32."""
         return (1 / np.broadcast_to(np.asarray(self.std, np.float64), self.channels)).astype(np.float32)
 
     @functools.cached_property
     def shifts(self) -> Array:
-        """What is added then, float32."""
+        """Offset of each channel in normalization, float32."""
         mean, std = (np.broadcast_to(np.asarray(x, np.float64), self.channels) for x in (self.mean, self.std))
         return (-mean / std).astype(np.float32)
 
@@ -145,19 +145,19 @@ class ImageTransform:
 
     @functools.cached_property
     def changes_colours(self) -> bool:
-        """Whether images are floats before they are normalised."""
+        """Whether images are floats before normalization."""
         return bool(self.color_jitter or self.color_lighting) and not self.is_test
 
     def pixels(
         self, image: Array, rng: np.random.Generator, where: str = "image", scratch: Scratch | None = None
     ) -> Array:
-        """Return the image before it is normalised: (H, W, C), uint8, or float32 where its colours are changed.
+        """Return the image before normalization: (H, W, C), uint8, or float32 if its colors are changed.
 
         Args:
             image: uint8, (H, W, C).
-            rng: what is drawn comes from there; the same numbers give the same image.
+            rng: source of random numbers; the same numbers give the same image.
             where: what to call the image in errors.
-            scratch: memory for an image of another size; None: memory of its own.
+            scratch: buffer for an image of another size; None: a new one.
 
         Raises:
             ShapeError: it is smaller than the crop, or the box is not in it.
@@ -167,7 +167,7 @@ class ImageTransform:
         return mirror_image(found, scratch=scratch) if mirrored else found
 
     def geometry(self, height: int, width: int, rng: np.random.Generator, where: str = "image") -> Geometry:
-        """Return what happens to the places of pixels; it needs the size of the image alone.
+        """Return the geometry of the transformation, which depends on the size of the image only.
 
         Args:
             height, width: of the image.
@@ -202,12 +202,12 @@ class ImageTransform:
     def taken(
         self, image: Array, found: Geometry, rng: np.random.Generator, scratch: Scratch | None = None
     ) -> tuple[Array, bool]:
-        """Return what ``pixels`` returns, but not mirrored, and whether it is to be.
+        """Return the result of ``pixels`` before mirroring, and whether to mirror it.
 
         Args:
             image, scratch: as of ``pixels``.
             found: the geometry of the image.
-            rng: which that was drawn from; it draws the colours.
+            rng: the generator of that geometry, which also draws the colors.
         """
         if found.box is not None:
             top, left, height, width = found.box
@@ -241,7 +241,7 @@ class ImageTransform:
         return list(zip(self.factors, self.shifts))
 
     def __call__(self, image: Array, rng: np.random.Generator, where: str = "image") -> Array:
-        """Return what the net reads, (C, H, W), float32; arguments and errors as of ``pixels``."""
+        """Return the input of the net, (C, H, W), float32; arguments and errors as of ``pixels``."""
         pixels = self.pixels(image, rng, where)
         out = np.empty((self.channels, *pixels.shape[:2]), np.float32)
         self.normalise(pixels, out)
@@ -255,21 +255,21 @@ class ImageTransform:
         return self.box
 
     def _length(self, shorter: int, rng: np.random.Generator) -> int:
-        """Return what the shorter side is brought to, 0: left as it is."""
+        """Return the length that the shorter side is resized to; 0: unchanged."""
         if self.random_scale is not None and not self.is_test:
             return self.random_scale[0] + _drawn(rng, self.random_scale[1] - self.random_scale[0])
         return self.scale or (self.minsize if shorter < self.minsize else 0)
 
     def _corner(self, height: int, width: int, rng: np.random.Generator, where: str) -> tuple[int, int] | None:
-        """Return where the crop of so many pixels begins; None: it is all of them."""
+        """Return the corner of the crop; None: no crop."""
         if self.pad and not self.is_test:
             height, width = height + 2 * self.pad, width + 2 * self.pad
         if not self.crop or (height, width) == (self.crop, self.crop):
             return None
         if min(height, width) < self.crop:
             raise ShapeError(
-                f"{where}: of {height} x {width} pixels no square of {self.crop} can be taken; give a smaller crop, "
-                "or a scale, which the shorter side is brought to"
+                f"{where}: an image of {height} x {width} pixels is too small for a crop of {self.crop} x "
+                f"{self.crop}; give a smaller crop, or scale, the length that the shorter side is resized to"
             )
         if self.is_test:
             return (height - self.crop) // 2, (width - self.crop) // 2

@@ -1,4 +1,4 @@
-"""LMDB databases, the folders in which Caffe2, Caffe and others keep records sorted by key.
+"""LMDB databases: folders with records sorted by key, as Caffe2, Caffe and others write them.
 
 They are read here (``lmdb_pages``), and written by the package lmdb.
 """
@@ -22,7 +22,7 @@ __all__ = ["open_lmdb", "read_lmdb", "write_lmdb"]
 PathLike = str | os.PathLike[str]
 
 _FILE, _LOCK = "data.mdb", "lock.mdb"
-_FIRST_MAP = 1 << 24  # bytes; the map grows as records come
+_FIRST_MAP = 1 << 24  # bytes; the map grows with the records
 _PER_TRANSACTION = 1 << 23  # bytes written before they are committed
 _LONGEST_KEY = 511
 
@@ -46,7 +46,7 @@ def open_lmdb(path: PathLike) -> LmdbFile:
 
     Raises:
         FileNotFoundError: there is no such database.
-        ParseError: the file is none, damaged, or cut short.
+        ParseError: the file is not an LMDB database, damaged, or truncated.
     """
     name = os.fspath(path)
     file = Path(name) / _FILE if os.path.isdir(name) else Path(name)
@@ -73,13 +73,15 @@ def write_lmdb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -> 
 
     Raises:
         DeviceError: the package lmdb is missing.
-        NetError: a key is too long or empty, or comes twice.
-        FileExistsError: ``path`` is there and no LMDB database.
+        NetError: a key is too long, empty, or repeated.
+        FileExistsError: ``path`` exists and is not an LMDB database.
         OSError: the folder cannot be written; a database that was there is as before.
     """
     lmdb, target = _library(path), Path(os.path.realpath(path))
     if target.exists() and not _is_database(target):
-        raise FileExistsError(errno.EEXIST, "is there and no lmdb database; give another name", os.fspath(path))
+        raise FileExistsError(
+            errno.EEXIST, "exists already and is not an LMDB database; give another name", os.fspath(path)
+        )
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"the folder {str(target.parent)!r} does not exist", os.fspath(path))
     draft = target.with_name(f".{target.name}.draft-{secrets.token_hex(4)}")
@@ -88,7 +90,7 @@ def write_lmdb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -> 
             count = _write(lmdb, environment, records, os.fspath(path))
         if target.exists():
             os.replace(draft / _FILE, target / _FILE)
-            (target / _LOCK).unlink(missing_ok=True)  # it speaks of the file that was there
+            (target / _LOCK).unlink(missing_ok=True)  # it belongs to the old file
         else:
             os.replace(draft, target)
         sync_folder(target)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from netbuilder.proto import ParseError
+from netbuilder.proto.errors import counted
 
 __all__ = ["LmdbFile"]
 
@@ -61,14 +62,14 @@ class _Node(NamedTuple):
 
 
 class LmdbFile:
-    """An open LMDB database, for reading; its methods serve any thread. It closes when nobody refers to it.
+    """An LMDB database open for reading; any thread may call its methods. It is closed when it is garbage-collected.
 
     Args:
         path: of the file.
-        name: of the database, as errors call it.
+        name: of the database in errors.
 
     Raises:
-        ParseError: the file is no LMDB database, damaged, cut short, or of a kind that is not read.
+        ParseError: the file is not an LMDB database, or damaged, truncated or of an unsupported kind.
     """
 
     def __init__(self, path: str, name: str) -> None:
@@ -87,7 +88,7 @@ class LmdbFile:
         return self._tree.entries
 
     def records(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield all records, key and value, in their order.
+        """Yield all records, key and value, sorted by key.
 
         Raises:
             ParseError: a page is damaged.
@@ -97,7 +98,7 @@ class LmdbFile:
                 yield node.key, self._value(number, data, node)
 
     def record(self, index: int) -> tuple[bytes, bytes]:
-        """Return the record of this number; the first call goes over all leaf pages.
+        """Return the record of this number; the first call reads all leaf pages.
 
         Raises:
             IndexError: there are fewer.
@@ -113,7 +114,8 @@ class LmdbFile:
         within, places = index - self._starts[leaf], _places(data)
         if within >= len(places):
             raise self._broken(
-                f"page {number} has {len(places)} records, and had more; has the file been written anew?"
+                f"page {number} has {counted(len(places), 'record')}, fewer than when it was opened; if the file has "
+                "been rewritten since, open it again"
             )
         node = self._node(number, data, places[within])
         return node.key, self._value(number, data, node)
@@ -167,11 +169,13 @@ class LmdbFile:
         return tree
 
     def _page(self, number: int, kind: int) -> bytes:
-        """Return a branch or leaf page; its header and its list of nodes are right."""
+        """Return a branch or leaf page after checking its header and its list of nodes."""
         size = self._tree.page_size
         data = os.pread(self._file, size, number * size)
         if len(data) < size:
-            raise self._broken(f"page {number} is cut short; has the file been written anew?")
+            raise self._broken(
+                f"page {number} is cut short; if the file has been rewritten since it was opened, open it again"
+            )
         found, _, flags, lower, upper = _HEADER.unpack_from(data)
         if found != number or flags & _KINDS != kind:
             raise self._broken(
@@ -185,7 +189,7 @@ class LmdbFile:
     def _walk(self) -> Iterator[tuple[int, bytes, list[_Node]]]:
         """Yield the number, content and records of each leaf page, in order."""
         tree = self._tree
-        left = tree.last_page  # pages, of which the tree cannot have more; one that is met twice makes them run out
+        left = tree.last_page  # bound on the pages of the tree, so that a cycle ends
         waiting = [] if tree.root == _NONE else [(tree.root, 1)]
         records, last = 0, b""
         sorted_ = not tree.flags & (_REVERSED | _NUMBERS)
@@ -218,7 +222,7 @@ class LmdbFile:
         return children
 
     def _node(self, number: int, data: bytes, at: int) -> _Node:
-        """Return the record at a place in a leaf page."""
+        """Return the record at a byte of a leaf page."""
         upper, size = _HEADER.unpack_from(data)[4], len(data)
         if not upper <= at <= size - _NODE.size:
             raise self._broken(f"page {number}: a record is at byte {at}, not among its records from {upper} on")
@@ -245,7 +249,9 @@ class LmdbFile:
         header = os.pread(self._file, _HEADER.size, first * size)
         value = os.pread(self._file, node.size, first * size + _HEADER.size)
         if len(header) < _HEADER.size or len(value) < node.size:
-            raise self._broken(f"{where}, is cut short; has the file been written anew?")
+            raise self._broken(
+                f"{where}, is cut short; if the file has been rewritten since it was opened, open it again"
+            )
         found, _, flags, low, high = _HEADER.unpack(header)
         if found != first or flags & _KINDS != _OVERFLOW or low | high << 16 != pages:
             raise self._broken(

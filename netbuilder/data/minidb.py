@@ -5,6 +5,7 @@ The lengths (of the key, of the value) are little-endian int32; nothing else is 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
@@ -14,7 +15,7 @@ from typing import BinaryIO
 from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.whole_file import whole_file
 
-__all__ = ["minidb_offsets", "read_minidb", "read_minidb_at", "write_minidb"]
+__all__ = ["append_minidb", "minidb_offsets", "read_minidb", "read_minidb_at", "write_minidb"]
 
 _LENGTHS = struct.Struct("<ii")
 _LONGEST = 2**31 - 1
@@ -29,15 +30,16 @@ def read_minidb(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
     Raises:
         FileNotFoundError: there is no such file.
         IsADirectoryError: it is a folder.
-        ParseError: the file is cut short or no minidb file; the message names file, record and offset.
+        ParseError: the file is truncated or not a minidb file; the message names file, record and offset.
     """
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, "is a folder, not a minidb file", os.fspath(path))
     number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-    try:  # Python warns of a file object that the collector of cycles finds open, of a number it does not
+    try:  # a file descriptor, not a file object: no ResourceWarning if a suspended generator is collected
         with os.fdopen(number, "rb", closefd=False) as file:
             offset = count = 0
-            while (lengths := _lengths(file, path, count, offset)) is not None:
+            end = _committed(path)
+            while (lengths := _lengths(file, path, count, offset, end)) is not None:
                 yield file.read(lengths[0]), file.read(lengths[1])
                 offset += _LENGTHS.size + sum(lengths)
                 count += 1
@@ -53,8 +55,8 @@ def minidb_offsets(path: PathLike) -> list[int]:
     """
     offsets: list[int] = []
     with open(path, "rb") as file:
-        offset = 0
-        while (lengths := _lengths(file, path, len(offsets), offset)) is not None:
+        offset, end = 0, _committed(path)
+        while (lengths := _lengths(file, path, len(offsets), offset, end)) is not None:
             offsets.append(offset)
             offset = file.seek(sum(lengths), os.SEEK_CUR)
     return offsets
@@ -76,31 +78,37 @@ def read_minidb_at(number: int, offset: int, path: PathLike) -> tuple[bytes, byt
         if len(key) == key_length and len(value) == value_length:
             return key, value
     raise ParseError(
-        f"{os.fspath(path)!r}: no minidb record at byte {offset} any more; has the file been written anew?"
+        f"{os.fspath(path)!r}: has no minidb record at byte {offset} any more; the file was changed after it was opened"
     )
 
 
-def _lengths(file: BinaryIO, path: PathLike, number: int, offset: int) -> tuple[int, int] | None:
-    """Return how long key and value of the record are that begins here, None at the end of the file."""
+def _lengths(file: BinaryIO, path: PathLike, number: int, offset: int, end: int | None) -> tuple[int, int] | None:
+    """Return how long key and value of the record are that begins here, None at the end of the file (or at ``end``)."""
     size = os.fstat(file.fileno()).st_size
-    if offset >= size:
+    if offset >= size or end is not None and offset >= end:
         return None
     head = file.read(_LENGTHS.size)
     if len(head) < _LENGTHS.size:
-        raise _broken(path, number, offset, f"needs {_LENGTHS.size} bytes for its lengths, {len(head)} are left")
+        _require_append(path, number, offset, f"needs {_LENGTHS.size} bytes for its lengths, {len(head)} are left")
+        return None
     key_length, value_length = _LENGTHS.unpack(head)
     left = size - offset - _LENGTHS.size
     if key_length < 0 or value_length < 0 or key_length + value_length > left:
-        raise _broken(
+        _require_append(
             path, number, offset, f"says {key_length} bytes of key and {value_length} of value, {left} are left"
         )
+        return None
     return key_length, value_length
 
 
-def _broken(path: PathLike, number: int, offset: int, reason: str) -> ParseError:
-    return ParseError(
+def _require_append(path: PathLike, number: int, offset: int, reason: str) -> None:
+    """Raise ParseError for an incomplete record, unless it is one that is being appended."""
+    end = _committed(path)
+    if end is not None and offset >= end:
+        return
+    raise ParseError(
         f"{os.fspath(path)!r}: cannot be read as minidb: record {number} at byte {offset} {reason}; "
-        "the file is cut short or of another kind"
+        "the file is truncated or not a minidb"
     )
 
 
@@ -121,17 +129,78 @@ def write_minidb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -
     ...     write_minidb(name, [("a", b"alpha"), ("b", b"beta")]), list(read_minidb(name))
     (2, [(b'a', b'alpha'), (b'b', b'beta')])
     """
-    count = 0
     with whole_file(path) as file:
-        for given, value in records:
-            key = given.encode() if isinstance(given, str) else given
-            if len(key) > _LONGEST or len(value) > _LONGEST:
-                raise NetError(
-                    f"{os.fspath(path)!r}: record {count} has {len(key)} bytes of key and {len(value)} of value; "
-                    f"minidb holds at most {_LONGEST} each"
-                )
-            file.write(_LENGTHS.pack(len(key), len(value)))
-            file.write(key)
-            file.write(value)
-            count += 1
+        count = _write(file, path, records)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_mark(path))  # of the file that was replaced
     return count
+
+
+def _write(file: BinaryIO, path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -> int:
+    count = 0
+    for given, value in records:
+        key = given.encode() if isinstance(given, str) else given
+        if len(key) > _LONGEST or len(value) > _LONGEST:
+            raise NetError(
+                f"{os.fspath(path)!r}: record {count} has {len(key)} bytes of key and {len(value)} of value; "
+                f"minidb holds at most {_LONGEST} each"
+            )
+        file.write(_LENGTHS.pack(len(key), len(value)))
+        file.write(key)
+        file.write(value)
+        count += 1
+    return count
+
+
+def append_minidb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -> int:
+    """Append records to a file, all or none, also if the process is killed meanwhile; return how many.
+
+    While it runs, a second file beside the first has the size up to which that one is read. Where a killed process has
+    left it, the next call removes both it and what follows that size.
+
+    Args:
+        path: the file; it is made if it is not there.
+        records: as for ``write_minidb``.
+
+    Raises:
+        NetError: a key or value is too long.
+        OSError: the file cannot be written; it is as before.
+    """
+    target = os.path.realpath(path)
+    if not os.path.exists(target):
+        return write_minidb(target, records)
+    mark = _mark(target)
+    if (end := _committed(target)) is not None:
+        os.truncate(target, end)
+    with open(target, "ab") as file:
+        size = file.tell()
+        with open(f"{mark}-", "w", encoding="ascii") as draft:
+            draft.write(f"{size} {os.fstat(file.fileno()).st_ino}")
+        os.replace(f"{mark}-", mark)
+        try:
+            count = _write(file, path, records)
+            file.flush()
+        except BaseException:  # as of a full disk
+            with contextlib.suppress(OSError):
+                file.close()
+            os.truncate(target, size)
+            os.unlink(mark)
+            raise
+    os.unlink(mark)
+    return count
+
+
+def _mark(path: PathLike) -> str:
+    """Return the name of the file that has the size of a database that is being appended to."""
+    folder, name = os.path.split(os.path.realpath(path))
+    return os.path.join(folder, f".{name}.append")
+
+
+def _committed(path: PathLike) -> int | None:
+    """Return the size up to which a database is whole that is being appended to, None for any other."""
+    try:
+        with open(_mark(path), encoding="ascii") as file:
+            size, number = map(int, file.read().split())
+        return size if os.stat(path).st_ino == number else None  # else another file has taken its place
+    except (OSError, ValueError):
+        return None

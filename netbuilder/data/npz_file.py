@@ -16,7 +16,7 @@ __all__ = ["read_npz"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_PACKED = 1100  # bytes out of one: the methods of zip files reach 1,032
+_PACKED = 1100  # more than the largest compression ratio of zip files, 1,032
 
 
 def read_npz(path: str | os.PathLike[str]) -> Mapping[str, Array]:
@@ -24,10 +24,10 @@ def read_npz(path: str | os.PathLike[str]) -> Mapping[str, Array]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ParseError: it is no such file, damaged, or holds Python objects, which are not loaded: they can run code.
+        ParseError: it is not such a file, damaged, or holds Python objects, which could run code.
     """
     name = os.fspath(path)
-    with open(path, "rb") as raw:  # what is wrong with the file itself is told as it is
+    with open(path, "rb") as raw:  # errors of opening the file are raised unchanged
         try:
             with zipfile.ZipFile(raw) as pack:
                 entries = [entry for entry in pack.infolist() if entry.filename.endswith(".npy")]

@@ -1,4 +1,4 @@
-"""Objects in blobs, other than tensors, that have a record of their own in files: counters, cursors, mutexes."""
+"""Objects in blobs, other than tensors, that can be stored in files: counters, cursors, mutexes."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ _KINDS: dict[str, ObjectKind] = {}
 
 
 def register_kind(kind: ObjectKind) -> None:
-    """Let objects of a class be stored."""
+    """Register how objects of a class are stored."""
     _KINDS[kind.name] = kind
 
 
 def kind_of(value: Any) -> ObjectKind | None:
-    """Return how an object is stored, None if it cannot be."""
+    """Return how an object is stored; None if it cannot be stored."""
     return next((kind for kind in _KINDS.values() if isinstance(value, kind.holds)), None)
 
 
 def kind_named(name: str) -> ObjectKind | None:
-    """Return how objects of a record's type are read, None if they are not."""
+    """Return how records of a type are read; None if the type is unknown."""
     return _KINDS.get(name)
 
 
 def known_kinds() -> list[str]:
-    """Return the types of records that there are."""
+    """Return the known types of records."""
     return sorted(_KINDS)
 
 

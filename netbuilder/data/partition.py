@@ -1,4 +1,4 @@
-"""Arrays of samples parted among the processes that train together."""
+"""Arrays of samples partitioned among the processes that train together."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _RULES = ("drop", "strict", "repeat")
 
 
 def data_partition(x: Array, y: Array, rank: int, world_size: int, *, remainder: str = "drop") -> tuple[Array, Array]:
-    """Return the part of a rank: as many samples as any other rank's, one after the other in ``x`` and ``y``.
+    """Return the samples of one rank: a contiguous part of ``x`` and ``y``, equally long on every rank.
 
     Args:
         x, y: arrays with samples along the first axis, as many of each, n.
         rank: from 0 on, of the process.
-        world_size: how many processes there are.
+        world_size: number of processes.
         remainder: what becomes of the n modulo ``world_size`` samples that are left over. "drop": nobody gets them,
             parts have floor(n / world_size) samples; "strict": there may be none; "repeat": all samples are used,
             parts have ceil(n / world_size), and the last ones are filled up with the first samples again.
@@ -42,11 +42,11 @@ def data_partition(x: Array, y: Array, rank: int, world_size: int, *, remainder:
     """
     rank, world_size = operator.index(rank), operator.index(world_size)
     if world_size < 1 or not 0 <= rank < world_size:
-        raise NetError(f"data_partition: rank must lie in [0, world_size), got {rank} of {world_size}")
+        raise NetError(f"data_partition: rank must be in [0, world_size), got {rank} of {world_size}")
     if remainder not in _RULES:
         raise NetError(f"data_partition: remainder must be one of {list(_RULES)}, got {remainder!r}")
     if len(x) != len(y):
-        raise ShapeError(f"data_partition: x and y must have as many samples, got {len(x)} and {len(y)}")
+        raise ShapeError(f"data_partition: x and y must have the same number of samples, got {len(x)} and {len(y)}")
     count, over = len(x), len(x) % world_size
     if not count or remainder != "repeat" and count < world_size:
         raise NetError(
@@ -55,7 +55,7 @@ def data_partition(x: Array, y: Array, rank: int, world_size: int, *, remainder:
         )
     if over and remainder == "strict":
         raise NetError(
-            f"data_partition: {count} samples cannot be parted evenly among {world_size} ranks, {over} are left over; "
+            f"data_partition: {count} samples cannot be split evenly over {world_size} ranks, {over} left over; "
             "remainder='drop' leaves them out, 'repeat' fills the last parts up"
         )
     each = -(-count // world_size) if remainder == "repeat" else count // world_size

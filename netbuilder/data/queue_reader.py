@@ -14,13 +14,13 @@ __all__ = ["QueueReader"]
 class QueueReader(DBReader):
     """Takes records out of a queue: one of their blobs is the value, a string, and one may be the key.
 
-    There is no way back: a queue has no first record to go to, and its end is an error.
+    A queue cannot be rewound, and its end is an error.
 
     Args:
         queue: whose records are read.
         key: the number of the blob that is the key; -1: keys are empty.
         value: the number of the blob that is the value.
-        timeout: seconds to wait for a record at most; 0: no end.
+        timeout: seconds to wait for a record at most; 0: no limit.
 
     Raises:
         NetError: a number is out of range.
@@ -66,22 +66,24 @@ class QueueReader(DBReader):
 
     @property
     def position(self) -> int:
-        """0: a queue has no place to come back to."""
+        """Always 0: a queue has no position."""
         return 0
 
     def seek(self, position: int) -> None:
-        """Refuse any place but 0, which leaves the queue as it is.
+        """Accept position 0 alone, which leaves the queue unchanged.
 
         Raises:
-            NetError: another place.
+            NetError: it is another position.
         """
         if position:
-            raise NetError(f"{self!r}: records that were read are gone, and it cannot be read from {position} on")
+            raise NetError(
+                f"{self!r}: a queue cannot be read from record {position} on; records that were read are gone"
+            )
 
     def rewind(self) -> None:
-        """Refuse.
+        """Raise an error: a queue cannot be rewound.
 
         Raises:
             NetError: always.
         """
-        raise NetError(f"{self!r}: records that were read are gone, and it cannot be read anew")
+        raise NetError(f"{self!r}: a queue cannot be read again; records that were read are gone")

@@ -1,4 +1,4 @@
-"""RandAugment: some of fourteen changes of an image, drawn at random and all of one strength; by Pillow."""
+"""RandAugment: a few of fourteen operations on an image, drawn at random, all with one strength; needs Pillow."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["CHANGES", "MOST", "Change", "apply_changes", "draw_changes", "requir
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST = 30
-"""The greatest strength."""
+"""The largest strength."""
 
-_GRAY = 128  # of pixels that come from outside of the image
+_GRAY = 128  # value of pixels from outside of the image
 
 
 class Change(NamedTuple):
@@ -37,7 +37,7 @@ def _pillow() -> Any:
 
 
 def require_pillow() -> None:
-    """Raise DeviceError, with what to install, unless Pillow is there."""
+    """Raise DeviceError, with what to install, unless Pillow is installed."""
     _pillow()
 
 
@@ -88,18 +88,18 @@ CHANGES: dict[str, Callable[[Any, float], Any]] = {
     "translate-x": _moved(lambda s, size: (1, 0, 0.45 * s * size[0], 0, 1, 0)),  # by up to 45 % of the side
     "translate-y": _moved(lambda s, size: (1, 0, 0, 0, 1, 0.45 * s * size[1])),
 }
-"""By name, what is done to a Pillow image with a strength from -1 to 1."""
+"""Operations on a Pillow image by name, each with a strength from -1 to 1."""
 
 _NAMES = tuple(CHANGES)
 
 
 def draw_changes(count: int, strength: float, rng: np.random.Generator) -> tuple[Change, ...]:
-    """Return changes drawn with equal chances, with directions.
+    """Return random changes, all equally likely, with random signs.
 
     Args:
         count: how many, from 0 on.
         strength: from 0 to ``MOST``.
-        rng: what is drawn comes from there.
+        rng: source of random numbers.
 
     Raises:
         ArgumentError: a number is out of range.

@@ -18,12 +18,13 @@ __all__ = ["RebatchingQueue"]
 class RebatchingQueue(BoundedQueue):
     """Samples of ``num_blobs`` arrays each, at most ``capacity`` at a time; any number of threads write and read.
 
-    Once it is closed, nothing goes in any more, who waits for room is told so, and readers get what is left.
+    Once it is closed, no sample can be written, threads that wait to write get an error, and readers get the samples
+    that are left.
 
     Args:
         num_blobs: arrays a sample.
         capacity: samples that fit.
-        name: stands in messages.
+        name: name in messages.
 
     Raises:
         NetError: a number is less than 1.
@@ -48,17 +49,17 @@ class RebatchingQueue(BoundedQueue):
         )
 
     def write(self, arrays: Sequence[Any], *, batch: bool = False) -> None:
-        """Put one sample at the end, or with ``batch`` all rows of the arrays, each when there is room.
+        """Append one sample, or with ``batch`` all rows of the arrays, each as soon as the queue is not full.
 
         Args:
             arrays: one for each of ``num_blobs``; they belong to the queue from then on.
             batch: the first axis counts samples; it is as long for all arrays.
 
         Raises:
-            QueueClosedError: the queue is closed; rows in front may have gone in.
-            CancelledError: the net that waits was cancelled; rows in front may have gone in.
+            QueueClosedError: the queue is closed; earlier rows may be in it.
+            CancelledError: the net that waits was cancelled; earlier rows may be in the queue.
             NetError: another number of arrays.
-            ShapeError: with ``batch``, numbers of rows that differ.
+            ShapeError: with ``batch``, the arrays have different numbers of rows.
         """
         if len(arrays) != self.num_blobs:
             raise NetError(f"queue {self.name!r}: its samples have {self.num_blobs} blobs, got {len(arrays)}")
@@ -67,7 +68,9 @@ class RebatchingQueue(BoundedQueue):
             return
         shapes = [tuple(array.shape) for array in arrays]
         if not all(shape and shape[0] == shapes[0][0] for shape in shapes):
-            raise ShapeError(f"queue {self.name!r}: a batch needs as many rows in each blob, got shapes {shapes}")
+            raise ShapeError(
+                f"queue {self.name!r}: all blobs of a batch must have the same number of rows, got shapes {shapes}"
+            )
         for row in range(shapes[0][0]):
             self._put(tuple(array[row : row + 1].reshape(array.shape[1:]) for array in arrays))
 
@@ -81,7 +84,7 @@ class RebatchingQueue(BoundedQueue):
             self._filled.notify()
 
     def read(self, count: int = 1) -> list[Any]:
-        """Return the first samples, each blob's stacked along a new first axis, when there are so many.
+        """Remove and return the first samples, stacked along a new first axis, as soon as there are enough.
 
         Args:
             count: how many; of a closed queue what is left, if that is less.
@@ -93,7 +96,7 @@ class RebatchingQueue(BoundedQueue):
             ShapeError: shapes or types differ among the samples, which are lost then.
         """
         if count < 1:
-            raise NetError(f"a rebatching queue gives at least 1 sample, got count={count}")
+            raise NetError(f"count must be at least 1, got {count}")
         samples: list[tuple[Any, ...]] = []
         with self._lock:
             try:
@@ -117,7 +120,7 @@ class RebatchingQueue(BoundedQueue):
         kinds = {(tuple(part.shape), str(part.dtype)) for part in parts}
         if len(kinds) > 1:
             raise ShapeError(
-                f"queue {self.name!r}: {len(parts)} samples make a batch only if they have one shape and type, got "
+                f"queue {self.name!r}: {len(parts)} samples of a batch must have the same shape and type, got "
                 f"{sorted(kinds)}"
             )
         return np.stack(parts)

@@ -1,4 +1,4 @@
-"""Databases with their records by number, for those that read them in an order of their own, and by any thread."""
+"""Databases whose records are read by number, in any order and by any thread."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Lmdb:
         self.path = os.fspath(path)
         self._file = open_lmdb(path)
         if len(self._file):
-            self._file.record(0)  # all leaf pages are read once: what is damaged is refused now
+            self._file.record(0)  # reads all leaf pages, so that damage is an error now
 
     def __len__(self) -> int:
         return len(self._file)
@@ -64,9 +64,9 @@ _KINDS: dict[str, type[_Minidb] | type[_Lmdb]] = {"lmdb": _Lmdb, "minidb": _Mini
 
 
 def database_type(path: PathLike) -> str | None:
-    """Return the type of the database at ``path`` by how it looks, None if it looks like none.
+    """Return the type of the database at ``path``, recognized by its files; None if there is none.
 
-    A folder with a file ``data.mdb``, or such a file, is of type lmdb; any other file is taken for a minidb.
+    A folder with a file ``data.mdb``, or such a file, is of type lmdb; any other file is assumed to be a minidb.
     """
     if os.path.isdir(path):
         return "lmdb" if os.path.isfile(os.path.join(path, "data.mdb")) else None
@@ -86,7 +86,7 @@ def open_records(path: PathLike, db_type: str | None = None) -> RecordList:
         NetError: the type is unknown.
         FileNotFoundError: there is no such database.
         DeviceError: the package that reads it is missing.
-        ParseError: the file is broken, or of another kind.
+        ParseError: the file is damaged, or of another type.
     """
     kind = db_type or database_type(path)
     if kind is None:

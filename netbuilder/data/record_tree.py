@@ -1,4 +1,4 @@
-"""Columns of nested lists: which column has how many rows for some rows of the record, and reading them by turns."""
+"""Columns of nested lists: which column has how many rows for some rows of the record, and reading them in parts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RecordTree:
         self._order = sorted(range(len(self.lengths)), key=lambda k: len(paths[self.lengths[k]]))
 
     def _domain(self, column: int, paths: list[list[str]]) -> int:
-        """Return the domain of a column: that of the longest list it lies in."""
+        """Return the domain of a column: that of the longest list that it is in."""
         found, depth = 0, -1
         for k, lengths in enumerate(self.lengths):
             around = paths[lengths][:-1]
@@ -64,7 +64,7 @@ class RecordTree:
         return [0] * (len(self.lengths) + 1)
 
     def after(self, columns: Sequence[Any], place: Sequence[int], rows: int) -> list[int]:
-        """Return the place that lies ``rows`` rows of the record behind ``place``."""
+        """Return the place that comes ``rows`` rows of the record after ``place``."""
         end = list(place)
         end[0] += rows
         for k in self._order:
@@ -74,7 +74,7 @@ class RecordTree:
         return end
 
     def rows(self, columns: Sequence[Any], begin: Sequence[int], end: Sequence[int]) -> list[Any]:
-        """Return what lies between two places, column for column."""
+        """Return the values between two places, column by column."""
         return [column[begin[d] : end[d]] for column, d in zip(columns, self.domains)]
 
     def check(self, columns: Sequence[Any]) -> None:
@@ -89,7 +89,7 @@ class RecordTree:
                 raise NetError(f"records: column {name!r} has {len(column)} rows, the lengths say {end[domain]}")
 
     def places(self, columns: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """Return the places before each row and behind the last one, (rows + 1, domains), int64."""
+        """Return the places before each row and after the last one, (rows + 1, domains), int64."""
         places = [self.start()]
         for _ in range(self.size(columns)):
             places.append(self.after(columns, places[-1], 1))
@@ -118,11 +118,11 @@ class TreeCursor:
         return self._tree
 
     def next(self, columns: Sequence[Any], rows: int, *, whole: bool = False) -> list[Any]:
-        """Return the next rows, and go on behind them.
+        """Return the next rows, and move the place after them.
 
         Args:
             columns: the record.
-            rows: how many, at most; fewer at the end, none behind it.
+            rows: how many, at most; fewer at the end, none after it.
             whole: at the end give none instead of fewer.
         """
         tree = self.tree(len(columns))

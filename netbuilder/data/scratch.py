@@ -1,4 +1,4 @@
-"""Memory that one thread decodes and resizes into, image after image: fresh memory costs a fifth of the decoding."""
+"""Buffers that a thread reuses for each image: allocating them anew would take a fifth of the decoding time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 __all__ = ["Scratch"]
 
-_MOST = 64 << 20  # bytes that are kept for one purpose
+_MOST = 64 << 20  # largest buffer that is kept, in bytes
 
 
 class Scratch:
-    """Memory by purpose. What was taken before for the same purpose is overwritten."""
+    """Buffers by purpose; asking again for the same purpose reuses the buffer and overwrites its content."""
 
     def __init__(self) -> None:
         self._kept: dict[str, np.ndarray[Any, np.dtype[np.uint8]]] = {}
@@ -30,7 +30,7 @@ class Scratch:
         return kept[:size]
 
     def shaped(self, purpose: str, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return bytes of a shape, in the memory for a purpose; the same object as before while the shape stays."""
+        """Return a uint8 array of a shape in the buffer of a purpose; the same object while the shape stays."""
         found = self._shaped.get(purpose)
         if found is None or found.shape != shape:
             found = self.take(purpose, math.prod(shape)).reshape(shape)
@@ -39,7 +39,7 @@ class Scratch:
         return found
 
     def planes(self, purpose: str, shape: tuple[int, ...]) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
-        """Return the parts along the first axis of ``shaped``; the same objects as before while the shape stays."""
+        """Return the parts along the first axis of ``shaped``; the same objects while the shape stays."""
         whole = self.shaped(purpose, shape)
         found = self._planes.get(purpose)
         if found is None or found[0] is not whole:
@@ -49,6 +49,6 @@ class Scratch:
         return found[1]
 
     def all(self, purpose: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return all that is kept for a purpose, for those who learn how much they need only by trying."""
+        """Return the whole buffer of a purpose, for callers that learn only by trying how much they need."""
         kept = self._kept.get(purpose)
         return self.take(purpose, 1) if kept is None else kept

@@ -1,7 +1,7 @@
-"""Tensors in messages: TensorProto to and from NumPy arrays, for every element type that it has.
+"""Tensors in messages: TensorProto to and from NumPy arrays, for every element type that TensorProto has.
 
 As Caffe2 stores them: float32, float64 and int64 in fields of their own; all smaller integers, bool and the bits of
-float16 in ``int32_data``; strings in ``string_data``. Bytes may also lie in ``byte_data``.
+float16 in ``int32_data``; strings in ``string_data``. Bytes may also be stored in ``byte_data``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ NUMPY_TYPES: dict[int, np.dtype[Any]] = {
 DATA_TYPES: dict[np.dtype[Any], Any] = {
     dtype: number for number, dtype in NUMPY_TYPES.items() if number != TensorProto.BYTE
 }
-"""The other way round: uint8 is UINT8."""
+"""The inverse; uint8 is UINT8."""
 
-_FIXED = {  # written as raw runs of bytes, which is many times faster than element by element
+_FIXED = {  # written as raw bytes, which is many times faster than element by element
     np.dtype(np.float32): (3, "<f4"),
     np.dtype(np.float64): (9, "<f8"),
 }
@@ -55,7 +55,7 @@ def tensor_to_proto(
         array: numbers, bools, or strings (text is encoded as UTF-8).
         name: written into the message if not empty.
         segment: (begin, end): hold only these elements, counted in row-major order; ``dims`` are still the array's.
-        bfloat16: hold float32 in two bytes an element, rounded to the nearest; other types are held as they are.
+        bfloat16: store float32 in two bytes, rounded to the nearest; other types are unchanged.
 
     Raises:
         NetError: the dtype has no counterpart in TensorProto.
@@ -79,7 +79,7 @@ def tensor_to_proto(
     if segment is not None:
         begin, end = segment
         if not 0 <= begin <= end <= values.size:
-            raise NetError(f"tensor {name!r}: segment {segment} must lie in [0, {values.size}]")
+            raise NetError(f"tensor {name!r}: segment {segment} must be in [0, {values.size}]")
         proto.segment.begin, proto.segment.end = begin, end
         values = values[begin:end]
     if bfloat16 and values.dtype == np.float32:
@@ -120,7 +120,7 @@ def proto_values(proto: TensorProto) -> Array:
     """Return the elements that a message holds, flat: all of the tensor's, or those of its ``segment``.
 
     Raises:
-        ParseError: the type of elements is none that an array can have.
+        ParseError: an array cannot have elements of this type.
     """
     dtype = NUMPY_TYPES.get(proto.data_type)
     if dtype is None:

@@ -1,4 +1,4 @@
-"""Rows of text files: columns between tabs, rows between line ends, read by turns."""
+"""Rows of text files: columns between tabs, rows between line ends, read in parts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.proto import NetError, ParseError, TensorProto
 
@@ -19,11 +20,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _KINDS: dict[int, np.dtype[Any]] = {TensorProto.STRING: np.dtype(object), TensorProto.FLOAT: np.dtype(np.float32)}
 
 
-class TextRows:
-    """The rows of a file, which several readers share.
+class TextRows(BlobObject):
+    """The rows of a file, shared by several readers.
 
-    Each row ends with a line end, "\\n" or "\\r\\n"; tabs stand between its columns. There are no quotes, and no signs
-    that stand for others.
+    Each row ends with a line end, "\\n" or "\\r\\n"; tabs separate its columns. There are no quotes and no
+    escape sequences.
 
     Args:
         path: the file.
@@ -38,20 +39,22 @@ class TextRows:
     def __init__(self, path: str | os.PathLike[str], types: list[int], passes: int = 1) -> None:
         if not types or any(kind not in _KINDS for kind in types):
             names = [TensorProto.DataType.Name(kind) for kind in types]
-            raise NetError(f"{os.fspath(path)!r}: needs columns, and these are FLOAT or STRING, got the types {names}")
+            raise NetError(
+                f"{os.fspath(path)!r}: must have one column or more, of type FLOAT or STRING; got the types {names}"
+            )
         self.path = os.fspath(path)
         self.columns = len(types)
         self._types = [_KINDS[kind] for kind in types]
         self._passes = passes
         self._lock = new_lock()
-        with open(self.path, "rb"):  # refused now, not at the first read
+        with open(self.path, "rb"):  # an error now, not at the first read
             pass
         self._given = 0  # rows, in all passes
         self._rows = self._read()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Read on at the same row from a file of its own: a forked process shares open files with its parent."""
+        """Reopen the file at the same row: a forked process shares open files with its parent."""
         self._rows = itertools.islice(self._read(), self._given, None)
 
     def _read(self) -> Iterator[list[bytes]]:
@@ -60,15 +63,17 @@ class TextRows:
                 for number, line in enumerate(file, 1):
                     row = line.rstrip(b"\r\n").split(b"\t")
                     if len(row) != self.columns or not line.endswith(b"\n"):
-                        why = "" if line.endswith(b"\n") else ", and the last one ends with a line end, too"
+                        why = (
+                            "" if line.endswith(b"\n") else ", and every row must end with a line end, the last one too"
+                        )
                         raise ParseError(
-                            f"{self.path!r}, row {number}: {len(row)} columns; each has {self.columns}, with tabs "
-                            f"between them{why}"
+                            f"{self.path!r}, row {number}: {len(row)} columns; each row must have {self.columns}, "
+                            f"separated by tabs{why}"
                         )
                     yield row
 
     def next(self, rows: int) -> list[Array]:
-        """Return the next rows, column by column; fewer at the end, none behind it.
+        """Return the next rows, column by column; fewer at the end, none after it.
 
         Raises:
             ParseError: a row has another number of columns, or something else where a number should be.

@@ -1,16 +1,18 @@
-"""Waits that can be ended from outside: by whoever cancels the run that waits, or by its time limit."""
+"""Waits that end early when the run that waits is cancelled or reaches its time limit."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Protocol
 
 from netbuilder.proto import NetError
 
-__all__ = ["CancelledError", "Cancellation", "check_run", "wait"]
+__all__ = ["Baton", "CancelledError", "Cancellation", "Parts", "baton_of_this_thread", "check_run", "wait"]
 
 
 class CancelledError(NetError):
@@ -20,6 +22,69 @@ class CancelledError(NetError):
 _current: ContextVar[Cancellation | None] = ContextVar("netbuilder_run", default=None)
 
 
+class Baton:
+    """Held by the one thread of a run that computes; others get it in the order in which they ask."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._asking: deque[threading.Lock] = deque()
+        self._taken = False
+        self._holder = 0
+
+    def is_mine(self) -> bool:
+        """Whether this thread holds it."""
+        return self._holder == threading.get_ident()
+
+    def acquire(self) -> None:
+        """Take it, when nobody else has it."""
+        handed = threading.Lock()
+        with self._guard:
+            if self._taken:
+                handed.acquire()
+                self._asking.append(handed)
+            self._taken = True
+        try:
+            handed.acquire()
+        except BaseException:  # an interrupt
+            with self._guard:
+                if handed in self._asking:
+                    self._asking.remove(handed)
+                else:  # it was handed over just then
+                    self._hand_on()
+            raise
+        self._holder = threading.get_ident()
+
+    def release(self) -> None:
+        """Hand it to the first thread that asks, or put it down."""
+        self._holder = 0
+        with self._guard:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        if self._asking:
+            self._asking.popleft().release()
+        else:
+            self._taken = False
+
+    def pass_on(self) -> None:
+        """Let those have it first who ask for it."""
+        if self._asking:
+            self.release()
+            self.acquire()
+
+
+class Parts(Protocol):
+    """A run of a net in which other operators go on while one waits; its threads hold a baton in turn."""
+
+    baton: Baton
+
+    def step_aside(self) -> bool:
+        """Note that this thread is going to wait, and have another one go on; False if it is no thread of the run."""
+
+    def come_back(self) -> None:
+        """Note that this thread has waited, and holds the baton again."""
+
+
 class Cancellation:
     """Ends one run of a net, at the latest at its next operator; what waits in ``wait`` ends at once.
 
@@ -27,11 +92,13 @@ class Cancellation:
 
     Args:
         net: the name of the net, for messages.
-        time_limit: seconds from now on; None: no limit.
+        time_limit: seconds from now; None: no limit.
+        parts: what goes on while an operator of the run waits; None: nothing does.
     """
 
-    def __init__(self, net: str, time_limit: float | None = None) -> None:
+    def __init__(self, net: str, time_limit: float | None = None, parts: Parts | None = None) -> None:
         self._net = net
+        self.parts = parts
         self.thread = threading.get_ident()
         self._limit = time_limit
         self._deadline = None if time_limit is None else time.perf_counter() + time_limit
@@ -42,7 +109,7 @@ class Cancellation:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """In the block, what this thread waits for ends with this run."""
+        """In the block, waits of this thread end with this run."""
         self._outer = _current.get()
         before = _current.set(self)
         try:
@@ -63,10 +130,10 @@ class Cancellation:
                 condition.notify_all()
 
     def check(self) -> None:
-        """Raise if the run, or one around it, was cancelled or is past its time limit.
+        """Raise if the run, or one around it, was cancelled or has reached its time limit.
 
         Raises:
-            CancelledError: it is to end.
+            CancelledError: it must end.
         """
         run: Cancellation | None = self
         while run is not None:
@@ -74,19 +141,48 @@ class Cancellation:
                 why = f": {type(run._error).__name__}: {run._error}" if run._error is not None else ""
                 raise CancelledError(f"the run of net {run._net!r} was cancelled{why}") from run._error
             if run._deadline is not None and time.perf_counter() >= run._deadline:
-                raise CancelledError(f"the run of net {run._net!r} is at its time limit of {run._limit:g} seconds")
+                raise CancelledError(f"the run of net {run._net!r} reached its time limit of {run._limit:g} seconds")
             run = run._outer
 
     def _around(self) -> list[Cancellation]:
-        """Return this run and those around it."""
+        """Return this run and the runs that it is nested in."""
         runs: list[Cancellation] = [self]
         while (outer := runs[-1]._outer) is not None:
             runs.append(outer)
         return runs
 
 
+def baton_of_this_thread() -> Baton | None:
+    """Return the baton that this thread holds for the run that it is in, if any."""
+    run = _current.get()
+    parts = None if run is None else next((one.parts for one in run._around() if one.parts is not None), None)
+    return parts.baton if parts is not None and parts.baton.is_mine() else None
+
+
+@contextmanager
+def _aside(runs: Sequence[Cancellation], condition: threading.Condition) -> Iterator[None]:
+    """In the block, other operators of the runs go on; the condition, which the caller holds, is held after it."""
+    baton = baton_of_this_thread()
+    if baton is None:
+        yield
+        return
+    around = [one.parts for one in runs if one.parts is not None and one.parts.baton is baton]
+    left = [parts for parts in around if parts.step_aside()]
+    baton.release()
+    try:
+        yield
+    finally:
+        condition.release()  # whoever has the baton may need it
+        try:
+            baton.acquire()
+        finally:
+            condition.acquire()
+        for parts in left:
+            parts.come_back()
+
+
 def check_run() -> None:
-    """Raise if the run that this thread is in, if any, is to end.
+    """Raise if the run of this thread, if there is one, must end.
 
     Raises:
         CancelledError: it was cancelled, or its time limit is over.
@@ -103,7 +199,7 @@ def wait(condition: threading.Condition, timeout: float | None = None) -> bool:
         timeout: seconds to wait at most; None: no limit.
 
     Returns:
-        False if ``timeout`` is over. As with any condition, the caller has to look whether what it waits for is there.
+        False if ``timeout`` is over. As with any condition, the caller must check what it waits for.
 
     Raises:
         CancelledError: the run in which this thread waits was cancelled, or its time limit is over.
@@ -113,20 +209,21 @@ def wait(condition: threading.Condition, timeout: float | None = None) -> bool:
         return condition.wait(timeout)
     runs = run._around()
     for one in runs:
-        one._waiting.append(condition)  # before the check: whoever cancels later finds it, and then notifies
+        one._waiting.append(condition)  # before the check: a later cancel() finds and notifies it
     try:
         run.check()
         deadlines = [one._deadline for one in runs if one._deadline is not None]
         left = min(deadlines) - time.perf_counter() if deadlines else None
-        if left is None or timeout is not None and timeout < left:
-            notified = condition.wait(timeout)
-            run.check()
-            return notified
-        condition.wait(max(0.0, left))
+        with _aside(runs, condition):
+            if left is None or timeout is not None and timeout < left:
+                notified = condition.wait(timeout)
+            else:
+                condition.wait(max(0.0, left))
+                notified = True
         run.check()
-        return True
+        return notified
     except BaseException:
-        condition.notify()  # if it was for this thread, another one may use it
+        condition.notify()  # the notification may have been meant for another thread
         raise
     finally:
         for one in runs:

@@ -31,8 +31,8 @@ class CheckpointBlobs:
         if self.record is None or len(self.record) == 1:
             return []
         shared = set(self.record.parameters) if self.record.shared else set()
-        scope = self.record.devices.scopes[0]
-        return [name for name in names if self.names[name].startswith(scope) and name not in shared]
+        replica_of = self.record.devices.replica_of
+        return [name for name in names if replica_of(self.names[name]) == 0 and name not in shared]
 
 
 def checkpoint_blobs(model: ModelHelper) -> CheckpointBlobs:

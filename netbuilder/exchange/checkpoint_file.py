@@ -1,7 +1,7 @@
-"""Checkpoint files: blobs as Caffe2's Save operator stores them, and in front a record that says what they must be.
+"""Checkpoint files: blobs as Caffe2's Save operator stores them, after a record that says what they must be.
 
-The record is a string blob, ``MANIFEST``, that holds JSON: where training stood, and a checksum of each blob. Caffe2
-reads the file as any other; a file that Caffe2 wrote, without such a record, is read, too, though nothing can be
+The record is a string blob, ``MANIFEST``, that holds JSON: the position of the training, and a checksum of each blob.
+Caffe2 reads the file as any other; a file that Caffe2 wrote, without such a record, is read, too, though nothing can be
 checked then but its structure.
 """
 
@@ -33,7 +33,7 @@ _ENTRIES: dict[str, Any] = {
     "step": int, "metric": (int, float, type(None)), "model": str, "net": str, "readers": dict, "state": dict,
     "blobs": dict,
 }  # fmt: skip
-_MARK = _FORMAT  # beside each tensor: without its manifest the file is not taken for one of Caffe2's
+_MARK = _FORMAT  # stored with each tensor: without its manifest the file is not taken for one of Caffe2's
 _SHOWN = 20  # problems that an error lists
 
 
@@ -265,7 +265,7 @@ def _parts(path: PathLike) -> tuple[BlobParts, dict[str, Any] | None, list[str]]
                     parts.add(blob.name, blob, where)
             except ParseError as error:
                 problems.append(str(error))
-    except ParseError as error:  # of the file; its name stands above the list
+    except ParseError as error:  # of the file; the list begins with its name
         problems.append(str(error).removeprefix(f"{os.fspath(path)!r}: "))
     return parts, manifest, problems
 

@@ -104,7 +104,7 @@ class CheckpointFolder:
 
         Args:
             show: is told of each newer one that is damaged.
-            set_aside: put ".damaged" behind the names of those, so that they stand in nobody's way.
+            set_aside: put ".damaged" after the names of those, so that they are not in the way.
 
         Raises:
             ParseError: there are checkpoints, and none is whole.
@@ -138,7 +138,7 @@ class CheckpointFolder:
         return max(rated)[2] if rated else None
 
     def _clear(self, newest: Path) -> None:
-        """Remove what is not kept, and drafts that a killed process has left behind."""
+        """Remove what is not kept, and drafts that a killed process has left."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self.folder):
                 if is_draft(name) and name.startswith(".step-"):

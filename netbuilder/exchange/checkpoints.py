@@ -13,10 +13,11 @@ from netbuilder.exchange.checkpoint_blobs import CheckpointBlobs, checkpoint_blo
 from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
 from netbuilder.exchange.matching import LoadReport, Match, match_blobs
 from netbuilder.model import ModelHelper
-from netbuilder.ops.operator import TensorSpec, spec_of
+from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.parallel import FinalizeAfterCheckpoint, forget_gradients, has_record, pending_steps
 from netbuilder.proto import BlobError, NetError
-from netbuilder.runtime import RandomState, Workspace, default, random_state, set_random_state
+from netbuilder.runtime import RandomState, Workspace, random_state, set_random_state
+from netbuilder.runtime.execute import default
 
 __all__ = ["load_checkpoint", "save_checkpoint", "take_checkpoint"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.extents import count_elements
-from netbuilder.ops.operator import STRING
+from netbuilder.ops.core.operator import STRING
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.wire import varint

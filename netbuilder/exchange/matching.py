@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from netbuilder.graph.blob import strip_prefix
-from netbuilder.ops.operator import STRING, TensorSpec
+from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import NetError
 
 __all__ = ["LoadReport", "Match", "match_blobs"]

@@ -13,11 +13,12 @@ from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.predictor_names import find_inputs, find_outputs
 from netbuilder.exchange.trust import check_fills, check_harmless
 from netbuilder.graph.rename import place_operators
-from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.gpu import gpu
 from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
-from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, ShapeError
+from netbuilder.proto import PROTO_CUDA, BlobError, DeviceError, DeviceOption, NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.observable import OUTPUTS, asked_blobs
+from netbuilder.runtime.plan.observable import OUTPUTS, asked_blobs
 
 __all__ = ["Predictor", "check_names"]
 
@@ -37,7 +38,7 @@ class Predictor:
         specs: shape and type of inputs, where known; the first extent is the batch and may differ.
         device: where the operators of both nets run, whatever they say themselves; None: where they say.
         workspace: None: a new one.
-        fold: put normalisations in test mode into the weights in front of them (see ``passes.fold_batch_norm``), so
+        fold: put normalisations in test mode into the weights before them (see ``passes.fold_batch_norm``), so
             that the net runs faster; the same up to rounding. Those parameters are then not in the workspace: to feed
             them later, give False. A net with a normalisation in training mode is left as it is.
         observable: blobs that can be fetched from the workspace after a run, besides inputs, outputs and parameters:
@@ -50,7 +51,7 @@ class Predictor:
     predictor was saved with it; else they are None and ().
 
     Raises:
-        NetError: a net is wrong, a parameter is filled by nobody, or there is no output; or a net holds operators
+        NetError: a net is wrong, no net fills a parameter, or there is no output; or a net holds operators
             that are run only if ``trusted``.
         BlobError: an input, an output or a name in ``observable`` is not in the net.
         DeviceError: the device is missing.
@@ -87,7 +88,9 @@ class Predictor:
         if not trusted:
             check_fills(rest.op, f"init net {init_net.name!r}")
             check_harmless(predict_net, f"predict net {predict_net.name!r}")
-        if device is not None:
+        if device is None:
+            _check_gpus(predict_net, rest)
+        else:
             place_operators(self._net, device)
             place_operators(rest, device)
         found = find_inputs(predict_net, init_net, filled, parameters or ()) if inputs is None else inputs
@@ -216,7 +219,7 @@ def check_names(net: NetDef, filled: Collection[str], inputs: Sequence[str], out
         inputs, outputs: blobs fed and wanted.
 
     Raises:
-        NetError: the net reads what nobody gives, or no output is named.
+        NetError: the net reads a blob that is neither fed nor filled, or no output is named.
         BlobError: an input or output is not in the net.
     """
     known = {*filled, *inputs}
@@ -247,6 +250,23 @@ def _split(init_net: NetDef) -> tuple[dict[str, Any], NetDef]:
         else:
             filled[op.output[0]] = value
     return filled, rest
+
+
+def _check_gpus(*nets: NetDef) -> None:
+    """Refuse nets that name a GPU which cannot be used.
+
+    Raises:
+        DeviceError: the message says how the nets run on the CPU.
+    """
+    options = [op.device_option if op.HasField("device_option") else net.device_option for net in nets for op in net.op]
+    for number in sorted({option.device_id for option in options if option.device_type == PROTO_CUDA}):
+        try:
+            gpu(number)
+        except DeviceError as error:
+            raise DeviceError(
+                f"the predictor names GPU {number}: give device=make_device_option(PROTO_CPU, 0) (on a command line: "
+                f"--cpu) to run it on the CPU; {error}"
+            ) from error
 
 
 def _homes(net: NetDef) -> dict[str, DeviceOption]:

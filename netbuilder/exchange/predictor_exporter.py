@@ -1,4 +1,4 @@
-"""Predictors in one database file, as Caffe2's predictor_exporter writes them: nets in a MetaNetDef, parameters beside.
+"""Predictors in one database file, as Caffe2's predictor_exporter writes them: nets in a MetaNetDef, and parameters.
 
 A file has the record ``!!META_NET_DEF`` and the parameters as Save writes them. The MetaNetDef names parameters, inputs
 and outputs, and holds three nets: one that loads the parameters, one that makes blobs of the right shapes, and the
@@ -24,7 +24,7 @@ from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
 from netbuilder.graph.rename import place_operators
-from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import (
     ArgumentError,
     BlobProto,
@@ -39,7 +39,8 @@ from netbuilder.proto import (
     files,
 )
 from netbuilder.proto.arguments import make_op
-from netbuilder.runtime import Workspace, default
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute import default
 
 __all__ = [
     "PredictorExportMeta",
@@ -63,11 +64,11 @@ class PredictorExportMeta:
         parameters: the blobs that it reads and that are saved.
         inputs, outputs: the blobs that are fed and wanted.
         shapes: shapes by blob; ``prepare_prediction_net`` makes these blobs beforehand.
-        name: of the predictor, where a file is to hold several; it stands behind the keys of the nets.
+        name: of the predictor, where a file is to hold several; it follows the keys of the nets.
         extra_init_net: more to be run before the predict net.
         global_init_net: more to be run when the parameters have been loaded.
         net_type, num_workers: of the predict net; None: as it says.
-        trainer_prefix: stands in front of the parameters' names in the trainer's workspace, and not in the file.
+        trainer_prefix: comes before the parameters' names in the trainer's workspace, and not in the file.
 
     Raises:
         NetError: inputs, outputs or parameters are named twice or overlap, the net reads something else, or does not
@@ -115,7 +116,7 @@ class PredictorExportMeta:
         self._check_net(where)
 
     def _check_net(self, where: str) -> None:
-        """Refuse a net that reads what nobody gives, or that does not make the outputs."""
+        """Refuse a net that reads a blob that is neither fed nor filled, or that does not make the outputs."""
         before = [message_of(net) for net in (self.extra_init_net, self.global_init_net) if net is not None]
         known = {*self.inputs, *self.parameters, *(blob for net in before for op in net.op for blob in op.output)}
         if unknown := [blob for blob in dict.fromkeys(undefined_inputs(self.predict_net.op)) if blob not in known]:
@@ -253,7 +254,7 @@ def save_to_db(
 
 
 def net_of(meta_net_def: MetaNetDef, key: str) -> NetDef:
-    """Return a net of a MetaNetDef, by its key or by the beginning of it where a name stands behind.
+    """Return a net of a MetaNetDef, by its key or by the beginning of it where a name follows.
 
     Raises:
         NetError: there is none, or several predictors have one.

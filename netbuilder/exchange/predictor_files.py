@@ -17,8 +17,10 @@ from netbuilder.exchange.predictor import Predictor, check_names
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
+from netbuilder.graph.replicas import remove_record
 from netbuilder.graph.shapes import infer_shapes
-from netbuilder.ops.operator import TensorSpec, spec_of
+from netbuilder.ops.core.operator import TensorSpec, spec_of
+from netbuilder.passes.extract_predictor import remove_sources
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
 from netbuilder.proto import (
     BlobError,
@@ -31,8 +33,9 @@ from netbuilder.proto import (
     files,
 )
 from netbuilder.proto.arguments import arguments, set_argument
-from netbuilder.runtime import Workspace, default
-from netbuilder.runtime.observable import OUTPUTS
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute import default
+from netbuilder.runtime.plan.observable import OUTPUTS
 
 __all__ = [
     "INIT_FILE",
@@ -79,10 +82,10 @@ def save_predictor(
         predict_net: a Net or NetDef in test mode, as ``extract_predictor`` and ``ExtractPredictorNet`` return it.
         parameters: blobs, or a mapping of blobs to arrays; None: what the net reads from outside, but for ``inputs``.
         inputs: blobs that will be fed; None: what the net reads from outside, but for ``parameters``.
-        outputs: blobs wanted; None: the net's external outputs.
+        outputs: requested blobs; None: the net's external outputs.
         shapes: shape of inputs, the batch first; others are those of the workspace's blobs of these names, if any.
         workspace: has the parameters' values; None: the current default one.
-        fold: write the net with normalisations put into the weights in front of them (``passes.fold_batch_norm``),
+        fold: write the net with normalisations put into the weights before them (``passes.fold_batch_norm``),
             for readers that do not do that themselves; ``load_predictor`` does.
         images: how images become the input, kept as arguments of the net; None: as the net says, if it does.
         classes: names of the classes from 0 on, kept likewise.
@@ -98,8 +101,8 @@ def save_predictor(
     given, workspace = workspace, workspace or default.workspace()
     needed = _needed(proto)
     fed, kept = _divide(proto, needed, inputs, parameters)
-    wanted = [blob_name(blob) for blob in outputs] if outputs is not None else list(proto.external_output)
-    if both := sorted(set(kept).intersection(wanted)):
+    requested = [blob_name(blob) for blob in outputs] if outputs is not None else list(proto.external_output)
+    if both := sorted(set(kept).intersection(requested)):
         raise NetError(f"net {proto.name!r}: {both} cannot be parameters and outputs at once")
     try:
         values = fetch_parameters(workspace, proto, parameters if isinstance(parameters, Mapping) else kept)
@@ -111,20 +114,20 @@ def save_predictor(
             "give workspace="
         ) from error
     if fold:
-        proto, values, kept = _folded(proto, values, wanted)
+        proto, values, kept = _folded(proto, values, requested)
     init_net = NetDef(name=f"{proto.name}_init")
     init_net.op.extend(fill_operator(name, values[name]) for name in kept)
-    check_names(proto, kept, fed, wanted)
+    check_names(proto, kept, fed, requested)
     stored = NetDef()
     stored.CopyFrom(proto)
-    del stored.arg[:]
-    stored.arg.extend(argument for argument in proto.arg if not argument.name.startswith(("parameter_", "replica_")))
+    remove_record(stored)
+    remove_sources(stored)
     stored.external_input[:] = [*fed, *kept]
-    stored.external_output[:] = wanted
+    stored.external_output[:] = requested
     set_argument(stored, _INPUTS, fed)
-    set_argument(stored, _OUTPUTS, wanted)
+    set_argument(stored, _OUTPUTS, requested)
     describe_images(stored, images, classes)
-    known = _shapes(stored, values, fed, wanted, shapes, workspace)
+    known = _shapes(stored, values, fed, requested, shapes, workspace)
     set_argument(stored, _SHAPES, known.SerializeToString())
     set_argument(stored, _WEIGHTS, _digest(init_net))
     folder = Path(directory)
@@ -153,7 +156,7 @@ def load_predictor(
         inputs, outputs: blobs, where the files do not say, or others than they say (see ``Predictor``).
         device: where it runs; None: where the nets say. The CPU's serves nets that were written for a GPU.
         workspace: None: a new one.
-        fold: put normalisations into the weights in front of them, for speed (see ``Predictor``); the files stay as
+        fold: put normalisations into the weights before them, for speed (see ``Predictor``); the files stay as
             they are.
         observable: blobs that can be fetched after a run (see ``Predictor``).
         trusted: run whatever the files hold, also operators that touch files, loop, wait or call Python.
@@ -218,10 +221,10 @@ def read_net(path: str | os.PathLike[str]) -> NetDef:
 
 def _folded(net: NetDef, values: Mapping[str, Any], outputs: Sequence[str]) -> tuple[NetDef, dict[str, Any], list[str]]:
     """Return a net with its normalisations folded, the parameters' values, and the parameters in order of use."""
-    wanted = NetDef()
-    wanted.CopyFrom(net)
-    wanted.external_output[:] = outputs
-    folded, new = fold_batch_norm(wanted, values)
+    requested = NetDef()
+    requested.CopyFrom(net)
+    requested.external_output[:] = outputs
+    folded, new = fold_batch_norm(requested, values)
     return folded, new, [name for name in _needed(folded) if name in new]
 
 

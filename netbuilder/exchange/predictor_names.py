@@ -39,7 +39,7 @@ def find_inputs(net: NetDef, init_net: NetDef, filled: Mapping[str, Any], parame
 def find_outputs(net: NetDef) -> list[str]:
     """Return the external outputs of a predict net; of a net that lists none, the results that nothing reads.
 
-    Outputs of an operator of which one is read, as the mask beside the values of a Dropout, are not among them.
+    Outputs of an operator of which one is read, such as the mask besides the values of a Dropout, are not among them.
 
     >>> from netbuilder.proto.arguments import make_op
     >>> net = NetDef(op=[make_op("Dropout", ["x"], ["y", "mask"], is_test=1), make_op("Softmax", ["y"], ["scores"])])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from netbuilder.ops.onnx_node import may_loop
-from netbuilder.ops.operator import argument_fields
-from netbuilder.ops.registry import find, is_registered
+from netbuilder.ops.control.onnx_node import may_loop
+from netbuilder.ops.core.operator import argument_fields
+from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import NetDef, NetError, OperatorDef, ParseError, files
 from netbuilder.proto.arguments import arguments
 
@@ -43,7 +43,7 @@ UNTRUSTED: dict[str, str] = {
 """Operators that a predict net from a file may not hold without trust, and why."""
 
 _TO_FILE = ("Print", "Summarize")
-_REMEDY = "give trusted=True (netbuilder-predict: --trusted) if you trust whoever made it"
+_REMEDY = "give trusted=True (on a command line: --trusted) if you trust whoever made it"
 
 
 def check_fills(ops: Iterable[OperatorDef], what: str) -> None:

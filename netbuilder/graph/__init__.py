@@ -1,5 +1,6 @@
 """Nets under construction: scopes, blob references, nets, plans, gradients, shapes, dependencies."""
 
+from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import (
     BlobReference,
     GradientSlice,
@@ -31,7 +32,7 @@ from netbuilder.graph.plan import (
     scoped_execution_step,
     to_execution_step,
 )
-from netbuilder.graph.rename import held_nets, rename_blobs
+from netbuilder.graph.rename import rename_blobs, subgraphs
 from netbuilder.graph.scope import (
     CurrentDeviceScope,
     CurrentNameScope,
@@ -73,7 +74,7 @@ __all__ = [
     "get_ssa",
     "get_undefined_blobs",
     "gradient_name",
-    "held_nets",
+    "subgraphs",
     "infer_shapes",
     "operators_between",
     "rename_blobs",
@@ -85,3 +86,5 @@ __all__ = [
     "user_source",
     "with_prefix",
 ]
+
+__getattr__ = moved_names(__name__, {"held_nets": "netbuilder.graph:subgraphs"})

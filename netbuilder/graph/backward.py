@@ -16,8 +16,8 @@ from netbuilder.graph.gradient_errors import (
 from netbuilder.graph.gradient_shares import Share, add_up
 from netbuilder.graph.rename import rename_in_group
 from netbuilder.graph.versions import EXTERNAL, number_versions
-from netbuilder.ops.contexts import Sparse
-from netbuilder.ops.registry import find, is_registered
+from netbuilder.ops.core.contexts import Sparse
+from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import DeviceOption, NetError, OperatorDef
 
 __all__ = ["BackwardPass", "Gradient"]
@@ -40,7 +40,7 @@ class BackwardPass:
     Args:
         ops: the operators, in the order in which they run; unchanged.
         differentiate: given to operators that hold nets.
-        taken: whether a name is one that gradients must not overwrite, beside those that ``ops`` write.
+        taken: whether a name is one that gradients must not overwrite, besides those that ``ops`` write.
     """
 
     def __init__(
@@ -56,11 +56,12 @@ class BackwardPass:
         self._differentiate = differentiate
         self._taken = taken
         self._gradients: list[Gradient | None] = [None] * len(self.versions.names)
-        self._via = [_GIVEN] * len(self.versions.names)  # the reader that the (first share of the) gradient is from
+        # The consumer whose gradient operator made (the first term of) each value's gradient.
+        self._via = [_GIVEN] * len(self.versions.names)
         self._shares: dict[int, list[Share]] = {}
-        self._own: dict[tuple[int, str], int] = {}  # (value, blob) -> how many of its shares are there
-        self._joins: dict[tuple[str | bytes, ...], str] = {}  # indices, their device -> what they are joined to
-        # Blob -> how many values have their gradient, or a share of it, there, and it is still to be read.
+        self._own: dict[tuple[int, str], int] = {}  # (value, blob) -> number of terms of its gradient in the blob
+        self._joins: dict[tuple[str | bytes, ...], str] = {}  # indices, their device -> blob of the joined indices
+        # Blob -> number of live gradients, or partial sums of gradients, that are stored in it.
         self._pending: dict[str, int] = {}
 
     def seed(self, blob: str, gradient: Gradient, op: OperatorDef | None) -> None:
@@ -276,12 +277,12 @@ def _shares_of(
 
     First those that gradient operators write, in their order, then those that are other blobs' gradients.
     """
-    wanted = {blob for gradient in gradients.values() for blob in _blobs(gradient)}
+    requested = {blob for gradient in gradients.values() for blob in _blobs(gradient)}
     writes: dict[str, list[tuple[int, OperatorDef, int]]] = {}
     place = 0
     for op in made:
         for slot, name in enumerate(op.output):
-            if name in wanted:
+            if name in requested:
                 writes.setdefault(name, []).append((place, op, slot))
             place += 1
     slots: dict[str, list[int]] = {}

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from netbuilder.graph.scope import SEPARATOR, CurrentNameScope
-from netbuilder.ops.absent import instead_of
-from netbuilder.ops.registry import is_registered, operator_types
+from netbuilder.ops.core.registry import is_registered, operator_types
+from netbuilder.ops.core.unsupported import instead_of
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 GRADIENT_SUFFIX = "_grad"
-"""What a blob's name has behind it in the name of its gradient."""
+"""What follows a blob's name in the name of its gradient."""
 
 AUTOGEN_GRADIENT_SUFFIX = "_autogen_grad"
 """The same, for the ones that seed the backward pass of a loss."""
@@ -49,7 +49,7 @@ COMMUNICATOR = "@COMMUNICATOR@"
 
 
 class BlobReference:
-    """The name of a blob, and the net that made it; it stands wherever a string with the name may.
+    """The name of a blob, and the net that made it; it may be used wherever a string with the name may.
 
     It is equal to, and hashed as, its name. Operators whose first input it is can be called on it,
     ``x.Relu([], "y")``, if its net is known.
@@ -126,11 +126,11 @@ class BlobReference:
         return self._net
 
     def GetNameScope(self) -> str:
-        """Return what stands up to the last "/", with it; "" where there is none."""
+        """Return the part up to and including the last "/"; "" where there is none."""
         return self._name[: self._name.rfind(SEPARATOR) + 1]
 
     def GetUnscopedName(self) -> str:
-        """Return what stands behind the last "/"."""
+        """Return what follows the last "/"."""
         return self._name[self._name.rfind(SEPARATOR) + 1 :]
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
@@ -243,7 +243,7 @@ def concat_names(gradient: str) -> tuple[str, str, str, str]:
 
 
 def gathered_name(blob: str) -> str:
-    """Return the name, for one replica, of what all replicas have of a blob, joined; its split has "_split" behind it.
+    """Return the name, for one replica, of what all replicas have of a blob, joined; its split is followed by "_split".
 
     >>> gathered_name("cpu_0/rows_grad")
     'cpu_0/rows_grad_gathered'

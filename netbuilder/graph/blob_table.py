@@ -11,9 +11,9 @@ __all__ = ["BlobTable"]
 
 
 class BlobTable:
-    """The names that a net's operators write and its external inputs, and fresh names beside them.
+    """The names that a net's operators write and its external inputs, and fresh names.
 
-    Edits of the message behind the table's back are seen when they change the number of operators or
+    Edits of the message that bypass the table are seen when they change the number of operators or
     of external inputs.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from netbuilder.graph.rename import held_nets
+from netbuilder.graph.rename import subgraphs
 from netbuilder.graph.versions import EXTERNAL, Versions, number_versions, reads_of, writes_of
 from netbuilder.proto import NetDef, OperatorDef
 
@@ -40,7 +40,7 @@ def dependencies(net: NetDef | Sequence[OperatorDef]) -> list[set[int]]:
     waits: list[set[int]] = []
     for index, op in enumerate(ops):
         wait: set[int] = set()
-        held = any(True for _ in held_nets(op)) if op.arg else False
+        held = any(True for _ in subgraphs(op)) if op.arg else False
         reads = list(reads_of(op)) if held else list(op.input)
         writes = list(writes_of(op)) if held else list(op.output)
         if op.control_input:
@@ -83,15 +83,15 @@ def operators_between(ops: Sequence[OperatorDef], inputs: Collection[str], outpu
 
     Args:
         inputs: blobs whose last versions are taken as given, so that what makes them is left out.
-        outputs: blobs whose last versions are wanted.
+        outputs: blobs whose last versions are requested.
     """
     versions = number_versions(ops)
     given = {versions.last[name] for name in inputs if name in versions.last}
     return _reaching(versions, given, (versions.last[name] for name in outputs if name in versions.last))
 
 
-def _reaching(versions: Versions, given: set[int], wanted: Iterable[int]) -> list[int]:
-    stack = [value for value in wanted if value not in given]
+def _reaching(versions: Versions, given: set[int], requested: Iterable[int]) -> list[int]:
+    stack = [value for value in requested if value not in given]
     seen_values = set(stack)
     found: set[int] = set()
     while stack:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name
-from netbuilder.ops.contexts import Sparse
-from netbuilder.ops.operator import Operator, decode
-from netbuilder.ops.registry import find, is_registered
+from netbuilder.ops.core.contexts import Sparse
+from netbuilder.ops.core.operator import Operator, decode
+from netbuilder.ops.core.random_streams import RANDOM_ARGUMENTS, draws
+from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import GradientError, OperatorDef
 from netbuilder.proto.arguments import set_argument
 
@@ -49,7 +50,7 @@ gradient_functions: dict[str, GradientFunction] = {}
 
 
 class OperatorGradient:
-    """The gradient context of one operator (see ``netbuilder.ops.contexts.GradientContext``).
+    """The gradient context of one operator (see ``netbuilder.ops.core.contexts.GradientContext``).
 
     Args:
         op: the forward operator.
@@ -162,7 +163,7 @@ def operator_gradient(
         raise OverwrittenInputError(op, sorted(lost))
     for gradient in made:
         if cls.copy_arguments and op.arg:
-            own = {a.name for a in gradient.arg}
+            own = {a.name for a in gradient.arg}.union(() if draws(gradient) else RANDOM_ARGUMENTS)
             gradient.arg.extend([a for a in op.arg if a.name not in own])
         if op.HasField("device_option"):
             gradient.device_option.CopyFrom(op.device_option)

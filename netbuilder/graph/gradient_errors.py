@@ -17,7 +17,7 @@ def no_gradient(ops: Sequence[OperatorDef], index: int, path: Sequence[str], cau
     if len(path) > _LONGEST_PATH:
         path = [*path[:6], "...", *path[-5:]]
     return GradientError(
-        f"{describe(ops[index], index)}: {cause}. It lies on the path to the loss: {' -> '.join(path)}. "
+        f"{describe(ops[index], index)}: {cause}. It is on the path to the loss: {' -> '.join(path)}. "
         "Put a StopGradient on that path, or leave the operator out of it"
     )
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from netbuilder.graph.blob import autosplit_name, concat_names, gradient_name
 from netbuilder.graph.rename import rename_in_group, rename_output
-from netbuilder.ops.contexts import Sparse
+from netbuilder.ops.core.contexts import Sparse
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["ONLY_SUM_TAG", "SUM_TAG", "Share", "add_up", "same_device"]
+__all__ = ["ONLY_SUM_TAG", "SUM_TAG", "Share", "add_up", "gradient_blobs", "same_device"]
 
 _DEVICE_NAMES: dict[int, str] = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}
 
@@ -215,3 +215,20 @@ def _densified(blob: str, shares: list[Share]) -> list[tuple[OperatorDef | None,
         op = make_op("SparseToDense", inputs, [gradient_name(blob)], device_option=share.device)
         dense.append((op, Share(gradient_name(blob), share.device, [op], op)))
     return dense
+
+
+def gradient_blobs(ops: Iterable[OperatorDef]) -> set[str]:
+    """Return the blobs that the operators of a backward pass make: gradients, their shares and sums.
+
+    The operators themselves say so (``is_gradient_op``, ``SUM_TAG``), in Caffe2's nets too. A blob that another
+    operator writes first is not among them.
+
+    Args:
+        ops: in the order in which they run.
+    """
+    first: dict[str, bool] = {}
+    for op in ops:
+        backward = op.is_gradient_op or SUM_TAG in op.device_option.extra_info
+        for name in op.output:
+            first.setdefault(name, backward)
+    return {name for name, backward in first.items() if backward}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from netbuilder.graph.source import user_source
 from netbuilder.graph.versions import EXTERNAL, describe
 from netbuilder.proto import GradientError, NetDef, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op
-from netbuilder.proto.depth import deep_nets
+from netbuilder.proto.depth import deep_nets, nesting
 
 __all__ = [
     "IR",
@@ -48,7 +49,8 @@ def add_gradient_operators(net: Any, ys: Any, skip: int, callbacks: Sequence[Cal
         raise GradientError(f"net {net}: has {len(proto.op)} operators, cannot skip {skip}")
     ops = list(proto.op)
     earlier = {name for op in ops[:skip] for name in op.output}
-    made, found = _backward(ops[skip:], ys, f"net {net}", earlier)
+    with _refused_too_deep(proto):
+        made, found = _backward(ops[skip:], ys, f"net {net}", earlier)
     if not calls:
         net.extend_ops(made)
         return _as_references(found)
@@ -79,7 +81,7 @@ def _backward(
     ops: Sequence[OperatorDef], ys: Any, where: str, earlier: set[str] | None = None
 ) -> tuple[list[OperatorDef], dict[str, Gradient]]:
     seeds = _seeds(ys)
-    backward = BackwardPass(ops, differentiate, earlier.__contains__ if earlier else None)
+    backward = BackwardPass(ops, _differentiate, earlier.__contains__ if earlier else None)
     try:
         _check_losses(backward, seeds)
         _check_stop_gradients(backward, seeds)
@@ -119,7 +121,7 @@ def _check_losses(backward: BackwardPass, seeds: Iterable[str]) -> None:
 
 
 def _check_stop_gradients(backward: BackwardPass, seeds: Mapping[str, Any]) -> None:
-    """Refuse a StopGradient whose output nobody reads: its author meant to stop the gradient of the input."""
+    """Refuse a StopGradient whose output is not read: its author meant to stop the gradient of the input."""
     read: set[str] | None = None
     for index, op in enumerate(backward.ops):
         if op.type != "StopGradient":
@@ -180,6 +182,22 @@ def differentiate(net: NetDef, losses: Any, *, name: str | None = None) -> Diffe
     Raises:
         GradientError: see ``Net.AddGradientOperators``.
     """
+    with _refused_too_deep(net):
+        return _differentiate(net, losses, name=name)
+
+
+@contextlib.contextmanager
+def _refused_too_deep(net: NetDef) -> Iterator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise GradientError(
+            f"net {net.name!r}: its nets (of If, While) are nested {nesting(net):,} deep, more than Python's stack "
+            "holds while they are differentiated; some 600 are"
+        ) from error
+
+
+def _differentiate(net: NetDef, losses: Any, *, name: str | None = None) -> Differentiated:
     made, found = _backward(net.op, losses, f"net {net.name!r}")
     backward = NetDef(name=net.name + GRADIENT_SUFFIX if name is None else name, type=net.type)
     if not net.HasField("type"):

@@ -24,7 +24,7 @@ __all__ = [
 def listing(net: Any, *, devices: bool = True, lines: bool = False) -> str:
     """Return a net's operators, one a line: what they write, their type, what they read, their arguments.
 
-    The operators of nets that an operator holds, as the step of a recurrent one, stand under it, indented.
+    The operators of nets that an operator holds, such as the step of a recurrent one, follow it, indented.
 
     Args:
         net: a Net or NetDef.
@@ -112,7 +112,7 @@ def common_prefix(names: Sequence[str]) -> str:
 
 
 def factored(names: Sequence[str], do_it: bool) -> str:
-    """Return names with commas between; with ``do_it``, the scope that all have in front of brackets."""
+    """Return names with commas between; with ``do_it``, the scope that all share before the brackets."""
     prefix = common_prefix(list(names)) if do_it and len(names) > 1 else ""
     prefix = prefix[: prefix.rfind("/") + 1]
     rest = ", ".join(name[len(prefix) :] for name in names)

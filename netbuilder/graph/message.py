@@ -1,4 +1,4 @@
-"""The message behind a net or plan."""
+"""The message of a net or plan."""
 
 from __future__ import annotations
 

@@ -9,19 +9,19 @@ from typing import Any
 from netbuilder.graph import gradients
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName, as_names, blob_name
 from netbuilder.graph.constant import constant_operator
-from netbuilder.graph.managed import under_builder
+from netbuilder.graph.context_stack import under_builder
+from netbuilder.graph.net_blobs import NetBlobs
 from netbuilder.graph.net_copy import RemapFunction, copy_net, copy_part, prefixed
 from netbuilder.graph.net_names import net_names
-from netbuilder.graph.net_records import NetRecords
 from netbuilder.graph.operators import arguments_by_position, build_operator
 from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.graph.seeding import seed_operators
 from netbuilder.graph.source import user_source
-from netbuilder.graph.unknown import why_missing
-from netbuilder.ops.precision import PRECISION_ARGUMENT, check_precision
-from netbuilder.ops.python_op import python_arguments
-from netbuilder.ops.registry import is_registered, operator_types
+from netbuilder.graph.suggestions import why_missing
+from netbuilder.ops.control.python_op import python_arguments
+from netbuilder.ops.core.precision import PRECISION_ARGUMENT, check_precision
+from netbuilder.ops.core.registry import is_registered, operator_types
 from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
 
@@ -34,12 +34,12 @@ operator_watchers: list[Callable[[OperatorDef], Any]] = []
 """Functions called with each operator that is added to a net by its method; the immediate mode runs it."""
 
 
-class Net(NetRecords):
+class Net(NetBlobs):
     """A net of operators. Every operator is a method: ``net.Relu("x", "y")`` appends one.
 
     The method takes the input blobs (reference, string or list), the outputs (names; a number of
     them; None for one named after the net and the operator) and the operator's arguments as
-    keywords, beside ``name``, ``control_input``, ``device_option``, ``arg``, ``engine`` and
+    keywords, besides ``name``, ``control_input``, ``device_option``, ``arg``, ``engine`` and
     ``debug_info`` (see ``CreateOperator``). It returns a reference, or a tuple of references. Strings
     get the current name scope. A blob that nothing in the net writes becomes an external input.
 
@@ -126,7 +126,7 @@ class Net(NetRecords):
         return under_builder("")
 
     def add_attribute(self, name: str, obj: Any) -> None:
-        """Keep an object with the net, behind those that have this name already; copies do not have it."""
+        """Keep an object with the net, after those that have this name already; copies do not have it."""
         self._attributes.setdefault(name, []).append(obj)
 
     def get_attributes(self, name: str) -> list[Any]:
@@ -236,7 +236,7 @@ class Net(NetRecords):
         self._blobs.invalidate()
 
     def insert_op_at_idx(self, op: OperatorDef, op_idx: int) -> None:
-        """Put a copy of ``op`` in front of operator ``op_idx``; the cost is linear in the net."""
+        """Put a copy of ``op`` before operator ``op_idx``; the cost is linear in the net."""
         if not 0 <= op_idx <= len(self._net.op):
             raise NetError(f"net {self}: has {len(self._net.op)} operators, cannot insert one at {op_idx}")
         self._net.op.insert(op_idx, op)
@@ -250,7 +250,7 @@ class Net(NetRecords):
         blob_remap: Mapping[Any, Any] | None = None,
         op_id_mask: Iterable[int] | None = None,
         remap_funcs: Mapping[str, RemapFunction] | None = None,
-        keep_schema: bool = True,
+        *,
         update_external_list: bool = False,
     ) -> Net:
         """Return a copy of the net.
@@ -261,7 +261,6 @@ class Net(NetRecords):
             op_id_mask: indices of the operators to copy; None: all.
             remap_funcs: operator type -> function of (operator, prefix, blob_remap) that changes each
                 copied operator of this type.
-            keep_schema: the copy has this net's records, with the new blobs.
             update_external_list: make the external lists fit the operators that were copied.
         """
         names = {blob_name(old): blob_name(new) for old, new in (blob_remap or {}).items()}
@@ -273,10 +272,7 @@ class Net(NetRecords):
             prefix=name + SEPARATOR if name else "",
             update_external=update_external_list,
         )
-        copy = self._copied(proto, name)
-        if keep_schema:
-            copy._copy_records(self, names)
-        return copy
+        return self._copied(proto, name)
 
     def ClonePartial(
         self,
@@ -294,8 +290,8 @@ class Net(NetRecords):
             outputs: blobs, or a mapping blob -> name in the copy.
         """
         prefix = name + SEPARATOR if name else ""
-        wanted = _renaming(outputs, keep=False)
-        part = copy_part(self._net, _renaming(inputs, keep=True), wanted, prefix=prefix, remap_funcs=remap_funcs)
+        requested = _renaming(outputs, keep=False)
+        part = copy_part(self._net, _renaming(inputs, keep=True), requested, prefix=prefix, remap_funcs=remap_funcs)
         copy = self._copied(part, name)
         return copy, copy.external_outputs
 
@@ -309,7 +305,7 @@ class Net(NetRecords):
         """Append the operators of ``net``; its external inputs and outputs become this net's; return this net.
 
         Args:
-            device_option: device of the appended operators, those of held nets included.
+            device_option: device of the appended operators, those of subgraphs included.
             scope: name scope to put all blobs of ``net`` under, each once.
 
         Raises:

@@ -95,10 +95,10 @@ def copy_part(
     """Return a net of the operators that make ``outputs`` from ``inputs``.
 
     Blobs that these operators write get ``prefix``; what they read from outside and is not in
-    ``inputs``, such as parameters, keeps its name and becomes an external input behind the inputs.
+    ``inputs``, such as parameters, keeps its name and becomes an external input after the inputs.
 
     Args:
-        inputs, outputs: name in ``net`` -> name in the copy; for an output "" stands for its name
+        inputs, outputs: name in ``net`` -> name in the copy; for an output "" means its name
             under ``prefix``.
 
     Raises:

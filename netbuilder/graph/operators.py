@@ -10,10 +10,11 @@ import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.blob import BlobReference, as_names
 from netbuilder.graph.scope import CurrentDeviceScope
 from netbuilder.graph.source import user_source
-from netbuilder.ops.operator import Operator, argument_fields, check_arity, decode
-from netbuilder.ops.registry import find, is_registered
+from netbuilder.ops.core.operator import Operator, argument_fields, check_arity, decode
+from netbuilder.ops.core.random_streams import RANDOM_ARGUMENTS, RANDOM_STREAM, draws, stream_of
+from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import Argument, ArgumentError, DeviceOption, OperatorDef
-from netbuilder.proto.arguments import make_op
+from netbuilder.proto.arguments import make_op, set_argument
 
 __all__ = [
     "LEGACY_ARGUMENTS",
@@ -165,6 +166,8 @@ def make_operator(
         op.engine = engine
     if control_input is not None:
         op.control_input.extend(as_names(control_input))
+    if draws(op):
+        set_argument(op, RANDOM_STREAM, stream_of(op))
     return op
 
 
@@ -240,6 +243,7 @@ def unknown_arguments(cls: type[Operator], op: OperatorDef) -> list[str]:
         if argument.name not in known
         and argument.name not in cls.renamed_arguments
         and argument.name not in LEGACY_ARGUMENTS
+        and not (cls.draws and argument.name in RANDOM_ARGUMENTS)
         and not (cls.open_arguments and argument.name.startswith(cls.open_arguments))
     ]
 

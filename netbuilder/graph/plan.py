@@ -31,7 +31,7 @@ def _as_list(nets: Any) -> list[Any]:
 
 
 class ExecutionStep:
-    """A step of a plan: nets that run one after the other, or steps; repeated, or run beside each other.
+    """A step of a plan: nets that run one after the other, or steps; repeated, or run at the same time.
 
     Args:
         name: shown in messages and reports.
@@ -173,7 +173,7 @@ class ExecutionStep:
         self._step.should_stop_blob = blob_name(should_stop_blob)
 
     def RunEveryMillis(self, interval: int) -> None:
-        """Run the step every ``interval`` milliseconds beside its siblings, until they are done."""
+        """Run the step every ``interval`` milliseconds while its siblings run, until they are done."""
         self._check_mutable()
         self._step.run_every_ms = interval
 
@@ -185,12 +185,12 @@ class ExecutionStep:
         self._nets.append(report_net)
 
     def SetConcurrentSubsteps(self, concurrent_substeps: bool) -> None:
-        """Run the substeps beside each other."""
+        """Run the substeps at the same time."""
         self._check_mutable()
         self._step.concurrent_substeps = concurrent_substeps
 
     def SetNumConcurrentInstances(self, num_concurrent_instances: int) -> None:
-        """Run so many copies of the step beside each other."""
+        """Run so many copies of the step at the same time."""
         self._check_mutable()
         self._step.num_concurrent_instances = num_concurrent_instances
 
@@ -217,15 +217,15 @@ def execution_step(
 
     Args:
         default_name: its name.
-        steps_or_nets: what it runs; nets beside steps, and lists, become steps of their own.
+        steps_or_nets: what it runs; nets besides steps, and lists, become steps of their own.
         num_iter: how often; excludes ``should_stop_blob``.
         report_net, report_interval: a net to run every so many seconds meanwhile.
-        concurrent_substeps: run the substeps beside each other.
+        concurrent_substeps: run the substeps at the same time.
         should_stop_blob: repeat until this bool blob holds true.
         only_once: run in the first iteration of the step around it only.
-        num_concurrent_instances: so many copies beside each other.
+        num_concurrent_instances: so many copies at the same time.
         create_workspace: run in a workspace inside the one it is called in.
-        run_every_ms: run repeatedly beside its siblings, at this interval.
+        run_every_ms: run repeatedly while its siblings run, at this interval.
 
     Raises:
         NetError: ``num_iter`` and ``should_stop_blob`` are both given, or nothing to run.

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from netbuilder.ops.registry import find, is_registered
+from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = [
     "blob_names",
-    "held_nets",
+    "subgraphs",
+    "names_in_net",
     "place_operators",
     "rename_arguments",
     "rename_blobs",
-    "rename_held",
+    "rename_in_subgraphs",
     "rename_in_group",
     "rename_in_operator",
     "rename_output",
@@ -23,8 +24,8 @@ __all__ = [
 Renaming = Callable[[str], str]
 
 
-def held_nets(op: OperatorDef) -> Iterator[NetDef]:
-    """Yield the nets among an operator's arguments (those of If, While and recurrent operators)."""
+def subgraphs(op: OperatorDef) -> Iterator[NetDef]:
+    """Yield the subgraphs of an operator: the nets among its arguments (those of If, While and recurrent operators)."""
     for argument in op.arg:
         if argument.HasField("n"):
             yield argument.n
@@ -38,7 +39,7 @@ def _as_function(names: Mapping[str, str] | Renaming) -> Renaming:
 
 
 def rename_blobs(net: NetDef, names: Mapping[str, str] | Renaming) -> None:
-    """Rename blobs in ``net``: in inputs, outputs, control inputs, external lists and held nets.
+    """Rename blobs in ``net``: in inputs, outputs, control inputs, external lists and subgraphs.
 
     Args:
         net: is changed.
@@ -58,14 +59,14 @@ def rename_in_operator(op: OperatorDef, names: Mapping[str, str] | Renaming) -> 
     _rename_list(op.output, rename)
     if op.control_input:
         _rename_list(op.control_input, rename)
-    rename_held(op, rename)
+    rename_in_subgraphs(op, rename)
 
 
-def rename_held(op: OperatorDef, names: Mapping[str, str] | Renaming) -> None:
+def rename_in_subgraphs(op: OperatorDef, names: Mapping[str, str] | Renaming) -> None:
     """Rename blobs in the nets that an operator holds, and in the arguments that name these; not in its own lists."""
     rename = _as_function(names)
     held = False
-    for net in held_nets(op):
+    for net in subgraphs(op):
         rename_blobs(net, rename)
         held = True
     if held:
@@ -82,11 +83,16 @@ def blob_names(op: OperatorDef) -> Iterator[str]:
     for argument in op.arg:
         if argument.name in named:
             yield from (name.decode() for name in (*argument.strings, *([argument.s] if argument.s else [])))
-    for net in held_nets(op):
-        yield from net.external_input
-        yield from net.external_output
-        for inner in net.op:
-            yield from blob_names(inner)
+    for net in subgraphs(op):
+        yield from names_in_net(net)
+
+
+def names_in_net(net: NetDef) -> Iterator[str]:
+    """Yield the names of blobs in a net: its external ones, and those in its operators."""
+    yield from net.external_input
+    yield from net.external_output
+    for op in net.op:
+        yield from blob_names(op)
 
 
 def rename_arguments(op: OperatorDef, names: Mapping[str, str] | Renaming) -> None:
@@ -133,14 +139,14 @@ def rename_output(op: OperatorDef, slot: int, new: str) -> None:
     op.output[slot] = new
     if _blob_arguments(op):
         return  # the net's names are its own, linked to outputs by their place
-    for net in held_nets(op):
+    for net in subgraphs(op):
         rename_in_group(net.op, old, new)
         net.external_output[:] = [new if name == old else name for name in net.external_output]
 
 
 def place_operators(net: NetDef, device_option: Any) -> None:
-    """Set the device of all operators of ``net``, those of held nets included."""
+    """Set the device of all operators of ``net``, those of subgraphs included."""
     for op in net.op:
         op.device_option.CopyFrom(device_option)
-        for held in held_nets(op):
+        for held in subgraphs(op):
             place_operators(held, device_option)

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 SEPARATOR = "/"
-"""What stands between the parts of a blob's name."""
+"""The separator between the parts of a blob's name."""
 
 _Value = TypeVar("_Value")
 

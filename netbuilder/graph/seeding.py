@@ -17,7 +17,7 @@ def seed_operators(net: NetDef, seed: int, *, in_sequence: bool = True, by_opera
         seed: of the first operator.
         in_sequence: operator i gets ``seed + i``; otherwise all get ``seed``.
         by_operator: a seed from ``seed`` and the operator's inputs, outputs and type, which an operator
-            put in front of it does not change.
+            put before it does not change.
 
     Raises:
         NetError: both ways are asked for.

@@ -12,8 +12,8 @@ import numpy as np
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.versions import EXTERNAL, number_versions
-from netbuilder.ops.operator import Operator, TensorSpec, decode, spec_of
-from netbuilder.ops.registry import find, is_registered
+from netbuilder.ops.core.operator import Operator, TensorSpec, decode, spec_of
+from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import NetDef, NetError, OperatorDef, ShapeError
 
 __all__ = ["InferredShapes", "infer_shapes"]
@@ -42,7 +42,7 @@ class InferredShapes:
 def infer_shapes(nets: Iterable[Any], blob_specs: Mapping[Any, Any] | None = None) -> InferredShapes:
     """Infer the shapes and types of the blobs of nets that run in this order, such as init net and main net.
 
-    Where an operator's shapes depend on data, and behind blobs of unknown shape, blobs are unknown;
+    Where an operator's shapes depend on data, and after blobs of unknown shape, blobs are unknown;
     operators that pass shapes sideways (Sum) make inputs known from outputs and other inputs.
 
     Args:

@@ -10,8 +10,8 @@ from typing import Any
 
 __all__ = ["definition_of", "source_with_path", "user_source", "warn_user"]
 
-# By id of a code object: the object itself, so that its id stays its own, and how its frames are
-# shown, None for the library's own code. Hashing the code objects themselves would be slow.
+# By id of a code object: the object, which keeps it alive so that its id is not reused, and the text for its frames,
+# None for the library's own code. Hashing the code objects themselves would be slow.
 _frames: dict[int, tuple[CodeType, tuple[str, str] | None]] = {}
 
 

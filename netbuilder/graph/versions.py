@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from netbuilder.graph.rename import held_nets
+from netbuilder.graph.rename import subgraphs
 from netbuilder.proto import OperatorDef
 
 __all__ = ["EXTERNAL", "Versions", "history", "number_versions", "reads_of", "writes_of"]
@@ -93,12 +93,12 @@ def describe(op: OperatorDef, index: int) -> str:
 def reads_of(op: OperatorDef) -> Iterator[str]:
     """Yield the blobs that an operator reads: its inputs, and the external inputs of nets it holds."""
     yield from op.input
-    for net in held_nets(op):
+    for net in subgraphs(op):
         yield from net.external_input
 
 
 def writes_of(op: OperatorDef) -> Iterator[str]:
     """Yield the blobs that an operator writes: its outputs, and the external outputs of nets it holds."""
     yield from op.output
-    for net in held_nets(op):
+    for net in subgraphs(op):
         yield from net.external_output

@@ -30,7 +30,7 @@ from netbuilder.model.helpers import elementwise_linear as _elementwise_linear
 from netbuilder.model.helpers import embedding as _embedding
 from netbuilder.model.helpers import fc as _fc
 from netbuilder.model.model_helper import ModelHelper
-from netbuilder.model.undo import taken_back_on_error
+from netbuilder.model.rollback import remove_added_on_error
 
 __all__ = [
     "Register",
@@ -141,7 +141,7 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
             for key in names[optional_from : len(args)]:
                 given.pop(key, None)
         given.update(kwargs)
-        with taken_back_on_error(model):
+        with remove_added_on_error(model):
             try:
                 return helper(*args, **given)
             except TypeError as error:

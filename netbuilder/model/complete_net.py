@@ -15,7 +15,7 @@ def complete_net(name: str, init_net: Net, main_net: Net) -> Net:
 
     How it is executed is ``main_net``'s affair.
     """
-    joined = init_net.Clone(name, keep_schema=True)
+    joined = init_net.Clone(name)
     for op in joined.Proto().op:
         op.debug_info += _INIT_MARK
     joined.AppendNet(main_net)
@@ -34,7 +34,7 @@ def split_complete_net(net: Net) -> tuple[Net, Net]:
     for index, op in enumerate(net.Proto().op):
         (init_ops if op.debug_info.endswith(_INIT_MARK) else main_ops).append(index)
     init_net, main_net = (
-        net.Clone(f"{net.Name()}/{name}", keep_schema=True, op_id_mask=ops, update_external_list=True)
+        net.Clone(f"{net.Name()}/{name}", op_id_mask=ops, update_external_list=True)
         for name, ops in (("generated_param_init_net", init_ops), ("generated_net", main_ops))
     )
     return init_net, main_net

@@ -1,4 +1,4 @@
-"""How the first value of a parameter is made: a fill operator in the init net, or somebody else's work."""
+"""How the first value of a parameter is made: by a fill operator in the init net, or outside the model."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Initializer:
 
 
 class ExternalInitializer:
-    """Leaves the parameter to somebody else: it is fed, loaded, or made by another net.
+    """The parameter is not filled by the model: it is fed, loaded, or made by another net.
 
-    Arguments are taken as ``Initializer`` takes them, so that it can stand in its place, and not used.
+    Arguments are taken as ``Initializer`` takes them, so that it can replace it, and not used.
     """
 
     def __init__(self, operator_name: str | None = None, **kwargs: Any) -> None:
@@ -121,7 +121,7 @@ def update_initializer(
         initializer_class: a class such as ``PseudoFP16Initializer``; None: ``Initializer``. A finished
             initialiser is returned as it is.
         operator_name_and_kwargs: the fill and its arguments; None: the default.
-        default_operator_name_and_kwargs: the fill of a layer that nobody said anything about.
+        default_operator_name_and_kwargs: the fill of a layer for which none was given.
 
     Raises:
         ArgumentError: the fill is not such a pair, or was given with a finished initialiser.
@@ -132,7 +132,7 @@ def update_initializer(
     if initializer_class is not None and not isinstance(initializer_class, type):
         if operator_name_and_kwargs is not None:
             raise ArgumentError(
-                f"the initialiser {initializer_class!r} is complete; the fill {operator_name_and_kwargs!r} beside it "
+                f"the initialiser {initializer_class!r} is complete; the fill {operator_name_and_kwargs!r} besides it "
                 "would not be used"
             )
         return initializer_class

@@ -38,7 +38,7 @@ class ModelHelper(ModelParameters):
     parameters by ``brew``.
 
     Args:
-        name: of the main net; the init net gets "_init" behind it.
+        name: of the main net; in that of the init net "_init" follows it.
         init_params: make the first values of parameters. False makes a test model: it uses, by name, the
             parameters that another model makes, and its init net never makes one.
         allow_not_known_ops: let every operator be called as an attribute, or else only common ones.

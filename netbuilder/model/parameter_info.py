@@ -26,7 +26,7 @@ class ParameterInfo:
         param_id: a number of the caller's, or None.
         param: the parameter's blob.
         key: blob of the indices that a sparse update uses, or None.
-        shape: extents, in elements; None where nobody said.
+        shape: extents, in elements; None where it is not known.
         length: how many entries of ``param`` one key names.
         grad: its gradient, once the backward pass is built.
         blob_copy: its copies of other element types, by data type.

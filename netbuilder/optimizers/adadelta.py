@@ -22,7 +22,7 @@ class AdadeltaOptimizer(Optimizer):
         alpha: the rate before its policy.
         epsilon: what the first steps start from, and what keeps the divisor from 0.
         decay: share of m and d kept each iteration.
-        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
         sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         engine: the engine of the update.
         kwargs: arguments of the policy.

@@ -27,7 +27,7 @@ class AdagradOptimizer(Optimizer):
         alpha: the rate before its policy.
         epsilon: keeps the divisor from 0.
         decay: share of h kept; 1 for sparse gradients.
-        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
         sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         rowWise: keep one h a row, ``<parameter>_avg_squared_sum``, the mean over it; sparse gradients only.
         engine: the engine of the update.

@@ -22,14 +22,14 @@ class AdamOptimizer(Optimizer):
         alpha: the rate before its policy.
         beta1, beta2: shares of m and of v kept each iteration.
         epsilon: keeps the divisor from 0.
-        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
         sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         engine: the engine of the update.
         use_lr_adaption: within an iteration, change the rate after the update of each parameter, by the angle
             between its gradient and the effective one, which ``<parameter>_effective_grad`` keeps (see the operator
             LearningRateAdaption); the next iteration starts from the rate of the policy.
         lr_alpha: how fast the rate changes.
-        normalized_lr_adaption: go by the cosine of the angle, not by the product.
+        normalized_lr_adaption: use the cosine of the angle instead of the product.
         rowWise: keep one v a row, ``<parameter>_avg_second_moment``, of the mean of its squares; sparse gradients only.
         enableRAdam: for sparse gradients, smaller steps as long as little is known of v (see the operator SparseAdam);
             dense ones take the plain steps, as in Caffe2.

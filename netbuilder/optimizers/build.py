@@ -9,7 +9,7 @@ from netbuilder.graph.scope import DeviceScope
 from netbuilder.graph.source import warn_user
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.model.undo import taken_back_on_error
+from netbuilder.model.rollback import remove_added_on_error
 from netbuilder.optimizers.gradient_clipping import norm_ratio
 from netbuilder.optimizers.learning_rate import LR_INJECTION
 from netbuilder.optimizers.optimizer import Optimizer
@@ -53,7 +53,7 @@ def build_optimizer(
     if not isinstance(model, ModelHelper):
         raise TypeError(f"an optimizer is built on a ModelHelper, got {model!r}")
     model.Validate()
-    with taken_back_on_error(model):
+    with remove_added_on_error(model):
         _add_updates(
             model,
             optimizer,

@@ -28,7 +28,7 @@ class DecayAdagradOptimizer(Optimizer):
         weight_decay: share of the weight that each step takes off, times alpha.
         ema_options: not available.
         bias_correction_first: take m without its start-up bias.
-        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
         engine: the engine of the update of dense gradients.
         sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         kwargs: arguments of the policy.

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from netbuilder.graph.source import warn_user
-from netbuilder.ops.learning_rate import LearningRate
-from netbuilder.ops.operator import decode
-from netbuilder.ops.rate_policies import POLICIES, rate_of
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.updates.learning_rate import LearningRate
+from netbuilder.ops.updates.rate_policies import POLICIES, rate_of
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.arguments import make_op
 
@@ -26,7 +26,7 @@ def check_policy(base_learning_rate: float, policy: str, arguments: Mapping[str,
 
     Args:
         base_learning_rate: the rate, not negative.
-        policy: its name, of ``netbuilder.ops.rate_policies.POLICIES`` or "composite".
+        policy: its name, of ``netbuilder.ops.updates.rate_policies.POLICIES`` or "composite".
         arguments: of the operator LearningRate.
 
     Raises:

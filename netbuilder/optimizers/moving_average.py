@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.scope import DeviceScope
 from netbuilder.model.model_helper import ModelHelper
-from netbuilder.model.undo import taken_back_on_error
+from netbuilder.model.rollback import remove_added_on_error
 from netbuilder.optimizers.optimizer import constant
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
 from netbuilder.proto import ArgumentError, NetError
@@ -52,7 +52,7 @@ def add_moving_averages(model: ModelHelper, decay: float) -> Mapping[str, str]:
         raise NetError(f"model {model.name!r}: has moving averages already")
     devices = parameter_devices([model.net.Proto(), model.param_init_net.Proto()], params)
     numbers: dict[bytes, tuple[BlobReference, BlobReference]] = {}
-    with taken_back_on_error(model):
+    with remove_added_on_error(model):
         for param in params:
             device = get_param_device(str(param), None, devices)
             with DeviceScope(device):

@@ -81,7 +81,7 @@ def optimizer_by_name(
     Args:
         name: one of ``OPTIMIZERS``.
         learning_rate: before its policy; None: the usual one.
-        policy, policy_arguments: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        policy, policy_arguments: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
         settings: its other arguments; ``OPTIMIZERS[name].settings`` lists them.
 
     Raises:

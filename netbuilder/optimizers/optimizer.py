@@ -17,7 +17,7 @@ from netbuilder.graph.net import Net
 from netbuilder.graph.scope import CurrentDeviceScope, DeviceScope
 from netbuilder.graph.source import warn_user
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.ops.learning_rate import LearningRate
+from netbuilder.ops.updates.learning_rate import LearningRate
 from netbuilder.optimizers.learning_rate import check_policy
 from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceOption, GradientError, TensorProto
 
@@ -139,7 +139,7 @@ class Optimizer:
         Args:
             base_learning_rate: with the sign that the update wants.
             learning_rate_blob: name of the rate; None: one after this optimizer and the device.
-            policy: see ``netbuilder.ops.rate_policies``.
+            policy: see ``netbuilder.ops.updates.rate_policies``.
             iter_val: what the iteration counts from.
             kwargs: arguments of the policy.
 
@@ -265,7 +265,7 @@ class Optimizer:
     # State
 
     def get_auxiliary_parameters(self) -> AuxOptimizerParams:
-        """Return the blobs that a checkpoint needs beside the parameters."""
+        """Return the blobs that a checkpoint needs besides the parameters."""
         return self._aux_params
 
     @property

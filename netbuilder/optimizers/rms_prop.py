@@ -22,7 +22,7 @@ class RmsPropOptimizer(Optimizer):
         decay: share of s kept each iteration.
         momentum: share of v kept each iteration.
         epsilon: keeps the divisor from 0.
-        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
         engine: the engine of the update.
         kwargs: arguments of the policy.
 

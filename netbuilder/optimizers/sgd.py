@@ -21,7 +21,7 @@ class SgdOptimizer(Optimizer):
 
     Args:
         base_learning_rate: the rate before its policy.
-        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
         momentum: m, not negative; 0: none.
         nesterov: use Nesterov's form.
         sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.

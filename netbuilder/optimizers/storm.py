@@ -23,7 +23,7 @@ class StormOptimizer(Optimizer):
         momentum: how fast the momentum goes down with the rate.
         beta: keeps the first rates small.
         grad_sq_init: what s starts from.
-        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
         sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         lars: offset of layer-wise rates of dense gradients, see ``SgdOptimizer``; None: none.
         kwargs: arguments of the policy.

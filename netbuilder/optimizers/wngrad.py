@@ -21,7 +21,7 @@ class WngradOptimizer(Optimizer):
     Args:
         alpha: the rate before its policy.
         epsilon: keeps the divisor from 0.
-        policy: how the rate changes, see ``netbuilder.ops.rate_policies``.
+        policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
         sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
         engine: the engine of the update.
         moment_init: what b starts from.

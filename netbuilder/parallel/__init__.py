@@ -1,11 +1,12 @@
 """Data parallelism on one host: replicas of a model over devices, their record, and how they run."""
 
+from netbuilder.graph.replicas import GradientGroup, Replicas, has_record
 from netbuilder.parallel.accumulate import forget_gradients, pending_steps
 from netbuilder.parallel.input import loss_reader, prefetch
 from netbuilder.parallel.memory import OptimizeGradientMemory
 from netbuilder.parallel.parallelize import Parallelize, Parallelize_CPU, Parallelize_GPU, Parallelize_iDeep
 from netbuilder.parallel.predictor import ConvertNetForDevice, ExtractPredictorNet
-from netbuilder.parallel.record import GradientGroup, Replicas, has_record, replicas_of
+from netbuilder.parallel.record import replicas_of
 from netbuilder.parallel.running import (
     CreateNet,
     GetCheckpointParams,

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterable
 
 from netbuilder.graph.blob import BlobReference, GradientSlice
+from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import DeviceScope, EmptyNameScope
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
 from netbuilder.parallel.accumulate_rows import add_rows, keeps_rows, sparse_gradients, take_rows
-from netbuilder.parallel.record import Replicas
 from netbuilder.proto import DeviceOption, NetDef, NetError
 from netbuilder.runtime import Workspace
 
@@ -96,7 +96,10 @@ def created_nets(net: NetDef, record: Replicas) -> list[NetDef]:
     last = max((i for i, op in enumerate(net.op) if op.type == "Sum" and sums.intersection(op.output)), default=-1)
     if last < 0 and sums or not rows and record.accumulated_rows:
         names = sorted((*record.accumulated, *record.accumulated_rows))
-        raise NetError(f"net {net.name!r}: its record names sums of gradients, {names[:4]}, that it lacks")
+        raise NetError(
+            f"net {net.name!r}: its record names the sums of gradients {names[:4]}, and no operator makes them; use "
+            "the net as Parallelize made it"
+        )
     ends = [rows[0], rows[-1] + 1] if rows else [last + 1]
     bounds = zip([0, *ends], [*ends, len(net.op)])
     return [_part(net, name, range(*bound)) for name, bound in zip(net_names(net.name, record), bounds)]

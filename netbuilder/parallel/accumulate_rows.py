@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from netbuilder.graph import Net, infer_shapes
 from netbuilder.graph.blob import BlobReference, GradientSlice
+from netbuilder.graph.replicas import GradientGroup, Replicas
 from netbuilder.graph.scope import DeviceScope
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers.placement import get_param_device
-from netbuilder.parallel.record import GradientGroup, Replicas
 from netbuilder.proto import DeviceOption, NetError, OperatorDef, TensorProto
 
 __all__ = ["Kept", "add_rows", "keeps_rows", "sparse_gradients", "take_rows"]

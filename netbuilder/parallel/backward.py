@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference, GradientSlice, gathered_name, gradient_name, seed_name
+from netbuilder.graph.devices import Devices
+from netbuilder.graph.replicas import GradientGroup, Replicas, gradient_group
 from netbuilder.graph.scope import DeviceScope, EmptyNameScope
 from netbuilder.model import ModelHelper
-from netbuilder.parallel.record import GradientGroup, Replicas, gradient_group
-from netbuilder.passes.devices import Devices
 from netbuilder.passes.reductions import (
     PeerAccess,
     allreduce,
@@ -92,7 +92,7 @@ def _check_indices(name: str, gradients: Sequence[Any], devices: Devices) -> Non
     for gradient in gradients:
         if isinstance(gradient, GradientSlice) and devices.replica_of(str(gradient.indices)) is None:
             raise NetError(
-                f"parameter {name!r}: its rows are looked up by {str(gradient.indices)!r}, which lies under no "
+                f"parameter {name!r}: its rows are looked up by {str(gradient.indices)!r}, which is under no "
                 f"replica's scope ({', '.join(devices.scopes)}); give each replica indices of its own (Copy), or make "
                 "the table before Parallelize"
             )

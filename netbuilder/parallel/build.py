@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference, GradientSlice
+from netbuilder.graph.devices import Devices
+from netbuilder.graph.replicas import Replicas, World
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import accumulate_gradients
@@ -20,17 +22,21 @@ from netbuilder.parallel.backward import (
     gathered_gradients,
     group_gradients,
 )
-from netbuilder.parallel.caffe2_view import leave_on_model, show_devices
+from netbuilder.parallel.caffe2_attributes import set_caffe2_attributes, set_device_attributes
 from netbuilder.parallel.large_tables import move_tables_outside
 from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
 from netbuilder.parallel.memory import share_gradient_memory
-from netbuilder.parallel.record import Replicas
-from netbuilder.parallel.replicate import build_replicas, call_per_device, group_by_name, initial_shapes
+from netbuilder.parallel.replicate import (
+    assign_random_replicas,
+    build_replicas,
+    call_per_device,
+    group_by_name,
+    initial_shapes,
+)
 from netbuilder.parallel.shared_model import share_parameters
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.parallel.synchronise import initialised_names, require_initialised
 from netbuilder.passes.device_check import check_devices
-from netbuilder.passes.devices import Devices
 from netbuilder.passes.reductions import PeerAccess, broadcast
 from netbuilder.proto import NetError
 
@@ -63,6 +69,12 @@ class Request:
     outside_from_bytes: int | None = None
     shares_memory: bool = False
     reduce_update_broadcast: bool = False
+    world: World = World()
+
+    @property
+    def world_size(self) -> int:
+        """The number of replicas of all processes."""
+        return self.world.size or len(self.devices)
 
     @property
     def trains(self) -> bool:
@@ -72,8 +84,15 @@ class Request:
 def build(model: ModelHelper, request: Request) -> Replicas:
     """Add to ``model`` what ``request`` asks for; return the record, which the main net keeps."""
     before = model.GetAllParams("")
-    show_devices(model, request.devices)
-    losses = build_replicas(model, request.devices, request.build_input, request.build_forward, trains=request.trains)
+    set_device_attributes(model, request.devices)
+    losses = build_replicas(
+        model,
+        request.devices,
+        request.build_input,
+        request.build_forward,
+        trains=request.trains,
+        world_size=request.world_size,
+    )
     if request.outside_from_bytes is not None:
         before = before + move_tables_outside(model, request.devices, request.outside_from_bytes)
     model.Validate()
@@ -113,7 +132,7 @@ def build(model: ModelHelper, request: Request) -> Replicas:
         if model.init_params:
             _warn_of_initialisers(model)
     if request.shares_memory:
-        share_gradient_memory(model, record)
+        record = share_gradient_memory(model, record)
     _finish(model, record, optimizer)
     _say_what_was_built(model, request, record)
     return record
@@ -135,11 +154,11 @@ def _say_what_was_built(model: ModelHelper, request: Request, record: Replicas) 
         "model %r over %s: loss scale 1/%d, %d parameters each, %d outside, %d gradients exchanged by %s",
         model.name,
         record.devices,
-        len(record),
+        record.world.size,
         len(record.parameters),
         len(record.outside),
         len(record.gradients) if len(record) > 1 else 0,
-        "NCCL" if request.use_nccl else "sums and copies",
+        "NCCL's operators (computed by sums and copies)" if request.use_nccl else "sums and copies",
     )
     having = {group.parameter for group in record.gradients}
     if request.trains and (without := [name for name in record.parameters if name not in having]):
@@ -188,6 +207,7 @@ def _group(
         broadcasts_computed=request.broadcasts_computed,
         weighted_shares=request.weighted_shares,
         accumulate_steps=request.accumulate_steps,
+        world=request.world,
     )
 
 
@@ -236,10 +256,10 @@ def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
             update = request.update
             call_per_device(devices, lambda replica: update(model))
     _warn_of_left_out(model, record, {blob for op in model.net.Proto().op[start:] for blob in op.output})
-    if len(record) > 1:
+    if record.world.size > 1:
         blobs = [blob for group in record.gradients for blob in record.devices.copies(group.values)]
-        scale = LossScale(1.0 / len(record))
-        warn_of_scaled_updates(model.net.Proto().op[start:], blobs, scale, len(record))
+        scale = LossScale(1.0 / record.world.size)
+        warn_of_scaled_updates(model.net.Proto().op[start:], blobs, scale, record.world.size)
     return optimizer
 
 
@@ -303,6 +323,7 @@ def _warn_of_initialisers(model: ModelHelper) -> None:
 
 def _finish(model: ModelHelper, record: Replicas, optimizer: Any) -> None:
     _check_devices(model, record)
-    record.store(model.net.Proto())
-    record.store(model.param_init_net.Proto())
-    leave_on_model(model, record, optimizer)
+    for net in (model.net.Proto(), model.param_init_net.Proto()):
+        assign_random_replicas(net, record)
+        record.store(net)
+    set_caffe2_attributes(model, record, optimizer)

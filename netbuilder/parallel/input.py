@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
-from netbuilder.parallel.record import Replicas
-from netbuilder.parallel.shares import SHARE_WEIGHT, Share, dealt
-from netbuilder.runtime import LossReader, Prefetch, Workspace, default
-from netbuilder.runtime.prefetch import Source
+from netbuilder.parallel.shares import SHARE_WEIGHT, Share, dealt, own_part
+from netbuilder.runtime import LossReader, Prefetch, Workspace
+from netbuilder.runtime.execute import default
+from netbuilder.runtime.input.prefetch import Source
 
 __all__ = ["loss_reader", "prefetch"]
 
@@ -33,7 +34,7 @@ def prefetch(
 
     Args:
         model: made by ``Parallelize``.
-        source: whole batches, see ``Prefetch``.
+        source: whole batches (of all processes), see ``Prefetch``.
         blobs: names of the inputs, without the replicas' scopes.
         depth, dtypes, look: see ``Prefetch``.
         even: whether all parts have to be of the same size; None: yes, unless the model has ``weighted_shares``.
@@ -48,6 +49,8 @@ def prefetch(
     workspace = workspace or default.workspace()
     common: dict[str, Any] = {"depth": depth, "devices": devices.options, "dtypes": dtypes, "look": look}
     if not record.weighted_shares or even:
+        if record.world.size > len(record):
+            source = own_part(source, list(names), record, even=even is not False)
         return Prefetch(workspace, source, blobs=names, even=even is not False, **common)
     wanted = list(names)
     if record.trains:

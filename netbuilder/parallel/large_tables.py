@@ -7,8 +7,9 @@ import math
 from collections.abc import Sequence
 
 from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.devices import Devices
 from netbuilder.model import ModelHelper, ParameterInfo
-from netbuilder.passes.devices import Devices
+from netbuilder.parallel.replicate import draw_as
 from netbuilder.proto import PROTO_CPU, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_device_option
 
@@ -118,12 +119,15 @@ def _move(model: ModelHelper, devices: Devices, name: str, readers: dict[str, li
     init_net, main = model.param_init_net.Proto(), model.net.Proto()
     if name in readers or _makers(init_net, [name]):
         raise NetError(
-            f"table {name!r} is to be kept outside the replicas (outside_from_bytes), and there is a blob of this name "
+            f"table {name!r} is to be kept outside the replicas (outside_from_bytes), but a blob of this name exists "
             "already; give one of them another name"
         )
     infos = [model.get_param_info(BlobReference(blob)) for blob in copies]
     if len({tuple(info.shape or ()) for info in infos if info is not None}) > 1:
-        raise NetError(f"table {name!r} has different shapes on the devices {devices}")
+        raise NetError(
+            f"table {name!r} has different shapes on the devices {list(devices.ids)}; the builders must make the same "
+            "net on each device"
+        )
     host = make_device_option(PROTO_CPU, 0)
     for blob in copies:
         for op in readers.get(blob, []):
@@ -132,6 +136,7 @@ def _move(model: ModelHelper, devices: Devices, name: str, readers: dict[str, li
                 op.device_option.CopyFrom(host)
     if makers := _makers(init_net, copies):
         makers[0].output[0] = name
+        draw_as(makers[0], devices.scopes[0], 0)
         makers[0].device_option.CopyFrom(host)
         _remove(init_net, copies)
     for net in (main, init_net):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import GradientSlice, blob_name
+from netbuilder.graph.gradient_shares import gradient_blobs
+from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import created_nets
-from netbuilder.parallel.record import Replicas
-from netbuilder.passes.share_memory import share_gradients, shares_memory
+from netbuilder.passes.share_memory import share_gradients
 from netbuilder.proto import NetDef, NetError
 
 __all__ = ["OptimizeGradientMemory", "share_gradient_memory"]
@@ -26,7 +28,7 @@ def share_gradient_memory(
     sizes: Mapping[str, int] | None = None,
     excluded: Iterable[Any] = (),
     activations: bool = False,
-) -> None:
+) -> Replicas:
     """Let gradients in the main net of a model share names where they are not needed at the same time.
 
     Gradients of parameters and losses keep their names, so updates, exchange and checkpoints see no difference, and
@@ -40,14 +42,17 @@ def share_gradient_memory(
         excluded: other blobs that keep their names.
         activations: let activations that operators read share as well.
 
+    Returns:
+        The record, which says that memory is shared.
+
     Raises:
         NetError: the model has no backward pass.
     """
     main = model.net.Proto()
     if not record.trains or not model.param_to_grad:
         raise NetError(
-            f"model {model.name!r} has no backward pass, so it has no gradients that could share memory; leave that "
-            "out for evaluation"
+            f"model {model.name!r} has no backward pass, so it has no gradients that could share memory; do not ask "
+            "for it in a model for evaluation"
         )
     keep = {blob_name(blob) for blob in excluded} | {loss for losses in record.losses for loss in losses}
     for gradient in model.param_to_grad.values():
@@ -55,21 +60,19 @@ def share_gradient_memory(
     for group in record.gradients:
         for name in filter(None, (group.values, group.indices)):
             keep.update(record.devices.copies(name))
-    keep.update(
-        (
-            *record.accumulated,
-            *record.accumulated_rows,
-        )
-    )
+    keep.update((*record.accumulated, *record.accumulated_rows))
     for part in created_nets(main, record)[1:]:  # which name what the first one leaves them
         keep.update(name for op in part.op for name in (*op.input, *op.output))
     before = len(_made(main))
-    made, names = share_gradients(main, record.devices.scopes, keep=keep, sizes=sizes, activations=activations)
+    gradients = gradient_blobs(main.op).union(*map(_of, model.grad_map.values()))
+    scopes = record.devices.scopes
+    made, names = share_gradients(main, scopes, gradients, keep=keep, sizes=sizes, activations=activations)
     model.net.replace_message(made)
     model.grad_map = {
         blob: gradient for blob, gradient in model.grad_map.items() if names.keys().isdisjoint(_of(gradient))
     }
     _log.info("model %r: shared memory leaves %d of %d blobs", model.name, len(_made(main)), before)
+    return dataclasses.replace(record, shares_memory=True)
 
 
 def _made(net: NetDef) -> set[str]:
@@ -105,7 +108,7 @@ def OptimizeGradientMemory(
         raise TypeError(f"OptimizeGradientMemory: needs a ModelHelper, got {model!r}")
     main = model.net.Proto()
     record = Replicas.load(main)
-    if shares_memory(main):
+    if record.shares_memory:
         _log.info("model %r shares memory already", model.name)
         return
     sizes = None
@@ -113,6 +116,7 @@ def OptimizeGradientMemory(
         inferred = infer_shapes([model.param_init_net, model.net], input_shapes)
         specs = {name: inferred.spec(name) for name in inferred.shapes}
         sizes = {name: spec.nbytes for name, spec in specs.items() if spec is not None and not spec.dtype.hasobject}
-    share_gradient_memory(
+    record = share_gradient_memory(
         model, record, sizes=sizes, excluded=excluded_blobs or (), activations=bool(recycle_activations)
     )
+    record.store(model.net.Proto())

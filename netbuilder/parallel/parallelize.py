@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from netbuilder.graph.collection import collection_paused
-from netbuilder.graph.source import user_source
+from netbuilder.graph.gc_paused import collection_paused
+from netbuilder.graph.replicas import Replicas
+from netbuilder.graph.source import user_source, warn_user
 from netbuilder.model import ModelHelper
+from netbuilder.model.rollback import restore_on_error
 from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.build import Request, build
-from netbuilder.parallel.record import Replicas
-from netbuilder.parallel.snapshot import unchanged_on_error
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 
@@ -78,7 +78,8 @@ def Parallelize(
         optimize_gradient_memory: let gradients of activations share blobs where they are not needed at the same time;
             the numbers are the same, and most of these gradients cannot be fetched.
         dynamic_memory_management, blobs_to_keep: not in this version (memory planning).
-        use_nccl: GPUs: exchange gradients through NCCL instead of sums and copies.
+        use_nccl: GPUs: exchange gradients by NCCL's operators instead of sums and copies. This version has no engine
+            for NCCL: the operators are computed by sums and copies, and a warning says so.
         max_concurrent_distributed_ops: of use with ``rendezvous`` alone.
         cpu_device: replicas on the CPU instead of on GPUs.
         ideep: refused: plans choose oneDNN for operators on the CPU by themselves.
@@ -127,11 +128,23 @@ def Parallelize(
         pre_grad_net_transformer_fun=pre_grad_net_transformer_fun,
         net_transformer_fun=net_transformer_fun,
     )
+    settings.check_flags(
+        broadcast_computed_params=broadcast_computed_params,
+        optimize_gradient_memory=optimize_gradient_memory,
+        dynamic_memory_management=dynamic_memory_management,
+        use_nccl=use_nccl,
+        cpu_device=cpu_device,
+        ideep=ideep,
+        shared_model=shared_model,
+        combine_spatial_bn=combine_spatial_bn,
+        weighted_shares=weighted_shares,
+        reduce_update_broadcast=reduce_update_broadcast,
+    )
     if optimize_gradient_memory and dynamic_memory_management:
         raise NetError("give optimize_gradient_memory or dynamic_memory_management, not both: one undoes the other")
     settings.refuse_later_arguments(
         rendezvous=(rendezvous, rendezvous is not None, "several hosts"),
-        dynamic_memory_management=(dynamic_memory_management, bool(dynamic_memory_management), "blobs freed early"),
+        dynamic_memory_management=(dynamic_memory_management, dynamic_memory_management, "blobs freed early"),
         blobs_to_keep=(blobs_to_keep, blobs_to_keep is not None, "blobs not freed early"),
     )
     _check_kind(cpu_device, ideep, shared_model)
@@ -139,15 +152,19 @@ def Parallelize(
         other = (
             "shared_model=True, whose replicas have one copy" if shared_model else "use_nccl=True, which sums for all"
         )
-        raise NetError(f"reduce_update_broadcast=True does not go with {other}; give one of them")
+        raise NetError(f"reduce_update_broadcast=True cannot be combined with {other}; give one of them")
     _check_numbers(num_threads_per_device, net_type)
+    if peer_access is not None and not callable(peer_access):
+        raise TypeError(f"peer_access must be a function of two device numbers, or None, got {peer_access!r}")
     settings.check_accumulation(accumulate_steps)
     settings.check_outside_from_bytes(outside_from_bytes)
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
-    asks = bool(combine_spatial_bn) and len(chosen) > 1
+    asks = combine_spatial_bn and len(chosen) > 1
     settings.refuse_later_arguments(
         combine_spatial_bn=(combine_spatial_bn, asks, "batch normalisation over all of several devices")
     )
+    if use_nccl and len(chosen) > 1:
+        _warn_of_nccl(bool(cpu_device))
     request = Request(
         devices=chosen,
         build_input=input_builder_fun,
@@ -157,18 +174,18 @@ def Parallelize(
         post_sync=post_sync_builder_fun,
         before_gradients=pre_grad_net_transformer_fun,
         transform=net_transformer_fun,
-        broadcasts_computed=bool(broadcast_computed_params),
-        use_nccl=bool(use_nccl) and not cpu_device,
-        shared_model=bool(shared_model),
+        broadcasts_computed=broadcast_computed_params,
+        use_nccl=use_nccl and not cpu_device,
+        shared_model=shared_model,
         peer_access=peer_access or can_access_peer,
         debug_info=user_source(),
-        weighted_shares=bool(weighted_shares) or accumulate_steps > 1,
+        weighted_shares=weighted_shares or accumulate_steps > 1,
         accumulate_steps=accumulate_steps,
         outside_from_bytes=outside_from_bytes,
-        shares_memory=bool(optimize_gradient_memory),
-        reduce_update_broadcast=bool(reduce_update_broadcast),
+        shares_memory=optimize_gradient_memory,
+        reduce_update_broadcast=reduce_update_broadcast,
     )
-    with unchanged_on_error(model_helper_obj), collection_paused():
+    with restore_on_error(model_helper_obj), collection_paused():
         model_helper_obj.net.set_type(net_type, num_threads_per_device * len(request.devices))
         if dtype is not None:
             model_helper_obj.net.set_activation_dtype(dtype)
@@ -209,10 +226,22 @@ def Parallelize_iDeep(*args: Any, **kwargs: Any) -> Replicas:
 def _check_kind(cpu_device: bool, ideep: bool, shared_model: bool) -> None:
     if ideep:
         raise NetError(
-            "iDeep is no device of its own here: call Parallelize_CPU, whose plans choose oneDNN by themselves"
+            "ideep=True is not supported: iDeep is not a device here; call Parallelize_CPU, whose plans use oneDNN"
         )
     if shared_model and not cpu_device:
         raise NetError("shared_model=True needs replicas that share memory, on the CPU; call Parallelize_CPU")
+
+
+def _warn_of_nccl(cpu_device: bool) -> None:
+    """Say what runs instead of NCCL."""
+    if cpu_device:
+        text = "NCCL exchanges values between GPUs; gradients of replicas on the CPU are exchanged by sums and copies"
+    else:
+        text = (
+            "the net gets NCCLAllreduce and NCCLBroadcast operators, but this version has no engine for NCCL and "
+            "computes them by sums on one GPU and copies; use_nccl=False spreads the sums over the GPUs"
+        )
+    warn_user(f"use_nccl=True: {text}")
 
 
 def _check_numbers(num_threads_per_device: Any, net_type: Any) -> None:

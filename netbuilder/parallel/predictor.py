@@ -8,11 +8,12 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference, blob_name, device_prefix
 from netbuilder.graph.net import Net
 from netbuilder.graph.net_copy import copy_net
-from netbuilder.graph.rename import held_nets, place_operators, rename_blobs
+from netbuilder.graph.rename import place_operators, rename_blobs, subgraphs
 from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope
 from netbuilder.model import ModelHelper
-from netbuilder.ops.registry import is_registered
+from netbuilder.ops.core.registry import is_registered
 from netbuilder.parallel.record import replicas_of
+from netbuilder.parallel.replicate import draw_as
 from netbuilder.passes.extract_predictor import extract_predictor
 from netbuilder.proto import DeviceOption, NetDef, NetError
 
@@ -80,12 +81,14 @@ def ConvertNetForDevice(net: Net, device: DeviceOption | None = None) -> Net:
     scope = device_prefix(device.device_type, device.device_id) + SEPARATOR
     proto = net.Proto()
     for op in proto.op:
-        if not is_registered(op.type) and any(True for _ in held_nets(op)):
+        if not is_registered(op.type) and any(True for _ in subgraphs(op)):
             raise NotImplementedError(
-                f"net {proto.name!r}: operator {op.type!r} {list(op.input)} holds a net and is unknown: which of its "
-                "arguments name blobs cannot be told, so it cannot be moved"
+                f"net {proto.name!r}: operator {op.type!r} {list(op.input)} is unknown and holds a net, so it cannot "
+                "be moved: which of its arguments name blobs is not known; register the operator first"
             )
     moved = copy_net(proto)
     rename_blobs(moved, lambda name: scope + name)
     place_operators(moved, device)
+    for op in moved.op:  # replicas draw different numbers; Parallelize, which knows their order, numbers them anew
+        draw_as(op, scope, device.device_id)
     return Net(moved, inplace=True)

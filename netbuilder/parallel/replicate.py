@@ -6,14 +6,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.devices import Devices
+from netbuilder.graph.rename import subgraphs
+from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import SEPARATOR, DeviceScope, NameScope
 from netbuilder.graph.source import definition_of
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.random_streams import RANDOM_REPLICA, RANDOM_STREAM, draws, stream_of
 from netbuilder.parallel.loss_scale import LossScale, warn_of_unscaled_losses
-from netbuilder.passes.devices import Devices
-from netbuilder.proto import NetDef, NetError
+from netbuilder.proto import NetDef, NetError, OperatorDef
+from netbuilder.proto.arguments import set_argument
+from netbuilder.proto.errors import counted
 
-__all__ = ["build_replicas", "call_per_device", "check_losses", "group_by_name", "initial_shapes"]
+__all__ = [
+    "assign_random_replicas",
+    "build_replicas",
+    "call_per_device",
+    "check_losses",
+    "draw_as",
+    "group_by_name",
+    "initial_shapes",
+]
 
 
 def call_per_device(devices: Devices, function: Callable[[int], Any]) -> list[Any]:
@@ -32,14 +45,17 @@ def build_replicas(
     build_forward: Callable[[ModelHelper, float], Any],
     *,
     trains: bool,
+    world_size: int,
 ) -> list[list[BlobReference]]:
     """Build input and forward pass on each device; return the losses of each (none where it does not train).
+
+    The losses are scaled by 1 / ``world_size``, the number of replicas of all processes.
 
     Raises:
         NetError: the forward builder of a net that trains returns anything but a list of losses, or not the same
             number of them on each device.
     """
-    scale = LossScale(1.0 / len(devices))
+    scale = LossScale(1.0 / world_size)
 
     def build(replica: int) -> list[BlobReference]:
         start = model.net.op_len
@@ -47,24 +63,25 @@ def build_replicas(
         losses = build_forward(model, scale)
         if not trains:
             return []
-        check_losses(losses, devices.scopes[replica], build_forward)
-        if replica == 0 and len(devices) > 1:
+        check_losses(losses, devices, replica, build_forward)
+        if replica == 0 and world_size > 1:
             ops = model.net.Proto().op[start:]
-            warn_of_unscaled_losses(ops, model.param_init_net.Proto(), losses, scale, len(devices))
+            warn_of_unscaled_losses(ops, model.param_init_net.Proto(), losses, scale, world_size)
         return list(losses)
 
     losses = call_per_device(devices, build)
     for number, of_replica in zip(devices.ids, losses):
         if len(of_replica) != len(losses[0]):
             raise NetError(
-                f"forward_pass_builder_fun returned {len(losses[0])} losses on device {devices.ids[0]} and "
+                f"forward_pass_builder_fun returned {counted(len(losses[0]), 'loss', 'losses')} on device "
+                f"{devices.ids[0]} and "
                 f"{len(of_replica)} on device {number}; the builders must make the same net on each device"
             )
     return losses
 
 
-def check_losses(losses: Any, scope: str, builder: Any) -> None:
-    """Raise NetError unless ``losses``, from ``builder``, is a list of references to blobs under ``scope``."""
+def check_losses(losses: Any, devices: Devices, replica: int, builder: Any) -> None:
+    """Raise NetError unless ``losses``, from ``builder``, is a list of references to blobs of the replica."""
     where = definition_of(builder)
     rule = f"forward_pass_builder_fun{f' ({where})' if where else ''} must return a list of losses, as BlobReferences"
     if not isinstance(losses, list):
@@ -74,10 +91,10 @@ def check_losses(losses: Any, scope: str, builder: Any) -> None:
     for loss in losses:
         if not isinstance(loss, BlobReference):
             raise NetError(f"{rule}; got {loss!r} of type {type(loss).__name__} in it")
-        if not str(loss).startswith(scope):
+        if devices.replica_of(str(loss)) != replica:
             raise NetError(
-                f"{rule}, made under the scope {scope!r} of the replica; got {str(loss)!r}: give operators plain "
-                "strings as output names, which get the scope"
+                f"{rule}, made under the scope {devices.scopes[replica]!r} of the replica; got {str(loss)!r}: give "
+                "operators plain strings as output names, which get the scope"
             )
 
 
@@ -93,7 +110,7 @@ def group_by_name(
         shapes: full name -> shape, where known.
 
     Raises:
-        NetError: a blob lies under no replica's scope, is missing on some device, or differs in shape.
+        NetError: a blob is under no replica's scope, is missing on some device, or differs in shape.
     """
     having: dict[str, list[int]] = {}
     for blob in map(str, blobs):
@@ -110,7 +127,7 @@ def group_by_name(
             there = [devices.ids[replica] for replica in replicas]
             missing = [number for number in devices.ids if number not in there]
             raise NetError(
-                f"{what} {name!r} is there on device {_list(there)} and missing on device {_list(missing)}; the "
+                f"{what} {name!r} exists on device {_list(there)} and is missing on device {_list(missing)}; the "
                 "builders must make the same net on each device"
             )
         _check_shapes(what, name, devices, shapes or {})
@@ -123,6 +140,7 @@ def _check_shapes(what: str, name: str, devices: Devices, shapes: Mapping[str, A
         raise NetError(
             f"{what} {name!r} has different shapes on the devices: "
             + ", ".join(f"{scope + name} {list(shape)}" for scope, shape in found.items())
+            + "; the builders must make the same net on each device"
         )
 
 
@@ -141,3 +159,34 @@ def initial_shapes(init_net: NetDef) -> dict[str, tuple[int, ...]]:
                 shapes[op.output[0]] = tuple(argument.ints)
                 break
     return shapes
+
+
+def assign_random_replicas(net: NetDef, record: Replicas) -> None:
+    """Let random operators, those in held nets included, draw what their replica draws for its samples.
+
+    Their streams lose the scopes of the replicas, so that those of one operator are the same.
+
+    Args:
+        net: is changed.
+        record: of its replicas.
+    """
+    for op in net.op:
+        local = record.devices.replica_of(op.output[0]) if op.output else None
+        if local is not None:
+            draw_as(op, record.devices.scopes[local], record.world.first_replica + local)
+
+
+def draw_as(op: OperatorDef, scope: str, replica: int) -> None:
+    """Let an operator, and those in the nets that it holds, draw as a replica does.
+
+    Args:
+        op: is changed.
+        scope: of the replica; streams lose it.
+        replica: its number over all processes.
+    """
+    if draws(op):
+        set_argument(op, RANDOM_STREAM, stream_of(op).replace(scope, ""))
+        set_argument(op, RANDOM_REPLICA, replica)
+    for held in subgraphs(op):
+        for inner in held.op:
+            draw_as(inner, scope, replica)

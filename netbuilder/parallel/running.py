@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference, GradientSlice
+from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.accumulate import created_nets, net_names
-from netbuilder.parallel.record import Replicas
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError
-from netbuilder.runtime import Workspace, default
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute import default
 
 __all__ = [
     "CreateNet",
@@ -49,8 +50,8 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
     _require_devices(record, model.net.Proto())
     if net_names(model.net.Name(), record)[0] in workspace.nets() and not overwrite:
         raise NetError(
-            f"net {model.net.Name()!r} exists already in the workspace, and its init net would begin training anew; "
-            "give overwrite=True for that"
+            f"net {model.net.Name()!r} exists already in the workspace, and its init net would restart the training; "
+            "give overwrite=True to do that"
         )
     fed = {} if overwrite else _share_weights(record, workspace)
     workspace.run_net_once(init_net)
@@ -104,7 +105,7 @@ def RunNet(
     """
     record = Replicas.load(model.net.Proto())
     if isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__") or num_iterations < 0:
-        raise NetError(f"RunNet: num_iterations must be a whole number from 0 on, got {num_iterations!r}")
+        raise NetError(f"RunNet: num_iterations must be a whole number, 0 or more, got {num_iterations!r}")
     workspace, count = workspace or default.workspace(), num_iterations.__index__()
     if record.accumulate_steps == 1:
         workspace.run_net(model.net.Name(), count, wait=wait)
@@ -127,7 +128,9 @@ def GetLearningRateBlobNames(model: ModelHelper) -> list[str]:
     Replicas.load(net)
     names = list(dict.fromkeys(op.output[0] for op in net.op if op.type == "LearningRate"))
     if not names:
-        raise NetError(f"model {model.name!r}: no LearningRate operator in its main net")
+        raise NetError(
+            f"model {model.name!r}: its main net has no LearningRate operator; build an optimizer that makes one"
+        )
     return names
 
 
@@ -146,14 +149,8 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
     found = {scope + name for name in (*record.parameters, *record.computed)}.union(record.outside)
     made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
     for op in main.op:
-        found.update(
-            blob for blob in op.output if blob in made and (blob.startswith(scope) or _is_outside(blob, record))
-        )
+        found.update(blob for blob in op.output if blob in made and record.devices.replica_of(blob) in (0, None))
     return {BlobReference(blob) for blob in found.difference(record.accumulated, record.accumulated_rows)}
-
-
-def _is_outside(blob: str, record: Replicas) -> bool:
-    return record.devices.replica_of(blob) is None
 
 
 def stripBlobName(param: object) -> str:
@@ -195,7 +192,7 @@ def _require_devices(record: Replicas, net: NetDef) -> None:
     if missing := [number for number in record.devices.ids if number >= present]:
         there = f"this machine has {list(range(present))}" if present else "this machine has none that can be used"
         raise DeviceError(
-            f"net {net.name!r} needs GPUs {list(record.devices.ids)}, of which {missing} are missing: {there}; "
+            f"net {net.name!r} needs the GPUs {list(record.devices.ids)}, and {there}; missing: {missing}; "
             "install NVIDIA's driver and the extra netbuilder[gpu] (CuPy), name other devices, or build with "
             "Parallelize_CPU"
         )

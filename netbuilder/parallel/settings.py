@@ -7,18 +7,19 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from netbuilder.graph.devices import Devices
+from netbuilder.graph.replicas import has_record
 from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope, CurrentNameScope
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.parallel.record import has_record
-from netbuilder.passes.devices import Devices
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetError, UsageError
 from netbuilder.runtime import NET_TYPES
 
 __all__ = [
     "check_accumulation",
     "check_builders",
+    "check_flags",
     "check_model",
     "check_net_type",
     "check_outside_from_bytes",
@@ -101,7 +102,7 @@ def _check_signature(name: str, builder: Callable[..., Any], names: Sequence[str
     try:
         signature.bind(*names)
     except TypeError:
-        raise NetError(f"{name} is called with ({', '.join(names)}), but takes {signature}") from None
+        raise NetError(f"{name} is called with the arguments ({', '.join(names)}), but takes {signature}") from None
 
 
 def refuse_later_arguments(**given: tuple[Any, bool, str]) -> None:
@@ -112,7 +113,16 @@ def refuse_later_arguments(**given: tuple[Any, bool, str]) -> None:
     """
     for name, (value, asks, purpose) in given.items():
         if asks:
-            raise NotImplementedError(f"Parallelize: {name}={value!r} ({purpose}) is not in this version; leave it out")
+            raise NotImplementedError(
+                f"Parallelize: {name}={value!r} ({purpose}) is not supported in this version; leave it out"
+            )
+
+
+def check_flags(**given: Any) -> None:
+    """Raise TypeError for an argument, given by its name, that is not True or False."""
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
 def check_accumulation(steps: Any) -> None:
@@ -173,10 +183,10 @@ def _numbers(devices: Any) -> tuple[int, ...]:
         raise NetError(f"devices must be a list of whole numbers, got {devices!r}")
     numbers: Sequence[Any] = list(devices)
     if not numbers:
-        raise NetError("devices must name one device or more, got an empty list; None stands for all")
+        raise NetError("devices must name at least one device, got an empty list; give None for all")
     for number in numbers:
         if isinstance(number, bool) or not hasattr(number, "__index__") or number < 0:
-            raise NetError(f"devices must be whole numbers from 0 on, got {number!r} in {numbers}")
+            raise NetError(f"devices must be whole numbers, 0 or more, got {number!r} in {numbers}")
     plain = tuple(number.__index__() for number in numbers)
     if repeated := sorted({number for number in plain if plain.count(number) > 1}):
         raise NetError(f"devices must differ from each other, got {repeated} more than once in {list(plain)}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.devices import Devices
 from netbuilder.model import ModelHelper
-from netbuilder.passes.devices import Devices
 from netbuilder.proto import NetDef
 from netbuilder.proto.depth import deep_nets
 

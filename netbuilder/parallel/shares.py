@@ -7,13 +7,24 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
-from netbuilder.parallel.record import Replicas
-from netbuilder.passes.devices import Devices
 from netbuilder.proto import NetError, ShapeError
-from netbuilder.runtime import Workspace, default
+from netbuilder.proto.errors import counted
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute import default
 
-__all__ = ["SHARE_WEIGHT", "Share", "deal", "dealt", "feed_shares", "gather_shares", "share_sizes"]
+__all__ = [
+    "SHARE_WEIGHT",
+    "Share",
+    "deal",
+    "dealt",
+    "feed_shares",
+    "gather_shares",
+    "own_part",
+    "own_shares",
+    "share_sizes",
+]
 
 SHARE_WEIGHT = "share_weight"
 """The blob of each replica, shape (1,), that the gradient of its losses begins with."""
@@ -32,8 +43,14 @@ def share_sizes(samples: int, shares: int) -> list[int]:
     return [base + (number < more) for number in range(shares)]
 
 
+def own_shares(samples: int, record: Replicas) -> tuple[int, list[int]]:
+    """Return the first sample of this process in a batch over all processes, and how many each of its replicas gets."""
+    sizes, first = share_sizes(samples, record.world.size), record.world.first_replica
+    return sum(sizes[:first]), sizes[first : first + len(record)]
+
+
 class Share(dict[str, Any]):
-    """What the replicas are fed of one micro-batch: arrays by name, to be split over them by ``share_sizes``.
+    """What this process's replicas are fed of one micro-batch: arrays by name, to be split by ``share_sizes``.
 
     A replica without samples gets the first sample of the batch, which weighs nothing.
 
@@ -46,16 +63,19 @@ class Share(dict[str, Any]):
     samples: int
 
 
-def deal(batch: Mapping[str, Any], names: Sequence[str], devices: Devices, steps: int, *, weights: bool) -> list[Share]:
-    """Deal a batch out over so many micro-batches, and each over the replicas.
+def deal(batch: Mapping[str, Any], names: Sequence[str], record: Replicas) -> list[Share]:
+    """Deal a batch out over the micro-batches of a step, and each over the replicas of all processes.
+
+    The shares of a net that trains have ``SHARE_WEIGHT``, a number for each replica: its samples' share of the batch,
+    times the number of replicas of all processes, because the losses are multiplied by its inverse.
 
     Args:
-        batch: arrays, a sample in each row; one sample at least.
-        names: those wanted.
-        devices: of the replicas.
-        steps: micro-batches that make a step.
-        weights: whether to add ``SHARE_WEIGHT``, a number for each replica: its samples' share of the batch, times the
-            number of replicas, because the losses are multiplied by its inverse.
+        batch: arrays, a sample in each row; one sample at least. Each process is given the whole batch.
+        names: those requested.
+        record: of the replicas.
+
+    Returns:
+        The shares of this process's replicas.
 
     Raises:
         NetError: a name is missing.
@@ -66,43 +86,66 @@ def deal(batch: Mapping[str, Any], names: Sequence[str], devices: Devices, steps
     arrays = {name: np.asarray(batch[name]) for name in names}
     counts = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     if len(set(counts.values())) > 1:
-        raise ShapeError(f"inputs that are split need as many samples as one another, got {counts}")
+        raise ShapeError(f"all inputs that are split must have the same number of samples, got {counts}")
     total = next(iter(counts.values()))
     if total < 1:
-        raise ShapeError(f"a batch needs one sample or more to be shared, got {counts}")
+        raise ShapeError(f"the batch is empty ({counts}); a batch that replicas share has at least one sample")
     found, start = [], 0
-    for size in share_sizes(total, steps):
-        end = start + size
-        found.append(_share(batch, arrays, slice(start, end), total, devices, weights, steps == 1))
-        start = end
+    for size in share_sizes(total, record.accumulate_steps):
+        found.append(_share(batch, arrays, slice(start, start + size), total, record))
+        start += size
     return found
 
 
-def _share(
-    batch: Mapping[str, Any],
-    arrays: Mapping[str, Array],
-    part: slice,
-    total: int,
-    devices: Devices,
-    weights: bool,
-    whole: bool,
-) -> Share:
-    samples, count = part.stop - part.start, len(devices)
-    share = Share()
-    for name, array in arrays.items():
-        rows = array[part]
-        if samples < count:
-            rows = np.concatenate([rows, np.repeat(array[:1], count - samples, axis=0)])
-        share[name] = rows
-    if weights:
-        share[SHARE_WEIGHT] = np.array([size * count / total for size in share_sizes(samples, count)], np.float32)
-    share.given = dict(batch) if whole else {name: array[part] for name, array in arrays.items()}
-    share.samples = samples
+def _share(batch: Mapping[str, Any], arrays: Mapping[str, Array], part: slice, total: int, record: Replicas) -> Share:
+    first, sizes = own_shares(part.stop - part.start, record)
+    share, own = Share(), {name: array[part][first : first + sum(sizes)] for name, array in arrays.items()}
+    for name, rows in own.items():
+        empty = sizes.count(0)
+        share[name] = np.concatenate([rows, np.repeat(arrays[name][:1], empty, axis=0)]) if empty else rows
+    if record.trains:
+        share[SHARE_WEIGHT] = np.array([size * record.world.size / total for size in sizes], np.float32)
+    whole = record.accumulate_steps == 1 and record.world.size == len(record)
+    share.given = dict(batch) if whole else own
+    share.samples = sum(sizes)
     return share
 
 
 def dealt(source: Batches, names: Sequence[str], record: Replicas) -> Iterator[Share]:
     """Yield the shares of each batch of a source (see ``Prefetch``)."""
+    return _each(source, lambda batch: deal(batch, names, record))
+
+
+def own_part(source: Batches, names: Sequence[str], record: Replicas, *, even: bool) -> Iterator[dict[str, Any]]:
+    """Yield what this process's replicas get of each batch of a source, which are those of all processes.
+
+    Args:
+        source: see ``Prefetch``.
+        names: the arrays that are split.
+        record: of the replicas.
+        even: refuse a batch whose samples are no multiple of the number of replicas.
+    """
+
+    def cut(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        own, size = dict(batch), record.world.size
+        for name in set(names) & batch.keys():  # Prefetch says which are missing
+            array = np.asarray(batch[name])
+            samples = array.shape[0] if array.ndim else 0
+            if samples < size or even and samples % size:
+                raise ShapeError(
+                    f"{name!r} of shape {array.shape} has {counted(samples, 'sample')}, which cannot be split "
+                    f"{'evenly ' if even else ''}over the {size} replicas of all processes; give "
+                    f"{'a multiple of' if even else 'at least'} {size}"
+                )
+            first, sizes = own_shares(samples, record)
+            own[name] = array[first : first + sum(sizes)]
+        return [own]
+
+    return _each(source, cut)
+
+
+def _each(source: Batches, cut: Callable[[Mapping[str, Any]], Iterable[Any]]) -> Iterator[Any]:
+    """Yield what ``cut`` makes of each batch of a source."""
     batches = iter(source, None) if callable(source) else iter(source)
     try:
         for batch in batches:
@@ -110,7 +153,7 @@ def dealt(source: Batches, names: Sequence[str], record: Replicas) -> Iterator[S
                 return
             if not isinstance(batch, Mapping):
                 raise NetError(f"a batch must be a mapping from names to arrays, got {type(batch).__name__}")
-            yield from deal(batch, names, record.devices, record.accumulate_steps, weights=record.trains)
+            yield from cut(batch)
     finally:
         if hasattr(batches, "close"):
             batches.close()
@@ -139,7 +182,7 @@ def feed_shares(
     workspace = workspace or default.workspace()
     devices = record.devices
     named = {devices.short_name(str(name)): value for name, value in batch.items()}
-    for share in deal(named, list(named), devices, record.accumulate_steps, weights=record.trains):
+    for share in deal(named, list(named), record):
         ends = np.cumsum(share_sizes(max(share.samples, len(devices)), len(devices)))
         for name, array in share.items():
             split = ends if name != SHARE_WEIGHT else np.arange(1, len(devices) + 1)
@@ -149,7 +192,7 @@ def feed_shares(
 
 
 def gather_shares(model: ModelHelper, blob: str, samples: int, *, workspace: Workspace | None = None) -> Array:
-    """Return the rows that the replicas computed of one batch, each sample's once, in the order of the batch.
+    """Return the rows that this process's replicas computed of one batch, each once, in the order of the batch.
 
     Args:
         model: made by ``Parallelize``.
@@ -161,15 +204,18 @@ def gather_shares(model: ModelHelper, blob: str, samples: int, *, workspace: Wor
         NetError: the model is not data-parallel.
         ShapeError: a replica has fewer rows than its share.
     """
-    devices = Replicas.load(model.net.Proto()).devices
+    record = Replicas.load(model.net.Proto())
     workspace = workspace or default.workspace()
     parts = []
-    for name, size in zip(devices.copies(devices.short_name(str(blob))), share_sizes(samples, len(devices))):
+    copies = record.devices.copies(record.devices.short_name(str(blob)))
+    for name, size in zip(copies, own_shares(samples, record)[1]):
         if not size:
             continue
         rows = np.asarray(workspace.fetch(name))
         if rows.ndim == 0 or len(rows) < size:
-            raise ShapeError(f"blob {name!r} of shape {rows.shape} must hold a row for each of {size} samples")
+            raise ShapeError(
+                f"blob {name!r} of shape {rows.shape} must hold a row for each of {counted(size, 'sample')}"
+            )
         parts.append(rows[:size])
     return np.concatenate(parts)
 
@@ -178,6 +224,7 @@ def _weighted(model: ModelHelper) -> Replicas:
     record = Replicas.load(model.net.Proto())
     if not record.weighted_shares:
         raise NetError(
-            f"model {model.name!r} takes even shares alone; build it by Parallelize(..., weighted_shares=True)"
+            f"model {model.name!r} takes only batches that are split evenly; build it by Parallelize(..., "
+            "weighted_shares=True)"
         )
     return record

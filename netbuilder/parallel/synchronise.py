@@ -6,14 +6,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.devices import Devices
 from netbuilder.graph.net import Net
+from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
-from netbuilder.parallel.record import Replicas
-from netbuilder.passes.devices import Devices
 from netbuilder.passes.reductions import broadcast
 from netbuilder.proto import BlobError, NetDef, NetError
-from netbuilder.runtime import Workspace, default
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute import default
 
 __all__ = ["AddBlobSync", "FinalizeAfterCheckpoint", "Synchronize", "initialised_names", "require_initialised"]
 
@@ -32,9 +33,8 @@ _MAKES_NO_TENSOR = frozenset(
 def initialised_names(init_net: NetDef, devices: Devices) -> list[str]:
     """Return the names, without scope, of the tensors that the init net makes for each replica, in their order."""
     made = dict.fromkeys(blob for op in init_net.op if op.type not in _MAKES_NO_TENSOR for blob in op.output)
-    first, *others = devices.scopes
-    names = [blob[len(first) :] for blob in made if blob.startswith(first)]
-    return [name for name in names if all(scope + name in made for scope in others)]
+    names = [devices.short_name(blob) for blob in made if devices.replica_of(blob) == 0]
+    return [name for name in names if all(blob in made for blob in devices.copies(name))]
 
 
 def require_initialised(model: ModelHelper, record: Replicas) -> None:
@@ -114,11 +114,9 @@ def _known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | No
     if isinstance(blobs, (str, bytes)):
         raise TypeError(f"blobs must be a list of strings or references, got the single string {blobs!r}")
     names = set(record.parameters).union(record.computed)
-    scope = record.devices.scopes[0]
-    for net in (init_net, main):
-        for op in net.op:
-            names.update(blob[len(scope) :] for blob in op.output if blob.startswith(scope))
-    names.update(blob[len(scope) :] for blob in main.external_input if blob.startswith(scope))
+    made = (blob for net in (init_net, main) for op in net.op for blob in op.output)
+    devices = record.devices
+    names.update(devices.short_name(blob) for blob in (*made, *main.external_input) if devices.replica_of(blob) == 0)
     found = record.short_names(map(blob_name, blobs), names)
     return [name for name in dict.fromkeys(found) if name not in _shared(record)]
 

@@ -1,31 +1,46 @@
-"""Passes: nets in, nets out. Reductions over devices, device checks, predictors: extraction, folding."""
+"""Passes: nets in, nets out. Reductions over devices, device checks, predictors: extraction, folding.
 
+A pass is a function ``name_pass(net, context, **options)`` under ``@net_pass`` that returns a ``PassResult``, the net
+and named extras; see ``netbuilder.passes.net_pass``. Functions without that ending are for users: they take what a
+pass reads of its context as arguments, and return its net and extras as a tuple.
+"""
+
+from netbuilder._renamed import moved_names
+from netbuilder.graph.devices import Devices
 from netbuilder.passes.blob_devices import blob_devices
 from netbuilder.passes.device_check import DeviceFault, check_devices, device_faults
-from netbuilder.passes.devices import Devices
 from netbuilder.passes.extract_predictor import ExtractPredictorNet, extract_predictor, parameter_sources
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
+from netbuilder.passes.net_pass import NetPass, PassContext, PassResult, net_pass
 from netbuilder.passes.reductions import allreduce, broadcast, gather_sparse, nccl_allreduce, nccl_broadcast
-from netbuilder.passes.tensor_cores import init_tt_cores, matrix_to_tt, tt_svd
-from netbuilder.passes.tensor_train import fc_net_to_tt_net
 
 __all__ = [
     "DeviceFault",
     "Devices",
     "ExtractPredictorNet",
+    "NetPass",
+    "PassContext",
+    "PassResult",
     "allreduce",
     "blob_devices",
     "broadcast",
     "check_devices",
     "device_faults",
     "extract_predictor",
-    "fc_net_to_tt_net",
     "fold_batch_norm",
     "gather_sparse",
-    "init_tt_cores",
-    "matrix_to_tt",
     "nccl_allreduce",
     "nccl_broadcast",
+    "net_pass",
     "parameter_sources",
-    "tt_svd",
 ]
+
+__getattr__ = moved_names(
+    __name__,
+    {
+        "fc_net_to_tt_net": "netbuilder.caffe2.tensor_train",
+        "init_tt_cores": "netbuilder.caffe2.tensor_cores",
+        "matrix_to_tt": "netbuilder.caffe2.tensor_cores",
+        "tt_svd": "netbuilder.caffe2.tensor_cores",
+    },
+)

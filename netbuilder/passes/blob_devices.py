@@ -1,4 +1,4 @@
-"""On which device each blob of a net lies."""
+"""The device of each blob of a net."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import functools
 from collections.abc import Iterable
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
-from netbuilder.graph.rename import held_nets
-from netbuilder.ops.registry import find, is_registered
+from netbuilder.graph.rename import subgraphs
+from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import DeviceOption, NetDef, OperatorDef
 
 __all__ = ["COUNTERS", "blob_devices", "may_hold_nets", "operator_device"]
 
 COUNTERS = frozenset({"Iter", "AtomicIter"})
-"""Operators whose blobs lie on the host, whatever device they are given."""
+"""Operators whose blobs are on the host, whatever device they are given."""
 
 _HOST = DeviceOption()
 
@@ -62,5 +62,5 @@ def _add_devices(net: NetDef, found: dict[str, DeviceOption]) -> None:
         for blob in op.output:
             found.setdefault(blob, device)
         if may_hold_nets(op.type):
-            for held in held_nets(op):
+            for held in subgraphs(op):
                 _add_devices(held, found)

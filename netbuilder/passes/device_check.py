@@ -6,15 +6,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from netbuilder.graph.blob import strip_prefix
+from netbuilder.graph.devices import Devices
 from netbuilder.graph.message import message_of
-from netbuilder.graph.rename import held_nets
-from netbuilder.graph.scope import SEPARATOR
+from netbuilder.graph.rename import subgraphs
 from netbuilder.passes.blob_devices import COUNTERS, may_hold_nets, operator_device
-from netbuilder.passes.devices import Devices
-from netbuilder.passes.reductions import NEAR_COPY, TREE_SUM_NAME
+from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
+from netbuilder.passes.reductions import TREE_SUM_NAME
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError, OperatorDef
 
-__all__ = ["CROSSING", "DeviceFault", "check_devices", "device_faults"]
+__all__ = ["CROSSING", "DeviceFault", "check_devices", "check_devices_pass", "device_faults"]
 
 CROSSING = frozenset(
     {
@@ -51,7 +52,7 @@ class DeviceFault:
         op: the operator.
         blob: what it touches.
         written: as an output; else as an input.
-        blob_at, op_at: where the blob lies and the operator runs, in words.
+        blob_at, op_at: where the blob is and the operator runs, in words.
         remedy: what to do.
     """
 
@@ -78,12 +79,21 @@ def check_devices(
 
     Args, and what is looked at: see ``device_faults``; nets may also be given as a Net.
     """
-    net = message_of(net)
     init_net = None if init_net is None else message_of(init_net)
-    faults = list(device_faults(net, init_net=init_net, devices=devices, shared=shared))
-    if faults:
+    result = check_devices_pass(net, PassContext(devices=devices), init_net=init_net, shared=shared)
+    if faults := result.extras["faults"]:
         more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-        raise NetError(f"net {net.name!r}: " + "; ".join(map(str, faults[:_SHOWN])) + more)
+        raise NetError(f"net {result.net.name!r}: " + "; ".join(map(str, faults[:_SHOWN])) + more)
+
+
+@net_pass
+def check_devices_pass(
+    net: NetDef, context: PassContext, *, init_net: NetDef | None = None, shared: Collection[str] = ()
+) -> PassResult:
+    """Return the net as it is; ``faults``: a list of what ``device_faults`` finds. Reads ``devices``."""
+    return PassResult(
+        net, {"faults": list(device_faults(net, init_net=init_net, devices=context.devices, shared=shared))}
+    )
 
 
 def device_faults(
@@ -93,7 +103,7 @@ def device_faults(
 
     The nets that operators hold are looked at too. Left out are operators whose business that is (``CROSSING``, the
     sums of an all-reduce) and those on the host in a net for GPUs. A blob under the scope of a replica is that
-    replica's. Any other lies on the GPU that makes it first, or is anybody's.
+    replica's. Any other is on the GPU that makes it first, or is anybody's.
 
     Args:
         net: with the device of each operator; its operators are walked once.
@@ -107,13 +117,15 @@ def device_faults(
     for index, op in enumerate(net.op):
         op_type = op.type
         if op_type in CROSSING:
+            if op_type == "Copy":
+                owners.copied[op.output[0]] = op.input[0]
             continue
         device = operator_device(op, net)
         own = scopes.get((device.device_type, device.device_id))
         if own is None or not _all_under(own, op):
             yield from _faults_of(index, op, net, owners)
         if may_hold_nets(op_type):
-            for held in held_nets(op):
+            for held in subgraphs(op):
                 for inner in held.op:
                     yield from _faults_of(index, inner, held, owners)
 
@@ -143,6 +155,7 @@ class _Owners:
         self.places = [(devices.device_type, number) for number in devices.ids] if devices is not None else []
         self._only_gpus = devices is None or not devices.is_cpu
         self._known: dict[str, Place | None] = dict.fromkeys(shared)
+        self.copied: dict[str, str] = {}  # by the operators so far: copy -> what it is a copy of
         if self._only_gpus:
             self._add_made_on_gpus(net if init_net is None else init_net)
             if init_net is not None:
@@ -185,7 +198,7 @@ def _faults_of(index: int, op: OperatorDef, net: NetDef, owners: _Owners) -> Ite
     place = owners.place(op, net)
     if place == _HOST:
         place = owners.place_by_blobs(op)
-    if place is None or op.type in CROSSING or _is_reduction(op, owners.devices):
+    if place is None or op.type in CROSSING or _is_reduction(op, owners):
         return
     for written, blobs in ((False, op.input), (True, op.output)):
         for blob in blobs:
@@ -194,12 +207,14 @@ def _faults_of(index: int, op: OperatorDef, net: NetDef, owners: _Owners) -> Ite
                 yield _fault(index, op, blob, written, home, place, owners.devices)
 
 
-def _is_reduction(op: OperatorDef, devices: Devices | None) -> bool:
+def _is_reduction(op: OperatorDef, owners: _Owners) -> bool:
     """Whether an operator sums copies of one blob into the first: a part of them on GPUs, where it is named so."""
+    devices = owners.devices
     if op.type != "Sum" or op.output[0] != op.input[0]:
         return False
     if op.name == TREE_SUM_NAME:
-        return len({NEAR_COPY.sub("", blob.partition(SEPARATOR)[2]) for blob in op.input}) == 1
+        each = ({strip_prefix(blob), strip_prefix(owners.copied.get(blob, blob))} for blob in op.input)
+        return bool(set.intersection(*each))  # a blob out of reach is copied first, under a name of its own
     return devices is not None and devices.is_cpu and _is_over_replicas(op.input, devices)
 
 

@@ -9,15 +9,22 @@ from typing import Any
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.blob import blob_name
-from netbuilder.graph.message import message_of
 from netbuilder.graph.net import Net
-from netbuilder.graph.rename import blob_names, held_nets, place_operators, rename_in_operator
-from netbuilder.ops.registry import find, is_registered
+from netbuilder.graph.rename import blob_names, place_operators, rename_in_operator, subgraphs
+from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op, set_argument
 from netbuilder.proto.depth import deep_nets
 
-__all__ = ["READERS", "ExtractPredictorNet", "extract_predictor", "parameter_sources"]
+__all__ = [
+    "READERS",
+    "ExtractPredictorNet",
+    "extract_predictor",
+    "extract_predictor_pass",
+    "parameter_sources",
+    "remove_sources",
+]
 
 READERS = frozenset(
     {
@@ -40,16 +47,18 @@ _SOURCES = "parameter_sources"
 _NAMES = "parameter_names"
 
 
-def extract_predictor(
-    net: Any,
+@net_pass
+def extract_predictor_pass(
+    net: NetDef,
+    context: PassContext,
+    *,
     inputs: Sequence[Any],
     outputs: Sequence[Any],
-    *,
     device: DeviceOption | None = None,
     renames: Mapping[str, str] | Callable[[str], str] | None = None,
     disabled: Collection[Any] = (),
-) -> tuple[NetDef, list[str]]:
-    """Return the part of a net that computes ``outputs`` from ``inputs``, and the parameters it needs.
+) -> PassResult:
+    """Extract the part of a net in test mode that computes ``outputs`` from ``inputs``.
 
     The outputs' last versions are followed back to the inputs. An input stands for the version that its first reader
     sees (StopGradient does not count as one). A SoftmaxWithLoss of which only the softmax is needed becomes a
@@ -57,15 +66,14 @@ def extract_predictor(
     Recurrent operators lose their backward step nets.
 
     Args:
-        net: a Net or NetDef in test mode; left unchanged.
         inputs: blobs that will be fed.
-        outputs: blobs wanted.
+        outputs: blobs that it makes.
         device: given to all operators; None: they keep theirs.
         renames: new names of blobs, parameters too; the result says where their values are now (``parameter_sources``).
         disabled: blobs that the outputs must not depend on.
 
     Returns:
-        The net, its external inputs first the inputs and then the parameters; and the parameters.
+        The net, its external inputs first the inputs and then the parameters; ``parameters``: their names.
 
     Raises:
         BlobError: an input is read, or an output is made, by no operator.
@@ -74,7 +82,6 @@ def extract_predictor(
             gets the name of another.
         NotImplementedError: blobs are renamed, and an unknown operator holds nets.
     """
-    net = message_of(net)
     given, wanted = _names("inputs", inputs), _names("outputs", outputs)
     if both := [blob for blob in wanted if blob in given]:
         raise NetError(f"net {net.name!r}: blobs cannot be both input and output of a predictor, got {both}")
@@ -101,7 +108,25 @@ def extract_predictor(
     if names != parameters:
         set_argument(result, _NAMES, names)
         set_argument(result, _SOURCES, parameters)
-    return result, names
+    return PassResult(result, {"parameters": names})
+
+
+def extract_predictor(
+    net: Any,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    *,
+    device: DeviceOption | None = None,
+    renames: Mapping[str, str] | Callable[[str], str] | None = None,
+    disabled: Collection[Any] = (),
+) -> tuple[NetDef, list[str]]:
+    """Return the part of a net that computes ``outputs`` from ``inputs``, and the parameters it needs.
+
+    Arguments, results and errors are those of ``extract_predictor_pass``.
+    """
+    options: dict[str, Any] = {"device": device, "renames": renames, "disabled": disabled}
+    result = extract_predictor_pass(net, inputs=inputs, outputs=outputs, **options)
+    return result.net, result.extras["parameters"]
 
 
 def _leave_backward_out(op: OperatorDef) -> None:
@@ -132,6 +157,13 @@ def ExtractPredictorNet(
         net_proto, input_blobs, output_blobs, device=device, renames=renames, disabled=disabled_inputs or ()
     )
     return Net(predictor, inplace=True), parameters
+
+
+def remove_sources(net: NetDef) -> None:
+    """Take what ``parameter_sources`` reads out of a net's arguments: its init net makes its parameters."""
+    kept = [argument for argument in net.arg if argument.name not in (_SOURCES, _NAMES)]
+    del net.arg[:]
+    net.arg.extend(kept)
 
 
 def parameter_sources(net: NetDef) -> dict[str, str]:
@@ -226,7 +258,7 @@ def _reads(op: OperatorDef, outside: Collection[str]) -> list[str]:
     """Return the blobs that an operator reads, those that its nets take from ``outside`` included."""
     reads = list(op.input)
     if op.arg:
-        reads += [blob for held in held_nets(op) for blob in held.external_input if blob in outside]
+        reads += [blob for held in subgraphs(op) for blob in held.external_input if blob in outside]
     return reads
 
 
@@ -254,7 +286,7 @@ def _check_mode(net: NetDef, index: int, op: OperatorDef) -> None:
             "training mode (is_test=0); extract from a net built in test mode (is_test=1) with "
             "ModelHelper(init_params=False)"
         )
-    for held in held_nets(op):
+    for held in subgraphs(op):
         for inner in held.op:
             _check_mode(net, index, inner)
 
@@ -278,7 +310,7 @@ def _rename(net: NetDef, rename: Callable[[str], str], external: Sequence[str]) 
     if all(new == old for new, old in names.items()):
         return
     for op in net.op:
-        if not is_registered(op.type) and any(True for _ in held_nets(op)):
+        if not is_registered(op.type) and any(True for _ in subgraphs(op)):
             raise NotImplementedError(
                 f"net {net.name!r}: operator {op.type!r} {list(op.input)} holds a net and is unknown, so it cannot be "
                 "told which of its arguments name blobs; extract without renames"

@@ -1,4 +1,4 @@
-"""Folding of batch normalisation in test mode into the weights of the layer in front of it."""
+"""Folding of batch normalisation in test mode into the weights of the layer before it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.graph.message import message_of
-from netbuilder.graph.rename import held_nets
+from netbuilder.graph.rename import names_in_net, subgraphs
 from netbuilder.graph.versions import EXTERNAL, number_versions
-from netbuilder.ops.fused import as_fused
-from netbuilder.ops.operator import decode
-from netbuilder.ops.registry import find
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.core.registry import find
+from netbuilder.ops.windows.fused import as_fused
+from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.depth import deep_nets
 
-__all__ = ["fold_batch_norm", "training_batch_norms"]
+__all__ = ["fold_batch_norm", "fold_batch_norm_pass", "training_batch_norms"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,18 +27,28 @@ _SUFFIX = "_folded"
 
 @dataclass(frozen=True)
 class _Pair:
-    """A layer with the normalisation behind it: where they stand, and the operators."""
+    """A layer with the normalisation after it: their positions, and the operators."""
 
-    front: int
-    behind: int
+    before: int
+    after: int
     layer: OperatorDef
     norm: OperatorDef
 
 
 def fold_batch_norm(net: Any, parameters: Mapping[str, Any]) -> tuple[NetDef, dict[str, Any]]:
-    """Return a net without the normalisations that can be folded into weights, and the parameters that it needs.
+    """Return a net in test mode without the normalisations that can be folded, and the parameters that it needs.
 
-    A SpatialBN in test mode behind a Conv, ConvTranspose or FC multiplies each channel by ``f = scale / sqrt(var +
+    See ``fold_batch_norm_pass``; neither the net, a Net or NetDef, nor ``parameters`` are changed.
+    """
+    result = fold_batch_norm_pass(net, PassContext(parameters=parameters))
+    return result.net, result.extras["parameters"]
+
+
+@net_pass
+def fold_batch_norm_pass(proto: NetDef, context: PassContext) -> PassResult:
+    """Fold batch normalisation in test mode into the weights of the layer before it. Reads ``parameters``.
+
+    A SpatialBN in test mode after a Conv, ConvTranspose or FC multiplies each channel by ``f = scale / sqrt(var +
     epsilon)`` and shifts it; the layer does the same with the weights ``f * W`` and the bias ``f * (b - mean) +
     bias``. They are computed in float64. The layer gets a bias if it had none, and its weights and bias get new names,
     because others may share the old ones. What the folded net computes is the same up to rounding.
@@ -47,14 +57,13 @@ def fold_batch_norm(net: Any, parameters: Mapping[str, Any]) -> tuple[NetDef, di
     is not among ``parameters``, is written by the net or is not of float32 or float64, where layer and normalisation
     run on different devices, and where the new weights would not be finite.
 
-    Args:
-        net: a Net or NetDef in test mode; left unchanged.
-        parameters: name -> array; left unchanged.
+    Returns:
+        The net; ``parameters``: values by name, those that it does not need left out.
 
     Raises:
         NetError: a SpatialBN is in training mode.
     """
-    proto = message_of(net)
+    parameters = context.parameters
     if found := training_batch_norms(proto):
         index, op = found[0]
         made = f", made at {op.debug_info}" if op.debug_info else ""
@@ -81,21 +90,21 @@ def fold_batch_norm(net: Any, parameters: Mapping[str, Any]) -> tuple[NetDef, di
         if computed is None:
             continue
         weights, bias = computed
-        layer = result.op[pair.front]
+        layer = result.op[pair.before]
         names = [_fresh(base, taken) for base in (layer.input[1], _bias_name(layer))]
         layer.input[1:] = names
         layer.output[0] = pair.norm.output[0]
         _drop_argument(layer, "no_bias")
         values.update(zip(names, (weights, bias)))
         result.external_input.extend(names)
-        folded.add(pair.behind)
+        folded.add(pair.after)
     if folded:
         kept = [op for index, op in enumerate(result.op) if index not in folded]
         del result.op[:]
         with deep_nets():
             result.op.extend(kept)
         _forget_unread(result, proto, values)
-    return result, values
+    return PassResult(result, {"parameters": values})
 
 
 def training_batch_norms(net: NetDef) -> list[tuple[int, OperatorDef]]:
@@ -104,7 +113,7 @@ def training_batch_norms(net: NetDef) -> list[tuple[int, OperatorDef]]:
     for index, op in enumerate(net.op):
         if op.type == "SpatialBN" and not _decoded(op).is_test:
             found.append((index, op))
-        found += [(index, inner) for held in held_nets(op) for _, inner in training_batch_norms(held)]
+        found += [(index, inner) for held in subgraphs(op) for _, inner in training_batch_norms(held)]
     return found
 
 
@@ -114,46 +123,36 @@ def _decoded(op: OperatorDef) -> Any:
 
 def _writes(op: OperatorDef) -> Iterator[str]:
     yield from op.output
-    for held in held_nets(op):
+    for held in subgraphs(op):
         for inner in held.op:
             yield from _writes(inner)
 
 
 def _pairs(net: NetDef) -> Iterator[_Pair]:
-    """Yield the layers whose output is read by nobody but the normalisation behind them."""
+    """Yield the layers whose output is read by nobody but the normalisation after them."""
     versions = number_versions(net.op)
-    in_held = {blob for op in net.op for held in held_nets(op) for blob in _mentions(held)}
+    in_held = {blob for op in net.op for held in subgraphs(op) for blob in names_in_net(held)}
     outputs = {versions.last[blob] for blob in net.external_output if blob in versions.last}
     device = [_device(net, op) for op in net.op]
-    for behind, norm in enumerate(net.op):
+    for after, norm in enumerate(net.op):
         if norm.type != "SpatialBN" or len(norm.output) != 1:
             continue
-        between = versions.inputs[behind][0]
-        front = versions.writers[between]
-        if front == EXTERNAL or len(versions.readers[between]) != 1 or between in outputs or norm.input[0] in in_held:
+        between = versions.inputs[after][0]
+        before = versions.writers[between]
+        if before == EXTERNAL or len(versions.readers[between]) != 1 or between in outputs or norm.input[0] in in_held:
             continue
-        layer = as_fused(net.op[front])
-        if layer.type not in _CHANNELS or device[front] != device[behind]:
+        layer = as_fused(net.op[before])
+        if layer.type not in _CHANNELS or device[before] != device[after]:
             continue
         name = norm.output[0]
-        if name != norm.input[0] and (name in in_held or _is_mentioned(net.op[front : behind + 1], name)):
+        if name != norm.input[0] and (name in in_held or _is_mentioned(net.op[before : after + 1], name)):
             continue  # the layer will write it earlier than the normalisation did
-        yield _Pair(front, behind, layer, norm)
+        yield _Pair(before, after, layer, norm)
 
 
 def _is_mentioned(ops: Collection[OperatorDef], name: str) -> bool:
     *before, last = ops
     return name in last.input or any(name in op.input or name in op.output for op in before)
-
-
-def _mentions(net: NetDef) -> Iterator[str]:
-    yield from net.external_input
-    yield from net.external_output
-    for op in net.op:
-        yield from op.input
-        yield from op.output
-        for held in held_nets(op):
-            yield from _mentions(held)
 
 
 def _device(net: NetDef, op: OperatorDef) -> tuple[int, int]:
@@ -239,7 +238,7 @@ def _drop_argument(op: OperatorDef, name: str) -> None:
 def _forget_unread(result: NetDef, before: NetDef, values: dict[str, Any]) -> None:
     """Take out of ``result`` and ``values`` the parameters that the folding left without a reader."""
     read = {blob for op in result.op for blob in op.input}
-    read.update(blob for op in result.op for held in held_nets(op) for blob in _mentions(held))
+    read.update(blob for op in result.op for held in subgraphs(op) for blob in names_in_net(held))
     gone = {blob for op in before.op for blob in op.input if blob in values} - read - set(result.external_output)
     for blob in gone:
         del values[blob]

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import gathered_name
-from netbuilder.passes.devices import Devices, check_groups
-from netbuilder.proto import NetDef, OperatorDef
+from netbuilder.graph.devices import Devices, check_groups
+from netbuilder.passes.net_pass import NetPass, PassContext, PassResult, net_pass
+from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = [
-    "NEAR_COPY",
     "TREE_SUM_NAME",
     "PeerAccess",
     "allreduce",
+    "allreduce_pass",
     "broadcast",
+    "broadcast_pass",
     "gather_sparse",
+    "gather_sparse_pass",
     "nccl_allreduce",
+    "nccl_allreduce_pass",
     "nccl_broadcast",
+    "nccl_broadcast_pass",
 ]
 
 TREE_SUM_NAME = "dpm"
 """The name that the partial sums of an all-reduce over GPUs have, in Caffe2 too."""
-
-NEAR_COPY = re.compile(r"_[a-z]+\d+_copy$")
-"""The end of the name of a copy that is made of a blob out of reach, where it is added."""
 
 _CONCAT_NAME = "note:data_parallel_model"
 _TREE_COUNTS = (2, 4, 8, 16)
@@ -63,11 +64,23 @@ def allreduce(
     Raises:
         NetError: a group has another number of blobs than there are devices.
     """
-    check_groups(groups, devices)
-    net = NetDef()
-    if len(devices) < 2:
-        return net
-    for group in groups:
+    options: dict[str, Any] = {"peer_access": peer_access, "hand_back": hand_back, "debug_info": debug_info}
+    return _alone(allreduce_pass, groups, devices, **options)
+
+
+@net_pass
+def allreduce_pass(
+    net: NetDef,
+    context: PassContext,
+    *,
+    groups: Sequence[Group],
+    peer_access: PeerAccess | None = None,
+    hand_back: bool = True,
+    debug_info: str = "",
+) -> PassResult:
+    """Add the operators of ``allreduce`` to the end of a net. Reads ``devices``."""
+    devices, net = _started(net, context, groups)
+    for group in groups if len(devices) > 1 else ():
         note = _note(debug_info, "allreduce", group, devices)
         if devices.is_cpu:
             _add(net, make_op("Sum", group, group[:1], device_option=devices.options[0]), note)
@@ -75,7 +88,7 @@ def allreduce(
             _add_tree(net, group, devices, peer_access, note)
         if hand_back:
             _add_copies(net, group, devices, note)
-    return net
+    return PassResult(net)
 
 
 def broadcast(groups: Sequence[Group], devices: Devices, *, debug_info: str = "") -> NetDef:
@@ -83,34 +96,78 @@ def broadcast(groups: Sequence[Group], devices: Devices, *, debug_info: str = ""
 
     Args, Returns and Raises as for ``allreduce``. On GPUs each copy runs on the device that it writes to.
     """
-    check_groups(groups, devices)
-    net = NetDef()
+    return _alone(broadcast_pass, groups, devices, debug_info=debug_info)
+
+
+@net_pass
+def broadcast_pass(net: NetDef, context: PassContext, *, groups: Sequence[Group], debug_info: str = "") -> PassResult:
+    """Add the operators of ``broadcast`` to the end of a net. Reads ``devices``."""
+    devices, net = _started(net, context, groups)
     for group in groups:
         _add_copies(net, group, devices, _note(debug_info, "broadcast", group, devices))
-    return net
+    return PassResult(net)
 
 
 def nccl_allreduce(groups: Sequence[Group], devices: Devices, *, debug_info: str = "") -> NetDef:
     """Return one NCCLAllreduce per group, each waiting for the one before, so that all devices agree on their order."""
-    net = _nccl("NCCLAllreduce", groups, devices, debug_info)
-    for before, op in zip(net.op, net.op[1:]):
+    return _alone(nccl_allreduce_pass, groups, devices, debug_info=debug_info)
+
+
+@net_pass
+def nccl_allreduce_pass(
+    net: NetDef, context: PassContext, *, groups: Sequence[Group], debug_info: str = ""
+) -> PassResult:
+    """Add the operators of ``nccl_allreduce`` to the end of a net. Reads ``devices``."""
+    result = _nccl("NCCLAllreduce", net, context, groups, debug_info)
+    for before, op in zip(result.op[len(net.op) :], result.op[len(net.op) + 1 :]):
         op.control_input.append(before.output[0])
-    return net
+    return PassResult(result)
 
 
 def nccl_broadcast(groups: Sequence[Group], devices: Devices, *, debug_info: str = "") -> NetDef:
     """Return one NCCLBroadcast per group, from the first device (``root`` counts devices; it is no device's id)."""
-    return _nccl("NCCLBroadcast", groups, devices, debug_info, root=0)
+    return _alone(nccl_broadcast_pass, groups, devices, debug_info=debug_info)
 
 
-def _nccl(op_type: str, groups: Sequence[Group], devices: Devices, debug_info: str, **args: Any) -> NetDef:
-    check_groups(groups, devices)
-    net = NetDef()
-    if len(devices) > 1:
-        for group in groups:
-            op = make_op(op_type, group, group, device_option=devices.options[0], **args)
-            _add(net, op, _note(debug_info, op_type, group, devices))
+@net_pass
+def nccl_broadcast_pass(
+    net: NetDef, context: PassContext, *, groups: Sequence[Group], debug_info: str = ""
+) -> PassResult:
+    """Add the operators of ``nccl_broadcast`` to the end of a net. Reads ``devices``."""
+    return PassResult(_nccl("NCCLBroadcast", net, context, groups, debug_info, root=0))
+
+
+def _nccl(
+    op_type: str, net: NetDef, context: PassContext, groups: Sequence[Group], debug_info: str, **args: Any
+) -> NetDef:
+    devices, net = _started(net, context, groups)
+    for group in groups if len(devices) > 1 else ():
+        op = make_op(op_type, group, group, device_option=devices.options[0], **args)
+        _add(net, op, _note(debug_info, op_type, group, devices))
     return net
+
+
+def _alone(reduction: NetPass, groups: Sequence[Any], devices: Devices, **options: Any) -> NetDef:
+    """Return the operators of a pass of this module alone: what it adds to an empty net."""
+    available = {blob for group in groups for blob in _flat(group)}
+    return reduction(NetDef(), PassContext(devices=devices, available=available), groups=groups, **options).net
+
+
+def _flat(group: Any) -> Iterator[str]:
+    for item in group:
+        yield from (item,) if isinstance(item, str) else item
+
+
+def _started(net: NetDef, context: PassContext, groups: Sequence[Group]) -> tuple[Devices, NetDef]:
+    """Return the devices, checked against the groups, and a copy of the net to add to."""
+    if context.devices is None:
+        raise NetError(
+            f"net {net.name!r}: a reduction needs the devices of the replicas; give PassContext(devices=...)"
+        )
+    check_groups(groups, context.devices)
+    result = NetDef()
+    result.CopyFrom(net)
+    return context.devices, result
 
 
 def gather_sparse(
@@ -136,12 +193,23 @@ def gather_sparse(
         joined: names of indices joined already, here or by an earlier call: tables looked up with one index blob
             share the joined one, which must not grow a second time. The set is added to.
     """
-    net = NetDef()
     joined = set() if joined is None else joined
-    for indices, values in groups:
-        check_groups((indices, values), devices)
-        if len(devices) < 2:
-            continue
+    return _alone(gather_sparse_pass, groups, devices, hand_back=hand_back, debug_info=debug_info, joined=joined)
+
+
+@net_pass
+def gather_sparse_pass(
+    net: NetDef,
+    context: PassContext,
+    *,
+    groups: Sequence[tuple[Group, Group]],
+    hand_back: bool = True,
+    debug_info: str = "",
+    joined: set[str],
+) -> PassResult:
+    """Add the operators of ``gather_sparse`` to the end of a net. Reads ``devices``."""
+    devices, net = _started(net, context, [group for pair in groups for group in pair])
+    for indices, values in groups if len(devices) > 1 else ():
         stem = f"{indices[0]}:{devices.short_name(values[0])}"
         for group, name in ((indices, stem + "_index"), (values, stem + "_val")):
             if group is indices and indices[0] in joined:
@@ -152,7 +220,7 @@ def gather_sparse(
                 results = [gathered_name(blob) for blob in group] if group is indices else group
                 _join(net, group, name, results, devices, debug_info, hand_back=hand_back)
         joined.add(indices[0])
-    return net
+    return PassResult(net)
 
 
 def _join_on_cpu(net: NetDef, group: Group, devices: Devices, hand_back: bool, debug_info: str) -> None:

@@ -1,10 +1,11 @@
 """Workspaces, the plan compiler and the executors; input beside the runs, and losses read without waiting."""
 
-from netbuilder.runtime.loss_reader import LossReader
-from netbuilder.runtime.net import NET_TYPES
-from netbuilder.runtime.prefetch import Prefetch, PrefetchState
-from netbuilder.runtime.random_state import RandomState, random_state, set_random_state
-from netbuilder.runtime.workspace import Workspace
+from netbuilder.runtime.execute import default
+from netbuilder.runtime.execute.net import NET_TYPES
+from netbuilder.runtime.execute.random_state import RandomState, random_state, set_random_state
+from netbuilder.runtime.execute.workspace import Workspace
+from netbuilder.runtime.input.loss_reader import LossReader
+from netbuilder.runtime.input.prefetch import Prefetch, PrefetchState
 
 __all__ = [
     "NET_TYPES",
@@ -13,6 +14,7 @@ __all__ = [
     "PrefetchState",
     "RandomState",
     "Workspace",
+    "default",
     "random_state",
     "set_random_state",
 ]

@@ -55,7 +55,7 @@ def create_alexnet(
     """Add AlexNet.
 
     Two towers are the net of 2012: 96, 256, 384, 384 and 256 filters, of which the second, fourth and fifth layers
-    see half of the channels each (``group``), and a normalisation over neighbouring channels behind the first two.
+    see half of the channels each (``group``), and a normalisation over neighbouring channels after the first two.
     One tower is that of 2014: 64, 192, 384, 256 and 256 filters, neither groups nor normalisation; Caffe2's
     benchmark of convolutional nets has it, without dropout.
 

@@ -116,8 +116,8 @@ def create_inception_v1(
         no_loss: stop at the scores; no auxiliary classifiers.
         lrn: normalise over neighbouring channels before the modules, as the paper does; Caffe2's benchmark of
             convolutional nets does not.
-        batch_norm: in place of that, normalise behind each convolution, which then has no bias.
-        auxiliary: in training, add the paper's two classifiers behind modules 4a and 4d; 0.3 times their losses
+        batch_norm: in place of that, normalise after each convolution, which then has no bias.
+        auxiliary: in training, add the paper's two classifiers after modules 4a and 4d; 0.3 times their losses
             go into the loss.
         dropout: share of the last vectors that is set to 0 in training, in [0, 1).
         image_size: height and width in pixels; read for ``auxiliary`` only, and then at least 65.

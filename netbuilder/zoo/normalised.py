@@ -1,4 +1,4 @@
-"""Convolutions with normalisation over the batch behind them, as several nets of the zoo are made of."""
+"""Convolutions with normalisation over the batch after them, as several nets of the zoo are made of."""
 
 from __future__ import annotations
 

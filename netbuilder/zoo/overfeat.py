@@ -30,7 +30,7 @@ _LAYERS = (
     _Layer(1024, 3, 1, 1, True),
 )
 _HIDDEN = (3072, 4096)
-_LEAST = 71  # pixels a side that leave one behind the last pooling
+_LEAST = 71  # pixels a side that leave one after the last pooling
 
 
 def create_overfeat(

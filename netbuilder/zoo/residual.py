@@ -19,7 +19,7 @@ class ResNetBuilder:
     Args:
         model: gets the layers.
         prev_blob: what the first block reads, (N, C, H, W).
-        no_bias: leave the biases of convolutions out; the normalisation behind them has its own.
+        no_bias: leave the biases of convolutions out; the normalisation after them has its own.
         is_test: normalise by running averages.
         bn_epsilon, bn_momentum: of the normalisation, see ``brew.spatial_bn``.
 
@@ -101,11 +101,11 @@ class ResNetBuilder:
         """Add a block of convolutions 1x1, 3x3, 1x1, and the shortcut around them.
 
         Args:
-            input_filters, base_filters, output_filters: numbers of channels before, inside and behind it;
-                where there are more behind than before, the shortcut is a convolution.
+            input_filters, base_filters, output_filters: numbers of channels before, inside and after it;
+                where there are more after than before, the shortcut is a convolution.
             stride: of the 3x3 convolution and of the shortcut.
             group: the 3x3 convolution works on so many parts of the channels apart.
-            spatial_batch_norm: normalise behind each convolution.
+            spatial_batch_norm: normalise after each convolution.
         """
         self.comp_idx = 0
         shortcut = self.prev_blob
@@ -127,10 +127,10 @@ class ResNetBuilder:
         """Add a block of two convolutions 3x3, and the shortcut around them.
 
         Args:
-            input_filters, num_filters: numbers of channels before and behind it; where they differ, the
+            input_filters, num_filters: numbers of channels before and after it; where they differ, the
                 shortcut is a convolution.
             down_sampling: halve height and width.
-            spatial_batch_norm: normalise behind each convolution.
+            spatial_batch_norm: normalise after each convolution.
         """
         self.comp_idx = 0
         shortcut = self.prev_blob

@@ -134,7 +134,7 @@ def finish(
     no_loss: bool,
     final_avg_kernel: int,
 ) -> Any:
-    """Add what comes behind the blocks: the mean of each plane, the scores, and the head."""
+    """Add what comes after the blocks: the mean of each plane, the scores, and the head."""
     mean = brew.average_pool(model, blob, "final_avg", kernel=final_avg_kernel, stride=1, global_pooling=True)
     scores = brew.fc(model, mean, f"last_out_L{num_labels}", filters, num_labels)
     return add_head(model, scores, label, no_loss)

@@ -74,7 +74,7 @@ def create_shufflenet(
 def _unit(
     conv: NormalisedConv, blob: Blob, name: str, dim_in: int, dim_out: int, groups: int, first: int, *, halve: bool
 ) -> BlobReference:
-    """Add a unit; with ``halve``, of half the extents, its input's averages beside what is computed from it."""
+    """Add a unit; with ``halve``, of half the extents, its input's averages joined to what is computed from it."""
     model = conv.model
     inner, made = dim_out // _NARROWING, dim_out - dim_in if halve else dim_out
     branch = conv(blob, f"{name}_conv1", dim_in, inner, 1, group=first)

@@ -23,7 +23,7 @@ _CHANNELS = {
 }
 """Width -> channels of stages 2 to 4 and of the last convolution."""
 
-_REPEATS = (3, 7, 3)  # units of stages 2 to 4 behind the one that halves the extents
+_REPEATS = (3, 7, 3)  # units of stages 2 to 4 after the one that halves the extents
 
 
 class ShuffleNetV2Builder:
@@ -36,13 +36,13 @@ class ShuffleNetV2Builder:
         num_groups: of the shuffle; the halves are two.
         width: "0.5x", "1.0x", "1.5x" or "2.0x".
         is_test: normalise by running averages.
-        detection: a convolution by channel in front of each branch, which widens what a unit sees.
+        detection: a convolution by channel before each branch, which widens what a unit sees.
         bn_epsilon: of the normalisation, see ``brew.spatial_bn``.
 
     Attributes:
-        last_extent: height and width behind the last unit, which are averaged; 7, as for images of 224 pixels a side.
+        last_extent: height and width after the last unit, which are averaged; 7, as for images of 224 pixels a side.
         prev_blob: what the next unit reads.
-        last_conv, avg_pool, last_out: the blobs behind the units, after ``create``.
+        last_conv, avg_pool, last_out: the blobs after the units, after ``create``.
 
     Raises:
         ArgumentError: there is no net of this width.
@@ -171,7 +171,7 @@ def create_shufflenet_v2(
     if image_size < 7:
         raise ArgumentError(f"create_shufflenet_v2: images must have 7 pixels a side at least, got {image_size}")
     builder = ShuffleNetV2Builder(model, data, num_input_channels, num_labels, is_test=is_test, width=width)
-    extent = ((image_size - 1) // 2 - 1) // 2  # behind the first convolution and pooling, which have no padding
+    extent = ((image_size - 1) // 2 - 1) // 2  # after the first convolution and pooling, which have no padding
     for _ in builder.stage_repeats:
         extent = (extent + 1) // 2
     builder.last_extent = extent

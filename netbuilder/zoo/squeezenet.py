@@ -18,8 +18,8 @@ Blob = str | BlobReference
 class _Version(NamedTuple):
     filters: int  # of the first convolution
     kernel: int
-    pooled: tuple[int, ...]  # the layers with a pooling behind them; 1 is the first convolution
-    least: int  # pixels a side that leave one behind the last pooling
+    pooled: tuple[int, ...]  # the layers with a pooling after them; 1 is the first convolution
+    least: int  # pixels a side that leave one after the last pooling
 
 
 _VERSIONS = {"1.0": _Version(96, 7, (1, 4, 8), 37), "1.1": _Version(64, 3, (1, 3, 5), 31)}

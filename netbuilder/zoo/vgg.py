@@ -47,7 +47,7 @@ def create_vgg(
         label: classes, (N,), int32.
         is_test: leave the dropout out, normalise by running averages.
         no_loss: stop at the scores.
-        batch_norm: normalise behind each convolution, which then has no bias.
+        batch_norm: normalise after each convolution, which then has no bias.
         dropout: share of the hidden vectors that is set to 0 in training, in [0, 1).
         hidden: length of the hidden vectors.
         image_size: height and width in pixels, at least 32.

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.arrays import aligned_zeros, as_flat, gpu_count
 from netbuilder.ops.engines.engine import Engine, Location
 from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.operator import STRING, TensorSpec
 
 __all__ = ["CuPyEngine", "NumPyEngine"]
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from netbuilder.data.forking import loading
-from netbuilder.ops.contexts import Prepared
-from netbuilder.ops.operator import Operator, TensorSpec
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.proto import DeviceError
 
 __all__ = [
@@ -69,7 +69,7 @@ class Fusion:
         second: type of the second operator.
         make: ``make(op, ctx, *specs) -> Prepared | None``, given the operator that the rest is fused to (for an
             NORMALIZATION_GRADIENT the second, else the first) and what the fused kernel reads; None if it cannot serve.
-        optimisation: the name under which it can be switched off, of ``netbuilder.runtime.optimisations``.
+        optimisation: the name under which it can be switched off, of ``netbuilder.runtime.plan.optimizations``.
         inputs: how many inputs the first part must have; None for any number.
     """
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call
+from netbuilder.ops.core.contexts import Call
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["PIECE", "Step", "common_spec", "pieces", "replay", "scalar", "scratch_bytes"]
 

@@ -1,12 +1,15 @@
 """GPUs: the stream that each works on, how they wait for one another, and copies between them and the host.
 
-All work of the process on a GPU goes to one stream, so it runs in the order in which it was given, and memory that is
-freed can be used again at once. Only where a value goes from one GPU to another must one wait: the copy for what the
-owner was told to do before, and what the owner is told to do next for the copy. The host waits where it reads.
+All that the process computes on a GPU goes to one stream, so it runs in the order in which it was given, and memory
+that is freed can be used again at once. Only where a value goes from one GPU to another must one wait: the copy for
+what the owner was told to do before, and what the owner is told to do next for the copy. A plan's copies have a stream
+of their own on the GPU that receives, so that both GPUs compute meanwhile (``begin_copy``). The host waits where it
+reads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.ops.engines.arrays import array_module, gpu_count
 from netbuilder.proto import PROTO_CUDA, DeviceError
 
-__all__ = ["GPU", "adopt", "copy_into", "gpu", "to_host"]
+__all__ = ["GPU", "adopt", "begin_copy", "copy_into", "gpu", "to_host"]
 
 
 class GPU:
@@ -26,7 +29,7 @@ class GPU:
         xp: cupy.
     """
 
-    __slots__ = ("_device", "_stream", "id", "xp")
+    __slots__ = ("_copies", "_device", "_stream", "id", "xp")
 
     def __init__(self, xp: Any, number: int) -> None:
         self.xp = xp
@@ -34,6 +37,7 @@ class GPU:
         self._device = xp.cuda.Device(number)
         with self._device:
             self._stream = xp.cuda.Stream()
+            self._copies = xp.cuda.Stream(non_blocking=True)
 
     def __repr__(self) -> str:
         return f"GPU({self.id})"
@@ -57,6 +61,22 @@ class GPU:
         """Return an event that has come when the GPU is through with all it has been given up to now."""
         with self._device:
             return self._stream.record(self.xp.cuda.Event(disable_timing=True))
+
+    def receive(self, buffer: Any, value: Any, other: GPU) -> Any:
+        """Let a stream of its own copy memory from another GPU, after all that both have been given up to now.
+
+        Returns:
+            The event that has come when the copy is done.
+        """
+        for owner in (other, self):
+            self._copies.wait_event(owner.mark())
+        with self._device, self._copies:
+            buffer.data.copy_from_device_async(value.data, value.nbytes)
+            return self._copies.record(self.xp.cuda.Event(disable_timing=True))
+
+    def wait_until(self, event: Any) -> None:
+        """Let what this GPU is given from now on begin when an event has come."""
+        self._stream.wait_event(event)
 
     def synchronise(self) -> None:
         """Wait until the GPU is through with all it has been given."""
@@ -137,6 +157,24 @@ def copy_into(buffer: Any, value: Any) -> None:
     with here:  # a copy of memory; `buffer[...] = value` may be a kernel, for which the GPUs must be peers
         buffer.data.copy_from_device_async(value.data, value.nbytes)
     there.wait_for(here)
+
+
+def begin_copy(buffer: Any, value: Any) -> Callable[[], None]:
+    """Begin to copy an array to a contiguous buffer of its shape and dtype on another GPU.
+
+    Returns:
+        A call that lets both GPUs wait for the copy: until then the buffer may not be read, nor the array overwritten.
+    """
+    here, there = gpu(buffer.device.id), gpu(value.device.id)
+    with there:
+        value = there.xp.ascontiguousarray(value)
+    done = here.receive(buffer, value, there)
+
+    def wait(kept: Any = value) -> None:  # a contiguous copy is not to be freed before the owner waits
+        here.wait_until(done)
+        there.wait_until(done)
+
+    return wait
 
 
 def adopt(value: Any) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.engine import HOST, Location, layout_engine
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["HOST", "Location", "convert", "new_buffer", "prepare_reorder"]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import CPU, prepare
 from netbuilder.ops.engines import flat
-from netbuilder.ops.operator import Operator, TensorSpec
-from netbuilder.ops.registry import CPU, prepare
 
 __all__ = ["Piecewise", "maker_of", "piecewise"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["Downloader", "Uploader"]
 

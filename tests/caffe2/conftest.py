@@ -2,11 +2,11 @@
 
 import pytest
 
-from netbuilder.caffe2 import stand_in
+from netbuilder.caffe2 import install_alias
 from netbuilder.caffe2.immediate import StopImmediate
-from netbuilder.runtime import default
+from netbuilder.runtime.execute import default
 
-stand_in(children=False)  # without it, this folder would be a package named caffe2
+install_alias(children=False)  # without it, this folder would be a package named caffe2
 
 
 @pytest.fixture(autouse=True)

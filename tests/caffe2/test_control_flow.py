@@ -43,6 +43,23 @@ def test_what_a_branch_makes_for_itself_stays_in_it(x, want):
     assert "local" not in space.blobs
 
 
+def test_a_condition_that_is_no_bool_is_refused():
+    with NetBuilder() as builder:
+        ops.Const(0.5, blob_out="x")
+        with ops.IfNet("x"):
+            ops.Const(1.0, blob_out="a")
+    with pytest.raises(ValueError, match="If: the condition must be of type bool, got float32"):
+        run(builder)
+    with NetBuilder() as builder:
+        ops.Const(1.0, blob_out="x")
+        with ops.WhileNet():
+            with ops.Condition():
+                ops.Copy(["x"], ["y"])
+            ops.Copy(["x"], ["z"])
+    with pytest.raises(ValueError, match="While: the condition '.*' must be of type bool, got float32"):
+        run(builder)
+
+
 def test_what_a_loop_makes_for_itself_stays_in_it():
     with NetBuilder() as builder:
         for name, value in {"i": 0, "one": 1, "stop": 7, "sum": 0}.items():

@@ -14,7 +14,7 @@ def records(db):
     while cursor.valid():
         found.append((cursor.key(), cursor.value()))
         cursor.next()
-    with pytest.raises(NetError, match="behind the last record"):
+    with pytest.raises(NetError, match="after the last record"):
         cursor.key()
     cursor.seek_to_first()
     assert cursor.valid() and not cursor.supports_seek()

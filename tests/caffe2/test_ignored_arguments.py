@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from netbuilder.caffe2 import lenient
 from netbuilder.caffe2.python import brew, core, model_helper, optimizer, workspace
-from netbuilder.graph import lenient
 from netbuilder.proto import ArgumentError, GradientError
 
 

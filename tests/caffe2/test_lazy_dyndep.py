@@ -52,7 +52,7 @@ def test_a_name_of_no_file_is_ignored():
 
 def test_functions_that_wait(monkeypatch):
     calls = []
-    monkeypatch.setattr("netbuilder.caffe2.lazy_imports._waiting", [])
+    monkeypatch.setattr("netbuilder.caffe2.python.lazy._waiting", [])
     lazy.RegisterLazyImport(lambda: calls.append(1))
     core.TriggerLazyImport()
     workspace.TriggerLazyImport()

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import netbuilder
+from netbuilder.caffe2 import lenient
+from netbuilder.caffe2.lenient import IgnoredArgumentWarning
 from netbuilder.caffe2.python import brew, cnn, core, model_helper, schema, workspace
 from netbuilder.caffe2.python.net_builder import NetBuilder, ops
-from netbuilder.graph import CreateOperator, lenient
-from netbuilder.graph.lenient import IgnoredArgumentWarning
+from netbuilder.data import read_records
+from netbuilder.graph import CreateOperator
 from netbuilder.proto import ArgumentError, NetError
 
 
@@ -21,8 +23,8 @@ def _no_warnings_given_yet(monkeypatch):
 WRONG = {
     "unknown operator": ("NoSuchOperator", ["x"], ["y"], {}, "unknown operator 'NoSuchOperator'"),
     "too few inputs": ("FC", ["x", "w"], ["y"], {}, "FC: takes 3 inputs"),
-    "too many inputs": ("Relu", ["x", "w"], ["y"], {}, "Relu: takes 1 inputs"),
-    "no outputs": ("Relu", ["x"], [], {}, "Relu: takes 1 outputs"),
+    "too many inputs": ("Relu", ["x", "w"], ["y"], {}, "Relu: takes 1 input "),
+    "no outputs": ("Relu", ["x"], [], {}, "Relu: makes 1 output "),
     "in place": ("FC", ["x", "w", "b"], ["x"], {}, "FC: output 0 .*may not overwrite input 0"),
     "must be in place": ("Iter", ["x"], ["y"], {}, "Iter: output 0 must overwrite input 0"),
     "type of an argument": ("Softmax", ["x"], ["y"], {"axis": "one"}, "Softmax: argument 'axis' must be int"),
@@ -74,7 +76,27 @@ class TestIgnoredArguments:
         assert "it takes [" in texts[0] and {warning.filename for warning in given} == {__file__}
         workspace.RunNetOnce(net)
         assert workspace.FetchBlob("a").shape == (2, 3)
-        assert [argument.name for argument in net.Proto().op[0].arg] == ["shape", "std"]
+        assert [argument.name for argument in net.Proto().op[0].arg] == ["shape", "std", "random_stream"]
+
+    @pytest.mark.parametrize("kind", ["minidb", "lmdb"])
+    def test_options_of_a_database_have_no_effect_as_in_caffe2(self, kind, tmp_path):
+        """Caffe2 hands them to DB::SetOptions, which none of its databases of these types implements."""
+        pytest.importorskip("lmdb" if kind == "lmdb" else "numpy")
+        workspace.FeedBlob("x", np.arange(6, dtype=np.float32))
+        places = [str(tmp_path / name) for name in ("plain", "given")]
+        options = {"db_type": kind, "absolute_path": 1}
+        workspace.RunOperatorOnce(core.CreateOperator("Save", ["x"], [], db=places[0], **options))
+        with pytest.warns(IgnoredArgumentWarning, match="Save: ignored argument 'db_options'"):
+            save = core.CreateOperator("Save", ["x"], [], db=places[1], db_options=b"sync=0", **options)
+        workspace.RunOperatorOnce(save)
+        plain, given = (list(read_records(place, kind)) for place in places)
+        assert plain == given
+        with pytest.warns(IgnoredArgumentWarning, match="Load: ignored argument 'db_options'"):
+            load = core.CreateOperator(
+                "Load", [], ["y"], db=places[1], db_options=b"x", source_blob_names=["x"], **options
+            )
+        workspace.RunOperatorOnce(load)
+        np.testing.assert_array_equal(workspace.FetchBlob("y"), np.arange(6))
 
     def test_a_name_near_to_an_argument_is_told(self):
         with pytest.warns(IgnoredArgumentWarning, match="Softmax: ignored argument 'axes'; did you mean axis"):

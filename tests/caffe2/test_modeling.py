@@ -137,7 +137,7 @@ def test_a_fill_may_have_its_arguments_in_parts():
     model = model_helper.ModelHelper("parts")
     brew.fc(model, "x", "fc", 2, 3, weight_init=("UniformFill", {"min": -1.0}, {"max": 2.0}))
     fill = model.param_init_net.Proto().op[0]
-    assert {argument.name: argument.f for argument in fill.arg if argument.name != "shape"} == {"min": -1, "max": 2}
+    assert {argument.name: argument.f for argument in fill.arg if argument.HasField("f")} == {"min": -1, "max": 2}
 
 
 def test_constants_of_data_sets_are_fed_once():

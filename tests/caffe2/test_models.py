@@ -48,15 +48,17 @@ class TestBrew:
         assert brew.conv is native_brew.conv and brew.arg_scope is arg_scope.arg_scope
         assert brew.has_helper("fc") and not brew.has_helper("nothing") and "spatial_bn" in dir(brew)
 
-    def test_a_helper_of_the_users(self):
-        def face_test_helper(model, blob_in, blob_out, **kwargs):
+    def test_a_helper_of_the_users(self, monkeypatch):
+        monkeypatch.setattr(native_brew, "_helpers", dict(native_brew._helpers))
+
+        def own_test_helper(model, blob_in, blob_out, **kwargs):
             return model.net.Relu(blob_in, blob_out)
 
-        brew.Register(face_test_helper)
+        brew.Register(own_test_helper)
         model = model_helper.ModelHelper("own_helper")
-        assert brew.face_test_helper(model, "x", "y") == "y" and brew.has_helper(face_test_helper)
-        with pytest.raises(AttributeError, match="face_test_helper"):
-            brew.Register(face_test_helper)
+        assert brew.own_test_helper(model, "x", "y") == "y" and brew.has_helper(own_test_helper)
+        with pytest.raises(AttributeError, match="own_test_helper"):
+            brew.Register(own_test_helper)
 
     def test_what_is_no_model(self):
         with pytest.raises(RuntimeError, match="the first argument must be the ModelHelper"):

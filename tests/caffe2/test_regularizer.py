@@ -81,7 +81,7 @@ def test_clipped_into_a_range():
 REFUSED = {
     "L1Norm: reg_lambda must not be negative, got -1": lambda: regularizer.L1Norm(-1),
     "k must be a whole number from 0 on, got 0.5": lambda: regularizer.L1NormTrimmed(0.1, 0.5),
-    "no number lies between lb=1.0 and ub=0.0": lambda: regularizer.BoundedGradientProjection(lb=1.0, ub=0.0),
+    "there is no number between lb=1.0 and ub=0.0": lambda: regularizer.BoundedGradientProjection(lb=1.0, ub=0.0),
     "p must be 1 or 2, got 3": lambda: regularizer.SparseLpNorm(3, 0.1),
     "groups must be a list": lambda: regularizer.GroupL1Norm(0.1, 3),
     "by must be a value of RegularizationBy, got 'x'": lambda: build("l1", "x"),

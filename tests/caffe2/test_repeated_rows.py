@@ -5,8 +5,8 @@ import logging
 import numpy as np
 import pytest
 
+from netbuilder.caffe2 import lenient
 from netbuilder.caffe2.python import core, model_helper, optimizer, workspace
-from netbuilder.graph import lenient
 from netbuilder.model import Initializer
 
 

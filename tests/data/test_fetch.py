@@ -35,8 +35,8 @@ def test_the_cache_is_where_the_variable_says(url, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("described", "message"),
     [
-        ({"size": 5}, "set.gz: has 12 bytes, wanted 5"),
-        ({"magic": b"\0\0\x08"}, "begins with 1f 8b 20, wanted 00 00 08"),
+        ({"size": 5}, "set.gz: has 12 bytes instead of 5"),
+        ({"magic": b"\0\0\x08"}, "begins with 1f 8b 20 instead of 00 00 08"),
         ({"sha256": "0" * 64}, "has the SHA-256 sum"),
     ],
 )
@@ -56,7 +56,7 @@ def test_what_cannot_be_fetched(tmp_path):
             fetch_file(url, folder=tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
     for url in ("no.gz", "ftp://host/no.gz", "http://host/"):
-        with pytest.raises(NetError, match="wanted the URL of a file"):
+        with pytest.raises(NetError, match="needs the http, https or file URL of a file"):
             fetch_file(url, folder=tmp_path)
 
 

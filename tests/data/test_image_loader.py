@@ -74,7 +74,7 @@ def test_shards_are_disjoint_and_complete(folder):
         parts = [loader.order(1, num_shards=count, shard_id=k) for k in range(count)]
         assert sorted(np.concatenate(parts)) == list(range(15))
     assert (loader.order(1) != loader.order(2)).any()
-    with pytest.raises(NetError, match=r"shard_id must lie in \[0, num_shards\), got 2 of 2"):
+    with pytest.raises(NetError, match=r"shard_id must be in \[0, num_shards\), got 2 of 2"):
         loader.order(1, num_shards=2, shard_id=2)
 
 
@@ -110,7 +110,7 @@ def test_images_of_several_sizes_need_a_crop(folder):
     from netbuilder.data import encode_jpeg
 
     (folder / "a" / "00.jpg").write_bytes(encode_jpeg(np.zeros((8, 9, 3), np.uint8)))
-    with pytest.raises(ShapeError, match="of its batch of .* give crop"):
+    with pytest.raises(ShapeError, match="another image of its batch .* give crop"):
         everything(ImageLoader(image_folder(folder), ImageTransform()), 15)
 
 
@@ -122,7 +122,8 @@ def test_images_that_look_wrong_are_told_of(caplog):
 
     list(ImageLoader(Flat(16, 4, 4, classes=1), ImageTransform(mean=(1, 2, 3))).batches(range(16), 8))
     assert (
-        "8 of 8 images in the first batch are of one colour, the first with the values [-1.0, 5.0, 6.0]" in caplog.text
+        "8 of 8 images in the first batch have one color only, the first with the values [-1.0, 5.0, 6.0]"
+        in caplog.text
     )
     assert "all 8 labels in the first batch are 0" in caplog.text
     caplog.clear()
@@ -143,9 +144,9 @@ def test_threads_are_bounded():
     for wrong in (0, 65):
         with pytest.raises(NetError, match=f"1 to 64 threads, got {wrong}"):
             ImageLoader(DummyImages(1, 1, 1), ImageTransform(), threads=wrong)
-    with pytest.raises(NetError, match="seed and rank from 0 on"):
+    with pytest.raises(NetError, match="seed and rank must be 0 or greater"):
         ImageLoader(DummyImages(1, 1, 1), ImageTransform(), seed=-1)
-    with pytest.raises(NetError, match="a batch has 1 image or more"):
+    with pytest.raises(NetError, match="a batch must have 1 image or more"):
         next(ImageLoader(DummyImages(1, 1, 1), ImageTransform()).batches([0], 0))
 
 

@@ -47,17 +47,17 @@ def test_a_folder_of_classes(tmp_path, caplog):
     assert found.classes == ("cat", "dog")
     assert found.labels().tolist() == [0, 0, 0, 0, 1, 1, 1]
     assert [record.where[len(str(tmp_path)) :] for record in (found[0], found[3])] == ["/cat/00.jpg", "/cat/more/9.PNG"]
-    assert "1 files are left out" in caplog.text
+    assert "names do not end like those of images: 1" in caplog.text
     assert np.abs(found[4].pixels().astype(int) - photo(0)).mean() < 4 and found[4].label == 1
 
 
 def test_folders_without_images_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder of images"):
         image_folder(tmp_path / "no")
-    with pytest.raises(NetError, match="has no folders; wanted one for each class"):
+    with pytest.raises(NetError, match="has no folders; it must have one for each class"):
         image_folder(tmp_path)
     (tmp_path / "cat").mkdir()
-    with pytest.raises(NetError, match="cat': a class without images"):
+    with pytest.raises(NetError, match="cat': is a class without images"):
         image_folder(tmp_path)
 
 
@@ -72,10 +72,10 @@ def test_lists(tmp_path):
     assert (named.labels().tolist(), named.classes) == ([1, 0], ("ape", "zebra"))
     assert named[0].pixels().shape == (40, 52, 3)
     for text, message in (
-        ("a.jpg,1,2\n", r"line 1: should be path,label; got \['a.jpg', '1', '2'\]"),
-        ("a.jpg,1\nb.jpg\n", "line 2: should be path,label"),
+        ("a.jpg,1,2\n", r"line 1: must be path,label; got \['a.jpg', '1', '2'\]"),
+        ("a.jpg,1\nb.jpg\n", "line 2: must be path,label"),
         ("path,label\n", "lists no image"),
-        ("a.jpg,1\nb.jpg,two\n", "all of them; got '1' and 'two'"),
+        ("a.jpg,1\nb.jpg,two\n", "all names; got '1' and 'two'"),
         ("a.jpg,-1\n", "must be from 0 to 2147483647, got -1"),
     ):
         path.write_text(text)
@@ -144,15 +144,19 @@ def test_records_of_another_type_are_refused_with_what_they_are():
     protos = image_record(photo(0), 1)
     floats = TensorProtos(protos=[tensor_to_proto(np.zeros((3, 4), np.float32))]).SerializeToString()
     for value, is_datum, message in (
-        (raw, False, r"db: the record is Datum: bytes, 1 x 2 x 3; wanted TensorProtos.*set use_caffe_datum=1"),
-        (protos, True, r"the record is TensorProtos: BYTE 40 x 52 x 3, INT32 1; wanted a Datum; set use_caffe_datum=0"),
+        (raw, False, r"db: the record is Datum: bytes, 1 x 2 x 3; it must be TensorProtos.*set use_caffe_datum=1"),
+        (
+            protos,
+            True,
+            r"the record is TensorProtos: BYTE 40 x 52 x 3, INT32 1; it must be a Datum; set use_caffe_datum=0",
+        ),
         (floats, False, "the record is TensorProtos: FLOAT 3 x 4; its first tensor must be an image: STRING"),
         (b"", False, "0 bytes of an unknown kind that begin with nothing"),
         (b"some text", False, "9 bytes of an unknown kind that begin with 73 6f 6d 65"),
         (b"some text", True, "9 bytes of an unknown kind"),
         (protos[:-3], False, "of an unknown kind"),
-        (datum(b"\0" * 5, 1, (1, 2, 3)), True, "with 5 bytes; wanted an encoded image, or 1 or 3 channels"),
-        (datum(b"\0" * 12, 1, (2, 2, 3)), True, "or 1 or 3 channels of bytes"),
+        (datum(b"\0" * 5, 1, (1, 2, 3)), True, "with 5 bytes; it must be an encoded image, or 1 or 3 channels"),
+        (datum(b"\0" * 12, 1, (2, 2, 3)), True, "or 1 or 3 channels with as many bytes"),
     ):
         with pytest.raises(ParseError, match=message):
             read_image_record(value, "db", datum=is_datum)
@@ -171,7 +175,7 @@ def test_dummy_images():
     found = DummyImages(40, 6, 7, classes=3)
     assert (len(found), found[17].label, found[17].pixels().shape) == (40, 2, (6, 7, 3))
     np.testing.assert_array_equal(found[0].pixels(), found[16].pixels())
-    with pytest.raises(NetError, match="counts must be 1 or more"):
+    with pytest.raises(NetError, match="count, height, width and classes must be 1 or more"):
         DummyImages(0, 6, 7)
 
 
@@ -192,8 +196,8 @@ def test_images_are_cut_out_of_records_as_they_were_put_in():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"a.jpg,1\n\xe9.jpg,2\n", "line 2: byte 8 is no UTF-8 text"),
-        (b"a\0b.jpg,1\n", "NUL|should be path,label"),
+        (b"a.jpg,1\n\xe9.jpg,2\n", "line 2: byte 8 is not UTF-8 text"),
+        (b"a\0b.jpg,1\n", "NUL|must be path,label"),
         (b"a.jpg," + b"9" * 5000 + b"\n", "labels must be from 0 to 2147483647, got 9999"),
         (b"a.jpg,4294967296\n", "labels must be from 0 to 2147483647, got 4294967296"),
         (b"a.jpg," + b"x" * 200_000 + b"\n", "line 1: cannot be read as CSV: field larger than"),

@@ -51,7 +51,10 @@ def test_claims_are_refused(kind, library):
 def test_the_limit_is_an_option(kind, monkeypatch):
     data = encoded(kind)
     assert decode_image(data, max_pixels=35).shape == (5, 7, 3)
-    with pytest.raises(ParseError, match="5 x 7 pixels, and 34 are allowed; if it is right, give max_pixels or set"):
+    with pytest.raises(
+        ParseError,
+        match="5 x 7 pixels, and 34 are allowed; if it is right, give max_pixels .on a command line: --max-pixels.",
+    ):
         decode_image(data, max_pixels=34)
     monkeypatch.setenv("NETBUILDER_MAX_PIXELS", "34")
     with pytest.raises(ParseError, match="and 34 are allowed"):

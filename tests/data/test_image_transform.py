@@ -145,7 +145,7 @@ def test_wrong_options(options, message):
 
 
 def test_images_that_do_not_fit_are_named():
-    with pytest.raises(ShapeError, match="dog.jpg: of 40 x 52 pixels no square of 48"):
+    with pytest.raises(ShapeError, match="dog.jpg: an image of 40 x 52 pixels is too small for a crop of 48"):
         ImageTransform(crop=48)(photo(0), rng(), "dog.jpg")
     with pytest.raises(ShapeError, match=r"dog.jpg: the box \(0, 0, 41, 5\)"):
         ImageTransform(box=(0, 0, 41, 5))(photo(0), rng(), "dog.jpg")

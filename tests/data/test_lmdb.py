@@ -128,7 +128,7 @@ def test_what_lmdb_cannot_hold_is_refused(tmp_path):
     assert not os.listdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.txt").write_text("years of work")
-    with pytest.raises(FileExistsError, match="no lmdb database"):
+    with pytest.raises(FileExistsError, match="is not an LMDB database"):
         write_lmdb(tmp_path / "folder", [])
     with pytest.raises(FileNotFoundError, match="does not exist"):
         write_lmdb(tmp_path / "no" / "x", [])
@@ -230,5 +230,5 @@ def test_a_file_cut_short_while_it_is_read_is_an_error(tmp_path):
     reading = read_lmdb(tmp_path / "x")
     next(reading)
     os.truncate(tmp_path / "x" / "data.mdb", 8192)
-    with pytest.raises(ParseError, match="is cut short; has the file been written anew"):
+    with pytest.raises(ParseError, match="is cut short; if the file has been rewritten"):
         list(reading)

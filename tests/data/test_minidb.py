@@ -1,13 +1,19 @@
 """minidb files and readers of databases."""
 
 import os
+import signal
 import struct
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 
 import golden_data
+from netbuilder.caffe2.databases import Mode, create_db
 from netbuilder.data import DBReader, open_records, read_minidb, read_records, write_minidb
+from netbuilder.data.minidb import append_minidb
 from netbuilder.proto import NetError, ParseError
 
 
@@ -104,7 +110,7 @@ def test_a_reader_refuses(five, tmp_path):
         DBReader(five, "mindb")
     with pytest.raises(NetError, match="unknown type"):
         read_records(five, "")
-    with pytest.raises(NetError, match=r"shard_id must lie in \[0, num_shards\), got 2 of 2"):
+    with pytest.raises(NetError, match=r"shard_id must be in \[0, num_shards\), got 2 of 2"):
         DBReader(five, num_shards=2, shard_id=2)
     with pytest.raises(FileNotFoundError, match="no such minidb database"):
         DBReader(tmp_path / "nowhere")
@@ -122,5 +128,86 @@ def test_a_file_that_is_changed_while_it_is_read_by_number_is_an_error(tmp_path)
     records = open_records(path)
     for size in (100, 60, 4):
         os.truncate(path, size)
-        with pytest.raises(ParseError, match="x.minidb': no minidb record at byte 59 any more"):
+        with pytest.raises(ParseError, match="x.minidb': has no minidb record at byte 59 any more"):
             records[1]
+
+
+def test_records_are_appended(five):
+    before = list(read_minidb(five))
+    assert append_minidb(five, [("5", b"x"), (b"6", b"y")]) == 2
+    assert list(read_minidb(five)) == [*before, (b"5", b"x"), (b"6", b"y")]
+    assert sorted(os.listdir(five.parent)) == ["five.minidb"]
+
+
+def test_an_append_that_fails_leaves_the_file_as_it_was(five):
+    before = five.read_bytes()
+
+    def records():
+        yield "5", b"x" * 100_000
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        append_minidb(five, records())
+    assert five.read_bytes() == before and os.listdir(five.parent) == ["five.minidb"]
+
+
+CUT_OFF = """
+import resource, signal, sys
+from netbuilder.caffe2.databases import Mode, create_db
+
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # the system kills who writes beyond the limit
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+transaction = create_db("minidb", sys.argv[1], Mode.write).new_transaction()
+transaction.put("whole", "w" * 100)
+transaction.put("long", "l" * 300_000)
+transaction.commit()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="needs limits of the size of files")
+@pytest.mark.parametrize("limit", [57, 60, 200, 150_000])
+def test_a_writer_that_is_killed_in_the_midst_of_an_append_leaves_the_file_as_it_was(five, limit):
+    before = list(read_minidb(five))
+    done = subprocess.run([sys.executable, "-c", CUT_OFF, str(five), str(limit)], timeout=60)
+    assert done.returncode == -signal.SIGXFSZ and five.stat().st_size == limit
+    assert list(read_minidb(five)) == before
+    assert len(open_records(five)) == 5 and DBReader(five).read() == before[0]
+    append_minidb(five, [("5", b"x")])
+    assert list(read_minidb(five)) == [*before, (b"5", b"x")]
+
+
+KILLED = """
+import sys
+from netbuilder.caffe2.databases import Mode, create_db
+
+transaction = create_db("minidb", sys.argv[1], Mode.write).new_transaction()
+print("begins", flush=True)
+for number in range(10**9):
+    for part in range(3):
+        transaction.put(f"{number}.{part}", str(part) * 200_000)
+    transaction.commit()
+"""
+
+
+def test_a_writer_that_is_killed_at_any_time_leaves_whole_transactions(five):
+    count = 5
+    for round_ in range(5):
+        with subprocess.Popen([sys.executable, "-c", KILLED, str(five)], stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            time.sleep(0.01 + 0.013 * round_)
+            process.kill()
+        found = [key for key, _ in read_minidb(five)]
+        assert len(found) >= count and (len(found) - 5) % 3 == 0
+        count = len(found)
+
+
+def test_what_a_killed_writer_left_does_not_count_for_a_new_file(five):
+    mark = five.with_name(".five.minidb.append")
+    mark.write_text(f"9 {five.stat().st_ino}")
+    assert len(list(read_minidb(five))) == 1
+    write_minidb(five, [("a", b"1" * 50)])
+    assert len(list(read_minidb(five))) == 1 and not mark.exists()
+    mark.write_text(f"9 {five.stat().st_ino}")
+    create_db("minidb", str(five), Mode.new)
+    append_minidb(five, [("b", b"2" * 50)])
+    assert list(read_minidb(five)) == [(b"b", b"2" * 50)]

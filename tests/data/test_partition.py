@@ -28,7 +28,7 @@ def test_parts_are_even_and_in_order(world):
 
 def test_strict_takes_only_what_parts_evenly():
     assert parts(6, 3, remainder="strict")[0] == parts(6, 3)[0] == [[100, 101], [102, 103], [104, 105]]
-    with pytest.raises(NetError, match="7 samples cannot be parted evenly among 3 ranks, 1 are left over; remainder="):
+    with pytest.raises(NetError, match="7 samples cannot be split evenly over 3 ranks, 1 left over; remainder="):
         parts(7, 3, remainder="strict")
 
 
@@ -43,12 +43,12 @@ def test_more_ranks_than_samples():
 
 @pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0), (5, 3)])
 def test_rank_out_of_range(rank, world):
-    with pytest.raises(ValueError, match=rf"rank must lie in \[0, world_size\), got {rank} of {world}"):
+    with pytest.raises(ValueError, match=rf"rank must be in \[0, world_size\), got {rank} of {world}"):
         data_partition(np.zeros(9), np.zeros(9), rank, world)
 
 
 def test_what_does_not_fit():
-    with pytest.raises(ShapeError, match="as many samples, got 3 and 4"):
+    with pytest.raises(ShapeError, match="the same number of samples, got 3 and 4"):
         data_partition(np.zeros(3), np.zeros(4), 0, 2)
     with pytest.raises(NetError, match=r"one of \['drop', 'strict', 'repeat'\], got 'pad'"):
         data_partition(np.zeros(3), np.zeros(3), 0, 2, remainder="pad")

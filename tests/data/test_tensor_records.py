@@ -68,7 +68,7 @@ def test_a_segment_holds_a_part():
     proto = tensor_to_proto(np.arange(6, dtype=np.float32).reshape(2, 3), "x", segment=(2, 5))
     assert list(proto.dims) == [2, 3]
     assert proto_values(proto).tolist() == [2, 3, 4]
-    with pytest.raises(NetError, match=r"segment \(2, 7\) must lie in \[0, 6\]"):
+    with pytest.raises(NetError, match=r"segment \(2, 7\) must be in \[0, 6\]"):
         tensor_to_proto(np.zeros(6), segment=(2, 7))
 
 

@@ -293,7 +293,7 @@ def test_readers_of_databases_go_on_where_they_were(tmp_path):
         np.testing.assert_array_equal(again.fetch("x"), workspace.fetch("x"))
     before = again.fetch("y_w")
     write_minidb(tmp_path / "db", [("0", records[0])])
-    with pytest.raises(NetError, match="has 1 records, and was to be read from 3 on"):
+    with pytest.raises(NetError, match="has 1 records, so it cannot be read from record 3"):
         load_checkpoint(Checkpoint({n: v + 1 for n, v in saved.blobs.items()}, readers={"reader": 3}), other,
                         workspace=again)  # fmt: skip
     np.testing.assert_array_equal(again.fetch("y_w"), before)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from netbuilder.exchange.matching import LoadReport, match_blobs
-from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import NetError
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from netbuilder.exchange import Predictor, load_predictor
 from netbuilder.exchange.trust import FILLS, UNTRUSTED, check_harmless
-from netbuilder.ops.registry import find, is_registered
+from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import NetDef, NetError, TensorShape, TensorShapes, files
 from netbuilder.proto.arguments import make_op, set_argument
 from netbuilder.tools.predict import main as predict
@@ -103,7 +103,7 @@ def test_printing_to_the_log_and_fills_need_no_trust():
 def test_the_command_says_how_to_trust(tmp_path, capsys):
     folder = stored(tmp_path / "p", ops=[HARMFUL["Save"]])
     assert predict([str(folder), "x.jpg", "--size", "2"]) == 1
-    assert "netbuilder-predict: --trusted" in capsys.readouterr().err
+    assert "(on a command line: --trusted)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted({*FILLS, *UNTRUSTED}))
@@ -132,7 +132,7 @@ def test_damaged_arguments_name_the_file(tmp_path, argument, value):
 
 def test_a_fill_without_output_and_an_output_named_twice(tmp_path):
     fill = make_op("GivenTensorFill", [], [], shape=[2], values=[1.0, 2.0])
-    with pytest.raises(NetError, match="GivenTensorFill.* takes 1 outputs"):
+    with pytest.raises(NetError, match="GivenTensorFill.* makes 1 output "):
         load_predictor(stored(tmp_path / "a", init_ops=[fill]))
     init, net = nets()
     net.external_output.append("y")

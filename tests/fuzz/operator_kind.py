@@ -11,8 +11,8 @@ import numpy as np
 
 import golden_data
 from fuzz.mutations import NUMBERS
-from netbuilder.ops.operator import argument_fields
-from netbuilder.ops.registry import find, is_registered
+from netbuilder.ops.core.operator import argument_fields
+from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import set_argument
 from netbuilder.runtime import Workspace

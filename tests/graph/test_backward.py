@@ -3,7 +3,7 @@
 from cost import cpu_seconds
 from netbuilder.graph import DeviceScope, GradientRegistry, GradientSlice, NameScope, Net
 from netbuilder.graph.gradients import IR, differentiate
-from netbuilder.ops.contexts import Sparse
+from netbuilder.ops.core.contexts import Sparse
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption
 from netbuilder.proto.arguments import arguments
 

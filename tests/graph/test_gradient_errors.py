@@ -8,8 +8,8 @@ import pytest
 
 from netbuilder.graph import BlobReference, DeviceScope, NameScope, Net, differentiate
 from netbuilder.graph.blob import EMPTY_GRADIENT
-from netbuilder.ops import registry
-from netbuilder.ops.operator import Operator
+from netbuilder.ops.core import registry
+from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, GradientError, NetDef
 from netbuilder.proto.arguments import make_argument, make_op
 

@@ -98,7 +98,7 @@ def test_blob_references(net):
         (AttributeError, "did you mean .*Relu", lambda net: net.Relux),
         (AttributeError, "did you mean .*AddExternalInput", lambda net: net.AddExternalInpt),
         (ArgumentError, "unknown argument 'axes'", lambda net: net.Softmax("new", axes=3)),
-        (NetError, "takes 1 inputs", lambda net: net.Softmax(["new", "newer"], "out")),
+        (NetError, "takes 1 input ", lambda net: net.Softmax(["new", "newer"], "out")),
         (NetError, "may not overwrite", lambda net: net.Softmax("new", "new")),
         (TypeError, "got None", lambda net: net.Softmax(["new", None], "out")),
         (TypeError, "unexpected|got", lambda net: net.Softmax(3.5)),

@@ -5,7 +5,7 @@ import pytest
 
 import golden_data
 from netbuilder.graph import Net, infer_shapes
-from netbuilder.ops.operator import STRING, TensorSpec
+from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.runtime import Workspace
 
@@ -108,7 +108,7 @@ def test_refused_shapes_and_arguments_say_where():
     ):
         infer_shapes([init, net], {"x": (2, 5)})
     bad = NetDef(name="bad", op=[OperatorDef(type="Relu", input=["x", "y"], output=["z"])])
-    with pytest.raises(ValueError, match=r"net 'bad', operator 0 Relu .*takes 1 inputs"):
+    with pytest.raises(ValueError, match=r"net 'bad', operator 0 Relu .*takes 1 input "):
         infer_shapes([bad])
     net.Proto().op[0].arg.add(name="axis", s=b"one")
     with pytest.raises(ArgumentError, match="net 'main', operator 0 FC .*'axis' must be int"):

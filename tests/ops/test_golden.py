@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
 import golden_data
 from checks import interpret
+from golden_cases import of_each_operator
 from golden_data import Case, cases, mismatch
 from netbuilder.graph.gradient_context import operator_gradient
-from netbuilder.ops.operator import Operator, decode, spec_of
-from netbuilder.ops.registry import find, is_registered
-from netbuilder.proto import PROTO_CUDA, GradientError, OperatorDef
+from netbuilder.ops.core.operator import Operator, decode, spec_of
+from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.proto import PROTO_CUDA, GradientError, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_device_option
 from netbuilder.runtime import Workspace
 
@@ -42,38 +38,18 @@ def _key(case: Case) -> str:
     return f"{case.op}-{case.index}"
 
 
-READY = [case for case in cases() if is_registered(case.operator.type)]
+READY = [case for case in cases() if is_registered(case.operator.type) and _key(case) not in golden_data.REFUSED]
 
 
-def of_each_operator(chosen: Callable[[Case], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a test of one case a test of an operator: of all its cases that are chosen; it names those that fail."""
-
-    def over_cases(test: Callable[..., None]) -> Callable[..., None]:
-        groups: dict[str, list[Case]] = {}
-        for case in READY:
-            if chosen(case):
-                groups.setdefault(case.op, []).append(case)
-
-        @functools.wraps(test)
-        def of_all(group: list[Case], **more: Any) -> None:
-            failed = {}
-            for case in group:
-                try:
-                    test(case, **more)
-                except Exception as error:  # of any kind: told below, with the case
-                    failed[str(case)] = f"{type(error).__name__}: {error}"
-            assert not failed
-
-        signature = inspect.signature(test)
-        first = inspect.Parameter("group", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        of_all.__signature__ = signature.replace(parameters=[first, *list(signature.parameters.values())[1:]])  # type: ignore[attr-defined]
-        return pytest.mark.parametrize("group", groups.values(), ids=groups)(of_all)
-
-    return over_cases
+every_case = of_each_operator(READY)
+every_gradient = of_each_operator([case for case in READY if case.has_gradient])
 
 
-every_case = of_each_operator(lambda case: True)
-every_gradient = of_each_operator(lambda case: case.has_gradient)
+@pytest.mark.parametrize("key", golden_data.REFUSED)
+def test_cases_that_are_refused(key):
+    (case,) = (case for case in cases() if _key(case) == key)
+    with pytest.raises(NetError, match=golden_data.REFUSED[key]):
+        _in_workspace(case.inputs, [case.operator], case.outputs, None)
 
 
 def test_all_operators_with_cases_are_there():
@@ -97,7 +73,7 @@ def _decoded(case: Case) -> Operator:
     return decode(find(case.operator.type), case.operator)
 
 
-@of_each_operator(lambda case: not _decoded(case).dynamic)
+@of_each_operator([case for case in READY if not _decoded(case).dynamic])
 def test_inferred_shapes(case):
     op = _decoded(case)
     specs = op.infer(*(spec_of(case.inputs[name]) for name in case.operator.input))
@@ -142,7 +118,7 @@ def test_on_a_gpu(case, one_gpu):
         _compare_gradient(case, _in_workspace(_before_gradient(case), ops, case.gradient_blobs, None))
 
 
-@of_each_operator(lambda case: case.gradient_refused)
+@of_each_operator([case for case in READY if case.gradient_refused])
 def test_refused_gradients_are_refused_or_right(case):
     """Where Caffe2 refused a gradient that was asked for, there is none, or one that runs."""
     given = {i: f"{name}_grad" for i, name in enumerate(case.operator.output)}

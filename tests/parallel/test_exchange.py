@@ -36,6 +36,25 @@ def test_each_operator_of_the_exchange_names_what_it_serves_and_the_users_line()
     assert notes["cpu_1/fc1_w"].endswith("(broadcast of 'fc1_w' over CPU 0, 1)")
 
 
+def test_what_runs_instead_of_nccl_is_said(caplog):
+    with pytest.warns(
+        UserWarning, match="NCCL exchanges values between GPUs; gradients of replicas on the CPU are"
+    ) as found:
+        model, _ = parallelize([0, 1], use_nccl=True)
+    assert found[0].filename.endswith("parallel_models.py"), "the line of the caller"
+    assert not any("NCCL" in op.type for op in model.net.Proto().op)
+    parallelize([0], use_nccl=True)  # one replica exchanges nothing: no warning, which would be an error here
+
+    model = ModelHelper("net")
+    options = {"optimizer_builder_fun": OPTIMIZERS["sgd"], "devices": [0, 1], "use_nccl": True}
+    with caplog.at_level(logging.INFO, "netbuilder"), pytest.warns(UserWarning) as found:
+        parallel.Parallelize_GPU(model, no_input, mlp, **options)
+    said = [str(warning.message) for warning in found if "NCCL" in str(warning.message)]
+    assert len(said) == 1 and "no engine for NCCL and computes them by sums on one GPU and copies" in said[0]
+    assert "exchanged by NCCL's operators (computed by sums and copies)" in caplog.text
+    assert sum(op.type == "NCCLAllreduce" for op in model.net.Proto().op) == len(GRADIENTS)
+
+
 def test_parameters_are_checked_again_after_the_gradients():
     def transform(model, *others):
         model.AddParameter(BlobReference("cpu_0/fc1_w"))

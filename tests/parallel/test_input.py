@@ -76,7 +76,7 @@ def test_training_is_the_same_to_the_bit(devices, net_type):
 def test_batches_that_the_replicas_cannot_share():
     model, workspace = parallel_model([0, 1], "dag"), Workspace()
     with prefetch(model, batches(1, 5), blobs=["data", "label"], workspace=workspace) as input:
-        with pytest.raises(ShapeError, match=r"'data' of shape \(5, 6\) has 5 samples along axis 0, which 2 replicas"):
+        with pytest.raises(ShapeError, match=r"'data' of shape \(5, 6\) has 5 samples along axis 0, which cannot"):
             next(input)
     with prefetch(model, batches(1, 5), blobs=["cpu_0/data", "label"], even=False, workspace=workspace) as input:
         next(input)

@@ -106,7 +106,7 @@ def test_the_later_call(shapes, recycle_activations):
     before = model.net.Proto().SerializeToString()
     parallel.OptimizeGradientMemory(model, shapes, [kept], recycle_activations)
     assert model.net.Proto().SerializeToString() == before
-    assert parallel.replicas_of(model.net.Proto()) == record
+    assert parallel.replicas_of(model.net.Proto()) == dataclasses.replace(record, shares_memory=True)
 
 
 def test_a_model_that_is_not_parallel():

@@ -171,5 +171,5 @@ def test_nets_that_operators_hold_are_converted_too():
 
 def test_an_unknown_operator_that_holds_a_net_is_not_converted():
     net = Net(NetDef(name="outer", op=[make_op("Unknown", ["x"], ["y"], step_net=NetDef(name="step"))]))
-    with pytest.raises(NotImplementedError, match="operator 'Unknown' .* holds a net and is unknown"):
+    with pytest.raises(NotImplementedError, match="operator 'Unknown' .* is unknown and holds a net"):
         parallel.ConvertNetForDevice(net, CPU)

@@ -6,8 +6,8 @@ import pytest
 from netbuilder import parallel
 from netbuilder.graph.rename import blob_names
 from netbuilder.model import brew, rnn
-from netbuilder.ops.operator import decode
-from netbuilder.ops.registry import find
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.core.registry import find
 from netbuilder.passes import check_devices
 from netbuilder.passes.share_memory import share_memory
 from netbuilder.runtime import Workspace

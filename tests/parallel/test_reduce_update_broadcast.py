@@ -86,5 +86,5 @@ def test_a_builder_of_one_replicas_update_is_called_once():
 @pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine")
 @pytest.mark.parametrize("other", ["shared_model", "use_nccl"])
 def test_refusals(other):
-    with pytest.raises(NetError, match=f"reduce_update_broadcast=True does not go with {other}=True.*give one"):
+    with pytest.raises(NetError, match=f"reduce_update_broadcast=True cannot be combined with {other}=True.*give one"):
         build([0, 1], other == "shared_model", **{other: True})

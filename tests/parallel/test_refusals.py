@@ -1,5 +1,6 @@
 """What Parallelize refuses, before it builds or in the middle, and that the model is then as before."""
 
+import inspect
 import warnings
 
 import numpy as np
@@ -40,12 +41,12 @@ def refuses(error, match, forward=mlp, *, model=None, call=parallel.Parallelize_
 @pytest.mark.parametrize(
     "devices, error, match",
     [
-        ([], NetError, "devices must name one device or more, got an empty list"),
+        ([], NetError, "devices must name at least one device, got an empty list"),
         ([0, 0], NetError, r"devices must differ from each other, got \[0\] more than once in \[0, 0\]"),
-        ([0, -1], NetError, r"devices must be whole numbers from 0 on, got -1 in \[0, -1\]"),
-        ([0, "1"], NetError, "whole numbers from 0 on, got '1'"),
-        ([0.5], NetError, "whole numbers from 0 on, got 0.5"),
-        ([True], NetError, "whole numbers from 0 on, got True"),
+        ([0, -1], NetError, r"devices must be whole numbers, 0 or more, got -1 in \[0, -1\]"),
+        ([0, "1"], NetError, "whole numbers, 0 or more, got '1'"),
+        ([0.5], NetError, "whole numbers, 0 or more, got 0.5"),
+        ([True], NetError, "whole numbers, 0 or more, got True"),
         (2, NetError, "devices must be a list of whole numbers, got 2"),
         ("01", NetError, "devices must be a list of whole numbers, got '01'"),
     ],
@@ -91,7 +92,9 @@ def test_both_builders_of_the_update():
 def test_builders_are_functions(name):
     options = {} if name.startswith("param") else {"optimizer_builder_fun": SGD}
     takes = "model, num_devices, device_prefix, device_type" if name == "net_transformer_fun" else "model"
-    refuses(NetError, rf"{name} is called with \({takes}\), but takes \(\)", **options, **{name: lambda: None})
+    refuses(
+        NetError, rf"{name} is called with the arguments \({takes}\), but takes \(\)", **options, **{name: lambda: None}
+    )
     options = {name: "sgd"} if name.startswith("param") else {name: "sgd", "optimizer_builder_fun": SGD}
     refuses(TypeError, f"{name} must be a function, got 'sgd'", **options)
     refuses(TypeError, "forward_pass_builder_fun must be a function, got None", None)
@@ -100,7 +103,7 @@ def test_builders_are_functions(name):
 def test_a_forward_builder_in_the_old_style():
     refuses(
         NetError,
-        r"forward_pass_builder_fun is called with \(model, loss_scale\), but takes \(model\)",
+        r"forward_pass_builder_fun is called with the arguments \(model, loss_scale\), but takes \(model\)",
         lambda model: [],
     )
 
@@ -142,6 +145,25 @@ def test_arguments_of_later_versions_are_named(options, match):
     refuses(NotImplementedError, f"Parallelize: {match}", **options)
 
 
+FLAGS = [
+    name for name, option in inspect.signature(parallel.Parallelize).parameters.items() if option.annotation == "bool"
+]
+
+
+@pytest.mark.parametrize("value", ["yes", "", 1, 0, None, np.True_])
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags_are_true_or_false(name, value):
+    refuses(TypeError, f"^{name} must be True or False, got {value!r}$", call=parallel.Parallelize, **{name: value})
+
+
+def test_all_flags_are_found():
+    assert {"use_nccl", "cpu_device", "weighted_shares", "reduce_update_broadcast"} < set(FLAGS)
+
+
+def test_peer_access_is_a_function():
+    refuses(TypeError, "peer_access must be a function of two device numbers, or None, got True", peer_access=True)
+
+
 def test_other_arguments():
     refuses(
         NetError,
@@ -152,7 +174,7 @@ def test_other_arguments():
     refuses(NetError, "unknown net_type 'dagg'; the types are simple", net_type="dagg")
     refuses(NetError, "num_threads_per_device must be at least 1, got 0", num_threads_per_device=0)
     refuses(TypeError, "num_threads_per_device must be a whole number, got 'two'", num_threads_per_device="two")
-    refuses(NetError, "iDeep is no device of its own here: call Parallelize_CPU", call=parallel.Parallelize_iDeep)
+    refuses(NetError, "ideep=True is not supported: .*call Parallelize_CPU", call=parallel.Parallelize_iDeep)
     refuses(
         NetError,
         "shared_model=True needs replicas that share memory",
@@ -219,8 +241,8 @@ def two_losses(model, loss_scale):
 @pytest.mark.parametrize(
     "second, match",
     [
-        (two_losses, "forward_pass_builder_fun returned 1 losses on device 0 and 2 on device 3"),
-        (wider, "parameter 'extra_w' is there on device 3 and missing on device 0"),
+        (two_losses, "forward_pass_builder_fun returned 1 loss on device 0 and 2 on device 3"),
+        (wider, "parameter 'extra_w' exists on device 3 and is missing on device 0"),
         (frozen, r"parameter 'fc1_w' has a gradient on devices \[0\] and none on devices \[3\]"),
         (
             other_shape,
@@ -346,7 +368,7 @@ def test_absent_gpus_are_warned_of_and_the_net_is_built():
     with pytest.warns(UserWarning, match=rf"GPUs \[{absent}\] are not on this machine.*can be built, but not run"):
         parallel.Parallelize_GPU(model, no_input, mlp, optimizer_builder_fun=SGD, devices=[absent])
     with pytest.raises(
-        DeviceError, match=rf"needs GPUs \[{absent}\], of which \[{absent}\] are missing: this machine has"
+        DeviceError, match=rf"needs the GPUs \[{absent}\], and this machine has .*; missing: \[{absent}\]"
     ):
         parallel.RunInitNet(model)
     with pytest.raises(DeviceError, match="Parallelize_CPU"):

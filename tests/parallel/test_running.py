@@ -15,7 +15,8 @@ from netbuilder.graph import CurrentDeviceScope, CurrentNameScope, DeviceScope, 
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import BlobError, NetError, TensorProtos
 from netbuilder.proto.arguments import make_device_option
-from netbuilder.runtime import Workspace, default
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute import default
 from parallel_models import OPTIMIZERS, Task, golden_parallel, mlp, no_input, parallelize, train
 from structure import differences
 
@@ -193,7 +194,7 @@ def test_learning_rates_of_a_model_with_an_update_builder():
     model, _ = golden_parallel("dp_embed_outside_2")
     assert parallel.GetLearningRateBlobNames(model) == ["cpu/LR"]
     model, _ = evaluation()
-    with pytest.raises(NetError, match="model 'evaluation': no LearningRate operator in its main net"):
+    with pytest.raises(NetError, match="model 'evaluation': its main net has no LearningRate operator"):
         parallel.GetLearningRateBlobNames(model)
 
 
@@ -280,7 +281,7 @@ def test_a_model_that_is_not_parallel_is_refused(call):
 def test_initialising_again_is_refused_and_touches_nothing():
     model, _, workspace = train([0, 1])
     before = workspace.fetch("cpu_0/fc1_w")
-    with pytest.raises(NetError, match="net 'net.*' exists already .* would begin training anew; give overwrite=True"):
+    with pytest.raises(NetError, match="net 'net.*' exists already .* would restart the training; give overwrite=True"):
         parallel.RunInitNet(model, workspace=workspace)
     assert np.array_equal(workspace.fetch("cpu_0/fc1_w"), before)
     parallel.RunInitNet(model, overwrite=True, workspace=workspace)
@@ -290,7 +291,7 @@ def test_initialising_again_is_refused_and_touches_nothing():
 @pytest.mark.parametrize("times", [-1, 1.5, True, "3"])
 def test_iterations_are_whole_numbers(times):
     model, _ = parallelize([0])
-    with pytest.raises(NetError, match="num_iterations must be a whole number from 0 on"):
+    with pytest.raises(NetError, match="num_iterations must be a whole number, 0 or more, got"):
         parallel.RunNet(model, times)
 
 

@@ -218,12 +218,12 @@ def test_indices_outside_the_replicas_are_refused():
         _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "fc", COLUMNS, 4), "label"], ["softmax", "loss"])
         return [model.net.Scale(loss, "scaled", scale=loss_scale)]
 
-    with pytest.raises(NetError, match="'table': its rows are looked up by 'everybodys/indices', which lies under no"):
+    with pytest.raises(NetError, match="'table': its rows are looked up by 'everybodys/indices', which is under no"):
         parallelized([0, 1], lambda table: build, OPTIMIZERS["sgd"])
 
 
 def test_tables_outside_over_several_hosts_are_not_there_yet():
-    with pytest.raises(NotImplementedError, match="several hosts.* is not in this version"):
+    with pytest.raises(NotImplementedError, match="several hosts.* is not supported in this version"):
         parallelized([0, 1], forward, OPTIMIZERS["sgd"], outside=True, rendezvous={"num_shards": 2, "shard_id": 0})
 
 
@@ -278,7 +278,7 @@ def test_a_name_outside_that_is_taken_is_refused():
             model.net.ConstantFill([], "table", shape=[1], value=1.0)
         return forward()(model, loss_scale)
 
-    with pytest.raises(NetError, match="table 'table' is to be kept outside .* there is a blob of this name already"):
+    with pytest.raises(NetError, match="table 'table' is to be kept outside .* but a blob of this name exists already"):
         parallelized([0, 1], lambda table: build, OPTIMIZERS["sgd"], outside_from_bytes=0)
 
 

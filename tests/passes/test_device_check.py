@@ -180,5 +180,8 @@ def test_a_users_operator_called_as_the_sums_of_an_allreduce_is_checked(inputs, 
 
 
 def test_a_sum_over_a_copy_made_near_by_is_left_out():
-    near = op("Sum", ["gpu_0/g", "gpu_0/g_gpu1_copy"], ["gpu_0/g"], (PROTO_CUDA, 0), name="dpm")
-    check_devices(net(near), devices=TWO_GPUS)
+    copy = op("Copy", ["gpu_1/g"], ["gpu_1/near"], (PROTO_CUDA, 0))
+    near = op("Sum", ["gpu_0/g", "gpu_1/near"], ["gpu_0/g"], (PROTO_CUDA, 0), name="dpm")
+    check_devices(net(copy, near), devices=TWO_GPUS)
+    with pytest.raises(NetError, match="input 'gpu_1/near' belongs to GPU 1"):
+        check_devices(net(near), devices=TWO_GPUS)

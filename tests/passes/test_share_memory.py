@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from netbuilder import ModelHelper, Workspace, brew
-from netbuilder.passes.share_memory import free_when_used, live_blobs, share_memory, shared_names
+from netbuilder.graph.gradient_shares import gradient_blobs
+from netbuilder.graph.rename import rename_blobs
+from netbuilder.passes.share_memory import free_when_used, live_blobs, share_gradients, share_memory, shared_names
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
 
@@ -38,7 +40,7 @@ def test_a_chain_needs_two_blobs():
 def test_what_keeps_its_name():
     net = chain(5)
     net.op[3].device_option.CopyFrom(make_device_option(1, 0))
-    live = {blob.name: (blob.defined, blob.used) for blob in live_blobs(net.op)}
+    live = {blob.key: (blob.start, blob.end) for blob in live_blobs(net.op)}
     assert live == {"x1": (0, 1), "x2": (1, 2), "x5": (4, 4)}, "x3 and x4 are of two devices"
     _, names = share_memory(chain(6), lambda name: True, keep=["x1", "x3"], prefix="scope")
     assert names == dict.fromkeys(["x2", "x4", "x6"], "scope/__m0_shared")
@@ -93,3 +95,19 @@ def test_freed_blobs():
         ("Relu", ["x1"]), ("Relu", ["x2"]), ("Relu", ["x3"]), ("Free", ["x2"]),
     ]  # fmt: skip
     assert [op.type for op in free_when_used(chain(3), [], lambda name: name == "x1").op][2] == "Free"
+
+
+def test_gradients_are_told_by_their_operators_not_by_their_names():
+    model, gradients = classifier()
+    plain = model.net.Proto()
+    names = {op.output[0]: f"forward{i}_grad_of" for i, op in enumerate(plain.op) if op.type == "Relu"}
+    found = gradient_blobs(plain.op)
+    assert found and not any(name in found for name in names)
+    names.update((name, f"d{i}") for i, name in enumerate(sorted(found)))
+    renamed = NetDef()
+    renamed.CopyFrom(plain)
+    rename_blobs(renamed, names)
+    keep = {"loss", *(names[name] for name in gradients)}
+    assert gradient_blobs(renamed.op) == {names[name] for name in found}
+    _, shared = share_gradients(renamed, [""], gradient_blobs(renamed.op), keep=keep)
+    assert len(shared) > 8 and shared.keys() <= {names[name] for name in found} - keep

@@ -189,9 +189,10 @@ _random_field("crf")
 _random_field("crf_in_a_scope", scope="s")
 _random_field("crf_given", transitions="given")
 
-# Arguments that Caffe2 hands on and no operator reads, the default of one that does, and one of ours.
+# Arguments that Caffe2 hands on and no operator reads, the default of one that does, and three of ours.
 _UNREAD = frozenset(
-    "order use_cudnn cudnn_exhaustive_search use_grad_hack freeze_bias sequence_lengths sample_axis".split()
+    "order use_cudnn cudnn_exhaustive_search use_grad_hack freeze_bias sequence_lengths".split()
+    + ["sample_axis", "random_stream", "random_replica"]
 )
 
 

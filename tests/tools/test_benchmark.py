@@ -19,8 +19,8 @@ from netbuilder.tools.bench.check import CHANGE_BOUND, Agreement, replay
 from netbuilder.tools.bench.growth import Sweeps, growth
 from netbuilder.tools.bench.ours import Training
 from netbuilder.tools.bench.pairs import Comparison, Worker, compare
+from netbuilder.tools.bench.processes import require_compiler
 from netbuilder.tools.bench.report import compared
-from netbuilder.tools.bench.sides import require_compiler
 from netbuilder.tools.bench.work import TASKS, Task, Work
 
 BENCH = Path(benchmark.__file__).parent / "bench"
@@ -206,10 +206,13 @@ def test_compiling_needs_a_compiler(tmp_path, capsys, monkeypatch):
     assert "--mode eager" in capsys.readouterr().err
 
 
-def test_a_failing_peer_is_reported(capsys):
-    """This interpreter has no torch, or its argument is none: either way the peer cannot start."""
-    assert benchmark.main(["mlp", "--peer-python", sys.executable, "--threads", "0"]) == 2
-    assert "worker 'torch' ended with code" in capsys.readouterr().err
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell of Unix")
+def test_a_failing_peer_is_reported(tmp_path, capsys):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no torch here >&2\nexit 3\n")
+    python.chmod(0o755)
+    assert benchmark.main(["mlp", "--peer-python", str(python)]) == 2
+    assert "worker 'torch' ended with code 3: no torch here" in capsys.readouterr().err
 
 
 def test_growth_measures_each_point(monkeypatch, tmp_path):
@@ -268,14 +271,14 @@ def test_the_busy_line_says_what_is_kept_and_fails_below_half():
     task = Task(Work("mlp", 32, threads=2), 1, 1, MLP)
     line = _line(task, [1e-3, 1e-3, 2e-3], [2e-3, 1.6e-3, 1e-3], 1)
     assert line.text == (
-        "mlp, batch 32, up to 2 threads, 3 pairs: 32,000 samples/s alone, 20,000 beside 1 busy loop: 62% of its rate"
+        "mlp, batch 32, up to 2 threads, 3 pairs: 32,000 samples/s alone, 20,000 with 1 busy loop: 62% of its rate"
     )
     assert line.good and line.record["kept"] == pytest.approx(0.625)
     slow = _line(task, [1e-3], [3e-3], 3)
-    assert "beside 3 busy loops: 33% of its rate; TOO SLOW: it should keep 50%" in slow.text and not slow.good
+    assert "with 3 busy loops: 33% of its rate; TOO SLOW: it should keep 50%" in slow.text and not slow.good
 
 
-def test_a_small_net_trains_beside_a_busy_loop():
+def test_a_small_net_trains_with_a_busy_loop():
     task = Task(MLP, 20, 5, MLP)
     line = busy_rate(task, pairs=1)
     assert [len(turns) for turns in line.record["seconds"]] == [1, 1] and line.record["kept"] > 0

@@ -135,7 +135,7 @@ def test_what_is_no_net(tmp_path, capsys):
     assert main([str(tmp_path), "-o", "x.html"]) == 1
     assert "holds no predictor: predict_net.pb is missing; it holds notes.txt" in capsys.readouterr().err
     assert main(["resnet19", "-o", "x.html"]) == 1
-    assert "'resnet19': no such file or folder, and no net of the zoo; did you mean resnet18" in capsys.readouterr().err
+    assert "'resnet19': is no file, no folder and no net of the zoo; did you mean resnet18" in capsys.readouterr().err
 
 
 # Repeated blocks.
@@ -211,7 +211,7 @@ def test_shapes_that_are_lacking_are_asked_for(tmp_path, capsys):
     options = [text for name, shape in shapes.items() for text in ("--input", f"{name}={'x'.join(map(str, shape))}")]
     assert main([*given, *options]) == 0
     assert main([*given, *options, "--input", "w1=4x9"]) == 0
-    assert "drawn without shapes, which contradict one another: " in capsys.readouterr().err
+    assert "drawn without shapes, since they contradict each other: " in capsys.readouterr().err
 
 
 def test_parameters_that_an_init_net_makes_are_not_asked_for(tmp_path, capsys):

@@ -8,7 +8,7 @@ from netbuilder.exchange import load_predictor
 from netbuilder.graph.rename import place_operators
 from netbuilder.proto import PROTO_CUDA, NetDef, files
 from netbuilder.proto.arguments import make_device_option, make_op
-from netbuilder.runtime import default
+from netbuilder.runtime.execute import default
 from netbuilder.tools.extract_predictor_net import main
 
 FOLDER = golden_data.GOLDEN / "exports"

@@ -152,7 +152,7 @@ def test_a_folder_that_lacks_a_file(tmp_path, capsys):
             "a batch of 65 cannot be split evenly over 2 devices; give a multiple of 2, such as 64 or 66",
         ),
         (["--batch=0"], "--batch: a batch must have 1 sample or more, got 0"),
-        (["--devices=0,0"], "each once"),
+        (["--devices=0,0"], "without repetition"),
         (["--devices=a"], "must be ids separated by commas"),
         (["--epochs=0"], "must be greater than 0"),
         (["--net-type=fast"], "unknown type 'fast'; the types are simple"),

@@ -97,8 +97,13 @@ def test_damaged_images(folder, tmp_path, capsys):
     assert not target.exists()
     assert main([str(folder), str(target), "--type=minidb", "--skip-damaged"]) == 0
     said = capsys.readouterr()
-    assert "5 records, 2 labels, 1 damaged images left out" in said.out and "left out: " in said.err
+    assert "5 records, 2 labels, 1 damaged image left out" in said.out and "left out: " in said.err
     assert len(open_records(target)) == 5
+    for path in folder.rglob("*.jpg"):
+        path.write_bytes(b"no image")
+    assert main([str(folder), str(target), "--type=minidb", "--skip-damaged", "--replace"]) == 1
+    assert "nothing to write: all 6 images are damaged, the first: " in capsys.readouterr().err
+    assert ImageDatabase(target).classes == ("cat", "dog") and len(open_records(target)) == 5  # as before
 
 
 def test_the_check_finds_what_is_not_as_written(folder, tmp_path):
@@ -113,7 +118,7 @@ def test_the_check_finds_what_is_not_as_written(folder, tmp_path):
     with pytest.raises(NetError, match="holds 5 records, 6 were written"):
         check_database(path, "minidb", written, lambda n: None)
     write_minidb(path, [*records[1:], records[0]])
-    with pytest.raises(NetError, match="is not what was written"):
+    with pytest.raises(NetError, match="differs from what was written; check the disk"):
         check_database(path, "minidb", written, lambda n: None)
 
 
@@ -130,7 +135,7 @@ def test_what_a_database_holds(folder, tmp_path, capsys):
         assert line in text
     assert main(["--inspect", str(GOLDEN / "float_images.minidb")]) == 0
     text = capsys.readouterr().out
-    assert "20 records" in text and "FLOAT" in text and "20 records hold no image and label" in text
+    assert "20 records" in text and "FLOAT" in text and "20 records without a readable image and label" in text
 
 
 @pytest.mark.parametrize(
@@ -156,7 +161,7 @@ def test_what_is_not_there(tmp_path, capsys):
     for arguments, message in (
         (["nowhere", "db"], "'nowhere': no such folder or file of images"),
         (["--inspect", "nowhere"], "no such database"),
-        ([str(tmp_path), str(tmp_path / "db")], "has no folders; wanted one for each class"),
+        ([str(tmp_path), str(tmp_path / "db")], "has no folders; it must have one for each class"),
     ):
         assert main(arguments) == 1
         assert message in capsys.readouterr().err

@@ -1,18 +1,14 @@
-"""The parser of the commands, and what the trainer shows while it trains."""
+"""The parser of the commands: what a mistyped option or choice was probably meant to be."""
 
-import os
+import argparse
+import importlib
 import re
-import subprocess
-import sys
-import time
 
 import pytest
 
 from house import ROOT
 from netbuilder.tools import draw, predict
 from netbuilder.tools.parser import Parser
-from netbuilder.tools.training import progress
-from netbuilder.tools.training.progress import Progress
 
 
 def said(parser, arguments, capsys):
@@ -62,59 +58,32 @@ def test_no_command_has_another_parser():
             assert all("add_help=False" in text for text in plain), path  # such a one never answers
 
 
-# Progress.
+COMMANDS = sorted(
+    path.stem for path in (ROOT / "tools").glob("*.py") if "def main(" in path.read_text(encoding="utf-8")
+)
 
 
-def test_a_line_a_minute_where_there_is_no_terminal(monkeypatch, capsys):
-    clock = [1000.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    with Progress("epoch 1/2", 400) as shown:
-        for _ in range(300):
-            clock[0] += 0.5
-            shown.step(32, 1.25, 0.5)
-    lines = capsys.readouterr().out.splitlines()
-    assert progress._EVERY == 60 and len(lines) == 2
-    assert lines[0] == "epoch 1/2: step 121/400, loss 1.250, top-1 50%, 64 images/s, 2 min 20 s left"
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_explains_every_option_and_fits_the_terminal(name, monkeypatch, capsys):
+    parsers = []
+    parse = Parser.parse_args
+    monkeypatch.setattr(Parser, "parse_args", lambda self, *given: [parsers.append(self), parse(self, *given)][1])
+    command = importlib.import_module(f"netbuilder.tools.{name}")
+    for columns in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit) as ended:
+            command.main(["--help"])
+        assert ended.value.code == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= columns
+    actions = [action for action in parsers[0]._actions if not isinstance(action, argparse._HelpAction)]
+    assert actions
+    for action in actions:
+        assert action.help and len(action.help) > 8, action.option_strings or action.dest
+        assert not re.search(r" \([\d.e-]+\)$", action.help), f"say (default: ...): {action.help}"
 
 
-def test_no_line_of_a_short_epoch(capsys):
-    with Progress("epoch 1/1", 3) as shown:
-        for _ in range(3):
-            shown.step(8, None)
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of Unix")
-def test_a_bar_on_a_terminal():
-    pytest.importorskip("tqdm")
-    import fcntl
-    import pty
-    import struct
-    import termios
-
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 160, 0, 0))
-    script = (
-        "import time\n"
-        "from netbuilder.tools.training.progress import Progress\n"
-        "with Progress('epoch 1/2', 40) as shown:\n"
-        "    for number in range(40):\n"
-        "        time.sleep(0.02)\n"
-        "        shown.step(32, 1.5, 0.25)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    child = subprocess.Popen([sys.executable, "-c", script], stderr=theirs, stdout=theirs, env=environment)
-    os.close(theirs)
-    text = b""
-    try:
-        while piece := os.read(ours, 4096):
-            text += piece
-    except OSError:
-        pass  # as Linux says that the other end is closed
-    assert child.wait() == 0
-    os.close(ours)
-    shown = [line for line in text.decode(errors="replace").split("\r") if "loss" in line]
-    assert len(shown) > 3
-    assert re.search(
-        r"epoch 1/2: +\d+%.*\d+/40 \[\d\d:\d\d<\d\d:\d\d,.*step/s, loss 1\.500, top-1 25%, \d+ images/s", shown[-1]
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_runs_as_a_module(name):
+    assert 'if __name__ == "__main__":\n    sys.exit(main())' in (ROOT / "tools" / f"{name}.py").read_text(
+        encoding="utf-8"
     )

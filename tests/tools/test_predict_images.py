@@ -11,9 +11,10 @@ from netbuilder import ModelHelper, Workspace, brew, save_predictor
 from netbuilder.data.image_codec import image_libraries
 from netbuilder.exchange.predictor_exporter import PredictorExportMeta, save_to_db
 from netbuilder.graph.rename import place_operators
+from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceError, NetDef, ParseError, files
 from netbuilder.proto.arguments import make_device_option, make_op
-from netbuilder.tools import predict
+from netbuilder.tools import evaluate_predictor, predict, profile
 
 if not image_libraries():
     pytest.skip("needs a library for images", allow_module_level=True)
@@ -120,7 +121,6 @@ def test_the_shorter_side(tmp_path):
     [
         (["{folder}", "missing.png"], "missing.png"),
         (["missing", "{image}"], "missing"),
-        (["{folder}", "{image}", "--top", "0"], "--top"),
         (["{folder}", "{folder}/predict_net.pb"], "predict_net.pb"),
         (["{folder}", "{image}", "--classes", "{names}"], "no JSON list"),
     ],
@@ -136,7 +136,7 @@ def test_refusals(folder, images, arguments, match, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "bad", [["--size", "ax3"], ["--size", "0"], ["--mean", "1,2"], ["--std", "x"], ["--std", "1,0,1"]]
+    "bad", [["--top", "0"], ["--size", "ax3"], ["--size", "0"], ["--mean", "1,2"], ["--std", "x"], ["--std", "1,0,1"]]
 )
 def test_options_that_make_no_sense(bad, capsys):
     with pytest.raises(SystemExit):
@@ -223,3 +223,56 @@ def test_a_mean_image_that_is_none(array, match, tmp_path, capsys):
     with pytest.raises(SystemExit):
         predict.main(["net", "image", "--mean", str(path)])
     assert re.search(match, capsys.readouterr().err)
+
+
+def scored(tmp_path, *ops, outputs=("scores",), device=None):
+    """A predictor of the mean of each channel (blue, green, red), followed by ``ops`` on the blob ``means``."""
+    net = NetDef(name="scored", op=[make_op("AveragePool", ["data"], ["means"], global_pooling=1), *ops])
+    if device is not None:
+        place_operators(net, device)
+    net.external_input.append("data")
+    net.external_output.extend(outputs)
+    save_predictor(tmp_path / "scored", net, {}, inputs=["data"], shapes={"data": (1, 3, 4, 4)}, workspace=Workspace())
+    return str(tmp_path / "scored")
+
+
+@pytest.mark.parametrize(
+    ("op", "options", "shown"),
+    [
+        (make_op("Squeeze", ["means"], ["scores"], dims=[2, 3]), [], ["255", "class 0"]),  # plain scores
+        (make_op("Sigmoid", ["means"], ["scores"]), [], ["1", "class 0"]),  # each in [0, 1], and their sum is 2
+        (make_op("Negative", ["means"], ["scores"]), [], ["-0", "class 1"]),
+        (make_op("Softmax", ["means"], ["scores"]), [], ["100.00%", "class 0"]),
+        (make_op("Softmax", ["means"], ["scores"]), ["--scores"], ["1", "class 0"]),
+        (make_op("Copy", ["data"], ["scores"]), [], ["255", "element (0, 0, 0)"]),  # no classes at all
+    ],
+)
+def test_percent_is_for_probabilities(op, options, shown, images, tmp_path, capsys):
+    assert predict.main([scored(tmp_path, op), images[0], "--top=1", *options]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        images[0],
+        f"  {shown[0]:>{8 if '%' in shown[0] else 10}}  {shown[1]}",
+    ]
+
+
+def test_an_output_without_a_row_for_each_image(images, tmp_path, capsys):
+    folder = scored(tmp_path, make_op("SumElements", ["means"], ["scores"]))
+    assert predict.main([folder, *images]) == 1
+    error = capsys.readouterr().err
+    assert "the output 'scores' has shape () for a batch of 3; it must have a row of scores for each image" in error
+    assert "choose another by --outputs" in error
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="is about machines without a GPU")
+def test_a_predictor_for_a_gpu_says_how_it_runs_on_the_cpu(images, tmp_path, capsys):
+    gpu = make_device_option(PROTO_CUDA, 1)
+    folder = scored(tmp_path, make_op("Softmax", ["means"], ["scores"]), device=gpu)
+    for command, arguments in ((predict, [images[0]]), (evaluate_predictor, []), (profile, ["--runs=1", "--warmup=1"])):
+        assert command.main([folder, *arguments]) == 1
+        assert "names GPU 1: give device=make_device_option(PROTO_CPU, 0) (on a command line: --cpu) to run it on " in (
+            capsys.readouterr().err
+        )
+    assert predict.main([folder, images[0], "--cpu", "--top=1"]) == 0
+    assert profile.main([folder, "--runs=1", "--warmup=1", "--cpu"]) == 0
+    net = [str(tmp_path / "scored" / "predict_net.pb"), "--input=data=1x3x4x4"]
+    assert profile.main([*net, "--runs=1", "--warmup=1", "--cpu"]) == 0

@@ -10,8 +10,8 @@ import golden_data
 from netbuilder import Workspace, save_predictor
 from netbuilder.proto import NetDef, files
 from netbuilder.proto.arguments import make_op
-from netbuilder.runtime import profiling
-from netbuilder.runtime.limits import Limits
+from netbuilder.runtime.profile import profiling
+from netbuilder.runtime.profile.roofline import Limits
 from netbuilder.tools import profile as tool
 from netbuilder.tools.training.nets import NETS
 
@@ -70,10 +70,12 @@ def test_replicas(training, tmp_path, capsys):
     mode = [] if training else ["--inference"]
     size = ["--batch", 4, "--classes", 10, "--devices", 2]
     assert run("mlp", *size, *mode, "--trace", tmp_path / "t.json", "--json", tmp_path / "f.json") == 0
-    assert "2 lanes" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert ("3 lanes" if training else "2 lanes") in out
+    assert ("while another lane computes" in out) == training
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     tracks = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert tracks == {"steps", "CPU 0, lane 0", "CPU 1, lane 1"}
+    assert tracks == {"steps", "CPU 0, lane 0", "CPU 1, lane 1"} | ({"CPU 0, lane 2, exchange"} if training else set())
     exchanged = {event["name"] for event in events if event.get("cat") == "exchange"}
     assert exchanged == (
         {f"{kind}_{part}_grad" for i in range(3) for part in "wb" for kind in (f"Sum cpu_0/fc{i}", f"Copy cpu_1/fc{i}")}

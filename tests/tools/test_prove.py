@@ -63,7 +63,7 @@ def test_the_measure():
     "arguments, match",
     [
         (["--models", "embedding"], "unknown name 'embedding'; did you mean"),
-        (["--optimizers", "sgd"], "there are SGD, momentum"),
+        (["--optimizers", "sgd"], "the names are SGD, momentum"),
         (["--devices", "5"], "must be numbers that divide 24"),
         (["--devices", "2,two"], "must be numbers that divide 24"),
     ],

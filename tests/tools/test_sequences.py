@@ -149,4 +149,4 @@ def test_numbers_of_things_begin_with_one(option, capsys):
             seq2seq.main(["add", f"{option}={wrong}"])
         assert f"argument {option}: must be a whole number greater than 0, got '{wrong}'" in capsys.readouterr().err
     assert seq2seq.main(["add", "--length", "19"]) == 1
-    assert "must lie in [1, 18], got 19" in capsys.readouterr().err
+    assert "must be in [1, 18], got 19" in capsys.readouterr().err

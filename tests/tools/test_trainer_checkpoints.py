@@ -15,10 +15,10 @@ import pytest
 
 from netbuilder.exchange import Checkpoint, CheckpointFolder, read_checkpoint, write_checkpoint
 from netbuilder.tools.imagenet_trainer import main
+from netbuilder.tools.progress import EpochProgress
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.input_options import InputOptions
 from netbuilder.tools.training.options import parse
-from netbuilder.tools.training.progress import Progress
 from netbuilder.tools.training.run import Run
 from netbuilder.tools.training.stopping import Stopping
 
@@ -59,7 +59,7 @@ def stop_after(monkeypatch, steps, number=signal.SIGTERM):
         if len(counted) == steps:
             signal.raise_signal(number)
 
-    monkeypatch.setattr(Progress, "step", step)
+    monkeypatch.setattr(EpochProgress, "step", step)
 
 
 # Resumed.
@@ -180,9 +180,9 @@ def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(os, "fsync", full_at_first)
     assert train(tmp_path / "c", 2) == 0
     said = capfd.readouterr()
-    assert "no checkpoint was written: " in said.err
+    assert "a checkpoint could not be written: " in said.err
     assert "No space left on device" in said.err
-    assert "training goes on, there is none yet" in said.err
+    assert "training continues, and there is no checkpoint yet" in said.err
     assert names(tmp_path / "c") == [f"step-{2 * STEPS:08d}.minidb"]
 
 
@@ -202,14 +202,14 @@ def test_a_last_checkpoint_that_is_not_written_shows_in_the_status(tmp_path, mon
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(tmp_path, monkeypatch, capfd, number):
+def test_a_signal_ends_the_step_saves_and_says_how_to_resume(tmp_path, monkeypatch, capfd, number):
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     with monkeypatch.context() as patched:
         stop_after(patched, 7, number)
         assert train(tmp_path / "with space", 1, "--resume", "auto") == 128 + number
     said = capfd.readouterr()
-    assert "no checkpoint in" in said.out
-    assert f"{number.name}: finishing this step; once more to end at once" in said.err
+    assert "there is no checkpoint in" in said.out
+    assert f"{number.name}: finishing this step; repeat it to end at once" in said.err
     assert f"stopped by {number.name} after 7 steps, saved to" in said.out
     command = shlex.split(said.out.strip().splitlines()[-1])
     assert command == ["netbuilder-train", *arguments(tmp_path / "with space", 1), "--resume", "auto"]
@@ -237,10 +237,7 @@ def stop_twice():
 def test_without_a_folder_nothing_is_saved(monkeypatch, capfd):
     stop_after(monkeypatch, 2, signal.SIGINT)
     assert main(["--cpu", "--model=mlp", "--epochs=1"]) == 130
-    assert (
-        "stopped by SIGINT after 2 steps; nothing is saved (--checkpoint FOLDER saves checkpoints)"
-        in capfd.readouterr().out
-    )
+    assert "stopped by SIGINT after 2 steps; nothing is saved without --checkpoint FOLDER" in capfd.readouterr().out
 
 
 def test_a_process_that_is_ended_goes_on_as_if_it_had_not_been(tmp_path):
@@ -288,7 +285,7 @@ def test_a_folder_of_another_run(tmp_path, capsys):
 def test_a_checkpoint_of_other_options(tmp_path, capsys, more, message):
     assert train(tmp_path / "c", 1) == 0
     assert train(tmp_path / "c", 2, "--resume=auto", *more) == 1
-    assert f"is of another run: {message}" in capsys.readouterr().err
+    assert f"is a checkpoint of another run: {message}" in capsys.readouterr().err
 
 
 def test_what_may_change_is_said(tmp_path, capsys):
@@ -311,7 +308,7 @@ def test_damaged_missing_and_foreign_checkpoints(tmp_path, capsys):
         assert message in capsys.readouterr().err, place
     write_checkpoint(tmp_path / "other", Checkpoint({"w": np.zeros(2)}))
     assert main(["--cpu", "--model=mlp", f"--resume={tmp_path / 'other'}"]) == 1
-    assert "holds no training of netbuilder-train" in capsys.readouterr().err
+    assert "is not a checkpoint of netbuilder-train" in capsys.readouterr().err
     new.with_name("moved").write_bytes(new.read_bytes())
     assert train(tmp_path / "d", 2, f"--resume={old}") == 0
     assert newest(tmp_path / "d").step == 2 * STEPS

@@ -19,7 +19,7 @@ from netbuilder.tools.training.metrics import Metrics
 from netbuilder.tools.training.models import policy_of
 from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.run import Run
-from netbuilder.tools.training.watch import Watch, first_not_finite
+from netbuilder.tools.training.sanity_warnings import SanityWarnings, first_not_finite
 
 BASE = ["--cpu", "--model=mlp", "--batch=12", "--epochs=2", "--learning-rate=0.02"]
 
@@ -141,7 +141,7 @@ def test_a_run_writes_its_options_and_its_course(tmp_path, capsys):
 def test_the_speed_up_is_measured(capsys, more):
     assert main(["--cpu", "--model=mlp", "--epochs=1", "--devices=0,1", "--measure-speed-up", *more]) == 0
     said = capsys.readouterr().out
-    found = re.search(r"speed-up: .* (\d+\.\d) ms on 2 devices, (\d+\.\d) ms on one: (\d+\.\d\d) times", said)
+    found = re.search(r"speed-up: .* (\d+\.\d) ms on 2 devices, and (\d+\.\d) ms on one: (\d+\.\d\d) times", said)
     assert found and float(found[3]) > 0
 
 
@@ -259,7 +259,7 @@ def test_curves_go_on_where_a_run_is_resumed(tmp_path, monkeypatch):
     with open(lines, "a") as file:
         file.write('{"kind": "ep\n')  # as a program that is ended leaves it
     with Metrics(str(lines), plot=str(tmp_path / "curves.png")) as metrics:
-        metrics.go_on(2)
+        metrics.read_earlier(2)
         metrics.epoch(3, 3, {"loss": 0.5})
     assert drawn == [[1, 2, 3]]
 
@@ -289,17 +289,18 @@ def test_event_files(tmp_path):
 
 
 def test_warnings_of_runs_that_learn_nothing(capsys):
-    watch = Watch(10)
+    watch = SanityWarnings(10)
     watch.batch(np.zeros((4, 1, 2, 2)), np.arange(4))
     watch.batch(np.random.default_rng(0).random((20, 1, 2, 2)), np.full(20, 3))
     for _ in range(4):
         watch.epoch(0.1, 0.1)
-    Watch(10).epoch(1.0, 1.0)
+    SanityWarnings(10).epoch(1.0, 1.0)
     found = capsys.readouterr().err.splitlines()
     assert len(found) == 4
-    for part, line in zip(("all 4 images", "labels of a batch are 3", "at chance (10.0%) for 3", "1.0 after"), found):
+    parts = ("all pixels of the 4 images", "labels of a batch are 3", "at chance (10.0%) for 3", "100% after")
+    for part, line in zip(parts, found):
         assert line.startswith("warning: ") and part in line
-    good = Watch(10)
+    good = SanityWarnings(10)
     good.batch(np.arange(16.0).reshape(4, 1, 2, 2), np.arange(4))
     for accuracy in (0.1, 0.5, 0.9, 1.0):
         good.epoch(accuracy, accuracy)
@@ -311,7 +312,7 @@ def test_a_warning_comes_once(capsys, caplog):
     for number in (1, 2):
         run.train_epoch(number)
         run.evaluation()
-    assert capsys.readouterr().err.count("all 12 images of a batch have the one value") == 1
+    assert capsys.readouterr().err.count("all pixels of the 12 images of a batch are") == 1
     assert not caplog.records
 
 

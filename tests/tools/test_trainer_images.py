@@ -125,7 +125,7 @@ def test_npz_and_dummy(tmp_path):
 def test_labels_beyond_the_classes_are_refused(tmp_path):
     source = str(make_folder(tmp_path / "images", ("a", "b", "c")))
     train, _ = load_images(source, InputOptions(crop=8, classes=2))
-    with pytest.raises(NetError, match=r"labels must lie in \[0, 2\), got 0 to 2; give --classes"):
+    with pytest.raises(NetError, match=r"labels must be in \[0, 2\), got 0 to 2; give --classes"):
         list(train.batches(12, np.random.default_rng(0)))
 
 

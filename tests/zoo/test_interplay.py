@@ -9,8 +9,8 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.engines import onednn
 from netbuilder.optimizers import build_sgd
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.blob import Blob
-from netbuilder.runtime.optimisations import OPTIMISATIONS
+from netbuilder.runtime.plan.optimizations import OPTIMISATIONS
+from netbuilder.runtime.values.blob import Blob
 from netbuilder.zoo import create_alexnet, create_lenet, create_resnet_cifar
 
 CLASSES = 7

@@ -13,7 +13,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.engines import onednn
 from netbuilder.optimizers import build_sgd
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.optimisations import OPTIMISATIONS
+from netbuilder.runtime.plan.optimizations import OPTIMISATIONS
 from netbuilder.zoo import (
     create_alexnet,
     create_inception_v1,
@@ -54,7 +54,7 @@ LARGE = {
 }  # fmt: skip
 ALL = {**SMALL, **LARGE}
 
-# What concerns step nets, which no net of the zoo has, is switched off in tests/ops/test_recurrent.py.
+# What concerns step nets, which no net of the zoo has, is switched off in tests/ops/recurrent/test_network.py.
 NAMES = [name for name in OPTIMISATIONS if not name.startswith("step_")]
 EXACT = [name for name in NAMES if OPTIMISATIONS[name].bound == 0]
 ROUNDED = [name for name in NAMES if OPTIMISATIONS[name].bound > 0]

@@ -1,1 +1,1 @@
-"""Benchmarks beside peers: workers that step a net, a controller that pairs them, a look at the machine."""
+"""Benchmarks compared with peers: workers that run steps, a controller that alternates them, the machine."""

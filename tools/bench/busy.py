@@ -10,17 +10,17 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
+from netbuilder.tools.bench.processes import our_worker
 from netbuilder.tools.bench.report import Line
-from netbuilder.tools.bench.sides import our_worker
 from netbuilder.tools.bench.work import Task
 
 __all__ = ["busy_rate"]
 
-_LEAST = 0.5  # of its idle rate that the net keeps
+_LEAST = 0.5  # share of its idle rate that the net must keep
 
 
 def busy_rate(task: Task, *, pairs: int) -> Line:
-    """Train in turns on a machine that is idle but for this, and beside a busy loop on each other core.
+    """Train on an otherwise idle machine and with a busy loop on each other core, in turn.
 
     Args:
         task: with the threads that the net may use.
@@ -40,7 +40,7 @@ def busy_rate(task: Task, *, pairs: int) -> Line:
 
 @contextlib.contextmanager
 def _loops(count: int) -> Iterator[None]:
-    """In the block, keep so many cores busy."""
+    """Keep so many cores busy while the block runs."""
     running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -57,7 +57,7 @@ def _line(task: Task, idle: Sequence[float], busy: Sequence[float], loops: int) 
     kept = rates[1] / rates[0]
     text = (
         f"{work.net}, batch {work.batch}, up to {work.threads} thread{'s' if work.threads != 1 else ''}, "
-        f"{len(idle)} pairs: {rates[0]:,.0f} samples/s alone, {rates[1]:,.0f} beside {loops} "
+        f"{len(idle)} pairs: {rates[0]:,.0f} samples/s alone, {rates[1]:,.0f} with {loops} "
         f"busy loop{'s' if loops != 1 else ''}: {kept:.0%} of its rate"
     )
     if kept < _LEAST:

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from netbuilder.tools.bench.ours import Training
-from netbuilder.tools.bench.sides import torch_state
+from netbuilder.tools.bench.processes import torch_state
 from netbuilder.tools.bench.work import TASKS, Work
 
 __all__ = ["Agreement", "check", "replay"]
 
 LOSS_BOUND = 1e-3
-CHANGE_BOUND = 0.05  # rounding alone, which normalisation over few samples makes grow from step to step
+CHANGE_BOUND = 0.05  # rounding, which normalization over few samples amplifies from step to step
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far the sides are apart after the same steps.
+    """Differences of the two sides after the same steps.
 
     Args:
         ours, theirs: the losses, step by step.
@@ -43,7 +43,7 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether both are within their bounds; what is not a number is not."""
+        """Whether both differences are within their bounds; NaN is not."""
         return self.loss <= LOSS_BOUND and self.worst_change <= CHANGE_BOUND
 
 

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from netbuilder.tools.bench.processes import our_worker
 from netbuilder.tools.bench.report import Line
-from netbuilder.tools.bench.sides import our_worker
 from netbuilder.tools.bench.work import Work
 
 __all__ = ["SWEEPS", "Sweeps", "growth"]

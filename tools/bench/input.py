@@ -1,4 +1,4 @@
-"""Image input beside the libraries that it decodes and resizes by: images per second of one core."""
+"""Image input, compared with the libraries that it decodes and resizes with: images per second on one core."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Inputs:
 
 
 def input_rates(inputs: Inputs) -> Iterator[Line]:
-    """Yield a line for each kind of resizing: our input of one thread beside the same libraries in a bare loop.
+    """Yield a line for each kind of resizing: our input with one thread, and the same libraries in a bare loop.
 
     Ours reads records of a database, decodes, cuts out at random what makes 224 x 224 pixels of an image whose shorter
     side is 256, scales it, mirrors, and normalises into batches of float32, as ``netbuilder-train`` does. The loop
@@ -99,7 +99,7 @@ def _pairs(path: Path, files: list[bytes], interpolation: str, inputs: Inputs) -
         side()
     for _ in range(inputs.pairs):
         seconds: tuple[list[float], ...] = ([], [], [])
-        for turn in range(inputs.turns):  # short ones: what else the machine does meets all sides alike
+        for turn in range(inputs.turns):  # short ones: other load on the machine affects all sides equally
             for k in (0, 1, 2) if turn % 2 else (2, 1, 0):
                 seconds[k].append(_seconds(sides[k]))
         for rate, each in zip(rates, seconds):
@@ -151,7 +151,7 @@ def _bare_loops(
 
 
 def _calls(interpolation: str) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """Return what decodes, resizes, mirrors and splits into channels: the two fast libraries, else what there is."""
+    """Return what decodes, resizes, mirrors and splits into channels: the fast libraries, or whatever is installed."""
     if not {"simplejpeg", "opencv"} <= set(image_libraries()):
 
         def resized(pixels: Any) -> Any:

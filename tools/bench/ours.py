@@ -16,7 +16,7 @@ from netbuilder.proto import ArgumentError
 from netbuilder.tools.bench.our_nets import add_scores
 from netbuilder.tools.bench.work import MOMENTUM, Work
 from netbuilder.tools.bench.worker import serve
-from netbuilder.tools.counts import split_problem
+from netbuilder.tools.common_options import split_problem
 
 __all__ = ["Training", "main"]
 

@@ -1,4 +1,4 @@
-"""Pairs of workers that take turns: the ratio of their times holds when the machine's speed drifts."""
+"""Two workers that run alternately, so that the ratio of their times is right even if the machine's speed drifts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """How many times faster we are: median of the peer's turns over median of ours."""
+        """Median time of the peer divided by ours: how many times faster netbuilder is."""
         return statistics.median(self.peer) / statistics.median(self.ours)
 
     @property

@@ -1,4 +1,4 @@
-"""The benchmark of predictors: the exported ResNet-50, loaded again, beside onnxruntime on the same net and weights."""
+"""The benchmark of predictors: an exported and reloaded ResNet-50, compared with onnxruntime on the same net."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from netbuilder.tools.bench.pairs import Comparison, Worker, compare
 __all__ = ["BATCHES", "Prediction", "Predictors", "difference", "predict"]
 
 BATCHES = (1, 32)
-"""Images a run that are measured if nobody says otherwise."""
+"""Images in each run, by default."""
 
 BOUND = 1e-3
-"""How far outputs may be apart, in parts of the greatest one."""
+"""Largest difference of outputs that is taken for rounding, relative to the largest value."""
 
 _PEER = Path(__file__).parent / "peer_onnx.py"
 
@@ -52,7 +52,7 @@ class Predictors:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Times of both sides, in seconds, and how far their outputs are apart, in parts of the greatest one."""
+    """Times of both sides, in seconds, and the largest difference of their outputs relative to the largest value."""
 
     work: Predictors
     peer: str
@@ -61,12 +61,12 @@ class Prediction:
 
     @property
     def good(self) -> bool:
-        """Whether both compute the same; what is not a number is not."""
+        """Whether both compute the same; NaN counts as a difference."""
         return self.apart <= BOUND
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """One line of text."""
         work, (low, high) = self.work, self.times.spread
         ours, theirs = (statistics.median(times) for times in (self.times.ours, self.times.peer))
         line = (
@@ -75,11 +75,11 @@ class Prediction:
             f"{self.peer} {1e3 * theirs:.1f} ms ({work.batch / theirs:.1f} images/s); "
             f"{self.times.ratio:.2f} x as fast (pairs {low:.2f} to {high:.2f}); outputs {self.apart:.1e} apart"
         )
-        return line if self.good else f"{line}: NOT the same work, at most {BOUND:.0e} is rounding"
+        return line if self.good else f"{line}: NOT the same work: differences above {BOUND:.0e} are more than rounding"
 
     @property
     def record(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The same as a record for JSON."""
         return {
             "kind": "predict",
             "layers": self.work.layers,
@@ -107,7 +107,7 @@ def predict(work: Predictors, python: str, *, pairs: int, steps: int | None = No
     Raises:
         RuntimeError: a side failed; the message has the end of what it printed.
     """
-    # Passive: a side that waits for its turn must not take the other's cores.
+    # Passive: a side that waits must not use the other side's cores.
     env = {**os.environ, "OMP_NUM_THREADS": str(work.threads)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -129,7 +129,7 @@ def _in_order(outputs: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
-    """Return how far two arrays are apart at most, in parts of the greatest element of the second one.
+    """Return the largest difference of two arrays relative to the largest element of the second one.
 
     >>> difference(np.float32([1, 2]), np.float32([1, 4]))
     0.5

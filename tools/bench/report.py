@@ -1,4 +1,4 @@
-"""What a benchmark says of each measurement: a line of text, and a record for a file of JSON."""
+"""Results of benchmarks: a line of text and a record for JSON for each measurement."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def compared(task: Task, names: tuple[str, str], result: Comparison, losses: Seq
     Args:
         task: with the batch and threads that were used.
         names: of the sides.
-        losses: theirs, at the end; where one is not a number, figures stand for nothing, and the line says so.
+        losses: of both sides, at the end; if one is not finite, the times mean nothing, and the line says so.
     """
     unit, factor = task.unit
     work, (low, high) = task.work, result.spread
@@ -51,7 +51,7 @@ def compared(task: Task, names: tuple[str, str], result: Comparison, losses: Seq
     )
     diverged = [name for name, loss in zip(names, losses) if loss is not None and not math.isfinite(loss)]
     if diverged:
-        text += f"; DOUBTFUL: the loss of {' and '.join(diverged)} is no number"
+        text += f"; DOUBTFUL: the loss of {' and '.join(diverged)} is not finite"
     record = {
         "kind": "pairs",
         "work": dataclasses.asdict(work),

@@ -1,4 +1,4 @@
-"""The benchmark of sparse sums: SparseLengthsSum and its gradient beside PyTorch's embedding_bag on the same arrays."""
+"""The benchmark of sparse sums: SparseLengthsSum and its gradient, compared with PyTorch's embedding_bag."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PEER = Path(__file__).parent / "peer_sparse.py"
 
 @dataclass(frozen=True)
 class Sums:
-    """What is measured: rows of a table picked and summed by segment, in float32, and the sparse gradient of that.
+    """What is measured: rows of a table gathered and summed by segment, in float32, and the sparse gradient of that.
 
     Args:
         threads: on either side.
@@ -43,7 +43,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class SumsFound:
-    """Times of both sides, in seconds, and how far their results are apart, in parts of the greatest one."""
+    """Times of both sides, in seconds, and the largest difference of their results relative to the largest value."""
 
     work: Sums
     version: str
@@ -52,12 +52,12 @@ class SumsFound:
 
     @property
     def good(self) -> bool:
-        """Whether both compute the same; what is not a number is not."""
+        """Whether both compute the same; NaN counts as a difference."""
         return self.apart <= BOUND
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """One line of text."""
         work, (low, high) = self.work, self.times.spread
         ours, theirs = (1e3 * statistics.median(times) for times in (self.times.ours, self.times.peer))
         line = (
@@ -66,11 +66,11 @@ class SumsFound:
             f"netbuilder {ours:.2f} ms, torch {self.version} {theirs:.2f} ms; {self.times.ratio:.2f} x as fast "
             f"(pairs {low:.2f} to {high:.2f}); results {self.apart:.1e} apart"
         )
-        return line if self.good else f"{line}: NOT the same work, at most {BOUND:.0e} is rounding"
+        return line if self.good else f"{line}: NOT the same work: differences above {BOUND:.0e} are more than rounding"
 
     @property
     def record(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The same as a record for JSON."""
         return {
             "kind": "sparse",
             **dataclasses.asdict(self.work),
@@ -94,7 +94,7 @@ def sparse_sums(work: Sums, python: str, *, pairs: int, steps: int = 20, script:
     Raises:
         RuntimeError: a side failed; the message has the end of what it printed.
     """
-    # Passive: a side that waits for its turn must not take the other's cores.
+    # Passive: a side that waits must not use the other side's cores.
     env = {**os.environ, "OMP_NUM_THREADS": str(work.threads)}
     own = [sys.executable, "-m", "netbuilder.tools.bench.our_sparse"]
     with tempfile.TemporaryDirectory() as name:

@@ -87,7 +87,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Task:
-    """A piece of work that is measured beside a peer.
+    """A training step that is compared with a peer.
 
     Args:
         work: with the usual batch.

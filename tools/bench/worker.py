@@ -31,9 +31,9 @@ def serve(
         step: runs one step to its end.
         warmup: steps that are not counted.
         loss: returns the loss of the last step; None: there is none.
-        info: what the controller shows beside the figures.
+        info: what the controller shows with the figures.
     """
-    # What a library prints must not get between the answers.
+    # keep the output of libraries out of the answers
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for _ in range(warmup):

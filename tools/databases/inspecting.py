@@ -1,12 +1,13 @@
-"""What a database holds, in a few lines."""
+"""A description of a database, in a few lines."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from netbuilder.data import class_names_file, describe_record, open_records, read_image_record
+from netbuilder.data import describe_record, open_records, read_class_names, read_image_record
 from netbuilder.proto import ParseError
+from netbuilder.proto.errors import counted
 
 __all__ = ["describe_database"]
 
@@ -16,7 +17,9 @@ _LABELS = 20  # labels that are shown
 _DECODED = 100  # images that are decoded for their sizes
 
 
-def describe_database(path: str, db_type: str | None, tick: Callable[[int], object]) -> list[str]:
+def describe_database(
+    path: str, db_type: str | None, tick: Callable[[int], object], *, max_pixels: int | None = None
+) -> list[str]:
     """Return lines about a database: count, types, shapes of images, labels, first keys.
 
     All records are looked at, and the first hundred images decoded.
@@ -38,7 +41,7 @@ def describe_database(path: str, db_type: str | None, tick: Callable[[int], obje
         try:
             found = read_image_record(value, repr(key), datum=value[:1] != b"\n")
             if number < _DECODED:
-                shapes[" x ".join(map(str, found.pixels().shape))] += 1
+                shapes[" x ".join(map(str, found.pixels(max_pixels=max_pixels).shape))] += 1
             labels[found.label] += 1
         except ParseError as error:
             labels[None] += 1
@@ -47,19 +50,18 @@ def describe_database(path: str, db_type: str | None, tick: Callable[[int], obje
     lines.append(f"bytes: {bytes_:,} in all, {bytes_ // max(len(records), 1):,} a record")
     lines += [f"first keys: {', '.join(keys)}"] if keys else []
     lines += [f"records: {count} of {kind}" for kind, count in kinds.most_common(_KINDS)]
-    lines += [f"records: of {len(kinds) - _KINDS} more kinds"] if len(kinds) > _KINDS else []
+    lines += [f"records: of {counted(len(kinds) - _KINDS, 'more kind')}"] if len(kinds) > _KINDS else []
     lines += [f"images: {count} of the first {_DECODED} are {shape}" for shape, count in shapes.most_common(_KINDS)]
-    lines += _labels({label: count for label, count in labels.items() if label is not None}, path)
+    known = {label: count for label, count in labels.items() if label is not None}
+    lines += _labels(known, read_class_names(path, records.db_type))
     if damaged:
-        lines.append(f"{len(damaged)} records hold no image and label, or damaged ones; the first: {damaged[0]}")
+        lines.append(f"{counted(len(damaged), 'record')} without a readable image and label; the first: {damaged[0]}")
     return lines
 
 
-def _labels(labels: dict[int, int], path: str) -> list[str]:
+def _labels(labels: dict[int, int], names: Sequence[str]) -> list[str]:
     if not labels:
         return []
-    file = class_names_file(path)
-    names = file.read_text(encoding="utf-8").split("\n") if file.is_file() else []
     lines = [f"labels: {len(labels)} different, from {min(labels)} to {max(labels)}"]
     for label in sorted(labels)[:_LABELS]:
         name = f" ({names[label]})" if 0 <= label < len(names) and names[label] else ""

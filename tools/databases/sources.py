@@ -1,4 +1,4 @@
-"""What netbuilder-make-db reads, by how it looks."""
+"""Sources of images for netbuilder-make-db, recognized by their form."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def open_source(
     """Return the images at ``source``.
 
     Args:
-        source: a folder of class folders, or of the IDX files of MNIST and its kin; a CSV list; an ``.npz`` file; an
+        source: a folder of class folders, or of IDX files such as MNIST's; a CSV list; an ``.npz`` file; an
             IDX file of images; or a database of images.
         part: "train" or "test", where the source has both.
         labels: the IDX file of labels that belongs to one of images.
-        root: where the paths of a list begin.
+        root: folder that the paths of a list are relative to.
 
     Raises:
         FileNotFoundError: there is no such source.
-        NetError: it is of no such kind, or damaged.
+        NetError: it has none of these forms, or is damaged.
     """
     path = Path(source)
     if labels is not None:
@@ -51,7 +51,7 @@ def open_source(
         return ImageArrays(read_idx(files[0]), read_idx(files[1]), str(files[0]))
     kind = database_type(path)
     if kind == "minidb" and "idx" in path.name:
-        raise NetError(f"{str(path)!r}: looks like an IDX file of images; name that of the labels, too (--labels FILE)")
+        raise NetError(f"{str(path)!r}: looks like an IDX file of images; give the file of labels, too (--labels FILE)")
     if kind is not None:
         return ImageDatabase(path, kind)
     if not path.exists():

@@ -14,7 +14,6 @@ import numpy as np
 
 from netbuilder.data import (
     ImageSet,
-    class_names_file,
     decoding_threads,
     encode_jpeg,
     image_record,
@@ -22,10 +21,9 @@ from netbuilder.data import (
     read_image_record,
     read_records,
     resize_image,
-    write_records,
+    write_named_records,
 )
 from netbuilder.proto import NetError, ParseError
-from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["Choices", "Written", "check_database", "write_database"]
 
@@ -45,6 +43,7 @@ class Choices:
         shuffle: seed of the order; None: that of the source.
         skip_damaged: images that cannot be decoded are left out, not refused.
         threads: that decode and encode; None: one for each core.
+        max_pixels: largest image that is decoded, height times width; None: as ``decode_image`` has it.
     """
 
     resize: int = 0
@@ -54,11 +53,12 @@ class Choices:
     shuffle: int | None = None
     skip_damaged: bool = False
     threads: int | None = None
+    max_pixels: int | None = None
 
 
 @dataclass
 class Written:
-    """What was written: sums of the records in their order, labels, and what was left out."""
+    """What was written: checksums of the records in order, numbers of labels, and messages of images left out."""
 
     sums: list[int] = field(default_factory=list)
     labels: Counter[int] = field(default_factory=Counter)
@@ -85,14 +85,7 @@ def write_database(images: ImageSet, path: str, db_type: str, choices: Choices, 
     if choices.shuffle is not None:
         order = np.random.default_rng(choices.shuffle).permutation(order)
     written = Written()
-    count = write_records(path, db_type, _records(images, order, choices, written, tick))
-    if not count:
-        raise NetError(f"{path!r}: all {len(images)} images are damaged, the database is empty")
-    if images.classes:
-        with whole_file(class_names_file(path)) as file:
-            file.write("".join(f"{name}\n" for name in images.classes).encode())
-    else:
-        class_names_file(path).unlink(missing_ok=True)
+    write_named_records(path, db_type, _records(images, order, choices, written, tick), images.classes)
     return written
 
 
@@ -109,7 +102,7 @@ def _records(
                 while len(waiting) < 4 * threads and (number := next(numbers, None)) is not None:
                     waiting.append((int(number), pool.submit(_record, images, int(number), choices)))
                 if not waiting:
-                    return
+                    break
                 number, future = waiting.popleft()
                 try:
                     value, label = future.result()
@@ -128,12 +121,19 @@ def _records(
                 yield key, value
         finally:
             pool.shutdown(cancel_futures=True)
+    if not written.sums:
+        why = (
+            f"all {len(images)} images are damaged, the first: {written.left_out[0]}"
+            if written.left_out
+            else "no images"
+        )
+        raise NetError(f"the source has nothing to write: {why}")
 
 
 def _record(images: ImageSet, number: int, choices: Choices) -> tuple[bytes, int]:
-    """Return a record and its label; the image is decoded in any case, so that no damaged one is written."""
+    """Return a record and its label; images that are kept are decoded too, so that no damaged one is written."""
     found = images[number]
-    pixels = found.pixels()
+    pixels = found.pixels(max_pixels=choices.max_pixels)
     sized = _sized(pixels, choices)
     encode = choices.encode
     if encode == "keep":
@@ -159,11 +159,11 @@ def _sized(pixels: Any, choices: Choices) -> Any:
     return pixels
 
 
-def check_database(path: str, db_type: str, written: Written, tick: Tick) -> None:
+def check_database(path: str, db_type: str, written: Written, tick: Tick, *, max_pixels: int | None = None) -> None:
     """Read a database back and compare it with what was written, record by record.
 
     Raises:
-        NetError: a record is other, missing or too much, or a label is.
+        NetError: a record or label is missing, added or different.
         ParseError: a record cannot be read, or its image not be decoded.
     """
     if len(open_records(path, db_type)) != len(written.sums):
@@ -174,17 +174,17 @@ def check_database(path: str, db_type: str, written: Written, tick: Tick) -> Non
         for number, (key, value) in enumerate(read_records(path, db_type)):
             where = f"{path}, record {key.decode(errors='replace')}"
             if zlib.crc32(value) != written.sums[number]:
-                raise NetError(f"{where}: is not what was written; the disk or the database is at fault")
-            waiting.append(pool.submit(_label, value, where))
+                raise NetError(f"{where}: differs from what was written; check the disk")
+            waiting.append(pool.submit(_label, value, where, max_pixels))
             if len(waiting) > 64:
                 labels[waiting.popleft().result()] += 1
             tick(1)
         labels.update(future.result() for future in waiting)
     if labels != written.labels:
-        raise NetError(f"{path!r}: the labels are not those that were written")
+        raise NetError(f"{path!r}: the labels differ from those that were written; check the disk")
 
 
-def _label(value: bytes, where: str) -> int:
+def _label(value: bytes, where: str, max_pixels: int | None) -> int:
     record = read_image_record(value, where)
-    record.pixels()
+    record.pixels(max_pixels=max_pixels)
     return record.label

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.runtime import Workspace
 
 __all__ = ["Ready", "value_of"]

@@ -13,7 +13,7 @@ from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import CreateNet, Parallelize, RunInitNet
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
-from netbuilder.tools.counts import split_problem
+from netbuilder.tools.common_options import split_problem
 from netbuilder.tools.parser import did_you_mean
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.training.nets import NETS, add_net

@@ -30,8 +30,8 @@ class ProofModel:
     Args:
         build: adds the forward pass of one replica to the model, given the loss scale and what ``outside`` made.
         batch: draws the inputs of ``SAMPLES`` samples, by name.
-        outside: makes parameters outside of the replicas before them; None: there are none.
-        axes: for inputs whose samples do not lie along the first axis, the axis.
+        outside: makes parameters outside of the replicas; None: there are none.
+        axes: axis of the samples, for inputs where that is not the first one.
         options: further arguments of Parallelize.
     """
 

@@ -1,4 +1,4 @@
-"""A character language model: it is built, trained data-parallel, writes text, and is exported."""
+"""A character language model: data-parallel training, export, and generation of text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netbuilder.exchange import load_predictor, save_predictor
 from netbuilder.graph import BlobReference, DeviceScope
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.model.rnn import LSTM
-from netbuilder.proto import PROTO_CPU, NetDef
+from netbuilder.proto import PROTO_CPU, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from netbuilder.tools.sequences.characters import Characters
@@ -27,12 +27,12 @@ TABLE = BlobReference("characters/vectors")
 
 @dataclass(frozen=True)
 class Size:
-    """How large a model is.
+    """Extents of a model.
 
     Args:
         characters: of the alphabet.
         hidden: width of the states.
-        layers: how many LSTMs stand one above the other.
+        layers: number of stacked LSTMs.
         embedding: width of the vectors of characters.
     """
 
@@ -79,7 +79,7 @@ def add_language_model(model: ModelHelper, size: Size, *, forward_only: bool = F
 
 
 class CharModel:
-    """A language model in training, a replica on each device; states go on from piece to piece.
+    """A language model in training, with a replica on each device; states are kept from piece to piece.
 
     Args:
         size: of the model.
@@ -125,7 +125,7 @@ class CharModel:
         return float(np.mean(losses))
 
     def reset(self) -> None:
-        """Let the next piece begin with states of 0."""
+        """Reset the states to 0."""
         shape = (1, self.batch // len(self.record), self.size.hidden)
         for name in self.size.states:
             for blob in self.record.devices.copies(name):
@@ -158,22 +158,32 @@ def writing_net(size: Size) -> tuple[NetDef, list[str]]:
 
 
 class Writer:
-    """A language model that writes, from a folder that ``CharModel.export`` wrote.
+    """A language model that generates text, from a folder that ``CharModel.export`` wrote.
 
     Args:
         folder: of the predictor.
+        trusted: see ``load_predictor``.
+
+    Raises:
+        NetError: it is a predictor of another kind.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._predictor = load_predictor(folder)
+    def __init__(self, folder: str | os.PathLike[str], *, trusted: bool = False) -> None:
+        self._predictor = load_predictor(folder, trusted=trusted)
         self.alphabet = "".join(self._predictor.classes or ())
+        if not self.alphabet or "characters" not in self._predictor.inputs:
+            raise NetError(
+                f"{os.fspath(folder)!r}: holds no character model: it reads {list(self._predictor.inputs)} and has "
+                f"{len(self.alphabet)} characters; give a folder that netbuilder-char-lm TEXT --export FOLDER wrote"
+            )
 
     def write(self, prime: str, length: int, *, temperature: float = 1.0, seed: int = 0) -> str:
-        """Return ``length`` characters that go on from ``prime``.
+        """Return ``length`` characters that continue ``prime``.
 
         Args:
             prime: at least one character.
-            temperature: chances are taken to the power of its inverse: below 1 the likely ones gain; 0: the likeliest.
+            temperature: probabilities are raised to its inverse: below 1, likely ones are drawn more often; 0: the
+                likeliest is taken.
             seed: of the draws.
         """
         text, rng = Characters(prime + self.alphabet, self.alphabet), np.random.default_rng(seed)

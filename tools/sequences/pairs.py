@@ -1,4 +1,4 @@
-"""Tasks for sequence-to-sequence models: turn a string round, add two numbers written as strings."""
+"""Tasks for sequence-to-sequence models: reverse a string, add two numbers written as strings."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ class Pairs:
         if task not in TASKS:
             raise ArgumentError(f"tasks are {sorted(TASKS)}, got {task!r}")
         if not 1 <= length <= _MOST:
-            raise ArgumentError(f"{task}: length, the most digits of a number, must lie in [1, {_MOST}], got {length}")
+            raise ArgumentError(
+                f"{task}: --length, the largest number of digits, must be in [1, {_MOST}], got {length}"
+            )
         self._draw, source, target = TASKS[task]
         self.length = length
         self.source_steps, self.target_steps = source(length), target(length) + 1

@@ -12,7 +12,7 @@ __all__ = ["build_update"]
 def build_update(model: ModelHelper, rate: float, width: int) -> None:
     """Update a model by Adam, each row of a table once a step, by the sum of its gradients.
 
-    So the order of the words, and over how many devices they are dealt out, make no difference.
+    So the order of the words, and the number of devices that share them, make no difference.
 
     Args:
         rate: the learning rate.

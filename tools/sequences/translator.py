@@ -1,4 +1,4 @@
-"""A sequence-to-sequence model with attention: it is built, trained data-parallel, and answers by beam search."""
+"""A sequence-to-sequence model with attention: data-parallel training, and answers by beam search."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INPUTS = ("source", "source_lengths", "target", "target_lengths")
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a model is, and how it attends.
+    """Extents of a model, and its kind of attention.
 
     Args:
         words: of both languages.

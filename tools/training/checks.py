@@ -1,15 +1,15 @@
-"""What is wrong with the options of a training run, before anything is built."""
+"""Checks of the options of a training run, before anything is built."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.ops.precision import PRECISIONS
-from netbuilder.optimizers import OPTIMIZERS, EarlyStopping, check_policy, optimizer_by_name
+from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
 from netbuilder.proto import ArgumentError
 from netbuilder.runtime import NET_TYPES
-from netbuilder.tools.counts import split_problem
+from netbuilder.tools.common_options import split_problem
 from netbuilder.tools.parser import did_you_mean
 from netbuilder.tools.training.nets import NETS
 from netbuilder.tools.training.settings import Options
@@ -17,15 +17,17 @@ from netbuilder.tools.training.settings import Options
 __all__ = ["AUTO", "problem_of"]
 
 AUTO = "auto"
-"""Of ``resume``: the newest checkpoint of the run's own folder, if there is one."""
+"""Value of ``resume``: the newest checkpoint in the run's own folder, if there is one."""
 
 
 def problem_of(options: Options) -> str | None:
     """Return what is wrong with a run's options, or None."""
     if options.model not in NETS:
-        return f"--model: unknown net {options.model!r}{did_you_mean(options.model, NETS)}; there are {', '.join(NETS)}"
+        return (
+            f"--model: unknown net {options.model!r}{did_you_mean(options.model, NETS)}; the nets are {', '.join(NETS)}"
+        )
     if len(set(options.devices)) < len(options.devices) or min(options.devices) < 0:
-        return f"--devices: must be ids from 0 on, each once; got {list(options.devices)}"
+        return f"--devices: must be numbers of devices, 0 or greater, without repetition; got {list(options.devices)}"
     if options.accumulate_steps < 1:
         return f"--accumulate-steps: must be greater than 0, got {options.accumulate_steps}"
     if problem := split_problem(options.batch, len(options.devices), options.accumulate_steps):
@@ -34,7 +36,7 @@ def problem_of(options: Options) -> str | None:
         if (value := getattr(options, name)) is not None and not value > 0:
             return f"--{name.replace('_', '-')}: must be greater than 0 seconds, got {value:g}"
     if options.first_step_limit is not None and options.step_limit is None:
-        return "--first-step-limit: needs --step-limit"
+        return "--first-step-limit: needs --step-limit, too"
     if options.base_batch is not None and options.base_batch < 1:
         return f"--base-batch: must be greater than 0, got {options.base_batch}"
     if not 0 <= options.label_smoothing < 1:
@@ -45,13 +47,13 @@ def problem_of(options: Options) -> str | None:
     if options.average_decay is not None and not 0 <= options.average_decay < 1:
         return f"--ema: must be in [0, 1), usually 0.999 or more, got {options.average_decay:g}"
     if options.patience is None and options.least_improvement:
-        return "--least-improvement: needs --patience"
+        return "--least-improvement: needs --patience, too"
     if options.patience is None and options.patience_measure != "accuracy":
-        return "--patience-measure: needs --patience"
-    try:
-        EarlyStopping(1 if options.patience is None else options.patience, least=options.least_improvement)
-    except ArgumentError as error:
-        return f"--patience: {error}"
+        return "--patience-measure: needs --patience, too"
+    if options.patience is not None and options.patience < 1:
+        return f"--patience: must be 1 epoch or more, got {options.patience}"
+    if not 0 <= options.least_improvement < float("inf"):
+        return f"--least-improvement: must be 0 or greater, got {options.least_improvement:g}"
     if options.warmup_epochs < 0 or not 0 <= options.warmup_start <= 1:
         return (
             f"--warmup-epochs must not be negative, and --warmup-start must be in [0, 1]; got "
@@ -100,7 +102,7 @@ def _update_problem(options: Options) -> str | None:
     if options.optimizer in OPTIMIZERS and OPTIMIZERS[options.optimizer].half:
         return f"--optimizer: {options.optimizer} is for nets with float16 parameters, and these have float32; give sgd"
     if options.warmup_epochs and not getattr(OPTIMIZERS.get(options.optimizer), "has_policy", True):
-        return f"--warmup-epochs: the rate of {options.optimizer} is fixed"
+        return f"--warmup-epochs: the learning rate of {options.optimizer} is fixed"
     try:
         optimizer_by_name(options.optimizer, options.learning_rate, **options.optimizer_settings)
     except (ArgumentError, TypeError) as error:

@@ -21,20 +21,20 @@ HELD_OUT = 5
 """Every fifth sample is held out where the data has no test part of its own."""
 
 DUMMY = "dummy"
-"""Name of a data set of noise, for tests of speed."""
+"""Name of a data set of random images, for measuring speed."""
 
 _DUMMY_COUNT, _DUMMY_CLASSES = 1280, 10
 _TEST_FOLDERS = ("val", "validation", "test")
 
 
 class DecodedImages:
-    """Images of a set, as ``Images`` gives them.
+    """Batches of decoded images of a set, with the interface of ``Images``.
 
     Args:
         images: the set.
-        options: what is done to them.
-        is_test: in test mode: without what is drawn.
-        classes: how many there are.
+        options: their preparation.
+        is_test: test mode, without random changes.
+        classes: number of classes.
     """
 
     def __init__(self, images: ImageSet, options: InputOptions, *, is_test: bool, classes: int) -> None:
@@ -43,8 +43,9 @@ class DecodedImages:
         self.preparation = options.preparation()
         self._images = images
         self._loader = ImageLoader(
-            images, options.transform(is_test=is_test), threads=options.threads, skip_damaged=options.skip_damaged
-        )
+            images, options.transform(is_test=is_test), threads=options.threads, skip_damaged=options.skip_damaged,
+            max_pixels=options.max_pixels,
+        )  # fmt: skip
         self._shape: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
@@ -52,7 +53,7 @@ class DecodedImages:
 
     @property
     def damaged(self) -> int:
-        """How many images were left out so far."""
+        """Number of images left out so far."""
         return len(self._loader.damaged)
 
     @property
@@ -86,7 +87,7 @@ class DecodedImages:
         for images, labels in batches:
             if len(labels) and not 0 <= labels.min() <= labels.max() < self.class_count:
                 raise NetError(
-                    f"--data: labels must lie in [0, {self.class_count}), got {labels.min()} to {labels.max()}; give "
+                    f"--data: labels must be in [0, {self.class_count}), got {labels.min()} to {labels.max()}; give "
                     f"--classes {labels.max() + 1}, or more"
                 )
             if len(labels):

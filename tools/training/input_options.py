@@ -9,6 +9,7 @@ from pathlib import Path
 from netbuilder.data import ImageTransform, decoding_threads
 from netbuilder.exchange import ImagePreparation
 from netbuilder.proto import DeviceError, NetError
+from netbuilder.tools.common_options import add_max_pixels
 
 __all__ = ["InputOptions", "add_input_arguments", "input_options"]
 
@@ -28,6 +29,7 @@ class InputOptions:
         gray: one channel instead of three.
         threads: that decode; None: one for each core.
         skip_damaged: images that cannot be decoded are left out, not refused.
+        max_pixels: largest image that is decoded, height times width; None: as ``decode_image`` has it.
         test_data: where held-out images are; None: in the data, or every fifth of them.
         classes: how many there are; None: as the data says.
         names: of the classes from 0 on, for the predictor; none: as the data says.
@@ -47,6 +49,7 @@ class InputOptions:
     gray: bool = False
     threads: int | None = None
     skip_damaged: bool = False
+    max_pixels: int | None = None
     test_data: str | None = None
     classes: int | None = None
     names: tuple[str, ...] = ()
@@ -82,7 +85,8 @@ class InputOptions:
     def arguments(self) -> list[str]:
         """Return the command line that gives these options."""
         found = []
-        for name in ("scale", "crop", "pad", "color_jitter", "color_lighting", "threads", "test_data", "classes"):
+        for name in ("scale", "crop", "pad", "color_jitter", "color_lighting", "threads", "max_pixels", "test_data",
+                     "classes"):  # fmt: skip
             value = getattr(self, name)
             found += [f"--{_FLAGS.get(name, name).replace('_', '-')}={value}"] if value else []
         for name in ("mirror", "area_crop", "gray", "skip_damaged"):
@@ -103,8 +107,17 @@ class InputOptions:
     @property
     def transforms(self) -> bool:
         """Whether images are to be changed, beyond being brought to numbers of another range."""
-        names = ("scale", "crop", "pad", "mirror", "area_crop", "random_scale", "rand_augment", "color_jitter",
-                 "color_lighting")  # fmt: skip
+        names = (
+            "scale",
+            "crop",
+            "pad",
+            "mirror",
+            "area_crop",
+            "random_scale",
+            "rand_augment",
+            "color_jitter",
+            "color_lighting",
+        )
         return any(getattr(self, name) for name in names)
 
 
@@ -114,28 +127,88 @@ _FLAGS = {"threads": "decode_threads"}
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of image input to a command."""
     group = parser.add_argument_group("images from files and databases")
-    group.add_argument("--test-data", metavar="PATH", help="held-out images, if they are stored apart")
-    group.add_argument("--classes", type=int, metavar="N", help="how many there are (as the data says)")
-    group.add_argument("--class-names", metavar="FILE", help="their names, a line each, for the exported predictor "
-                       "(as the data says)")  # fmt: skip
-    group.add_argument("--scale", type=int, default=0, metavar="N", help="bring the shorter side to N pixels")
-    group.add_argument("--crop", type=int, default=0, metavar="N", help="take a square of N pixels, in training at "
-                       "random, in evaluation the middle")  # fmt: skip
-    group.add_argument("--mirror", action="store_true", help="mirror every second image in training")
-    group.add_argument("--pad", type=int, default=0, metavar="N", help="a margin before the crop, in training")
-    group.add_argument("--area-crop", action="store_true", help="in training, parts of 8 to 100 %% of the area")
-    group.add_argument("--random-scale", type=int, nargs=2, metavar=("LEAST", "MOST"), help="--scale in training")
-    group.add_argument("--rand-augment", type=float, nargs=2, metavar=("COUNT", "STRENGTH"),
-                       help="change images in training by COUNT of RandAugment's fourteen changes, of a strength from "
-                       "0 to 30; usually 2 9 (needs Pillow)")  # fmt: skip
-    group.add_argument("--color-jitter", type=float, default=0.0, metavar="SHARE",
-                       help="change saturation, brightness and contrast in training, usually by 0.4")  # fmt: skip
-    group.add_argument("--color-lighting", type=float, default=0.0, metavar="STD", help="usually 0.1")
-    group.add_argument("--mean", type=float, nargs="+", default=[128.0], help="of pixels (128), or blue, green, red")
-    group.add_argument("--std", type=float, nargs="+", default=[64.0], help="of pixels (64), or blue, green, red")
-    group.add_argument("--gray", action="store_true", help="one channel")
-    group.add_argument("--decode-threads", type=int, metavar="N", help="threads that decode (one for each core)")
+    group.add_argument(
+        "--test-data", metavar="PATH", help="held-out images (default: the test part of the data, or every fifth image)"
+    )
+    group.add_argument("--classes", type=int, metavar="N", help="number of classes (default: as the data says)")
+    group.add_argument(
+        "--class-names",
+        metavar="FILE",
+        help="names of the classes, one on each line, stored in the exported predictor (default: as the data says)",
+    )
+    group.add_argument(
+        "--scale", type=int, default=0, metavar="N", help="resize each image so that its shorter side has N pixels"
+    )
+    group.add_argument(
+        "--crop",
+        type=int,
+        default=0,
+        metavar="N",
+        help="cut out a square of N pixels: at random in training, the middle in evaluation",
+    )
+    group.add_argument("--mirror", action="store_true", help="in training, mirror each image with a chance of 1/2")
+    group.add_argument(
+        "--pad", type=int, default=0, metavar="N", help="in training, add a margin of N pixels before the crop"
+    )
+    group.add_argument(
+        "--area-crop",
+        action="store_true",
+        help="in training, cut out a random part of 8 to 100 %% of the area, and resize it to --crop",
+    )
+    group.add_argument(
+        "--random-scale",
+        type=int,
+        nargs=2,
+        metavar=("LEAST", "MOST"),
+        help="in training, draw --scale at random between these two",
+    )
+    group.add_argument(
+        "--rand-augment",
+        type=float,
+        nargs=2,
+        metavar=("COUNT", "STRENGTH"),
+        help="in training, change each image by COUNT of RandAugment's fourteen operations, with a "
+        "strength from 0 to 30; usually 2 9 (needs Pillow)",
+    )
+    group.add_argument(
+        "--color-jitter",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="in training, change saturation, brightness and contrast by up to SHARE, usually 0.4",
+    )
+    group.add_argument(
+        "--color-lighting",
+        type=float,
+        default=0.0,
+        metavar="STD",
+        help="in training, shift the colors along their principal components, with standard deviation STD, usually 0.1",
+    )
+    group.add_argument(
+        "--mean",
+        type=float,
+        nargs="+",
+        default=[128.0],
+        metavar="M",
+        help="subtract this from pixels: one number, or blue, green and red (default: 128)",
+    )
+    group.add_argument(
+        "--std",
+        type=float,
+        nargs="+",
+        default=[64.0],
+        metavar="S",
+        help="divide pixels by this: one number, or blue, green and red (default: 64)",
+    )
+    group.add_argument("--gray", action="store_true", help="read images in one channel, their brightness")
+    group.add_argument(
+        "--decode-threads",
+        type=int,
+        metavar="N",
+        help="decode images in N threads (default: one for each core, at most 16)",
+    )
     group.add_argument("--skip-damaged", action="store_true", help="leave out images that cannot be decoded")
+    add_max_pixels(group)
 
 
 def _names(path: str | None) -> tuple[str, ...]:
@@ -161,5 +234,5 @@ def input_options(found: argparse.Namespace) -> InputOptions:
         rand_augment=(int(found.rand_augment[0]), found.rand_augment[1]) if found.rand_augment else None,
         color_jitter=found.color_jitter, color_lighting=found.color_lighting, mean=tuple(found.mean),
         std=tuple(found.std), gray=found.gray, threads=found.decode_threads, skip_damaged=found.skip_damaged,
-        test_data=found.test_data, classes=found.classes, names=_names(found.class_names),
+        max_pixels=found.max_pixels, test_data=found.test_data, classes=found.classes, names=_names(found.class_names),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a run leaves for other programs: lines of JSON, event files of TensorBoard, curves in a picture."""
+"""Metrics of a run in files: lines of JSON, event files of TensorBoard, plots."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _CURVES = {
     "Accuracy": {"training_accuracy": "training", "top1": "held out", "top5": "held out, top 5"},
     "Images per second": {"rate": "training"},
 }
-"""Title -> the values that are drawn, with their names in the legend."""
+"""Title of each plot -> its values, with their names in the legend."""
 
 
 class Metrics:
-    """Writes what is measured; a context manager.
+    """Context manager that writes metrics.
 
     Args:
         lines: file that a line of JSON is added to for each step and each epoch, or None.
         events: folder for TensorBoard, or None.
-        plot: picture (.png) with the curves of the epochs, drawn anew after each, or None.
-        title: of the picture.
+        plot: plot (.png) of the epochs, written again after each, or None.
+        title: of the plot.
 
     Raises:
-        NetError: a package is missing, or pictures of this kind cannot be written.
+        NetError: a package is missing, or matplotlib cannot write files with this ending.
         OSError: a file cannot be written.
     """
 
@@ -59,13 +59,8 @@ class Metrics:
         if self._events is not None:
             self._events.close()
 
-    @property
-    def wanted(self) -> bool:
-        """Whether anything is written."""
-        return bool(self._lines or self._events or self._plot)
-
-    def go_on(self, epochs: int) -> None:
-        """Draw so many epochs of an earlier run before the next ones, as far as the file of lines has them."""
+    def read_earlier(self, epochs: int) -> None:
+        """Read the first ``epochs`` epochs of an earlier run from the file of lines, to plot them too."""
         if self._plot is None or self._earlier is None or not epochs:
             return
         found: dict[int, dict[str, Any]] = {}
@@ -73,22 +68,22 @@ class Metrics:
             try:
                 entry = json.loads(line)
             except ValueError:
-                continue  # cut short when a run was ended
+                continue  # a line that is not complete, since the run was killed
             if isinstance(entry, dict) and entry.get("kind") == "epoch" and entry.get("epoch", 0) <= epochs:
-                found[entry["epoch"]] = entry  # the last one, if an epoch was trained again
+                found[entry["epoch"]] = entry  # the last entry, if an epoch was trained again
         self._epochs = [found[number] for number in sorted(found)]
 
     def step(self, number: int, values: Mapping[str, Any]) -> None:
-        """Note a step of training."""
+        """Write the metrics of a training step."""
         self._write("step", number, values)
 
     def epoch(self, number: int, steps: int, values: Mapping[str, Any]) -> None:
-        """Note an epoch.
+        """Write the metrics of an epoch.
 
         Args:
             number: from 1.
-            steps: done until its end.
-            values: what was measured.
+            steps: number of steps until its end.
+            values: metrics by name.
         """
         self._epochs.append({"epoch": number, **values})
         self._write("epoch", steps, {"epoch": number, **values})
@@ -135,7 +130,7 @@ def _matplotlib() -> Any:
 
 
 def _check_picture(path: str) -> None:
-    """Raises NetError: no picture of this kind can be written."""
+    """Raise NetError if matplotlib cannot write a file with this ending."""
     kinds = sorted(_matplotlib()[0]().canvas.get_supported_filetypes())
     if Path(path).suffix[1:].lower() not in kinds:
         raise NetError(

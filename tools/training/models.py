@@ -16,8 +16,8 @@ from netbuilder.optimizers import (
 )
 from netbuilder.parallel import Parallelize
 from netbuilder.tools.training.nets import NETS, add_net
-from netbuilder.tools.training.phases import Boundaries
 from netbuilder.tools.training.settings import Options
+from netbuilder.tools.training.step_timing import Boundaries
 
 __all__ = ["TARGET", "evaluation_model", "policy_of", "training_model"]
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from netbuilder.ops.precision import PRECISIONS
-from netbuilder.ops.rate_policies import POLICIES
+from netbuilder.ops.core.precision import PRECISIONS
+from netbuilder.ops.updates.rate_policies import POLICIES
 from netbuilder.optimizers import OPTIMIZERS
 from netbuilder.proto import NetError
 from netbuilder.runtime import NET_TYPES
+from netbuilder.tools.common_options import add_without
 from netbuilder.tools.parser import Parser, did_you_mean
-from netbuilder.tools.switches import add_without
 from netbuilder.tools.training.checks import AUTO, problem_of
 from netbuilder.tools.training.config import config_arguments, plain_arguments, read_config
 from netbuilder.tools.training.input_options import add_input_arguments, input_options
@@ -43,97 +43,242 @@ def _usual_rates() -> str:
 def _parser() -> Parser:
     parser = Parser(
         prog="netbuilder-train",
-        description="Train a classifier data-parallel, evaluate it in test mode after each epoch, export a predictor.",
+        description="Train an image classifier on one or several devices, evaluate it on held-out images after each "
+        "epoch, and export a predictor.",
     )
-    parser.add_argument("--demo", action="store_true", help=f"the same as {' '.join(_DEMO)}; later options change it")
-    parser.add_argument("--config", metavar="FILE",
-                        help="options from a .toml, .yaml or .json file; the command line overrides them")  # fmt: skip
+    parser.add_argument(
+        "--demo", action="store_true", help=f"the same as {' '.join(_DEMO)}; options given after it override these"
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="read options from a .toml, .yaml or .json file; the command line overrides them",
+    )
     net = parser.add_argument_group("net and data")
-    net.add_argument("--model", default="resnet20-cifar", metavar="NAME", help=f"one of {', '.join(NETS)}")
+    net.add_argument(
+        "--model",
+        default="resnet20-cifar",
+        metavar="NAME",
+        help=f"the net to train (default: resnet20-cifar): {', '.join(NETS)}",
+    )
     net.add_argument(
         "--data",
         default="digits",
-        help="digits (bundled), dummy (random images, to time nets), a folder of IDX files as MNIST's, one of class "
-        "folders with images, a database, an .npz file, or a CSV list",
+        metavar="PATH",
+        help="digits (a data set that comes with netbuilder, the default), dummy (random images, to measure "
+        "speed), a folder with IDX files such as MNIST's, a folder with one folder of images for each class, "
+        "a database, an .npz file, or a CSV list",
     )
     where = parser.add_argument_group("devices")
-    where.add_argument("--cpu", action="store_true", help="replicas on the CPU; without it on GPUs")
-    where.add_argument("--devices", default="0", metavar="IDS", help="ids, separated by commas (0)")
-    where.add_argument("--net-type", default="dag", metavar="TYPE", help=f"one of {', '.join(NET_TYPES)}")
-    where.add_argument("--device-workers", type=int, default=4, metavar="N",
-                       help="upper bound of the threads that run the net, for each device (4)")  # fmt: skip
-    where.add_argument("--dtype", default="float32", metavar="TYPE",
-                       help=f"of activations while training: {' or '.join(PRECISIONS)} (float32)")  # fmt: skip
-    where.add_argument("--measure-speed-up", action="store_true",
-                       help="before training, time steps on all devices and on the first alone")  # fmt: skip
+    where.add_argument("--cpu", action="store_true", help="train on the CPU; without this option, on GPUs")
+    where.add_argument(
+        "--devices",
+        default="0",
+        metavar="IDS",
+        help="numbers of the devices, separated by commas; each has one replica (default: 0)",
+    )
+    where.add_argument(
+        "--net-type",
+        default="dag",
+        metavar="TYPE",
+        help=f"how the net is executed (default: dag): {', '.join(NET_TYPES)}",
+    )
+    where.add_argument(
+        "--device-workers",
+        type=int,
+        default=4,
+        metavar="N",
+        help="use at most N threads to run the net, for each device (default: 4)",
+    )
+    where.add_argument(
+        "--dtype",
+        default="float32",
+        metavar="TYPE",
+        help=f"type of activations in training: {' or '.join(PRECISIONS)} (default: float32)",
+    )
+    where.add_argument(
+        "--measure-speed-up",
+        action="store_true",
+        help="before training, time steps on all devices and on the first one alone",
+    )
     add_without(where)
     add_input_arguments(parser)
     step = parser.add_argument_group("optimization")
-    step.add_argument("--batch", type=int, default=64, help="samples a step, over all devices (64)")
-    step.add_argument("--accumulate-steps", type=int, default=1, metavar="K",
-                      help="micro-batches of a batch, with one exchange and update (1)")  # fmt: skip
-    step.add_argument("--epochs", type=int, default=10, help="passes over the data (10)")
-    step.add_argument("--optimizer", default="sgd", metavar="NAME", help=f"one of {', '.join(_OFFERED)} (sgd)")
-    step.add_argument("--optimizer-arg", action="append", default=[], metavar="KEY=VALUE",
-                      help="an argument of the optimizer, such as beta2=0.99; a wrong one lists all")  # fmt: skip
     step.add_argument(
-        "--learning-rate", type=float, help=f"learning rate, before its policy changes it ({_usual_rates()})"
-    )
-    step.add_argument("--base-batch", type=int, metavar="N",
-                      help="the rate is meant for batches of N: it is multiplied by --batch / N")  # fmt: skip
-    step.add_argument("--warmup-epochs", type=float, default=0.0, metavar="N",
-                      help="epochs over which the rate first rises linearly (0)")  # fmt: skip
-    step.add_argument(
-        "--warmup-start", type=float, default=0.1, help="share of the rate that the warm-up begins with (0.1)"
+        "--batch", type=int, default=64, metavar="N", help="samples in each step, over all devices (default: 64)"
     )
     step.add_argument(
-        "--policy", default="fixed", metavar="NAME", help=f"one of {', '.join(sorted([*POLICIES, 'composite']))}"
+        "--accumulate-steps",
+        type=int,
+        default=1,
+        metavar="K",
+        help="split each batch into K micro-batches and sum their gradients before one update (default: 1)",
     )
-    step.add_argument("--policy-arg", action="append", default=[], metavar="KEY=VALUE",
-                      help="an argument of the policy, counted in iterations")  # fmt: skip
-    step.add_argument("--step-epochs", type=int, help="policy step: epochs between steps")
-    step.add_argument("--gamma", type=float, help="policy step: factor at each step")
-    step.add_argument("--momentum", type=float, help="momentum of sgd (0.9)")
-    step.add_argument("--nesterov", action=argparse.BooleanOptionalAction,
-                      help="of sgd: Nesterov's momentum (on); without it the classical one")  # fmt: skip
-    step.add_argument("--weight-decay", type=float, default=1e-4, help="weight decay; biases never decay (1e-4)")
-    step.add_argument("--no-norm-decay", action="store_true", help="no decay of the scales of normalisations either")
-    step.add_argument("--label-smoothing", type=float, default=0.0, metavar="SHARE",
-                      help="share of a label that all classes have, usually 0.1 (0)")  # fmt: skip
-    step.add_argument("--mixup", type=float, default=0.0, metavar="ALPHA",
-                      help="mix images of a batch, by shares from Beta(ALPHA, ALPHA), usually 0.2 (0)")  # fmt: skip
-    step.add_argument("--cutmix", type=float, default=0.0, metavar="ALPHA",
-                      help="put boxes of other images in, usually 1.0; with --mixup one or the other (0)")  # fmt: skip
-    step.add_argument("--ema", type=float, metavar="DECAY", help="keep moving averages of the parameters, usually with "
-                      "0.999 or 0.9999, and evaluate and export those")  # fmt: skip
-    step.add_argument("--patience", type=int, metavar="N",
-                      help="end after N epochs without a better result on held-out samples")  # fmt: skip
-    step.add_argument("--patience-measure", default="accuracy", choices=["accuracy", "loss"],
-                      help="by which --patience judges (accuracy)")  # fmt: skip
-    step.add_argument("--least-improvement", type=float, default=0.0, metavar="X",
-                      help="by how much it has to be better (0)")  # fmt: skip
-    step.add_argument("--step-limit", type=float, metavar="SECONDS",
-                      help="a run that takes longer over a step tells what its threads do, and ends")  # fmt: skip
+    step.add_argument("--epochs", type=int, default=10, metavar="N", help="passes over the data (default: 10)")
     step.add_argument(
-        "--first-step-limit", type=float, metavar="SECONDS", help="for the first step (ten times as long)"
+        "--optimizer", default="sgd", metavar="NAME", help=f"the optimizer (default: sgd): {', '.join(_OFFERED)}"
     )
-    step.add_argument("--seed", type=int, default=0, help="of initial values and order of samples (0)")
+    step.add_argument(
+        "--optimizer-arg",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set an argument of the optimizer, such as beta2=0.99; an unknown one lists those there "
+        "are; may be repeated",
+    )
+    step.add_argument(
+        "--learning-rate",
+        type=float,
+        metavar="RATE",
+        help=f"learning rate, before its policy changes it (default: {_usual_rates()})",
+    )
+    step.add_argument(
+        "--base-batch",
+        type=int,
+        metavar="N",
+        help="--learning-rate is given for batches of N: multiply it by --batch / N",
+    )
+    step.add_argument(
+        "--warmup-epochs",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="let the rate rise linearly over the first N epochs (default: 0)",
+    )
+    step.add_argument(
+        "--warmup-start",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="share of the rate at which the warm-up begins (default: 0.1)",
+    )
+    step.add_argument("--policy", default="fixed", metavar="NAME",
+                      help="how the rate changes during training (default: fixed): "
+                      f"{', '.join(sorted([*POLICIES, 'composite']))}")  # fmt: skip
+    step.add_argument(
+        "--policy-arg",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set an argument of the policy; times are counted in iterations; may be repeated",
+    )
+    step.add_argument(
+        "--step-epochs", type=int, metavar="N", help="with --policy step: epochs between two changes of the rate"
+    )
+    step.add_argument(
+        "--gamma",
+        type=float,
+        metavar="FACTOR",
+        help="with --policy step: what the rate is multiplied by at each change",
+    )
+    step.add_argument("--momentum", type=float, metavar="M", help="momentum of sgd (default: 0.9)")
+    step.add_argument(
+        "--nesterov",
+        action=argparse.BooleanOptionalAction,
+        help="with sgd: Nesterov's momentum (the default), or classical momentum",
+    )
+    step.add_argument(
+        "--weight-decay",
+        type=float,
+        default=1e-4,
+        metavar="SHARE",
+        help="weight decay, which biases never have (default: 1e-4)",
+    )
+    step.add_argument(
+        "--no-norm-decay",
+        action="store_true",
+        help="leave the scales of normalization layers without weight decay, too",
+    )
+    step.add_argument(
+        "--label-smoothing",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="spread SHARE of each label evenly over all classes, usually 0.1 (default: 0)",
+    )
+    step.add_argument(
+        "--mixup",
+        type=float,
+        default=0.0,
+        metavar="ALPHA",
+        help="blend pairs of images and their labels, by shares drawn from Beta(ALPHA, ALPHA), usually "
+        "0.2 (default: 0, never)",
+    )
+    step.add_argument(
+        "--cutmix",
+        type=float,
+        default=0.0,
+        metavar="ALPHA",
+        help="replace a box of each image by that of another one and mix their labels, usually 1.0; with "
+        "--mixup, each batch has one of the two (default: 0, never)",
+    )
+    step.add_argument(
+        "--ema",
+        type=float,
+        metavar="DECAY",
+        help="keep exponential moving averages of the parameters, and evaluate and export those; DECAY is "
+        "usually 0.999 or 0.9999",
+    )
+    step.add_argument(
+        "--patience", type=int, metavar="N", help="stop after N epochs without a better result on held-out images"
+    )
+    step.add_argument(
+        "--patience-measure",
+        default="accuracy",
+        choices=["accuracy", "loss"],
+        help="the result that --patience looks at (default: accuracy)",
+    )
+    step.add_argument(
+        "--least-improvement",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="a result is better for --patience if it improves by more than X (default: 0)",
+    )
+    step.add_argument(
+        "--step-limit",
+        type=float,
+        metavar="SECONDS",
+        help="if a step takes longer, print what each thread is doing, and end the run",
+    )
+    step.add_argument(
+        "--first-step-limit",
+        type=float,
+        metavar="SECONDS",
+        help="the same for the first step (default: ten times --step-limit)",
+    )
+    step.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of initial values and of the order of samples (default: 0)",
+    )
     out = parser.add_argument_group("result")
-    out.add_argument("--export", metavar="FOLDER", help="write a predictor (init_net.pb, predict_net.pb)")
-    out.add_argument("--check-export", action="store_true", help="evaluate the predictor in a new process")
-    out.add_argument("--out", metavar="FOLDER", help="folder of the run: options.json, command.txt, metrics.jsonl")
-    out.add_argument("--metrics", metavar="FILE", help="add a line of JSON for each step and epoch")
+    out.add_argument("--export", metavar="FOLDER", help="write a predictor (init_net.pb and predict_net.pb)")
+    out.add_argument("--check-export", action="store_true", help="evaluate the exported predictor in a new process")
+    out.add_argument("--out", metavar="FOLDER", help="write options.json, command.txt and metrics.jsonl of the run")
+    out.add_argument("--metrics", metavar="FILE", help="append a line of JSON for each step and epoch")
     out.add_argument("--tensorboard", metavar="FOLDER", help="write event files (needs tensorboardX)")
-    out.add_argument("--plot", metavar="FILE.png", help="draw loss and accuracy after each epoch (needs matplotlib)")
+    out.add_argument("--plot", metavar="FILE.png", help="plot loss and accuracy after each epoch (needs matplotlib)")
     kept = parser.add_argument_group("checkpoints")
-    kept.add_argument("--checkpoint", metavar="FOLDER", help="write checkpoints, from which training can go on")
-    kept.add_argument("--checkpoint-every-steps", type=int, metavar="N", help="one after so many steps")
-    kept.add_argument("--checkpoint-every-epochs", type=int, metavar="N",
-                      help="one after so many epochs (1, unless --checkpoint-every-steps is given)")  # fmt: skip
-    kept.add_argument("--keep", type=int, default=3, metavar="K",
-                      help="how many of the last are kept, besides the best (3)")  # fmt: skip
-    kept.add_argument("--resume", metavar="auto|PATH",
-                      help="go on from a checkpoint; auto: from the newest in --checkpoint, if any")  # fmt: skip
+    kept.add_argument("--checkpoint", metavar="FOLDER", help="write checkpoints, from which training can be resumed")
+    kept.add_argument("--checkpoint-every-steps", type=int, metavar="N", help="write a checkpoint every N steps")
+    kept.add_argument(
+        "--checkpoint-every-epochs",
+        type=int,
+        metavar="N",
+        help="write a checkpoint every N epochs (default: 1, unless --checkpoint-every-steps is given)",
+    )
+    kept.add_argument(
+        "--keep", type=int, default=3, metavar="K", help="keep the newest K checkpoints and the best one (default: 3)"
+    )
+    kept.add_argument(
+        "--resume",
+        metavar="auto|PATH",
+        help="resume from a checkpoint, or from the newest one in a folder; auto: from the newest one in "
+        "--checkpoint, if there is one",
+    )
     return parser
 
 
@@ -166,8 +311,10 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         found.nesterov = found.nesterov is not False
     for name in ("momentum", "nesterov"):
         if found.optimizer != "sgd" and getattr(found, name) is not None:
-            parser.error(f"--{name}: applies to --optimizer sgd alone; set that of {found.optimizer}, if it has one, "
-                         "by --optimizer-arg")  # fmt: skip
+            parser.error(
+                f"--{name}: applies to --optimizer sgd alone; set that of {found.optimizer}, if it has one, "
+                "by --optimizer-arg"
+            )
     options = Options(
         model=found.model, data=found.data, cpu=found.cpu, devices=devices, batch=found.batch, epochs=found.epochs,
         learning_rate=found.learning_rate, policy=found.policy, policy_args=policy_args,

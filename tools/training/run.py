@@ -29,38 +29,38 @@ from netbuilder.parallel import (
 )
 from netbuilder.proto import NetError
 from netbuilder.runtime import Prefetch, Workspace
+from netbuilder.tools.progress import EpochProgress, Progress
 from netbuilder.tools.training.decoded import DecodedImages
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.metrics import Metrics
 from netbuilder.tools.training.models import TARGET, evaluation_model, policy_of, training_model
-from netbuilder.tools.training.phases import Boundaries, Phases
-from netbuilder.tools.training.progress import Progress
+from netbuilder.tools.training.sanity_warnings import SanityWarnings, first_not_finite
 from netbuilder.tools.training.settings import Options
-from netbuilder.tools.training.watch import Watch, first_not_finite
+from netbuilder.tools.training.step_timing import Boundaries, StepTiming
 
 __all__ = ["Epoch", "Evaluation", "Run"]
 
-_AMONG = 5  # classes that top-5 looks at
-_TINY = 1e-20  # a probability below it counts as it in the logarithm, as in SoftmaxWithLoss
+_AMONG = 5  # classes of top-5 accuracy
+_TINY = 1e-20  # probabilities are clamped to this before log, as in SoftmaxWithLoss
 
 _BEFORE: Mapping[str, Any] = {
     "--optimizer": "sgd", "--nesterov": True, "--optimizer-arg": {}, "--mixup": 0.0, "--cutmix": 0.0, "--ema": None,
     "--ema (moving averages)": False, "--rand-augment": [],
 }  # fmt: skip
-"""What runs did whose checkpoints do not say, since these options were not there yet."""
+"""Values of options that checkpoints of earlier versions do not store."""
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch gave.
+    """Results of an epoch of training.
 
     Args:
         loss: mean over its samples.
-        accuracy: share of training samples right.
+        accuracy: share of training samples classified correctly.
         rate: images per second.
-        wait: seconds in which training waited for its input.
-        seconds: of all.
-        shares: of the steps' time, by phase, from one of the steps that were taken apart.
+        wait: seconds that training waited for input.
+        seconds: duration of the epoch.
+        shares: of the steps' time, by phase, from a step that was timed call by call.
         learning_rate: of the last step.
     """
 
@@ -75,7 +75,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the net gives on held-out samples.
+    """Results on held-out samples.
 
     Args:
         top1, top5: shares of samples with the right class first, or among the first five.
@@ -95,7 +95,7 @@ class Run:
     Args:
         options: see there.
         train, test: the data.
-        metrics: told of each step.
+        metrics: gets the values of each step and epoch.
 
     Raises:
         NetError: the net cannot be built for these images and devices.
@@ -120,16 +120,16 @@ class Run:
         self._scopes = [f"{word}_{device}/" for device in options.devices]
         self.steps = -(-len(train) // options.batch)
         self.epochs_done = 0
-        self.step = 0  # of the epoch that runs
+        self.step = 0  # of the current epoch
         self._losses, self._right, self._seen = 0.0, 0.0, 0  # sums over its samples
         self._of_step, self._step_seen, self._measured = {"loss": 0.0, "accuracy": 0.0}, 0, 0
-        self._first_step = 0  # steps that an earlier run has done
+        self._first_step = 0  # steps that the resumed run had done
         self._rate = options.scaled_rate  # of the last step of that run
-        self._counts: deque[int] = deque()  # samples of micro-batches that are not read yet
+        self._counts: deque[int] = deque()  # samples of micro-batches whose results are not read yet
         self.tick: Callable[[], object] = lambda: None  # called after each step of training or evaluation
         self._loss: float | None = None  # of the last step that was read
         self._top1: float | None = None
-        self._watch = Watch(self._classes)
+        self._warnings = SanityWarnings(self._classes)
         self._mixer = BatchMixer(
             self._classes, mixup=options.mixup, cutmix=options.cutmix, smoothing=options.label_smoothing,
             seed=options.seed,
@@ -140,7 +140,7 @@ class Run:
         self._reader = loss_reader(self._model, ["loss", "accuracy"], workspace=self._workspace)
         self._averages = moving_averages(self._model)
         self._test_model = evaluation_model(options, test.shape, self._classes, self._averages)
-        self.phases = Phases(self._model, self._workspace, boundaries)
+        self.timing = StepTiming(self._model, self._workspace, boundaries)
         next(feed_shares(self._model, self._first_batch(), workspace=self._workspace))
         RunInitNet(self._model, workspace=self._workspace)
         CreateNet(self._test_model, workspace=self._workspace)
@@ -149,9 +149,9 @@ class Run:
         batches = self._train_images.batches(self.options.batch)
         return next(self._training_inputs(batches, 0, 0))
 
-    def watch(self, training: float, held_out: float) -> None:
-        """Warn of accuracies that look wrong."""
-        self._watch.epoch(training, held_out)
+    def check_accuracy(self, training: float, held_out: float) -> None:
+        """Warn about accuracies that look wrong."""
+        self._warnings.epoch(training, held_out)
 
     @property
     def parameter_count(self) -> int:
@@ -163,22 +163,22 @@ class Run:
         """Train on all samples once, in an order that follows from the seed and the epoch alone.
 
         Args:
-            number: of the epoch, from 1; of one that was broken off, the rest is trained.
-            stop: called after each step; whether to break off.
+            number: of the epoch, from 1; after an interruption, the rest of it is trained.
+            stop: called after each step; returns whether to stop.
 
         Returns:
-            None: broken off.
+            None: training was stopped.
         """
         began, each = time.perf_counter(), self.options.accumulate_steps
-        self.phases.begin()
+        self.timing.begin()
         with (
-            Progress(f"epoch {number}/{self.options.epochs}", self.steps - self.step) as progress,
+            EpochProgress(f"epoch {number}/{self.options.epochs}", self.steps - self.step) as progress,
             self._prefetch(self._model, self._batches(number), self._inputs) as input,
         ):
             seen = 0  # samples of the step
             for place, batch in enumerate(input, start=1):
                 if place == 1:
-                    self._watch.batch(batch["data"], batch["label"])
+                    self._warnings.batch(batch["data"], batch["label"])
                 seen += self._run(batch, timed=self.step in self._timed_steps and place % each == 0)
                 if place % each:
                     continue
@@ -192,20 +192,20 @@ class Run:
         seconds, wait = time.perf_counter() - began, input.state().wait
         epoch = Epoch(
             self._losses / max(self._seen, 1), self._right / max(self._seen, 1), progress.rate, wait, seconds,
-            dict(self.phases.shares), self.learning_rate,
+            dict(self.timing.shares), self.learning_rate,
         )  # fmt: skip
         self.epochs_done, self.step, self._losses, self._right, self._seen = number, 0, 0.0, 0.0, 0
         return epoch
 
     @property
     def _timed_steps(self) -> set[int]:
-        """The steps of an epoch that are taken apart; the quickest counts, since others may share the machine."""
+        """Steps of an epoch that are timed call by call; the fastest counts, since the machine may be shared."""
         return {min(2, self.steps - 1), self.steps // 3, self.steps * 2 // 3}
 
     def _run(self, batch: Mapping[str, Any], *, timed: bool) -> int:
         """Run a micro-batch; return its number of samples."""
         if timed:
-            self.phases.run()
+            self.timing.run()
         else:
             RunNet(self._model, 1, wait=False, workspace=self._workspace)
         count = len(batch["label"])
@@ -234,12 +234,14 @@ class Run:
         return least
 
     def _prefetch(self, model: ModelHelper, batches: Iterable[Mapping[str, Any]], blobs: Sequence[str]) -> Prefetch:
-        return prefetch(model, batches, blobs=blobs, workspace=self._workspace, look=False)  # Watch looks
+        return prefetch(
+            model, batches, blobs=blobs, workspace=self._workspace, look=False
+        )  # SanityWarnings looks at batches
 
     def _training_inputs(
         self, batches: Iterable[tuple[np.ndarray, np.ndarray]], epoch: int, first: int
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield what the net reads of each batch; the first one is number ``first`` of its epoch."""
+        """Yield the input blobs of each batch; the first one is number ``first`` of its epoch."""
         for number, (images, labels) in enumerate(batches, first):
             if not self.options.soft_labels:
                 yield {"data": images, "label": labels}
@@ -248,7 +250,7 @@ class Run:
             yield {"data": images, "label": labels, TARGET: targets}
 
     def _add(self, measures: dict[str, float] | None) -> None:
-        """Add what a micro-batch gave to the sums of the epoch, and of its step."""
+        """Add the results of a micro-batch to the sums of its step and epoch."""
         if measures is None:
             return
         count = self._counts.popleft()
@@ -272,9 +274,8 @@ class Run:
     def _not_finite(self, loss: float) -> str:
         blob = first_not_finite(self._model.net, self._workspace)
         seen = f"; the first blob of the net that is not finite is {blob}" if blob else ""
-        return (
-            f"epoch {self.epochs_done + 1}, step {self.step}: the loss is {loss}{seen}; try a smaller --learning-rate"
-        )
+        place = f"epoch {self.epochs_done + 1}, step {self.step}"
+        return f"{place}: the loss is {loss:.4g}{seen}; try a smaller --learning-rate"
 
     def _batches(self, epoch: int) -> Iterator[dict[str, np.ndarray]]:
         rng = np.random.default_rng([self.options.seed, epoch])
@@ -283,7 +284,7 @@ class Run:
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the last step, be it one of the run that this one goes on from."""
+        """The learning rate of the last step, also if that was before this run resumed."""
         if self.steps_done == self._first_step:
             return self._rate
         if not any(op.type == "LearningRate" for op in self._model.net.Proto().op):
@@ -297,7 +298,7 @@ class Run:
         return self.epochs_done * self.steps + self.step
 
     def checkpoint(self, metric: float | None = None) -> Checkpoint:
-        """Return all that is needed to go on from here.
+        """Return a checkpoint from which training can be resumed here.
 
         Args:
             metric: the accuracy on held-out samples, if it is known.
@@ -312,19 +313,19 @@ class Run:
         return take_checkpoint(self._model, workspace=self._workspace, step=self.steps_done, metric=metric, state=state)
 
     def resume(self, checkpoint: Checkpoint, source: str) -> list[str]:
-        """Go on from a checkpoint; return what is otherwise now than it was then.
+        """Resume from a checkpoint; return a text for each option that has changed since.
 
         Raises:
             NetError: it is of another net, or of other data; the run is as it was.
         """
         state = checkpoint.state
         if "must_be" not in state:
-            raise NetError(f"{source!r}: holds no training of netbuilder-train; load it by load_checkpoint")
+            raise NetError(f"{source!r}: is not a checkpoint of netbuilder-train; use load_checkpoint")
         problems = _differences(state["must_be"], self._identity())
         if problems:
-            raise NetError(f"{source!r}: is of another run: " + "; ".join(problems))
+            raise NetError(f"{source!r}: is a checkpoint of another run: " + "; ".join(problems))
         load_checkpoint(checkpoint, self._model, workspace=self._workspace)
-        self._reader.last()  # of a step before, which does not count
+        self._reader.last()  # results of an earlier step do not count
         self._counts.clear()
         self.epochs_done, self.step = state["epochs_done"], state["step"]
         self._losses, self._right, self._seen = state["losses"], state["right"], state.get("seen", 0)
@@ -334,7 +335,7 @@ class Run:
         return _differences(state["options"], self._rates())
 
     def _identity(self) -> dict[str, Any]:
-        """What a checkpoint and the run that goes on from it must have in common."""
+        """What must be equal in a checkpoint and in the run that resumes from it."""
         options = self.options
         return {"--model": options.model, "--batch": options.batch, "--seed": options.seed,
                 "training samples": len(self._train_images), "--optimizer": options.optimizer,
@@ -362,18 +363,22 @@ class Run:
         loss = 0.0
         pairs = self._test_images.batches(self.options.batch, reuse=True)
         batches = ({"data": images, "label": labels} for images, labels in pairs)
-        with self._prefetch(self._test_model, batches, ["data"]) as input:
+        with (
+            Progress("evaluation", len(self._test_images)) as progress,
+            self._prefetch(self._test_model, batches, ["data"]) as input,
+        ):
             for batch in input:
                 RunNet(self._test_model, 1, workspace=self._workspace)
                 labels = np.asarray(batch["label"])
                 scores = gather_shares(self._test_model, "softmax", len(labels), workspace=self._workspace)
                 right = scores[np.arange(len(labels)), labels][:, None]
                 before = (scores > right).sum(axis=1)
-                # Of classes with the same probability argmax takes the first.
+                # among equal probabilities, argmax takes the first class
                 first += int((scores.argmax(axis=1) == labels).sum())
                 among += int((before < _AMONG).sum())
                 loss -= float(np.log(np.maximum(right, _TINY), dtype=np.float64).sum())
                 self.tick()
+                progress.advance(len(labels))
                 count += len(labels)  # damaged images may have been left out
         return Evaluation(first / max(count, 1), among / max(count, 1), count, loss / max(count, 1))
 
@@ -383,7 +388,7 @@ class Run:
         shape, scope = (1, *self._test_images.shape), self._scopes[0]
         plain = {average.removeprefix(scope): name.removeprefix(scope) for name, average in self._averages.items()}
         values = {plain.get(name, name): self._workspace.fetch(scope + name) for name in map(str, parameters)}
-        rename_blobs(net.Proto(), plain)  # readers of the predictor need not know that its weights are averages
+        rename_blobs(net.Proto(), plain)  # in the predictor, averages have the names of the weights
         save_predictor(
             folder, net, values, inputs=["data"], shapes={"data": shape}, workspace=self._workspace,
             images=self._test_images.preparation, classes=self._names or None,
@@ -398,7 +403,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def early_stopping(options: Options) -> EarlyStopping | None:
-    """Return what ends a run early, as the options ask for; None: nothing does."""
+    """Return the early stopping that the options request, or None."""
     if options.patience is None:
         return None
     return EarlyStopping(

@@ -1,4 +1,4 @@
-"""When the trainer writes checkpoints, and from which it goes on."""
+"""When the trainer writes checkpoints, and from which one it resumes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Saving", "find_checkpoint"]
 
 
 class Trained(Protocol):
-    """What a run tells and does here."""
+    """What a run offers for checkpoints."""
 
     steps: int  #: in an epoch
-    step: int  #: done in the epoch that runs
+    step: int  #: done in the current epoch
 
     @property
     def steps_done(self) -> int:
@@ -44,7 +44,7 @@ class Saving:
         self._options = options
         self._folder = CheckpointFolder(options.checkpoint, options.keep) if options.checkpoint else None
         self.last: Path | None = None
-        self.complete = True  # the checkpoint that was due last has been written
+        self.complete = True  # whether the last checkpoint that was due has been written
         self._last_step = -1
         if self._folder is not None:
             self._folder.require_none_later(run.steps_done)
@@ -52,12 +52,14 @@ class Saving:
     def after_step(self) -> None:
         """Write a checkpoint if one is due after so many steps."""
         every, run = self._options.every_steps, self._run
-        ends_epoch = run.step == run.steps and self._due(run.steps_done // run.steps)  # comes with its accuracy
+        ends_epoch = run.step == run.steps and self._due(
+            run.steps_done // run.steps
+        )  # after_epoch writes it, with the accuracy
         if every and not ends_epoch and run.steps_done % every == 0:
             self._try()
 
     def after_epoch(self, number: int, accuracy: float, *, last: bool = False) -> None:
-        """Write a checkpoint if one is due after so many epochs, or if the run is over, as it is after the ``last``."""
+        """Write a checkpoint if one is due after so many epochs, or if this is the ``last`` epoch."""
         if last or self._due(number):
             self._try(accuracy)
 
@@ -82,16 +84,16 @@ class Saving:
             self.complete = True
         except OSError as error:
             self.complete = False
-            kept = f"the last one is {self.last}" if self.last else "there is none yet"
+            kept = f"the last checkpoint is {self.last}" if self.last else "there is no checkpoint yet"
             print(
-                f"netbuilder-train: no checkpoint was written: {error}; training goes on, {kept}",
+                f"netbuilder-train: a checkpoint could not be written: {error}; training continues, and {kept}",
                 file=sys.stderr,
                 flush=True,
             )
 
 
 def find_checkpoint(options: Options) -> tuple[str, Checkpoint] | None:
-    """Return the checkpoint that a run goes on from, and its file; None: it begins anew.
+    """Return the checkpoint from which a run resumes, and its file; None: it starts from the beginning.
 
     Raises:
         NetError: there is none where one was named.

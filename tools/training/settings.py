@@ -1,4 +1,4 @@
-"""A training run as it was asked for."""
+"""The options of a training run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True)
 class Options:
-    """A training run.
+    """The options of a training run.
 
     Args:
         model: name of the net.
@@ -36,23 +36,23 @@ class Options:
         checkpoint: folder for checkpoints, or None.
         every_steps, every_epochs: how often one is written; None: not by steps, or not by epochs.
         keep: how many of the last are kept, besides the best.
-        resume: a checkpoint, a folder of them, or "auto"; None: begin anew.
+        resume: a checkpoint, a folder of them, or "auto"; None: start from the beginning.
         without: optimisations of plans that are switched off.
-        step_limit, first_step_limit: seconds that a step may take; None: no limit, ten times the former.
+        step_limit, first_step_limit: longest time of a step in seconds; None: no limit, ten times the former.
         input: of images that are decoded as they are needed.
-        accumulate_steps: micro-batches that a batch is dealt out over.
-        measure_speed_up: time steps on one device and on all before.
+        accumulate_steps: micro-batches that a batch is split into.
+        measure_speed_up: before training, time steps on one device and on all.
         base_batch: the batch that the learning rate is meant for; None: that of this run.
         warmup_epochs, warmup_start: how long the rate rises to its policy's, and the share of it at the beginning.
-        norm_decay: the scales of normalisations decay, as weights do.
-        label_smoothing: the share of a label that all classes have.
+        norm_decay: whether scales of normalization layers have weight decay.
+        label_smoothing: share of each label that is spread evenly over all classes.
         mixup, cutmix: how strongly samples of a batch are mixed (see ``netbuilder.data.BatchMixer``); 0: not.
         average_decay: of the moving averages of parameters, which are evaluated and exported; None: there are none.
-        patience: epochs without a better result on held-out samples after which training ends; None: it does not.
+        patience: epochs without a better result on held-out samples after which training ends; None: no limit.
         patience_measure: "accuracy" or "loss".
-        least_improvement: by how much it has to be better.
+        least_improvement: by how much a result must be better to count.
         out: folder of the run, or None.
-        metrics, tensorboard, plot: what is written of its course, or None.
+        metrics, tensorboard, plot: files for metrics, or None.
         effective: all options by name, as a file for ``--config`` has them.
     """
 

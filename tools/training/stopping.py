@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the step that runs is finished first."""
+"""Ctrl-C and SIGTERM: the current step is finished first."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Stopping"]
 
 
 class Stopping:
-    """Notes the first of these signals; a context manager. A second one acts at once, as it does without this.
+    """Context manager that records the first of these signals. A second one takes effect at once, as usual.
 
     Attributes:
-        by: the signal that has come; None: none has.
+        by: the signal received; None: none so far.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -25,7 +25,7 @@ class Stopping:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Stopping:
-        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+        if threading.current_thread() is threading.main_thread():  # other threads may not set handlers
             self._before = {number: signal.signal(number, self._note) for number in self._SIGNALS}
         return self
 
@@ -35,8 +35,8 @@ class Stopping:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.by = signal.Signals(number)
         self._give_back()
-        # Not print: the signal may have come in the middle of one.
-        os.write(2, f"{self.by.name}: finishing this step; once more to end at once\n".encode())
+        # Not print(): the signal may have interrupted one.
+        os.write(2, f"{self.by.name}: finishing this step; repeat it to end at once\n".encode())
 
     def _give_back(self) -> None:
         for number, handler in self._before.items():

@@ -1,6 +1,6 @@
 """The messages and device types of nets; the messages are netbuilder's own."""
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.proto.netbuilder_pb2 import (
     DESCRIPTOR,
     PROTO_COMPILE_TIME_MAX_DEVICE_TYPES,

@@ -1,6 +1,6 @@
 """Caffe2's Python modules."""
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 
 __all__: list[str] = []
 

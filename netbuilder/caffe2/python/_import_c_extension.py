@@ -7,24 +7,24 @@ from collections.abc import Callable
 from typing import Any
 
 from netbuilder.caffe2 import workspaces as workspaces_module
-from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.background import BackgroundPlan
 from netbuilder.caffe2.blobs import Blob, TensorCPU, feed, from_record, to_record
 from netbuilder.caffe2.databases import DB, Cursor, Mode, Transaction, create_db
 from netbuilder.caffe2.flags import GlobalInit as global_init
 from netbuilder.caffe2.fp_exceptions import check_finite
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.op_schema import OpSchema
 from netbuilder.caffe2.workspaces import CreatedNet as Net
 from netbuilder.caffe2.workspaces import Workspace
 from netbuilder.data.db_reader import DATABASES
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
+from netbuilder.ops.core.registry import operator_types
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.ops.registry import operator_types
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, OperatorError, PlanDef, files
-from netbuilder.runtime import default
-from netbuilder.runtime.benchmark import benchmark_net as benchmark
+from netbuilder.runtime.execute import default
+from netbuilder.runtime.execute.benchmark import benchmark_net as benchmark
 
 __all__ = [
     "DB",

@@ -1,6 +1,6 @@
 """Attention in Caffe2's four kinds."""
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.model.rnn.attention import (
     AttentionType,
     apply_dot_attention,

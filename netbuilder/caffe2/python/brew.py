@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.model import brew as _brew
 from netbuilder.model.brew import Register, arg_scope, has_helper
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import _import_c_extension as C
 
 __all__ = ["CAFFE2_NO_OPERATOR_SCHEMA", "build_options"]

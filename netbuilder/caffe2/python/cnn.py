@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
+from netbuilder.caffe2.missing_names import reason_of
 from netbuilder.caffe2.python.model_helper import ModelHelper
-from netbuilder.caffe2.reasons import reason_of
 from netbuilder.graph import BlobReference
 from netbuilder.model import brew
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, NetError
@@ -66,7 +66,7 @@ class CNNModelHelper(ModelHelper):
             raise AttributeError(f"CNNModelHelper has no {name}: {reason}")
         return super().__getattr__(name)
 
-    # Layers; the arguments are those of brew's function behind the model.
+    # Layers; the arguments are those of brew's function after the model.
 
     def Conv(self, *args: Any, **kwargs: Any) -> BlobReference:
         """Add ``brew.conv``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.graph import GradientRegistry
 from netbuilder.graph.rename import rename_output
 from netbuilder.proto import NetDef, OperatorDef, UsageError

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import brew, core, workspace
 from netbuilder.caffe2.python.model_helper import ModelHelper
 from netbuilder.graph.listing import listing

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import netbuilder.caffe2.observers  # noqa: F401  (gives nets the methods for observers)
-from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.device_copies import (
     InferOpBlobDevices,
     InferOpBlobDevicesAsDict,
@@ -25,11 +24,15 @@ from netbuilder.caffe2.engine_preferences import (
     SetPerOpEnginePref,
 )
 from netbuilder.caffe2.flags import GetGlobalInitArgs, GlobalInit
-from netbuilder.caffe2.lazy_imports import TriggerLazyImport
+from netbuilder.caffe2.lenient import LenientNet as Net
+from netbuilder.caffe2.lenient import build_leniently
+from netbuilder.caffe2.missing import names_of
+from netbuilder.caffe2.missing_names import reason_of
+from netbuilder.caffe2.net_records import clone_and_bind_net
 from netbuilder.caffe2.python import _import_c_extension as C
 from netbuilder.caffe2.python import scope, utils, workspace
+from netbuilder.caffe2.python.lazy import TriggerLazyImport
 from netbuilder.caffe2.python.scope import DeviceScope
-from netbuilder.caffe2.reasons import reason_of
 from netbuilder.graph import (
     IR,
     BlobReference,
@@ -51,14 +54,11 @@ from netbuilder.graph import (
     to_execution_step,
 )
 from netbuilder.graph.blob import as_names, blob_name
-from netbuilder.graph.lenient import LenientNet as Net
-from netbuilder.graph.lenient import build_leniently
-from netbuilder.graph.net_records import clone_and_bind_net
-from netbuilder.graph.rename import rename_blobs, rename_held
+from netbuilder.graph.rename import rename_blobs, rename_in_subgraphs
 from netbuilder.graph.source import user_source
-from netbuilder.graph.unknown import name_reasons
-from netbuilder.ops.python_op import python_arguments
-from netbuilder.ops.registry import CPU, GPU, operator_types, prepared_kernels
+from netbuilder.graph.suggestions import name_reasons
+from netbuilder.ops.control.python_op import python_arguments
+from netbuilder.ops.core.registry import CPU, GPU, operator_types, prepared_kernels
 from netbuilder.passes.blob_devices import blob_devices
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, Argument, NetDef, OperatorDef, TensorProto
 from netbuilder.proto import DeviceOption as _DeviceOption
@@ -132,7 +132,7 @@ __getattr__ = names_of(__name__)
 
 
 def _reason(name: str) -> str:
-    """Return why a net, or a model in front of it, lacks a name of Caffe2's classes."""
+    """Return why a net, or the model that it belongs to, lacks a name of Caffe2's classes."""
     return reason_of(f"python.core.Net.{name}") or reason_of(f"python.model_helper.ModelHelper.{name}")
 
 
@@ -271,7 +271,7 @@ def CreatePythonOperator(
     Args:
         f, grad_f, python_func_type, pass_workspace: as for ``Net.Python``.
         inputs, outputs: blobs.
-        args, kwargs: of ``CreateOperator``, behind the outputs.
+        args, kwargs: of ``CreateOperator``, after the outputs.
     """
     arguments = python_arguments(f, grad_f, python_func_type, pass_workspace, must_fill=False)
     create: Callable[..., OperatorDef] = CreateOperator
@@ -322,7 +322,7 @@ def recurrent_network_op_remap(op: OperatorDef, prefix: str, blob_remap: Mapping
         prefix: not used, as in Caffe2.
         blob_remap: old blob -> new blob.
     """
-    rename_held(op, {blob_name(old): blob_name(new) for old, new in blob_remap.items()})
+    rename_in_subgraphs(op, {blob_name(old): blob_name(new) for old, new in blob_remap.items()})
 
 
 def control_op_remap(op: OperatorDef, prefix: str, blob_remap: Mapping[Any, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python.parallel_workers import (
     LOG_INT_SECS,
     GlobalWorkerCoordinator,
@@ -29,7 +29,7 @@ from netbuilder.data import BlobsQueue, QueueClosedError
 from netbuilder.graph import BlobReference, DeviceScope
 from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
 from netbuilder.proto import DeviceOption, NetError
-from netbuilder.runtime import default
+from netbuilder.runtime.execute import default
 
 __all__ = [
     "BatchFeeder",
@@ -67,7 +67,7 @@ def init_data_input_workers(
     """Add operators to a net that take its input from loader threads; these begin at ``start`` of what is returned.
 
     Inside device and name scopes, the blobs are those of the scope; calls with one ``input_source_name`` share what
-    their fetchers bring.
+    their fetchers provide.
 
     Args:
         net: a net or model.
@@ -115,7 +115,7 @@ def init_data_input_workers(
 
 
 class BatchFeeder(State):
-    """Cuts what fetchers bring into batches, and puts them into the queues of a net's blobs."""
+    """Cuts what fetchers provide into batches, and puts them into the queues of a net's blobs."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class BatchFeeder(State):
         self._log_inputs(0, force=True)
 
     def put(self, chunk: Any, data_input_coordinator: WorkerCoordinator) -> None:
-        """Take over what a fetcher brought, when there is room for it.
+        """Add what a fetcher has provided, once the buffer has space for it.
 
         Raises:
             NetError: it is not an array for each blob, all with as many samples.
@@ -364,7 +364,7 @@ def enqueuer(coordinator: WorkerCoordinator, batch_feeder: BatchFeeder) -> None:
         while coordinator.is_active():
             batch_feeder._enqueue_batch(coordinator)
     except QueueClosedError:
-        pass  # stopped while the net had enough
+        pass  # stopped while the queue was full
     except BaseException as error:
         coordinator._fail(error)
 

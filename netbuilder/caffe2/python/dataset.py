@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.jobs.dataset import Dataset, execution_step_with_progress
+from netbuilder.caffe2.missing import names_of
 from netbuilder.graph import BlobReference, Net
-from netbuilder.jobs.dataset import Dataset, execution_step_with_progress
-from netbuilder.runtime import default
+from netbuilder.runtime.execute import default
 
 __all__ = ["Const", "Dataset", "execution_step_with_progress"]
 

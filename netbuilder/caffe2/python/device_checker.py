@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.checking import input_devices, run_with
+from netbuilder.caffe2.missing import names_of
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.rename import place_operators
@@ -69,8 +69,8 @@ class DeviceChecker:
         message = message_of(net)
         made = list(dict.fromkeys(name for op in message.op for name in op.output))
         left_out = {blob_name(blob) for blob in ignore or ()}
-        wanted = map(blob_name, made if blobs_to_check is None else blobs_to_check)
-        names = [name for name in wanted if name not in left_out]
+        requested = map(blob_name, made if blobs_to_check is None else blobs_to_check)
+        names = [name for name in requested if name not in left_out]
         results = []
         for device in self._device_options:
             placed = NetDef()

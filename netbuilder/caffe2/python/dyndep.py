@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 
 __all__ = ["GetImportedOpsLibraries", "InitOpsLibrary"]
 

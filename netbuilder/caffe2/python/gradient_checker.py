@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.blobs import feed
 from netbuilder.caffe2.checking import check_inferred, dense_gradient, input_devices, numeric_gradient, with_inputs
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import core
 from netbuilder.graph import Net
-from netbuilder.graph.blob import blob_name
+from netbuilder.graph.blob import blob_name, gradient_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.proto import ArgumentError, DeviceOption, GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
-from netbuilder.runtime import Workspace, default
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute import default
 
 __all__ = ["GradientChecker", "NetGradientChecker", "getGradientForOp"]
 
@@ -26,9 +27,9 @@ __getattr__ = names_of(__name__)
 def getGradientForOp(op: OperatorDef) -> tuple[Sequence[OperatorDef], Sequence[Any]]:
     """Return the operators of an operator's gradient, and the gradient of each input, None without.
 
-    The gradients of the outputs have their names with ``_grad`` behind.
+    The gradients of the outputs have their names, followed by ``_grad``.
     """
-    operators, gradients = core.GradientRegistry.GetGradientForOp(op, [f"{name}_grad" for name in op.output])
+    operators, gradients = core.GradientRegistry.GetGradientForOp(op, [gradient_name(name) for name in op.output])
     return operators, gradients
 
 
@@ -70,7 +71,7 @@ class GradientChecker:
         for i in outputs_with_grads:
             name = op.output[i]
             gradient = workspace.fetch(name)
-            workspace.feed(f"{name}_grad", gradient, self._device_option)
+            workspace.feed(gradient_name(name), gradient, self._device_option)
         for grad_op in grad_ops:
             workspace.run_operator_once(grad_op)
         blobs = tuple(map(str, grad_name)) if isinstance(grad_name, tuple) else str(grad_name)
@@ -115,7 +116,7 @@ class GradientChecker:
             input_to_check: place of the input.
             outputs_with_grads: places of the outputs in the loss.
             grad_ops: its gradient; None: the one that is registered.
-            input_device_options: beside those that the checker was given.
+            input_device_options: besides those that the checker was given.
             ensure_outputs_are_inferred: check that shape inference tells the outputs' shapes and types, too.
 
         Returns:
@@ -191,13 +192,13 @@ class NetGradientChecker:
         if print_net_images:
             raise ArgumentError("CompareNets: print_net_images is not served; netbuilder-draw draws nets")
         results = []
-        for net, wanted in zip(nets, outputs):
+        for net, requested in zip(nets, outputs):
             copy = net.Clone(f"{net.Name()}_checked")
-            picked = [wanted[i] for i in outputs_with_grad_ids]
-            gradients = copy.AddGradientOperators(picked)
+            chosen = [requested[i] for i in outputs_with_grad_ids]
+            gradients = copy.AddGradientOperators(chosen)
             workspace = _workspace(copy, {blob_name(k): v for k, v in (input_values or {}).items()})
             workspace.run_net_once(copy)
-            found = [workspace.fetch(blob_name(blob)) for blob in wanted]
+            found = [workspace.fetch(blob_name(blob)) for blob in requested]
             by = [_gradient(workspace, gradients, blob) for blob in inputs_with_grads]
             results.append((found, by))
         for number, (found, by) in enumerate(results[1:], 1):

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.checked_arrays import (
     arrays,
     dims,
@@ -29,13 +28,15 @@ from netbuilder.caffe2.checked_arrays import (
     to_float32,
 )
 from netbuilder.caffe2.checking import check_inferred, input_devices, run_with, with_inputs
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import core, device_checker, gradient_checker, test_util, workspace
+from netbuilder.graph.blob import gradient_name
 from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceOption, NetDef, OperatorDef
 from netbuilder.proto.netbuilder_pb2 import PROTO_HIP
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.benchmark import benchmark_net
+from netbuilder.runtime.execute.benchmark import benchmark_net
 
-# Behind checked_arrays, which says what to install where hypothesis is missing.
+# After checked_arrays, which says what to install where hypothesis is missing.
 import hypothesis  # isort: skip
 import hypothesis.strategies as st  # isort: skip
 
@@ -205,9 +206,9 @@ def runOpBenchmark(
     return benchmark_net(space, name, 1, iterations, each_operator=True)
 
 
-def _same(found: Any, wanted: Any, atol: float, rtol: float, what: str) -> None:
+def _same(found: Any, expected: Any, atol: float, rtol: float, what: str) -> None:
     """Raise AssertionError unless arrays agree: numbers within bounds, anything else exactly."""
-    one, other = np.asarray(found), np.asarray(wanted)
+    one, other = np.asarray(found), np.asarray(expected)
     if one.dtype.kind in "SOU":
         np.testing.assert_array_equal(_text(one), _text(other), err_msg=what)
     else:
@@ -288,16 +289,16 @@ class HypothesisTestCase(test_util.TestCase):
         values = [np.array(value) if isinstance(value, np.ndarray) else value for value in inputs]
         space = _ready(placed, device_option, inputs, input_device_options)
         space.run_operator_once(placed)
-        wanted = reference(*values)
-        if not isinstance(wanted, (tuple, list)):
-            raise TypeError(f"{op.type}: a reference returns a tuple or list of arrays, got {type(wanted).__name__}")
+        expected = reference(*values)
+        if not isinstance(expected, (tuple, list)):
+            raise TypeError(f"{op.type}: a reference returns a tuple or list of arrays, got {type(expected).__name__}")
         if outputs_to_check is None:
-            self.assertEqual(len(wanted), len(placed.output), f"{op.type}: as many outputs as the reference has")
+            self.assertEqual(len(expected), len(placed.output), f"{op.type}: as many outputs as the reference has")
             outputs_to_check = range(len(placed.output))
         found = {i: space.fetch(placed.output[i]) for i in outputs_to_check}
         for place, i in enumerate(outputs_to_check):
             what = f"{op.type}: output {i}, {placed.output[i]!r}, differs from the reference"
-            _same(found[i], wanted[place] if len(wanted) == len(found) else wanted[i], near, threshold, what)
+            _same(found[i], expected[place] if len(expected) == len(found) else expected[i], near, threshold, what)
         if ensure_outputs_are_inferred:
             check_inferred(placed, dict(zip(placed.input, inputs)), space)
         if grad_reference is not None:
@@ -305,21 +306,21 @@ class HypothesisTestCase(test_util.TestCase):
                 raise ArgumentError(
                     f"{op.type}: grad_reference needs output_to_grad, the output whose gradient is given"
                 )
-            self._check_gradient(space, placed, inputs, wanted, output_to_grad, grad_reference, (near, threshold))
+            self._check_gradient(space, placed, inputs, expected, output_to_grad, grad_reference, (near, threshold))
         return list(found.values())
 
     def _check_gradient(
         self, space: Workspace, op: OperatorDef, inputs: Sequence[Any], outputs: Any, output: str,
         reference: Callable[..., Any], bounds: tuple[float, float],
     ) -> None:  # fmt: skip
-        name, gradient = f"{output}_grad", np.array(space.fetch(output))
+        name, gradient = gradient_name(output), np.array(space.fetch(output))
         operators, gradients = core.GradientRegistry.GetBackwardPass([op], {output: name})
         space.feed(name, gradient, op.device_option)
         for each in operators:
             space.run_operator_once(each)
         by_name = {str(blob): found for blob, found in gradients.items()}
-        wanted = reference(gradient, outputs, inputs)
-        for blob, want in zip(op.input, wanted):
+        expected = reference(gradient, outputs, inputs)
+        for blob, want in zip(op.input, expected):
             found = by_name.get(blob)
             if want is None:
                 continue

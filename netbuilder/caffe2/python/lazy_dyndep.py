@@ -6,9 +6,9 @@ import logging
 import os
 from collections.abc import Callable
 
-from netbuilder.caffe2.absent import names_of
-from netbuilder.caffe2.lazy_imports import RegisterLazyImport
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import dyndep
+from netbuilder.caffe2.python.lazy import RegisterLazyImport
 from netbuilder.proto import NetError
 
 __all__ = ["GetImportedOpsLibraries", "RegisterOpsLibrary", "SetErrorHandler"]

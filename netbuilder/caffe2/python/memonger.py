@@ -1,6 +1,6 @@
 """Nets rewritten so that blobs share memory by sharing names.
 
-Plans here share memory by themselves between blobs that nobody can look at: ``Workspace.create_net(net,
+Plans here share memory by themselves between blobs that cannot be observed: ``Workspace.create_net(net,
 observable="outputs")``. What these functions do is for nets whose blobs all stay observable, as Caffe2's do, and for
 counting. The nets they return compute the same bits.
 """
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.assignments import (
     Assignment,
     AssignmentAlgorithm,
@@ -26,19 +25,21 @@ from netbuilder.caffe2.assignments import (
     compute_blob_assignments,
     get_updated_ranges,
     is_compatible,
+    least_memory,
     verify_assignments,
 )
+from netbuilder.caffe2.missing import names_of
+from netbuilder.caffe2.operator_order import OperatorGraph, first_come, longest_path_first, reorder_pass
 from netbuilder.caffe2.python import workspace
-from netbuilder.graph.blob import GRADIENT_SUFFIX, blob_name
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.gradient_shares import gradient_blobs
 from netbuilder.graph.message import message_of
 from netbuilder.graph.scope import SEPARATOR
-from netbuilder.ops.operator import STRING, check_arity
-from netbuilder.ops.registry import find, is_registered
-from netbuilder.passes.operator_order import OperatorGraph, first_come, longest_path_first, reordered
-from netbuilder.passes.pools import least_memory
+from netbuilder.ops.core.operator import STRING, check_arity
+from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.passes.share_memory import best_fit, free_when_used, live_blobs, share_gradients, share_memory
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, TensorProto
-from netbuilder.runtime import default
+from netbuilder.runtime.execute import default
 
 __all__ = [
     "AssignmentAlgorithm",
@@ -142,19 +143,20 @@ def share_grad_blobs(
         NetError: the net has no gradient.
     """
     proto = message_of(net)
-    if not any(GRADIENT_SUFFIX in name for op in proto.op for name in op.output):
+    gradients = gradient_blobs(proto.op)
+    if not gradients:
         raise NetError(f"share_grad_blobs: net {proto.name!r} has no gradients; call AddGradientOperators first")
     keep = {blob_name(blob) for blobs in (losses, param_grads, dont_share_blobs or ()) for blob in blobs}
     sizes = {blob_name(blob): 4 * int(np.prod(shape, dtype=np.int64)) for blob, shape in (blob_shapes or {}).items()}
     scopes = [namescope] if isinstance(namescope, str) else namescope
-    return share_gradients(proto, scopes, keep=keep, sizes=sizes, activations=share_activations)[0]
+    return share_gradients(proto, scopes, gradients, keep=keep, sizes=sizes, activations=share_activations)[0]
 
 
 def optimize_inference_for_dag(net: Any, input_blobs: Iterable[Any], namescope: str = "") -> NetDef:
     """Return a net without gradients in which activations that are not needed at the same time share names.
 
     Args:
-        net: left unchanged; blobs that nobody reads keep their names.
+        net: left unchanged; blobs that are not read keep their names.
         input_blobs: what the net starts from; they keep theirs.
         namescope: only blobs under this scope share.
 
@@ -174,7 +176,7 @@ def optimize_inference_for_dag(net: Any, input_blobs: Iterable[Any], namescope: 
 
 
 def optimize_inference_fast(net: Any, static_blobs: Iterable[Any]) -> NetDef:
-    """Return a net in which blobs share names, but for ``static_blobs``, external ones and those that nobody reads."""
+    """Return a net in which blobs share names, but for ``static_blobs``, external ones and those that are not read."""
     return optimize_interference(net, static_blobs).net
 
 
@@ -195,7 +197,7 @@ def optimize_interference(
         ordering_function: gets what ``compute_interference_graph`` returns, and returns the numbers of the operators
             in the order in which they are to run.
         blob_sizes: bytes by name, as of ``collect_blob_sizes``; None: each blob counts as one byte.
-        algo: how blobs are dealt out.
+        algo: how blobs are assigned.
 
     Raises:
         NetError: operators may not run in this order, or overwrite what they may not.
@@ -207,20 +209,20 @@ def optimize_interference(
         raise ArgumentError(f"optimize_interference: algo must be an AssignmentAlgorithm, got {algo!r}")
     keep = [blob_name(blob) for blob in static_blobs]
     graph = compute_interference_graph(proto.op)
-    proto = reordered(proto, graph, ordering_function(graph))
-    pools = best_fit if algo is AssignmentAlgorithm.GREEDY else least_memory
+    proto = reorder_pass(proto, graph=graph, order=ordering_function(graph)).net
+    pack = best_fit if algo is AssignmentAlgorithm.GREEDY else least_memory
     read = {name for op in proto.op for name in op.input}
-    made, names = share_memory(proto, read.__contains__, keep=keep, sizes=blob_sizes, pools=pools)
+    made, names = share_memory(proto, read.__contains__, keep=keep, sizes=blob_sizes, pack=pack)
     groups: dict[str, list[tuple[str, LiveRange]]] = defaultdict(list)
     for blob in live_blobs(proto.op, blob_sizes):
-        size = blob.size if blob_sizes is not None else 1
-        groups[names.get(blob.name, blob.name)].append((blob.name, LiveRange(blob.defined, blob.used, size)))
+        size = blob.nbytes if blob_sizes is not None else 1
+        groups[names.get(blob.key, blob.key)].append((blob.key, LiveRange(blob.start, blob.end, size)))
     return Optimization(made, list(groups.values()), names)
 
 
 def _refuse_gradients(function: str, net: NetDef) -> None:
     for op in net.op:
-        if op.is_gradient_op or any(name.endswith(GRADIENT_SUFFIX) for name in op.output):
+        if op.is_gradient_op:
             raise NetError(
                 f"{function}: net {net.name!r} has gradients, as of operator {op.type}; share_grad_blobs is for such "
                 "nets, and ExtractPredictorNet takes the forward part out"
@@ -251,7 +253,7 @@ def release_blobs_when_used(netproto: Any, dont_free_blobs: Collection[Any], sel
 def compute_ranges(linearized_ops: Sequence[Any], blob_sizes: Mapping[str, int] | None = None) -> dict[str, LiveRange]:
     """Return from which operator to which each blob is needed that the operators make."""
     return {
-        blob.name: LiveRange(blob.defined, blob.used, blob.size if blob_sizes is not None else None)
+        blob.key: LiveRange(blob.start, blob.end, blob.nbytes if blob_sizes is not None else None)
         for blob in live_blobs(linearized_ops, blob_sizes)
     }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.lenient import LenientNet
+from netbuilder.caffe2.missing import names_of
 from netbuilder.graph import Net
-from netbuilder.graph.lenient import LenientNet
 from netbuilder.model.helpers.inputs import db_input
 from netbuilder.model.model_helper import ModelHelper as _ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.proto import ArgumentError
 
 __all__ = ["DEFAULT_MODIFIER", "ModifierContext", "UseModifierBase"]
@@ -64,8 +64,8 @@ class UseModifierBase:
         for name, modifier in given.items():
             kind = self._modifier_class()
             if not isinstance(name, str) or kind is not None and not isinstance(modifier, kind):
-                wanted = "modifiers" if kind is None else f"{kind.__name__}s"
-                raise TypeError(f"{type(self).__name__}: takes {wanted} by name, got {name!r}: {modifier!r}")
+                expected = "modifiers" if kind is None else f"{kind.__name__}s"
+                raise TypeError(f"{type(self).__name__}: takes {expected} by name, got {name!r}: {modifier!r}")
         self._modifiers = dict(given)
 
     def _context_class(self) -> Any:

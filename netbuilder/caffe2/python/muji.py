@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.graph import BlobReference, Net
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, NetError
 from netbuilder.proto.arguments import make_device_option
@@ -47,7 +47,7 @@ def Allreduce(
     Args:
         net: gets the operators.
         blobs: one on each GPU.
-        reduced_affix: what the results' names have behind the blobs'.
+        reduced_affix: what follows the blobs' names in those of the results.
         gpu_indices: the GPUs; None: 0, 1, 2, ...
 
     Returns:

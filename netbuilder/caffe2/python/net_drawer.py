@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.graph import Net
 from netbuilder.graph.versions import number_versions
 from netbuilder.proto import NetDef, OperatorDef, PlanDef
@@ -73,7 +73,7 @@ def GetOpNodeProducer(append_output: bool, **kwargs: Any) -> Producer:
     """Return a function that makes an operator's node from the operator and its number.
 
     Args:
-        append_output: write the outputs behind the type.
+        append_output: write the outputs after the type.
         kwargs: attributes of the node.
     """
 
@@ -154,16 +154,16 @@ def GetPydotGraphMinimal(
     ops, name = _operators(operators_or_net, name)
     graph = library.Dot(name, rankdir=rankdir)
     versions = number_versions(ops)
-    behind: list[set[int]] = []
+    ancestors: list[set[int]] = []
     nodes = []
     for number, op in enumerate(ops):
         nodes.append(make_op(op, number))
         graph.add_node(nodes[-1])
         writers = dict.fromkeys(versions.writers[value] for value in versions.inputs[number])
         parents = [writer for writer in writers if writer >= 0]
-        behind.append(set(parents).union(*(behind[parent] for parent in parents)))
+        ancestors.append(set(parents).union(*(ancestors[parent] for parent in parents)))
         for parent in parents:
-            if not minimal_dependency or not any(parent in behind[other] for other in parents if other != parent):
+            if not minimal_dependency or not any(parent in ancestors[other] for other in parents if other != parent):
                 graph.add_edge(library.Edge(nodes[parent], nodes[number]))
     return graph
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python.context import DefaultManaged
 from netbuilder.caffe2.python.modifier_context import ModifierContext, UseModifierBase
 from netbuilder.caffe2.python.normalizer import Normalizer

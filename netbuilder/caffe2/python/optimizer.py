@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from netbuilder import optimizers as native
-from netbuilder.caffe2.absent import names_of
-from netbuilder.caffe2.ignored_arguments import ignore_unknown_arguments
+from netbuilder.caffe2.lenient import warn_ignored
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import workspace
 from netbuilder.optimizers import (
     LR_INJECTION,
@@ -75,19 +77,46 @@ __all__ = [
 
 __getattr__ = names_of(__name__)
 
-build_adadelta = ignore_unknown_arguments(native.build_adadelta, AdadeltaOptimizer)
-build_adagrad = ignore_unknown_arguments(native.build_adagrad, AdagradOptimizer)
-build_adam = ignore_unknown_arguments(native.build_adam, AdamOptimizer)
-build_decay_adagrad = ignore_unknown_arguments(native.build_decay_adagrad, DecayAdagradOptimizer)
-build_fp16_sgd = ignore_unknown_arguments(native.build_fp16_sgd, FP16SgdOptimizer)
-build_ftrl = ignore_unknown_arguments(native.build_ftrl, FtrlOptimizer)
-build_gftrl = ignore_unknown_arguments(native.build_gftrl, GFtrlOptimizer)
-build_multi_precision_sgd = ignore_unknown_arguments(native.build_multi_precision_sgd, MultiPrecisionSgdOptimizer)
-build_rms_prop = ignore_unknown_arguments(native.build_rms_prop, RmsPropOptimizer)
-build_sgd = ignore_unknown_arguments(native.build_sgd, SgdOptimizer)
-build_storm = ignore_unknown_arguments(native.build_storm, StormOptimizer)
-build_wngrad = ignore_unknown_arguments(native.build_wngrad, WngradOptimizer)
-build_yellowfin = ignore_unknown_arguments(native.build_yellowfin, YellowFinOptimizer)
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
+
+_INSTEAD = {"weight_decay": "; add_weight_decay(model, {value}) before it decays the weights"}
+
+
+def _ignore_unknown_arguments(builder: Callable[_Given, _Made], optimizer: type[Optimizer]) -> Callable[_Given, _Made]:
+    """Return a builder that ignores arguments which neither its optimizer nor a learning rate has.
+
+    Caffe2 hands them to the rate's operator, which does not read them. Names that are nearly those of arguments are
+    refused.
+
+    Args:
+        builder: such as ``build_sgd``.
+        optimizer: the class that it makes.
+    """
+
+    @functools.wraps(builder)
+    def build(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+        for name in optimizer.unknown_arguments(kwargs, builder):
+            hint = _INSTEAD.get(name, "").format(value=kwargs.pop(name))
+            warn_ignored(builder.__name__, name, f"; nothing reads it{hint}")
+        return builder(*args, **kwargs)
+
+    return build
+
+
+build_adadelta = _ignore_unknown_arguments(native.build_adadelta, AdadeltaOptimizer)
+build_adagrad = _ignore_unknown_arguments(native.build_adagrad, AdagradOptimizer)
+build_adam = _ignore_unknown_arguments(native.build_adam, AdamOptimizer)
+build_decay_adagrad = _ignore_unknown_arguments(native.build_decay_adagrad, DecayAdagradOptimizer)
+build_fp16_sgd = _ignore_unknown_arguments(native.build_fp16_sgd, FP16SgdOptimizer)
+build_ftrl = _ignore_unknown_arguments(native.build_ftrl, FtrlOptimizer)
+build_gftrl = _ignore_unknown_arguments(native.build_gftrl, GFtrlOptimizer)
+build_multi_precision_sgd = _ignore_unknown_arguments(native.build_multi_precision_sgd, MultiPrecisionSgdOptimizer)
+build_rms_prop = _ignore_unknown_arguments(native.build_rms_prop, RmsPropOptimizer)
+build_sgd = _ignore_unknown_arguments(native.build_sgd, SgdOptimizer)
+build_storm = _ignore_unknown_arguments(native.build_storm, StormOptimizer)
+build_wngrad = _ignore_unknown_arguments(native.build_wngrad, WngradOptimizer)
+build_yellowfin = _ignore_unknown_arguments(native.build_yellowfin, YellowFinOptimizer)
 
 
 def _get_param_to_device(model: Any) -> dict[str, DeviceOption]:

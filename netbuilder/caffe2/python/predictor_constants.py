@@ -1,6 +1,6 @@
 """The names of a predictor's parts in its file."""
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.proto import predictor_consts_pb2
 from netbuilder.proto import PredictorConsts
 

@@ -1,4 +1,4 @@
-"""Regularizers of parameters: terms of the loss, and corrections behind the update."""
+"""Regularizers of parameters: terms of the loss, and corrections after the update."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.graph import BlobReference, GradientSlice, Net
 from netbuilder.graph.blob import blob_name
 from netbuilder.optimizers.optimizer import iteration_counter
@@ -46,7 +46,7 @@ class Regularizer:
     """Adds to a net what regularizes one parameter.
 
     Attributes:
-        kEpsilon: what stands for a number just above 0.
+        kEpsilon: a number just above 0.
     """
 
     def __init__(self) -> None:
@@ -276,7 +276,7 @@ class GroupL1Norm(Regularizer):
 
 
 class MaxNorm(Regularizer):
-    """Rows that a sparse gradient touches are shrunk to a length of ``norm`` at most, behind the update."""
+    """Rows that a sparse gradient touches are shrunk to a length of ``norm`` at most, after the update."""
 
     def __init__(self, norm: float = 1.0, dtype: Any = None) -> None:
         super().__init__()
@@ -291,7 +291,7 @@ class MaxNorm(Regularizer):
 
 
 class ConstantNorm(Regularizer):
-    """Rows that a sparse gradient touches are brought to the length ``norm``, behind the update."""
+    """Rows that a sparse gradient touches are brought to the length ``norm``, after the update."""
 
     def __init__(self, norm: float = 1.0) -> None:
         super().__init__()
@@ -305,7 +305,7 @@ class ConstantNorm(Regularizer):
 
 
 class SparseLpNorm(Regularizer):
-    """Rows that a sparse gradient touches are regularized by the p-norm, p 1 or 2, behind the update."""
+    """Rows that a sparse gradient touches are regularized by the p-norm, p 1 or 2, after the update."""
 
     def __init__(self, p: float, reg_lambda: float) -> None:
         super().__init__()
@@ -368,7 +368,7 @@ class LogBarrier(Regularizer):
 
 
 class BoundedGradientProjection(Regularizer):
-    """Parameters are clipped into a range behind the update.
+    """Parameters are clipped into a range after the update.
 
     Args:
         lb, ub: lower and upper bound; None: none.
@@ -394,7 +394,7 @@ class BoundedGradientProjection(Regularizer):
             least = self.lb + (self.kEpsilon if left_open else 0.0)
             if least > self.ub - (self.kEpsilon if right_open else 0.0):
                 raise ArgumentError(
-                    f"BoundedGradientProjection: no number lies between lb={self.lb} and ub={self.ub}, with "
+                    f"BoundedGradientProjection: there is no number between lb={self.lb} and ub={self.ub}, with "
                     f"epsilon={self.kEpsilon}"
                 )
 

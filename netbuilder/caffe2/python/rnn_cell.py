@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+import numpy as np
+
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import workspace
 from netbuilder.model.rnn.attention import AttentionType
 from netbuilder.model.rnn.attention_cell import AttentionCell, LSTMWithAttentionCell, MILSTMWithAttentionCell
@@ -24,8 +26,8 @@ from netbuilder.model.rnn.layers import (
 from netbuilder.model.rnn.lstm import LayerNormLSTMCell, LSTMCell, LSTMInitializer
 from netbuilder.model.rnn.milstm import LayerNormMILSTMCell, MILSTMCell
 from netbuilder.model.rnn.multi import DropoutCell, MultiRNNCell, MultiRNNCellInitializer
-from netbuilder.model.rnn.params import joined_parameters, parameter_names
 from netbuilder.model.rnn.unrolled import UnrolledCell
+from netbuilder.proto import NetError
 
 __all__ = [
     "LSTM",
@@ -58,9 +60,16 @@ __all__ = [
 __getattr__ = names_of(__name__)
 
 
+_GATES = ("input_gate", "forget_gate", "output_gate", "cell")  # in the order of LSTMUnit
+
+
 def GetLSTMParamNames() -> dict[str, list[str]]:
-    """Return what the weights and biases of an LSTM's gates are called, in the order in which they are joined."""
-    return parameter_names()
+    """Return what the weights and biases of an LSTM's gates are called, in the order in which they are joined.
+
+    >>> GetLSTMParamNames()["biases"]
+    ['input_gate_b', 'forget_gate_b', 'output_gate_b', 'cell_b']
+    """
+    return {"weights": [f"{gate}_w" for gate in _GATES], "biases": [f"{gate}_b" for gate in _GATES]}
 
 
 def InitFromLSTMParams(
@@ -75,5 +84,12 @@ def InitFromLSTMParams(
     Raises:
         NetError: a value is missing.
     """
-    for blob, value in joined_parameters(lstm_pblobs, param_values):
+    joined = {}
+    for part, blobs in lstm_pblobs.items():
+        values = param_values.get(part, {})
+        for kind, names in GetLSTMParamNames().items():
+            if missing := [name for name in names if name not in values]:
+                raise NetError(f"parameters of an LSTM: {part!r} has no values for {missing}")
+            joined[blobs[kind]] = np.concatenate([values[name] for name in names])
+    for blob, value in joined.items():
         workspace.FeedBlob(blob, value)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import core, workspace
 from netbuilder.graph import Net
 
@@ -92,7 +92,7 @@ def caffe2_flaky(test_method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TestCase(unittest.TestCase):
-    """A test case whose tests each find an empty workspace, ``self.ws`` beside it."""
+    """A test case whose tests each find an empty workspace, ``self.ws`` as well."""
 
     test_flags = get_default_test_flags()
 

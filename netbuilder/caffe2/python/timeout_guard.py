@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.proto import ArgumentError
 
 __all__ = ["CompleteInTimeOrDie", "EuthanizeIfNecessary", "WatcherThread"]

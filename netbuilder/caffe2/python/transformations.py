@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.transforms import NET_TRANSFORMS, WORKSPACE_TRANSFORMS
-from netbuilder.runtime import default
+from netbuilder.runtime.execute import default
 
 __all__ = ["Transformer", "fuseConvBN", "fuseNNPACKConvRelu"]
 
@@ -42,7 +42,7 @@ class Transformer:
             AttributeError: there is no such transformation.
         """
         if transform_name in NET_TRANSFORMS:
-            made = NET_TRANSFORMS[transform_name](net.Proto())
+            made = NET_TRANSFORMS[transform_name](net).net
         elif transform_name in WORKSPACE_TRANSFORMS:
             made = WORKSPACE_TRANSFORMS[transform_name](net.Proto(), default.workspace())
         else:
@@ -62,5 +62,5 @@ def fuseNNPACKConvRelu(net: Any) -> None:
 
 
 def fuseConvBN(net: Any) -> None:
-    """Fold batch normalisations in test mode into the layers in front of them; see ``Transformer``."""
+    """Fold batch normalisations in test mode into the layers before them; see ``Transformer``."""
     Transformer.runTransform("FuseConvBN", net)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
+from netbuilder.caffe2.tensor_cores import init_tt_cores, matrix_to_tt, tt_svd
+from netbuilder.caffe2.tensor_train import fc_net_to_tt_net as _replace
 from netbuilder.graph import Net
 from netbuilder.graph.message import message_of
-from netbuilder.passes import fc_net_to_tt_net as _replace
-from netbuilder.passes.tensor_cores import init_tt_cores, matrix_to_tt, tt_svd
-from netbuilder.runtime import default
+from netbuilder.runtime.execute import default
 
 __all__ = ["fc_net_to_tt_net", "init_tt_cores", "matrix_to_tt", "tt_svd"]
 
@@ -19,8 +19,8 @@ __getattr__ = names_of(__name__)
 def fc_net_to_tt_net(net: Any, *, num_cores: int = 2, rank: int = 16) -> Net:
     """Return a copy of a net with TT in the place of each FC whose weights are in the current workspace.
 
-    The cores are fed there, as ``<weights>_cores``. See ``netbuilder.passes.fc_net_to_tt_net``; Caffe2's function is
-    empty.
+    The cores are fed there, as ``<weights>_cores``. See ``netbuilder.caffe2.tensor_train.fc_net_to_tt_net``; Caffe2's
+    function is empty.
 
     Args:
         net: a Net or NetDef without gradients.

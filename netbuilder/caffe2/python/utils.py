@@ -13,8 +13,8 @@ import numpy as np
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError, Message
 
-from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.gpus import GetGPUMemoryUsageStats
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import workspace
 from netbuilder.data import proto_to_tensor, tensor_to_proto
 from netbuilder.graph import BlobReference, Net
@@ -228,8 +228,8 @@ class DebugMode:
     def run(cls, func: Callable[[], Any]) -> Any:
         """Call a function and return what it returns.
 
-        An exception stops in the debugger, at the place that raised it, and goes on from there; the end that
-        ``sys.exit`` and Ctrl-C bring passes by.
+        An exception stops in the debugger, at the place that raised it, and goes on from there; ``sys.exit``
+        and Ctrl-C end the program as always.
         """
         try:
             return func()

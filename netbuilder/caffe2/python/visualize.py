@@ -1,4 +1,4 @@
-"""Arrays drawn as pictures: one, several beside each other, or their channels. Needs matplotlib."""
+"""Arrays drawn as pictures: one, several side by side, or their channels. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.proto import DeviceError, ShapeError
 
 __all__ = ["NCHW", "NHWC", "ChannelFirst", "ChannelLast", "PatchVisualizer"]
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def ChannelFirst(arr: Array) -> Array:
-    """Return one picture, or several, with the channels in front of rows and columns, as a view.
+    """Return one picture, or several, with the channels before rows and columns, as a view.
 
     Args:
         arr: (height, width, channels) or (number, height, width, channels).
@@ -31,7 +31,7 @@ def ChannelFirst(arr: Array) -> Array:
 
 
 def ChannelLast(arr: Array) -> Array:
-    """Return one picture, or several, with the channels behind rows and columns, as a view.
+    """Return one picture, or several, with the channels after rows and columns, as a view.
 
     Args:
         arr: (channels, height, width) or (number, channels, height, width).
@@ -45,8 +45,8 @@ def ChannelLast(arr: Array) -> Array:
 def _checked(what: str, arr: Any, *dimensions: int) -> Array:
     array = np.asarray(arr)
     if array.ndim not in dimensions:
-        wanted = " or ".join(map(str, dimensions))
-        raise ShapeError(f"visualize.{what}: the array must have {wanted} dimensions, got the shape {array.shape}")
+        expected = " or ".join(map(str, dimensions))
+        raise ShapeError(f"visualize.{what}: the array must have {expected} dimensions, got the shape {array.shape}")
     return array
 
 
@@ -54,7 +54,7 @@ class PatchVisualizer:
     """Draws pictures, channels last, by ``matplotlib.pyplot.imshow``; each method returns the axes' image.
 
     Args:
-        gap: pixels between pictures that are drawn beside each other.
+        gap: pixels between pictures that are drawn side by side.
     """
 
     def __init__(self, gap: int = 1) -> None:
@@ -82,7 +82,7 @@ class PatchVisualizer:
     def ShowMultiple(
         self, patches: Any, ncols: int | None = None, cmap: Any = None, bg_func: Callable[..., Any] = np.mean
     ) -> Any:
-        """Draw pictures beside each other, row by row.
+        """Draw pictures side by side, row by row.
 
         Args:
             patches: (number, height, width) or (number, height, width, channels).
@@ -114,7 +114,7 @@ class PatchVisualizer:
         return show(pictures, *args, **kwargs)
 
     def ShowChannels(self, patch: Any, cmap: Any = None, bg_func: Callable[..., Any] = np.mean) -> Any:
-        """Draw the channels of one picture, (height, width, channels), beside each other in grey."""
+        """Draw the channels of one picture, (height, width, channels), side by side in grey."""
         picture = _checked("ShowChannels", patch, 3)
         return self.ShowMultiple(np.moveaxis(picture, -1, 0), cmap=cmap, bg_func=bg_func)
 
@@ -143,7 +143,7 @@ class NHWC:
 
     @staticmethod
     def ShowMultiple(*args: Any, **kwargs: Any) -> Any:
-        """Draw pictures, (number, height, width, channels), beside each other."""
+        """Draw pictures, (number, height, width, channels), side by side."""
         return _default.ShowMultiple(*args, **kwargs)
 
     @staticmethod
@@ -167,7 +167,7 @@ class NCHW:
 
     @staticmethod
     def ShowMultiple(patch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Draw pictures, (number, channels, height, width), beside each other."""
+        """Draw pictures, (number, channels, height, width), side by side."""
         return _default.ShowMultiple(ChannelLast(patch), *args, **kwargs)
 
     @staticmethod

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
 from netbuilder.caffe2.background import BackgroundPlan
 from netbuilder.caffe2.costs import Cost, GetOperatorCost, InferShapesAndTypes
 from netbuilder.caffe2.flags import GlobalInit
@@ -24,9 +23,10 @@ from netbuilder.caffe2.immediate import (
     StopImmediate,
     immediate_root_folder,
 )
-from netbuilder.caffe2.lazy_imports import TriggerLazyImport
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.predicting import Predictor
 from netbuilder.caffe2.python import _import_c_extension as C
+from netbuilder.caffe2.python.lazy import TriggerLazyImport
 from netbuilder.caffe2.random_inputs import fill_random_inputs
 from netbuilder.caffe2.transforms import apply_transform, apply_transform_if_faster
 from netbuilder.graph import ExecutionStep, Net, Plan
@@ -35,7 +35,7 @@ from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError
-from netbuilder.runtime import default
+from netbuilder.runtime.execute import default
 
 __all__ = [
     "ApplyTransform",
@@ -212,10 +212,10 @@ def FeedBlob(name: Any, arr: Any, device_option: DeviceOption | None = None) -> 
     Args:
         name: the blob, a reference or string, without scope.
         arr: an array of any type, strings included; a string, bytes, a number or a TensorProto.
-        device_option: where it is to lie; None: on the device of the current device scope.
+        device_option: where it is to be stored; None: on the device of the current device scope.
 
     Raises:
-        NetError: arrays of this type cannot be fed.
+        NetError: NumPy makes no array of it, or one of a type that cannot be fed.
         DeviceError: the device is missing.
     """
     return C.feed_blob(name, arr, CurrentDeviceScope() if device_option is None else device_option)

@@ -20,13 +20,14 @@ from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.versions import EXTERNAL, Versions, number_versions
-from netbuilder.ops.fused import as_fused
-from netbuilder.ops.operator import TensorSpec, decode, spec_of
-from netbuilder.ops.registry import find
+from netbuilder.ops.core.operator import TensorSpec, decode, spec_of
+from netbuilder.ops.core.registry import find
+from netbuilder.ops.windows.fused import as_fused
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
 from netbuilder.proto import ArgumentError, BlobError, NetDef, OperatorDef, OperatorError
 from netbuilder.proto.whole_file import whole_file
-from netbuilder.runtime import Workspace, default
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute import default
 
 __all__ = ["OPSETS", "export_onnx", "onnx_model"]
 
@@ -55,9 +56,9 @@ def export_onnx(
         predict_net: a Net or NetDef in test mode, as ``extract_predictor`` and ``ExtractPredictorNet`` return it.
         parameters: blobs, or a mapping of blobs to arrays; None: what the net reads from outside, but for inputs.
         shapes: shape of each input, the batch first; or a TensorSpec, where the type is not float32.
-        outputs: blobs wanted; None: the net's external outputs.
+        outputs: requested blobs; None: the net's external outputs.
         workspace: has the parameters' values; None: the current default one.
-        fold: put normalisations into the weights in front of them.
+        fold: put normalisations into the weights before them.
         dynamic_batch: leave the batch open, under the name "N": the first extent of the first input, of others that
             have the same, and whatever of the outputs follows it.
         opset: version of ONNX's operators, 13 to 21.
@@ -99,12 +100,12 @@ def onnx_model(
     net.CopyFrom(message_of(predict_net))
     specs = {blob_name(blob): _spec(shape) for blob, shape in shapes.items()}
     values = _values(net, parameters, specs, workspace)
-    wanted = [blob_name(blob) for blob in outputs] if outputs is not None else list(net.external_output)
-    _check_outputs(net, wanted)
+    requested = [blob_name(blob) for blob in outputs] if outputs is not None else list(net.external_output)
+    _check_outputs(net, requested)
     if fold:
-        net.external_output[:] = wanted
+        net.external_output[:] = requested
         net, values = fold_batch_norm(net, values)
-    export = _Export(net, values, specs, wanted, opset)
+    export = _Export(net, values, specs, requested, opset)
     export.write()
     if dynamic_batch:
         export.open_batch()
@@ -129,9 +130,9 @@ def _values(
     return fetch_parameters(workspace or default.workspace(), net, parameters)
 
 
-def _check_outputs(net: NetDef, wanted: Sequence[str]) -> None:
+def _check_outputs(net: NetDef, requested: Sequence[str]) -> None:
     made = {blob for op in net.op for blob in op.output}
-    for name in wanted:
+    for name in requested:
         if name not in made:
             raise BlobError(f"net {net.name!r} makes no blob {name!r}, so it cannot be an output of the model")
 
@@ -225,17 +226,17 @@ class _Export:
             self.graph.specs[self._names[value]] = spec
         read = [bool(self._versions.readers[value]) or self._names[value] in self._outputs for value in values]
         if not any(read):
-            return  # nobody wants anything of it
+            return  # no output of it is used
         before = len(self.graph.nodes)
         write(self.graph, op, ins, [self._names[value] if used else "" for value, used in zip(values, read)])
         for number, node in enumerate(self.graph.nodes[before:]):
             node.name = self._node_name((op_def.name or f"{op_def.type}_{index}") + (f"_{number}" if number else ""))
 
-    def _node_name(self, wanted: str) -> str:
-        name, number = wanted, 1
+    def _node_name(self, requested: str) -> str:
+        name, number = requested, 1
         while name in self._node_names:
             number += 1
-            name = f"{wanted}_{number}"
+            name = f"{requested}_{number}"
         self._node_names.add(name)
         return name
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.onnx.library import onnx_library
-from netbuilder.ops.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.proto import OperatorError
 
 __all__ = ["Graph", "Rule", "rule", "rules"]

@@ -23,8 +23,8 @@ from netbuilder.exchange.onnx.reference import (
 )
 from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.predictor_files import save_predictor
-from netbuilder.ops.operator import STRING, TensorSpec, decode
-from netbuilder.ops.registry import find
+from netbuilder.ops.core.operator import STRING, TensorSpec, decode
+from netbuilder.ops.core.registry import find
 from netbuilder.proto import DeviceError, NetDef, NetError, OperatorDef, OperatorError, ParseError, files
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

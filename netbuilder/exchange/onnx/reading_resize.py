@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.onnx.reading import Reader, reads
-from netbuilder.ops.onnx_node import reference_node
+from netbuilder.ops.control.onnx_node import reference_node
 from netbuilder.proto import OperatorError
 
 __all__: list[str] = []

@@ -133,7 +133,7 @@ def _conv(r: Reader, node: Any) -> None:
 
 
 def _pads(r: Reader, node: Any, found: dict[str, Any], reach: Sequence[int]) -> list[int]:
-    """Return what is added before each axis, then behind each."""
+    """Return what is added before each axis, then after each."""
     auto = found.get("auto_pad", "NOTSET")
     count = len(reach)
     if auto in ("NOTSET", ""):
@@ -199,13 +199,13 @@ def _pool(r: Reader, node: Any) -> None:
 def _rounded_up(extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pads: list[int]) -> list[int]:
     """Return pads with which the number of windows, rounded down, is what it was rounded up."""
     n = len(kernel)
-    behind = []
+    at_end = []
     for extent, k, s, before, after in zip(extents, kernel, strides, pads[:n], pads[n:]):
         windows = math.ceil((extent + before + after - k) / s) + 1
         if (windows - 1) * s >= extent + before:
             windows -= 1  # the last one would begin beyond the image
-        behind.append(max(after, (windows - 1) * s + k - extent - before))
-    return [*pads[:n], *behind]
+        at_end.append(max(after, (windows - 1) * s + k - extent - before))
+    return [*pads[:n], *at_end]
 
 
 @reads("GlobalAveragePool", "GlobalMaxPool")
@@ -365,7 +365,7 @@ def _slice(r: Reader, node: Any) -> None:
     starts, ends, axes, steps = (numbers(i + 1, name) for i, name in enumerate(("starts", "ends", "axes", "steps")))
     if starts is None or ends is None or any(step != 1 for step in steps or ()):
         raise OperatorError("only slices with constant bounds and steps of 1 are read")
-    # ONNX counts from behind by -1 for the last element, Caffe2 by -1 for what comes behind it.
+    # ONNX counts from the end by -1 for the last element, Caffe2 by -1 for what comes after it.
     from_, to = [0] * ndim, [-1] * ndim
     for axis, start, end in zip(axes if axes is not None else range(len(starts)), starts, ends):
         from_[axis] = start if start >= 0 else start - 1
@@ -463,8 +463,8 @@ def _cast(r: Reader, node: Any) -> None:
     from netbuilder.data.tensor_records import NUMPY_TYPES
     from netbuilder.exchange.onnx.library import onnx_library
 
-    wanted = np.dtype(onnx_library().helper.tensor_dtype_to_np_dtype(r.attributes(node)["to"]))
-    number = next((number for number, dtype in NUMPY_TYPES.items() if dtype == wanted), None)
+    requested = np.dtype(onnx_library().helper.tensor_dtype_to_np_dtype(r.attributes(node)["to"]))
+    number = next((number for number, dtype in NUMPY_TYPES.items() if dtype == requested), None)
     if number is None:
-        raise OperatorError(f"a cast to {wanted} is not read")
+        raise OperatorError(f"a cast to {requested} is not read")
     r.add("Cast", node.input, node.output, to=number)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.onnx_node import reference_node
+from netbuilder.ops.control.onnx_node import reference_node
 from netbuilder.proto import OperatorError
 
 __all__ = ["ReferenceNodeWarning", "holds_graphs", "names_read", "reference_arguments", "supported_dtype"]

@@ -111,11 +111,11 @@ def _normalize(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 def _elementwise_linear(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     spec = g.spec(x[0])
     shape = spec.shape[op.axis % spec.ndim :]
-    laid = x[1:3]
+    reshaped = x[1:3]
     if len(shape) != 1:
-        wanted = g.constant(f"{y[0]}/features", shape, np.int64)
-        laid = [g.between("Reshape", [name, wanted], f"{y[0]}/{name}") for name in x[1:3]]
-    g.add("Add", [g.between("Mul", [x[0], laid[0]], f"{y[0]}/scaled"), laid[1]], [y[0]])
+        expected = g.constant(f"{y[0]}/features", shape, np.int64)
+        reshaped = [g.between("Reshape", [name, expected], f"{y[0]}/{name}") for name in x[1:3]]
+    g.add("Add", [g.between("Mul", [x[0], reshaped[0]], f"{y[0]}/scaled"), reshaped[1]], [y[0]])
 
 
 @rule("Glu")

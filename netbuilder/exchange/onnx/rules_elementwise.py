@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.onnx.graph import Graph, rule
-from netbuilder.ops.broadcasting import placed_shape, start_axis
+from netbuilder.ops.core.broadcasting import placed_shape, start_axis
 from netbuilder.proto import OperatorError
 
 __all__: list[str] = []
@@ -52,8 +52,8 @@ def _placed(g: Graph, op: Any, x: Sequence[str], hint: str) -> str:
     shape = placed_shape(op, a, b, start_axis(op.type, op.axis, op.axis_str, op.order, a, b))
     if shape == b:
         return x[1]
-    wanted = g.constant(f"{hint}/shape_of_b", shape, np.int64)
-    return g.between("Reshape", [x[1], wanted], f"{hint}/b")
+    expected = g.constant(f"{hint}/shape_of_b", shape, np.int64)
+    return g.between("Reshape", [x[1], expected], f"{hint}/b")
 
 
 @rule("NE")

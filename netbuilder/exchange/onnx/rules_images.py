@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.onnx.graph import Graph, rule
-from netbuilder.ops.operator import Operator
+from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import OperatorError
 
 __all__ = ["on_images", "windows"]
@@ -44,7 +44,7 @@ def windows(geometry: Any) -> dict[str, Any]:
 
 
 def _weights(g: Graph, op: Any, w: str, y: str) -> str:
-    """Return the weights with channels in front of the window."""
+    """Return the weights with channels before the window."""
     if op.order == "NCHW":
         return w
     return g.between("Transpose", [w], f"{y}/w", perm=_first_order(g.spec(w).ndim))
@@ -165,16 +165,16 @@ def _group_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 
 @rule("AffineChannel")
 def _affine_channel(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
-    behind = g.spec(x[0]).ndim - 2 if op.order == "NCHW" else 0
-    scale, bias = (_along_channels(g, name, behind, y[0]) for name in x[1:3])
+    trailing = g.spec(x[0]).ndim - 2 if op.order == "NCHW" else 0
+    scale, bias = (_along_channels(g, name, trailing, y[0]) for name in x[1:3])
     g.add("Add", [g.between("Mul", [x[0], scale], f"{y[0]}/scaled"), bias], [y[0]])
 
 
-def _along_channels(g: Graph, numbers: str, behind: int, y: str) -> str:
-    """Return a number per channel laid so that so many axes lie behind the channels."""
-    if not behind:
+def _along_channels(g: Graph, numbers: str, trailing: int, y: str) -> str:
+    """Return a number per channel reshaped so that so many axes follow the channels."""
+    if not trailing:
         return numbers
-    shape = g.constant(f"{y}/per_channel", [-1, *[1] * behind], np.int64)
+    shape = g.constant(f"{y}/per_channel", [-1, *[1] * trailing], np.int64)
     return g.between("Reshape", [numbers, shape], f"{y}/{numbers}")
 
 
@@ -229,9 +229,9 @@ def _shuffle(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         cut = g.constant(f"{made}/groups", [0, op.group, per_group, *extents], np.int64)
         parts = g.between("Reshape", [image, cut], f"{made}/cut")
         order = [0, 2, 1, *range(3, 3 + len(extents))]
-        dealt = g.between("Transpose", [parts], f"{made}/dealt", perm=order)
+        shuffled = g.between("Transpose", [parts], f"{made}/shuffled", perm=order)
         whole = g.constant(f"{made}/channels", [0, channels, *extents], np.int64)
-        g.add("Reshape", [dealt, whole], [made])
+        g.add("Reshape", [shuffled, whole], [made])
 
     on_images(g, op, x[0], y[0], write)
 

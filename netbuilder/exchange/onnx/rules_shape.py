@@ -40,7 +40,7 @@ def _split(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     axis = _axis(g, op, x[0]) % g.spec(x[0]).ndim
     extents = [g.spec(name).shape[axis] if name else 0 for name in y]
     missing = [i for i, name in enumerate(y) if not name]
-    if missing:  # a part that nobody reads still needs its place
+    if missing:  # a part that is not read still needs its place
         total = g.spec(x[0]).shape[axis]
         given = list(op.split) or [total // len(y)] * len(y)
         extents = [int(n) for n in given]
@@ -101,7 +101,7 @@ def _slice(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         return [int(n) for n in g.constant_of(x[i], op, what).ravel()] if len(x) > i else list(given)
 
     starts, ends = bounds(1, op.starts, "starts"), bounds(2, op.ends, "ends")
-    # Caffe2 counts from behind by -1 for "to the end", ONNX by a number beyond it.
+    # Caffe2 counts from the end by -1 for "to the end", ONNX by a number beyond it.
     end = np.iinfo(np.int64).max
     starts, stops = ([n if n >= 0 else end if n == -1 else n + 1 for n in bound] for bound in (starts, ends))
     names = [

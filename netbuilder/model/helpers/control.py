@@ -30,7 +30,7 @@ def cond(
     """Run one net if a blob is true, and another one, or none, if it is not.
 
     Blobs that a net writes and that are not in ``external_blobs`` are its own: they cannot be read
-    behind it, and may have the name of a blob outside.
+    after it, and may have the name of a blob outside.
 
     Args:
         cond_blob: one bool.

@@ -36,7 +36,7 @@ def embedding(
     The table's gradient is sparse: see ``docs/sparse.md``.
 
     Args:
-        blob_in: indices of rows, int32 or int64: of any shape; with ``lengths`` a vector, the samples' one behind the
+        blob_in: indices of rows, int32 or int64: of any shape; with ``lengths`` a vector, the samples' one after the
             other.
         blob_out: name of the result; None: one named after the net.
         weight_init: (fill operator, its arguments) of the table; XavierFill if None.
@@ -50,7 +50,7 @@ def embedding(
         Without ``lengths`` (the shape of the indices, dim_out), with them (samples, dim_out).
 
     Raises:
-        ArgumentError: ``pooling`` is another; ``weights`` stand without ``lengths`` or beside a mean; the table's
+        ArgumentError: ``pooling`` is another; ``weights`` are given without ``lengths`` or with a mean; the table's
             extents are missing.
     """
     out = blob_out or model.net.NextName()

@@ -1,4 +1,4 @@
-"""What stands at the end of a net, or joins branches: softmax, accuracy, concatenation, the greatest."""
+"""Layers for the end of a net, and those that join branches: softmax, accuracy, concatenation, arg max."""
 
 from __future__ import annotations
 

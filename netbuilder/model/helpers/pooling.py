@@ -51,7 +51,7 @@ def max_pool_with_index(
     order: str = "NCHW",
     **kwargs: Any,
 ) -> BlobReference:
-    """Take the greatest value of each window; ``<blob_out>_index`` says where it stands. Arguments as for ``max_pool``.
+    """Take the greatest value of each window; ``<blob_out>_index`` has its position. Arguments as for ``max_pool``.
 
     Args:
         blob_in: images, (N, C, H, W).

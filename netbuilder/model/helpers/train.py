@@ -1,4 +1,4 @@
-"""What training nets keep beside their layers."""
+"""What training nets have in addition to their layers."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = ["AttentionCell", "LSTMWithAttentionCell", "MILSTMWithAttentionCell"]
 
 
 class AttentionCell(RNNCell):
-    """A decoder that gets, beside its input, what it looked at in the step before; its output has that of this step.
+    """A decoder that gets, besides its input, what it looked at in the step before; its output has that of this step.
 
     Its states are the decoder's, then the context, then, for SoftCoverage, the coverage.
 
@@ -93,7 +93,7 @@ class AttentionCell(RNNCell):
         return brew.fc(model, self.encoder_outputs, self.scope(name), dim_in=width, dim_out=width, axis=2)
 
     def build_initial_coverage(self, model: ModelHelper) -> BlobReference:
-        """Add what coverage needs in front of the steps; return its first value, (encoder steps,) zeros.
+        """Add what coverage needs before the steps; return its first value, (encoder steps,) zeros.
 
         Raises:
             NetError: the attention is of another type.

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from netbuilder.graph.blob import gradient_name
 from netbuilder.graph.gradients import differentiate
 from netbuilder.graph.rename import rename_in_operator
-from netbuilder.ops.contexts import Sparse
+from netbuilder.ops.core.contexts import Sparse
 from netbuilder.proto import GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = ["BackwardStep", "backward_step"]
 
-_GIVEN = "_given"  # behind the names of gradients that come in, while the pass is built
+_GIVEN = "_given"  # after the names of gradients that come in, while the pass is built
 _ACCUMULATED = "_accum"
 
 Gradient = str | Sparse
@@ -67,7 +67,7 @@ class BackwardStep:
         if isinstance(found, Sparse):
             raise GradientError(
                 f"step net {self.step.name!r}: the gradient of {blob!r} is sparse, and steps cannot add it up; look "
-                "rows up in front of the recurrent net, for the whole sequence at once, or ask for dense_gradient"
+                "rows up before the recurrent net, for the whole sequence at once, or ask for dense_gradient"
             )
         return found
 
@@ -110,17 +110,18 @@ def backward_step(step: NetDef, given: Mapping[str, str], recompute: Sequence[st
     made = differentiate(step, {state: blob + _GIVEN for state, blob in given.items()})
     again = _recomputing(step, recompute)
     ops = [*again, *_with_accumulation(list(made.net.op), given)]
+    names = {blob + _GIVEN: blob for blob in given.values()}
     gradients = {
-        blob: gradient.removesuffix(_GIVEN) if isinstance(gradient, str) else gradient
+        blob: names.get(gradient, gradient) if isinstance(gradient, str) else gradient
         for blob, gradient in made.gradients.items()
     }
     return BackwardStep(step, given, ops, gradients, list(recompute))
 
 
 def _recomputing(step: NetDef, recompute: Sequence[str]) -> list[OperatorDef]:
-    wanted = set(recompute)
-    ops = [op for op in step.op if wanted.intersection(op.output)]
-    if missing := wanted.difference(*(op.output for op in ops)):
+    requested = set(recompute)
+    ops = [op for op in step.op if requested.intersection(op.output)]
+    if missing := requested.difference(*(op.output for op in ops)):
         raise NetError(f"step net {step.name!r}: no operator writes {sorted(missing)}, which are to be computed again")
     return ops
 

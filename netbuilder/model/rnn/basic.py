@@ -9,7 +9,7 @@ from netbuilder.graph.blob import BlobReference
 from netbuilder.model import brew
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.rnn.cell import ExtraInputs, StateInitializer, ZeroStates
-from netbuilder.model.rnn.sized import SizedCell
+from netbuilder.model.rnn.projected_cell import SizedCell
 from netbuilder.proto import ArgumentError
 
 __all__ = ["BasicRNNCell"]

@@ -16,7 +16,7 @@ __all__ = ["Blob", "ExtraInputs", "RNNCell", "StateInitializer", "ZeroStates", "
 
 Blob = str | BlobReference
 ExtraInputs = Sequence[tuple[Blob, int]]
-"""Blobs of the step that a cell takes beside its input, each with its length."""
+"""Blobs of the step that a cell takes besides its input, each with its length."""
 
 
 class StateInitializer(Protocol):
@@ -89,7 +89,7 @@ class RNNCell:
         self._initializer = value
 
     def scope(self, name: str) -> str:
-        """Return a name with the cell's in front of it."""
+        """Return a name with the cell's as its prefix."""
         return joined_name(self.name, name)
 
     def concatenated(self, model: ModelHelper, blobs: Sequence[Blob], name: str) -> BlobReference:
@@ -227,12 +227,12 @@ class RNNCell:
             seq_lengths: (samples,) int32, or None.
             states: the states before, (1, samples, width) each.
             timestep: the number of the step.
-            extra_inputs: pairs (blob, width) to take beside the states; not given to cells outside an AttentionCell.
+            extra_inputs: pairs (blob, width) to take besides the states; not given to cells outside an AttentionCell.
         """
         raise NotImplementedError(f"{type(self).__name__}: a cell says in apply_override what a step does")
 
     def prepare_input(self, model: ModelHelper, input_blob: Blob) -> Blob:
-        """Add what is done for all steps at once, in front of the first; return what the steps take as input."""
+        """Add what is done for all steps at once, before the first; return what the steps take as input."""
         return input_blob
 
     # -- what it has ------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class RNNCell:
         raise NotImplementedError(f"{type(self).__name__}: a cell names its states in get_state_names_override")
 
     def get_output_dim(self) -> int:
-        """Return the width of the output; for cells to override, if others are put behind them."""
+        """Return the width of the output; for cells to override, if others are put after them."""
         raise NotImplementedError(f"{type(self).__name__}: a cell tells the width of its output in get_output_dim")
 
     def _prepare_output(self, model: ModelHelper, states: Sequence[BlobReference]) -> BlobReference:

@@ -21,7 +21,7 @@ _IMPOSSIBLE = -1000.0
 class CRFWithLoss:
     """Scores of the transitions between neighbouring classes, and the loss of one sequence.
 
-    Two classes stand for what is before and behind a sequence, with the numbers ``num_classes`` and that plus 1.
+    Two classes mark the start and the end of a sequence, with the numbers ``num_classes`` and that plus 1.
 
     Args:
         model: gets the parameter and the operators.
@@ -173,7 +173,7 @@ def apply_crf(init_net: Net, net: Net, transitions: Blob, predictions: Blob, num
 
 
 def _padded(init_net: Net, net: Net, predictions: Blob, num_classes: int) -> BlobReference:
-    """Add two classes to the scores, which are impossible, and a step before and behind with them alone."""
+    """Add two classes to the scores, which are impossible, and a step before and after with them alone."""
     size = num_classes + 2
     ends = []
     for name, sure in (("b_scores", num_classes), ("e_scores", num_classes + 1)):

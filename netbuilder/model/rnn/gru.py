@@ -9,7 +9,7 @@ from netbuilder.graph.blob import BlobReference
 from netbuilder.model import brew
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.rnn.cell import ExtraInputs, StateInitializer, ZeroStates
-from netbuilder.model.rnn.sized import SizedCell
+from netbuilder.model.rnn.projected_cell import SizedCell
 
 __all__ = ["GRUCell"]
 
@@ -21,7 +21,7 @@ class GRUCell(SizedCell):
         input_size, hidden_size: widths of the input and of the state.
         forget_bias, memory_optimization: not used; here so that all cells are made alike.
         drop_states: the state becomes 0 where a sequence has ended, instead of staying as it is.
-        linear_before_reset: reset the product with the state, instead of the state in front of it.
+        linear_before_reset: reset the product with the state, instead of the state before it.
         initializer: of the first state; None: a parameter ``initial_hidden_state``, 0 at the beginning.
         kwargs: ``name``, ``forward_only``.
 

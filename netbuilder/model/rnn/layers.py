@@ -209,7 +209,7 @@ def _layered_LSTM(
 
     Args:
         dim_out: widths of the layers.
-        scope: of the lowest layer; of the others with "_layer_<i>" behind it.
+        scope: of the lowest layer; for the others "_layer_<i>" follows it.
         create_lstm: makes a layer; None: ``LSTM``.
         The others: see ``LSTM``.
 

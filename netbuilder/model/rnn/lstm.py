@@ -10,7 +10,7 @@ from netbuilder.model import brew
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_sharing import parameter_name
 from netbuilder.model.rnn.cell import Blob, ExtraInputs, RNNCell, StateInitializer, ZeroStates
-from netbuilder.model.rnn.sized import SizedCell
+from netbuilder.model.rnn.projected_cell import SizedCell
 
 __all__ = ["LSTMCell", "LSTMInitializer", "LayerNormLSTMCell"]
 
@@ -36,7 +36,7 @@ class LSTMCell(SizedCell):
 
     Args:
         input_size, hidden_size: widths of the input and of both states.
-        forget_bias: added to the forget gate's sum, in front of its sigmoid.
+        forget_bias: added to the forget gate's sum, before its sigmoid.
         memory_optimization: do not keep the gates of all steps; the backward pass computes them again.
         drop_states: states become 0 where a sequence has ended, instead of staying as they are.
         initializer: of the first states; None: ``LSTMInitializer``.

@@ -18,7 +18,7 @@ __all__ = ["DropoutCell", "MultiRNNCell", "MultiRNNCellInitializer"]
 
 
 class MultiRNNCellInitializer:
-    """The first states of all layers, one behind the other.
+    """The first states of all layers, one after the other.
 
     Args:
         cells: the layers, lowest first.

@@ -15,7 +15,7 @@ __all__ = ["UnrolledCell"]
 
 
 class UnrolledCell(RNNCell):
-    """A cell whose steps all stand in the main net, each in a name scope ``timestep_<k>``, with one set of parameters.
+    """A cell whose steps are all in the main net, each in a name scope ``timestep_<k>``, with one set of parameters.
 
     It gives the same numbers as the cell. Nets have a fixed number of steps then, and grow with it.
 

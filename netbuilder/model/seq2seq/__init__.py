@@ -1,5 +1,6 @@
 """Sequence-to-sequence nets: words, encoders, decoders with attention, and beam search."""
 
+from netbuilder.model.seq2seq.backtrace import best_sequence
 from netbuilder.model.seq2seq.batches import Batch, gen_batches, prepare_batch
 from netbuilder.model.seq2seq.beam_net import BeamSearchForwardOnly
 from netbuilder.model.seq2seq.beam_search import Hypothesis, beam_search
@@ -19,7 +20,6 @@ from netbuilder.model.seq2seq.encoder import (
 )
 from netbuilder.model.seq2seq.ensemble import DecodingBlobs, Ensemble, Member
 from netbuilder.model.seq2seq.model_helper import Seq2SeqModelHelper
-from netbuilder.model.seq2seq.traced import best_sequence
 from netbuilder.model.seq2seq.training import NormClippedUpdate, translation_loss
 from netbuilder.model.seq2seq.vocabulary import gen_vocab, get_numberized_sentence
 

@@ -1,4 +1,4 @@
-"""Sentences in pairs: read from two files, sorted by length, and laid out as the arrays of a batch."""
+"""Sentences in pairs: read from two files, sorted by length, and arranged as the arrays of a batch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Pair = tuple[Numbers, Numbers]
 class Batch(NamedTuple):
     """The arrays of a batch: numbers of words are (steps, samples) int32, lengths (samples,) int32."""
 
-    encoder_inputs: Array  #: the last word first, padding behind
+    encoder_inputs: Array  #: the last word first, padding at the end
     encoder_lengths: Array
     decoder_inputs: Array  #: the go word first
     decoder_lengths: Array
     targets: Array  #: what the decoder is to write, the end word last
-    target_weights: Array  #: 1 where there is a target, 0 behind; float32
+    target_weights: Array  #: 1 where there is a target, 0 after it; float32
 
 
 def prepare_batch(batch: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
@@ -44,10 +44,10 @@ def prepare_batch(batch: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch
         raise ArgumentError("prepare_batch: a batch needs at least one pair of sentences")
     sources = [[*source][::-1] for source, _ in batch]
     given = [[GO_ID, *target] for _, target in batch]
-    wanted = [[*target, EOS_ID] for _, target in batch]
+    expected = [[*target, EOS_ID] for _, target in batch]
     lengths = _lengths(given)
     weights = (np.arange(int(lengths.max()))[:, None] < lengths).astype(np.float32)
-    return Batch(_padded(sources), _lengths(sources), _padded(given), lengths, _padded(wanted), weights)
+    return Batch(_padded(sources), _lengths(sources), _padded(given), lengths, _padded(expected), weights)
 
 
 def _lengths(rows: Sequence[Sequence[int]]) -> Array:

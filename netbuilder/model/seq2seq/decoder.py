@@ -97,7 +97,7 @@ class LSTMWithAttentionDecoder:
             )
 
     def scope(self, name: str) -> str:
-        """Return a name with the decoder's in front of it."""
+        """Return a name with the decoder's as its prefix."""
         return joined_name(self.name, name)
 
     def _get_attention_type(self, attention_type_as_string: str) -> int | None:
@@ -217,7 +217,7 @@ def build_embedding_decoder(
         embedding_size: its width.
         attention_type: see ``LSTMWithAttentionDecoder``.
         forward_only: make no backward pass.
-        num_gpus: not 0: the table lies on the CPU, the layers on the GPU of the current device scope.
+        num_gpus: not 0: the table is on the CPU, the layers on the GPU of the current device scope.
         scope: put before the names of all blobs.
 
     Returns:
@@ -293,7 +293,7 @@ def output_projection(
     target_vocab_size: int,
     decoder_softmax_size: int | None,
 ) -> BlobReference:
-    """Return a number for each word, in front of the softmax.
+    """Return a number for each word, before the softmax.
 
     Args:
         decoder_outputs: (rows, decoder_output_size).

@@ -180,7 +180,7 @@ def build_embedding_encoder(
         embeddings: the table.
         embedding_size: its width.
         use_attention: whether gradients come in through the outputs of the last layer.
-        num_gpus: not 0: the table lies on the CPU, the layers on the GPU of the current device scope.
+        num_gpus: not 0: the table is on the CPU, the layers on the GPU of the current device scope.
         forward_only: make no backward pass.
         scope: put before the names of all blobs.
 
@@ -226,7 +226,7 @@ def embedded_words(
         table: of vectors.
         words: numbers of rows.
         name: of the result.
-        num_gpus: 0: the table lies where the model lies; else on the CPU, and the vectors are copied to the GPU of the
+        num_gpus: 0: the table is where the model is; else on the CPU, and the vectors are copied to the GPU of the
             current device scope.
 
     Raises:

@@ -217,7 +217,7 @@ class Ensemble:
         return log_probs
 
     def _no_attention(self) -> BlobReference:
-        """Add zeros for weights of an attention: (sequences, steps), beside others (sequences, steps, 1)."""
+        """Add zeros for weights of an attention: (sequences, steps), where others are (sequences, steps, 1)."""
         net = self._search.get_step_model().net
         zeros = net.ConstantFill(self.inputs, "zero_attention_weights_tmp_1", value=0.0)
         turned = net.Transpose(zeros, "zero_attention_weights_tmp_2")

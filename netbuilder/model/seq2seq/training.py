@@ -51,7 +51,7 @@ def translation_loss(
     need(model_params, "encoder_type", "encoder_embedding_size", "decoder_layer_configs", "decoder_embedding_size",
          "decoder_softmax_size", "attention")  # fmt: skip
     given = model.net.AddScopedExternalInputs(*_INPUTS)
-    sources, source_lengths, targets, target_lengths, wanted, weights = given
+    sources, source_lengths, targets, target_lengths, expected, weights = given
     layers = model_params["decoder_layer_configs"]
     encoded = build_embedding_encoder(
         model,
@@ -85,7 +85,7 @@ def translation_loss(
         num_gpus,
     )
     logits = output_projection(model, outputs, width, target_vocab_size, model_params["decoder_softmax_size"])
-    return _loss(model, logits, wanted, weights, scale)
+    return _loss(model, logits, expected, weights, scale)
 
 
 def need(model_params: Mapping[str, Any], *names: str) -> None:
@@ -96,10 +96,10 @@ def need(model_params: Mapping[str, Any], *names: str) -> None:
 
 
 def _loss(
-    model: Seq2SeqModelHelper, logits: BlobReference, wanted: BlobReference, weights: BlobReference, scale: float
+    model: Seq2SeqModelHelper, logits: BlobReference, expected: BlobReference, weights: BlobReference, scale: float
 ) -> tuple[BlobReference, BlobReference]:
     net = model.net
-    words, _ = net.Reshape(wanted, [wanted, "targets_old_shape"], shape=[-1])
+    words, _ = net.Reshape(expected, [expected, "targets_old_shape"], shape=[-1])
     shares, _ = net.Reshape(weights, [weights, "target_weights_old_shape"], shape=[-1])
     _, mean = net.SoftmaxWithLoss([logits, words, shares], ["OutputProbs_INVALID", "loss_per_word"], only_loss=True)
     count = net.SumElements(shares, "num_words")
@@ -114,8 +114,8 @@ class NormClippedUpdate:
     Args:
         model: with its backward pass.
         max_gradient_norm: the bound.
-        learning_rate: of the steps, (1,) float32, where the parameters lie.
-        scope: put before the names of all blobs, behind the current name scope.
+        learning_rate: of the steps, (1,) float32, where the parameters are.
+        scope: put before the names of all blobs, after the current name scope.
     """
 
     model: Seq2SeqModelHelper

@@ -12,7 +12,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import Part, Place, Scratch
 from netbuilder.ops.engines.onednn.convolutions import Views, backward_data, forward, free
 from netbuilder.ops.engines.onednn.layout import (
     BlockedLayout,
@@ -23,10 +25,8 @@ from netbuilder.ops.engines.onednn.layout import (
     image_view,
     plain_in,
 )
-from netbuilder.ops.engines.onednn.places import Part, Place, Scratch
 from netbuilder.ops.engines.onednn.primitive import Extra, PostOp, Primitive, Step
 from netbuilder.ops.engines.onednn.reorders import reorder_primitive
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["ThroughChannelsLast", "backward_data_through", "forward_through", "last_in", "may_turn"]
 

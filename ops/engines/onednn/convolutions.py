@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import PlanContext
+from netbuilder.ops.core.contexts import PlanContext
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.choices import turned_off
+from netbuilder.ops.engines.onednn.autotune import turned_off
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.ops.engines.onednn.layout import Desc, View, desc_of, grouped, image_view, plain_in, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
 from netbuilder.ops.engines.onednn.primitive import PostOp, Primitive, cached, compile_primitive
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = [
     "WORTH",

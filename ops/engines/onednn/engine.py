@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.arrays import aligned_zeros
 from netbuilder.ops.engines.engine import HOST, Engine, Fusion, Location
-from netbuilder.ops.operator import Operator, TensorSpec
 from netbuilder.proto import DeviceError
 
 __all__ = ["OneDnnEngine"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import stored_as
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["finite_check"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.engine import Fusion, Pattern
 from netbuilder.ops.engines.onednn.kernels_conv import fused_conv
 from netbuilder.ops.engines.onednn.kernels_dense import fused_fc_relu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.ops.conv_geometry import Geometry
+from netbuilder.ops.windows.conv_geometry import Geometry
 
 __all__ = ["channels_last", "window_arguments"]
 

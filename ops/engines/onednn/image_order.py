@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from netbuilder.ops.contexts import ANY_ORDER, CHANNELS_LAST, Prepared
+from netbuilder.ops.core.contexts import ANY_ORDER, CHANNELS_LAST, CompiledSegment, Prepared, Segment
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.choices import seconds, turned_off
+from netbuilder.ops.engines.onednn.autotune import seconds, turned_off
 from netbuilder.ops.engines.onednn.convolutions import WORTH, Views, described, serves
 from netbuilder.ops.engines.onednn.kernels_conv import conv
-from netbuilder.ops.operator import TensorSpec
 from netbuilder.proto import OperatorDef
 
 __all__ = ["best_image_order"]
@@ -44,8 +44,8 @@ class _Alone:
     def repeats(self, input: int) -> bool:
         return False
 
-    def held_kernel(self, *args: Any) -> None:
-        return None
+    def compile_segment(self, segment: Segment) -> CompiledSegment:
+        raise NotImplementedError("a convolution holds no net")
 
     def does(self, optimisation: str) -> bool:
         return True

@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import CHANNELS_LAST, Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import CHANNELS_LAST, Call, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn import winograd
+from netbuilder.ops.engines.onednn.arguments import In, Out
+from netbuilder.ops.engines.onednn.autotune import fastest
 from netbuilder.ops.engines.onednn.channels_last import ThroughChannelsLast, forward_through, last_in, may_turn
-from netbuilder.ops.engines.onednn.choices import fastest
 from netbuilder.ops.engines.onednn.convolutions import Views, described, forward, free, serves, wish, worth_measuring
 from netbuilder.ops.engines.onednn.layout import Desc, element_code, plain_in
-from netbuilder.ops.engines.onednn.places import In, Out
 from netbuilder.ops.engines.onednn.precision import types_for_products
 from netbuilder.ops.engines.onednn.primitive import NOT_NEGATIVE, Extra, PostOp, Primitive, Step, first_fast, prepared
 from netbuilder.ops.engines.onednn.reorders import reorder
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["conv", "conv_relu", "conv_transpose", "fused_conv"]
 

@@ -13,10 +13,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.ops.contexts import PlanContext, Prepared
+from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import Held, In, Out, Place, Room
+from netbuilder.ops.engines.onednn.autotune import fastest
 from netbuilder.ops.engines.onednn.channels_last import ThroughChannelsLast, backward_data_through
-from netbuilder.ops.engines.onednn.choices import fastest
 from netbuilder.ops.engines.onednn.convolutions import (
     Views,
     backward_data,
@@ -30,14 +32,14 @@ from netbuilder.ops.engines.onednn.convolutions import (
     worth_measuring,
 )
 from netbuilder.ops.engines.onednn.layout import Desc, View, desc_in, element_code, plain_in
-from netbuilder.ops.engines.onednn.places import Held, In, Out, Place, Room
 from netbuilder.ops.engines.onednn.precision import types_for_products
 from netbuilder.ops.engines.onednn.primitive import Extra, Primitive, Step, first_fast, prepared
 from netbuilder.ops.engines.onednn.reorders import reorder, reorder_primitive
 from netbuilder.ops.engines.onednn.winograd import FilterGradient, Winograd, data_gradient, filter_gradient, may_serve
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["conv_gradient", "conv_transpose_gradient"]
+
+_REFERENCE_FLOPS = 20_000_000  # the library's reference takes a tenth of a second or more for so many operations
 
 
 def conv_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -144,7 +146,9 @@ def _prepare_gradient(
             found = _with_faster_dw(op, ctx, v, found, x, w, dy)
             return _bound(op, v, _with_faster_dx(op, ctx, v, found, x, w, dy), x, w, dy)
         slow = slow or found
-    return _bound(op, v, slow, x, w, dy) if slow is not None else None
+    if slow is None or op.group == 1 and op.flops(x, w, dy) > _REFERENCE_FLOPS:
+        return None  # products over unrolled windows are far faster than the library's reference
+    return _bound(op, v, slow, x, w, dy)
 
 
 def _with_faster_dw(

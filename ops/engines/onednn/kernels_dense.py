@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.later import without_unread_dx
+from netbuilder.ops.engines.onednn.arguments import Constant, In, Out
+from netbuilder.ops.engines.onednn.deferred_gradients import without_unread_dx
 from netbuilder.ops.engines.onednn.layout import Desc, View, plain_in, rounded, row_major
-from netbuilder.ops.engines.onednn.places import Constant, In, Out
 from netbuilder.ops.engines.onednn.precision import types_for_products
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
@@ -26,7 +27,6 @@ from netbuilder.ops.engines.onednn.primitive import (
     prepared,
 )
 from netbuilder.ops.engines.onednn.products import product
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["batch_matmul", "fc", "fc_gradient", "fused_fc_relu", "matmul"]
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.flat import PIECE, pieces
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import In, Out
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, elements, rounded, row_major
 from netbuilder.ops.engines.onednn.library import dnnl
-from netbuilder.ops.engines.onednn.places import In, Out
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
@@ -30,7 +31,6 @@ from netbuilder.ops.engines.onednn.primitive import (
     prepared,
     team,
 )
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["common_layout", "fused_sum_relu", "relu_primitive"]
 

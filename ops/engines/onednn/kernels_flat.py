@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines import flat
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["scale"]
 

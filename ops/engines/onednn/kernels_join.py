@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import In, Out
 from netbuilder.ops.engines.onednn.layout import (
     BlockedLayout,
     Desc,
@@ -23,10 +25,8 @@ from netbuilder.ops.engines.onednn.layout import (
     rounded,
 )
 from netbuilder.ops.engines.onednn.library import check, dnnl
-from netbuilder.ops.engines.onednn.places import In, Out
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import NOT_NEGATIVE, Primitive, Step, cached, compile_primitive, prepared
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["concat", "copy", "split"]
 

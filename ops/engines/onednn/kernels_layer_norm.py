@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import Held, In, Out
 from netbuilder.ops.engines.onednn.layout import Desc, plain_desc, row_major
-from netbuilder.ops.engines.onednn.places import Held, In, Out
 from netbuilder.ops.engines.onednn.primitive import Primitive, Step, alone, cached, compile_primitive, prepared, team
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["group_norm", "layer_norm", "layer_norm_gradient"]
 

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, Later, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, Later, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.registry import CPU, plain_kernel
 from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import Held, In, Out
 from netbuilder.ops.engines.onednn.geometry import channels_last
 from netbuilder.ops.engines.onednn.kernels_eltwise import relu_primitive
 from netbuilder.ops.engines.onednn.layout import Desc, View, image_view, orders_of
-from netbuilder.ops.engines.onednn.places import Held, In, Out
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
@@ -25,8 +27,6 @@ from netbuilder.ops.engines.onednn.primitive import (
     first_fast,
     prepared,
 )
-from netbuilder.ops.operator import TensorSpec
-from netbuilder.ops.registry import CPU, plain_kernel
 
 __all__ = ["fused_bn_relu", "fused_bn_relu_gradient", "lrn", "lrn_gradient", "spatial_bn", "spatial_bn_gradient"]
 

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
-from netbuilder.ops.conv_geometry import Geometry
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.registry import CPU, plain_kernel
 from netbuilder.ops.engines.layouts import convert
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import Held, In, Out
 from netbuilder.ops.engines.onednn.finite import finite_check
 from netbuilder.ops.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.ops.engines.onednn.layout import Desc, image_view, orders_of, plain_in
-from netbuilder.ops.engines.onednn.places import Held, In, Out
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import (
     NOT_NEGATIVE,
@@ -30,8 +31,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     first_fast,
     prepared,
 )
-from netbuilder.ops.operator import TensorSpec
-from netbuilder.ops.registry import CPU, plain_kernel
+from netbuilder.ops.windows.conv_geometry import Geometry
 
 __all__ = ["average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient"]
 

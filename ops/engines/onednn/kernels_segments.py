@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.segment_groups import counts_of_lengths
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import Constant, In, Out, Place, Room, Scratch, Sparse
 from netbuilder.ops.engines.onednn.layout import plain_in, row_major
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl
-from netbuilder.ops.engines.onednn.places import Constant, In, Out, Place, Room, Scratch, Sparse
 from netbuilder.ops.engines.onednn.primitive import Primitive, Step, alone, cached, compile_primitive, prepared, team
-from netbuilder.ops.operator import TensorSpec
-from netbuilder.ops.rows import check_indices
-from netbuilder.ops.segment_groups import counts_of_lengths
 
 __all__ = ["lookup", "segment_sums", "weighted_rows"]
 
@@ -152,7 +152,7 @@ def _factors(op: Any, specs: Sequence[TensorSpec], count: int, room: Room) -> Pl
         return room.numbers(count)
     if "weights" not in type(op).inputs:
         return Constant(np.ones(count, np.float32))
-    return In(1) if specs[1].shape == (count,) and not op.by_place else room.numbers(count)
+    return In(1) if specs[1].shape == (count,) and not op.by_position else room.numbers(count)
 
 
 def _cut(op: Any, ctx: PlanContext, lengths: Any, count: int, starts: Any) -> Any:

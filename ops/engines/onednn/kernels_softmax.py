@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.labels import Positions
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import In, Out
 from netbuilder.ops.engines.onednn.layout import Desc, plain_desc, plain_in, rounded, row_major
-from netbuilder.ops.engines.onednn.places import In, Out
 from netbuilder.ops.engines.onednn.precision import types_as_given
 from netbuilder.ops.engines.onednn.primitive import Primitive, Step, alone, cached, compile_primitive, prepared, team
-from netbuilder.ops.labels import Positions
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["softmax", "softmax_gradient", "softmax_with_loss", "softmax_with_loss_gradient"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import PlanContext, Prepared
+from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.library import check, dnnl
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = [
     "BlockedLayout",

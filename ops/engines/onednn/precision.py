@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import warnings
 
-from netbuilder.ops.contexts import PlanContext
+from netbuilder.ops.core.contexts import PlanContext
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.layout import stored_as
 from netbuilder.ops.engines.onednn.library import available, dnnl
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["types_as_given", "types_for_products", "warn_without_bfloat16", "why_bfloat16_is_slow"]
 

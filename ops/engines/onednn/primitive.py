@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from netbuilder.data.forking import loading
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import Part, Place, Sparse, memory_at, parts_of
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
 from netbuilder.ops.engines.onednn.library import OneDnnError, check, dnnl, limit_cache, threads
-from netbuilder.ops.engines.onednn.places import Part, Place, Sparse, memory_at, parts_of
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = [
     "NOT_NEGATIVE",

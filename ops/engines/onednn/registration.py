@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from netbuilder.ops.core.registry import CPU, find, is_registered, prepare
 from netbuilder.ops.engines.onednn.library import available, turned_off, why_unavailable
-from netbuilder.ops.registry import CPU, find, is_registered, prepare
 
 __all__ = ["kernel_table", "register_kernels"]
 
@@ -39,6 +39,7 @@ def register_kernels() -> bool:
 
 def kernel_table() -> dict[str, Any]:
     """Return the maker of each operator's prepared kernel, by operator type."""
+    from netbuilder.ops.engines.onednn import deferred_gradients as later
     from netbuilder.ops.engines.onednn import kernels_conv as conv
     from netbuilder.ops.engines.onednn import kernels_dense as dense
     from netbuilder.ops.engines.onednn import kernels_eltwise as eltwise
@@ -49,7 +50,6 @@ def kernel_table() -> dict[str, Any]:
     from netbuilder.ops.engines.onednn import kernels_pool as pool
     from netbuilder.ops.engines.onednn import kernels_segments as segments
     from netbuilder.ops.engines.onednn import kernels_softmax as softmax
-    from netbuilder.ops.engines.onednn import later
 
     table: dict[str, Any] = {
         "Add": eltwise.add,

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import In, Out, Scratch
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, DerivedLayout, Desc, desc_of, row_major
-from netbuilder.ops.engines.onednn.places import In, Out, Scratch
 from netbuilder.ops.engines.onednn.primitive import Primitive, Step, alone, cached, compile_primitive, prepared, team
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["reorder", "reorder_primitive"]
 

@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import Part, Place, Room, Scratch
 from netbuilder.ops.engines.onednn.convolutions import Views
 from netbuilder.ops.engines.onednn.layout import View
-from netbuilder.ops.engines.onednn.places import Part, Place, Room, Scratch
 from netbuilder.ops.engines.onednn.primitive import Extra, PostOp, Primitive, Step
 from netbuilder.ops.engines.onednn.winograd_matrices import AT, FLOAT, TILE, WINDOW, constant, ones, plain, strided
 from netbuilder.ops.engines.onednn.winograd_tiles import Lie, Missing, Source, Tiles, over, zeroed
 from netbuilder.ops.engines.onednn.winograd_weights import by_place, derived_weights
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["FilterGradient", "Winograd", "data_gradient", "filter_gradient", "forward", "may_serve"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import Constant
 from netbuilder.ops.engines.onednn.layout import Desc, View, plain_in, row_major
-from netbuilder.ops.engines.onednn.places import Constant
 
 __all__ = ["AT", "FLOAT", "POINTS", "TILE", "WINDOW", "constant", "matrices", "ones", "plain", "strided"]
 

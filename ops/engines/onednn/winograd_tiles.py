@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.contexts import Call
+from netbuilder.ops.core.contexts import Call
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import Part, Place, Room, Scratch
 from netbuilder.ops.engines.onednn.channels_last import last_in
 from netbuilder.ops.engines.onednn.convolutions import Views
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, View, channel_block, layout_of
-from netbuilder.ops.engines.onednn.places import Part, Place, Room, Scratch
 from netbuilder.ops.engines.onednn.primitive import Extra, PostOp, Primitive, Step
 from netbuilder.ops.engines.onednn.products import product
 from netbuilder.ops.engines.onednn.reorders import reorder_primitive
@@ -27,7 +28,6 @@ from netbuilder.ops.engines.onednn.winograd_matrices import (
     plain,
     strided,
 )
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["Lie", "Missing", "Source", "Tiles", "over", "zeroed"]
 

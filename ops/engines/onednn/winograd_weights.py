@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from netbuilder.ops.contexts import PlanContext, Prepared
+from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn.arguments import In, Out, Scratch
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, DerivedLayout, View, desc_of, layout_of, plain_in
-from netbuilder.ops.engines.onednn.places import In, Out, Scratch
 from netbuilder.ops.engines.onednn.primitive import Primitive, Step, prepared
 from netbuilder.ops.engines.onednn.products import product
 from netbuilder.ops.engines.onednn.reorders import reorder_primitive
 from netbuilder.ops.engines.onednn.winograd_matrices import AT, FLOAT, WINDOW, constant, plain
-from netbuilder.ops.operator import TensorSpec
 
 __all__ = ["by_place", "derived_weights"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from netbuilder.graph import Net
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.passes import extract_predictor
 from netbuilder.proto import ArgumentError, BlobError, NetDef, OperatorError, ParseError
 from netbuilder.proto.arguments import make_op

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from netbuilder import Workspace
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.array_engines import NumPyEngine
 from netbuilder.ops.engines.engine import HOST, array_engine, engine_names, find_engine, layout_engine, library_engines
 from netbuilder.ops.engines.onednn.engine import OneDnnEngine
 from netbuilder.ops.engines.onednn.layout import channel_blocked, image_view
-from netbuilder.ops.operator import TensorSpec
 from netbuilder.proto import DeviceError, NetError
 
 SPEC = TensorSpec((2, 16, 4, 4), np.dtype(np.float32))
@@ -23,9 +23,9 @@ TOY = '''
 
 import numpy as np
 
-from netbuilder.ops.contexts import Prepared
+from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.engines.engine import Engine, Fusion, Pattern
-from netbuilder.ops.registry import CPU, find, is_registered, prepare
+from netbuilder.ops.core.registry import CPU, find, is_registered, prepare
 
 calls = {"alone": 0, "fused": 0}
 

@@ -1,6 +1,6 @@
 """Layer helpers as plain functions, without the arguments of scopes."""
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 
 __all__: list[str] = []
 

@@ -1,6 +1,6 @@
 """Parameters: what is known of them, and how they are made and shared."""
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 
 __all__: list[str] = []
 

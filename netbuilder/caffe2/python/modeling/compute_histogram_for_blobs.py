@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.watching import BlobWatcher, as_float
 from netbuilder.graph import BlobReference, Net
 from netbuilder.proto import NetError, TensorProto

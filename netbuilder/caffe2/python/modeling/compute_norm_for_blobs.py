@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.watching import BlobWatcher, as_float
 from netbuilder.graph import BlobReference, Net
 from netbuilder.proto import NetError

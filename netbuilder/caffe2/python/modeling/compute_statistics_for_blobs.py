@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.watching import BlobWatcher, as_float
 from netbuilder.graph import BlobReference, Net
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python.modeling.net_modifier import NetModifier
 from netbuilder.graph import BlobReference, DeviceScope, GradientSlice, Net
 from netbuilder.optimizers import get_param_device

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Mapping
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.graph import Net
 from netbuilder.proto import DeviceOption
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import cnn, memonger, workspace
 from netbuilder.graph import NameScope
 from netbuilder.proto import NetDef

@@ -1,6 +1,6 @@
 """ONNX models read and written; netbuilder.exchange.onnx has more options."""
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 
 __all__: list[str] = []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.exchange.fills import fill_operator
 from netbuilder.exchange.onnx import ReadModel, read_onnx
 from netbuilder.ops.engines.arrays import gpu_count
@@ -34,7 +34,7 @@ def init_net_of(model: ReadModel) -> NetDef:
 
 
 def _outputs_named(names: Sequence[str]) -> Any:
-    """Return the kind of tuple that a run gives back."""
+    """Return the type of tuple that a run returns."""
     return namedtuple("Outputs", names, rename=True)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.exchange.onnx import onnx_model
 from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.graph.message import message_of
-from netbuilder.ops.operator import TensorSpec
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
 

@@ -1,6 +1,6 @@
 """Predictors in files."""
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 
 __all__: list[str] = []
 

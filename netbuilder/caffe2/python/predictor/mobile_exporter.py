@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.exchange.fills import fill_operator
 from netbuilder.exchange.mobile_exporter import Export
 from netbuilder.graph.blob import blob_name

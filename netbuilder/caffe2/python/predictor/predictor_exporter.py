@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.exchange import predictor_exporter as native
 from netbuilder.exchange.predictor_exporter import (
     get_meta_net_def,
@@ -17,7 +17,7 @@ from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import CurrentDeviceScope
 from netbuilder.proto import DeviceOption, MetaNetDef, NetDef, NetError, PredictorConsts
 from netbuilder.proto.arguments import make_op
-from netbuilder.runtime import default
+from netbuilder.runtime.execute import default
 
 __all__ = [
     "PredictorExportMeta",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.exchange.predictor_exporter import PredictorExportMeta, get_meta_net_def
 from netbuilder.graph.blob import blob_name
 from netbuilder.proto import Argument, BlobError, MetaNetDef, NetDef, NetError, PlanDef
@@ -43,7 +43,7 @@ _MODEL_ID = "model_id"
 
 
 def get_comp_name(string: str, name: str | None) -> str:
-    """Return a key with the predictor's name behind it, if it has one."""
+    """Return a key, followed by the predictor's name if it has one."""
     return f"{string}_{name}" if name else string
 
 
@@ -162,7 +162,7 @@ def _blobs(meta_net_def: MetaNetDef, key: str) -> Any:
 
 def _names(blobs: Iterable[Any]) -> list[str]:
     if isinstance(blobs, (str, bytes)):
-        raise BlobError(f"a list of blobs is wanted, got {blobs!r}")
+        raise BlobError(f"a list of blobs is expected, got {blobs!r}")
     return [blob_name(blob) for blob in blobs]
 
 

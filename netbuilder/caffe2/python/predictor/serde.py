@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.proto import files
 
 __all__ = ["deserialize_protobuf_struct", "serialize_protobuf_struct"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import workspace
 from netbuilder.caffe2.python.model_helper import ModelHelper
 from netbuilder.graph import NameScope, Net

@@ -1,6 +1,6 @@
 """Tests of operators whose cases Caffe2 stores."""
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 
 __all__: list[str] = []
 

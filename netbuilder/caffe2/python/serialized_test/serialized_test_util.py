@@ -9,7 +9,7 @@ from typing import Any
 
 import hypothesis
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import hypothesis_test_util as hu
 from netbuilder.proto import NetError
 

@@ -10,10 +10,10 @@ import pytest
 from checks import interpret
 from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normalisation, random
 from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.ops.core.operator import TensorSpec, decode
+from netbuilder.ops.core.registry import CPU, find, prepared_kernels
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.onednn import kernels_conv, kernels_dense, kernels_eltwise, kernels_norm
-from netbuilder.ops.operator import TensorSpec, decode
-from netbuilder.ops.registry import CPU, find, prepared_kernels
 from netbuilder.proto.arguments import make_op
 from prepared import Value, bind
 
@@ -442,7 +442,7 @@ def test_fused_conv_in_inference(channels, relu):
 
 
 def test_nothing_is_measured_where_that_is_turned_off(monkeypatch):
-    from netbuilder.ops.engines.onednn import choices
+    from netbuilder.ops.engines.onednn import autotune as choices
 
     monkeypatch.setenv("NETBUILDER_MEASURE", "0")
     monkeypatch.setattr(choices, "_measured", None)

@@ -6,17 +6,18 @@ import pytest
 from checks import interpret
 from kernel_cases import random
 from kernel_checks import B16, PLAIN, close, has_instructions, padding_is_zero, value_of
+from netbuilder.ops.core.operator import TensorSpec, decode
+from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.onednn import kernels_conv
-from netbuilder.ops.operator import TensorSpec, decode
-from netbuilder.ops.registry import find
 from netbuilder.proto.arguments import make_op
 from prepared import Value, bind
 
 if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
 
-from netbuilder.ops.engines.onednn import channels_last, choices, convolutions, kernels_conv_gradient
+from netbuilder.ops.engines.onednn import autotune as choices
+from netbuilder.ops.engines.onednn import channels_last, convolutions, kernels_conv_gradient
 
 CASES = {
     "3x3": ((6, 32, 9, 8), (48, 32, 3, 3), {"kernel": 3, "pad": 1}),

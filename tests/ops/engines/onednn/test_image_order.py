@@ -14,7 +14,7 @@ from netbuilder.zoo import create_inception_v1, create_resnet
 if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
 
-from netbuilder.ops.contexts import ANY_ORDER, CHANNELS_LAST
+from netbuilder.ops.core.contexts import ANY_ORDER, CHANNELS_LAST
 from netbuilder.ops.engines.onednn import image_order
 
 IMAGES = np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32)

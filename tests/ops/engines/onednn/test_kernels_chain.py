@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from checks import interpret
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.core.registry import find, prepared_kernels
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.onednn import kernels_conv, kernels_dense, kernels_eltwise, kernels_norm
-from netbuilder.ops.operator import decode
-from netbuilder.ops.registry import find, prepared_kernels
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

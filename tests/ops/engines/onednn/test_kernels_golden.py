@@ -5,12 +5,13 @@ import pytest
 
 import golden_data
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from golden_cases import of_each_operator
 from golden_data import mismatch
 from kernel_checks import has_instructions
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines import onednn
-from netbuilder.ops.operator import decode
-from netbuilder.ops.registry import find
-from netbuilder.runtime.run_context import KernelContext
+from netbuilder.runtime.plan.run_context import KernelContext
 from prepared import Value, bind
 
 if not onednn.available():
@@ -83,7 +84,7 @@ def run(op_def, values, threads):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@of_each_operator(CASES)
 def test_golden(case, threads):
     values = {name: Value.of(array) for name, array in case.inputs.items()}
     if not run(case.operator, values, threads):

@@ -7,9 +7,9 @@ from checks import interpret
 from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normalisation, random
 from kernel_checks import B8, B16, PLAIN, close, has_instructions, padding_is_zero, value_of
 from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.core.registry import CPU, find, prepared_kernels
 from netbuilder.ops.engines import onednn
-from netbuilder.ops.operator import decode
-from netbuilder.ops.registry import CPU, find, prepared_kernels
 from netbuilder.proto.arguments import make_op
 from prepared import Value, bind
 

@@ -5,9 +5,9 @@ import pytest
 
 from checks import interpret
 from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.core.registry import CPU, find, prepared_kernels
 from netbuilder.ops.engines import onednn
-from netbuilder.ops.operator import decode
-from netbuilder.ops.registry import CPU, find, prepared_kernels
 from netbuilder.proto.arguments import make_op
 from prepared import Value, bind
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines import onednn
-from netbuilder.ops.operator import TensorSpec
 from prepared import FakePlan, Value
 
 if not onednn.available():

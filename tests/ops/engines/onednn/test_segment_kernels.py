@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from checks import interpret
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines import onednn
-from netbuilder.ops.operator import decode
-from netbuilder.ops.registry import find
 from netbuilder.proto.arguments import make_op
-from netbuilder.runtime.run_context import KernelContext
+from netbuilder.runtime.plan.run_context import KernelContext
 from prepared import Value, bind
 
 if not onednn.available():

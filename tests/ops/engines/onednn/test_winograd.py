@@ -6,11 +6,11 @@ import pytest
 from checks import interpret
 from kernel_cases import random
 from kernel_checks import B16, PLAIN, has_instructions, value_of
-from netbuilder.ops.contexts import CHANNELS_LAST
+from netbuilder.ops.core.contexts import CHANNELS_LAST
+from netbuilder.ops.core.operator import decode
+from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.onednn import kernels_conv
-from netbuilder.ops.operator import decode
-from netbuilder.ops.registry import find
 from netbuilder.proto.arguments import make_op
 from prepared import Value, bind
 

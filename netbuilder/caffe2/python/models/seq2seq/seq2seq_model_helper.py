@@ -1,7 +1,7 @@
 """The model helper of sequence-to-sequence nets."""
 
-from netbuilder.caffe2.absent import names_of
-from netbuilder.graph.lenient import LenientNet
+from netbuilder.caffe2.lenient import LenientNet
+from netbuilder.caffe2.missing import names_of
 from netbuilder.model.seq2seq.model_helper import Seq2SeqModelHelper as _Seq2SeqModelHelper
 
 __all__ = ["Seq2SeqModelHelper"]

@@ -17,12 +17,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import core, workspace
-from netbuilder.caffe2.python.models.seq2seq import seq2seq_util
 from netbuilder.caffe2.python.models.seq2seq.seq2seq_model_helper import Seq2SeqModelHelper
 from netbuilder.caffe2.translator_options import add_model_options, model_params_of
 from netbuilder.graph import BlobReference, GradientSlice
+from netbuilder.graph.devices import Devices
+from netbuilder.model.seq2seq import vocabulary
 from netbuilder.model.seq2seq.batches import Batch, gen_batches, prepare_batch
 from netbuilder.model.seq2seq.training import NormClippedUpdate, need, translation_loss
 from netbuilder.parallel import Parallelize_GPU
@@ -36,7 +37,7 @@ __getattr__ = names_of(__name__)
 logger = logging.getLogger(__name__)
 
 _TABLE_BOUND = math.sqrt(3)  # of the first values of vectors of words, so that their variance is 1
-_ON_CPU = ("encoder_inputs", "decoder_inputs")  # beside the tables, which lie there
+_ON_CPU = ("encoder_inputs", "decoder_inputs")  # besides the tables, which are there
 
 
 class Seq2SeqModelCaffe2:
@@ -194,7 +195,8 @@ class Seq2SeqModelCaffe2:
         """Return the prefix of each replica's blobs, and its device."""
         if not self.num_gpus:
             return [("", None)]
-        return [(f"gpu_{i}/", make_device_option(PROTO_CUDA, i)) for i in range(self.num_gpus)]
+        devices = Devices(PROTO_CUDA, tuple(range(self.num_gpus)))
+        return list(zip(devices.scopes, devices.options))
 
     def step(self, batch: Sequence[tuple[Sequence[int], Sequence[int]]], forward_only: bool) -> np.ndarray[Any, Any]:
         """Train on a batch; return its loss before the step, summed over its words, in nats.
@@ -236,7 +238,7 @@ class Seq2SeqModelCaffe2:
     def save(self, checkpoint_path_prefix: str, current_step: int) -> str:
         """Write all parameters into the file ``<checkpoint_path_prefix>-<current_step>``, and return its path.
 
-        The file ``checkpoint`` beside it names it.
+        The file ``checkpoint`` in its folder names it.
         """
         path = f"{checkpoint_path_prefix}-{current_step}"
         params = self.model.GetAllParams("")
@@ -252,15 +254,15 @@ def _cpu() -> DeviceOption:
 
 
 def run_seq2seq_model(args: argparse.Namespace, model_params: Mapping[str, Any] | None = None) -> None:
-    """Train a translator on files, and evaluate and save it behind each epoch.
+    """Train a translator on files, and evaluate and save it after each epoch.
 
     Args:
         args: the options of ``main``.
-        model_params: see ``Seq2SeqModelCaffe2``; None: those that the options stand for.
+        model_params: see ``Seq2SeqModelCaffe2``; None: those of the options.
     """
     params = _model_params(args) if model_params is None else model_params
-    source_vocab = seq2seq_util.gen_vocab(args.source_corpus, args.unk_threshold)
-    target_vocab = seq2seq_util.gen_vocab(args.target_corpus, args.unk_threshold)
+    source_vocab = vocabulary.gen_vocab(args.source_corpus, args.unk_threshold)
+    target_vocab = vocabulary.gen_vocab(args.target_corpus, args.unk_threshold)
     logger.info(f"Source vocab size {len(source_vocab)}")
     logger.info(f"Target vocab size {len(target_vocab)}")
     rest = (source_vocab, target_vocab, params["batch_size"], args.max_length)

@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.caffe2.absent import names_of
+from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python import core, workspace
-from netbuilder.caffe2.python.models.seq2seq import seq2seq_util
 from netbuilder.caffe2.python.models.seq2seq.seq2seq_model_helper import Seq2SeqModelHelper
 from netbuilder.caffe2.translator_options import add_model_options, model_params_of
+from netbuilder.graph.devices import Devices
 from netbuilder.graph.scope import SEPARATOR
+from netbuilder.model.seq2seq import vocabulary
+from netbuilder.model.seq2seq.backtrace import best_sequence
 from netbuilder.model.seq2seq.ensemble import Ensemble, Member
-from netbuilder.model.seq2seq.traced import best_sequence
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import PROTO_CUDA, ArgumentError
 
 __all__ = [
     "Seq2SeqModelCaffe2EnsembleDecoder",
@@ -57,11 +58,11 @@ class Seq2SeqModelCaffe2EnsembleDecoderBase(metaclass=ABCMeta):
 
         Args:
             word_reward: of all words but padding, go and end.
-            unk_reward: of the unknown word, beside that.
+            unk_reward: of the unknown word, besides that.
         """
         rewards = np.full(vocab_size, word_reward, np.float32)
-        rewards[[seq2seq_util.PAD_ID, seq2seq_util.GO_ID, seq2seq_util.EOS_ID]] = 0
-        rewards[seq2seq_util.UNK_ID] = word_reward + unk_reward
+        rewards[[vocabulary.PAD_ID, vocabulary.GO_ID, vocabulary.EOS_ID]] = 0
+        rewards[vocabulary.UNK_ID] = word_reward + unk_reward
         return rewards
 
     def load_models(self) -> None:
@@ -79,7 +80,7 @@ class Seq2SeqModelCaffe2EnsembleDecoderBase(metaclass=ABCMeta):
         workspace.RunOperatorOnce(core.CreateOperator("CreateDB", [], [reader], db=path, db_type=self.get_db_type()))
         names = [str(param) for param in self.model.GetParams("") if str(param).startswith(prefix)]
         load = core.CreateOperator(
-            "Load", [reader], names, load_all=1, add_prefix=prefix, strip_prefix=f"gpu_0{SEPARATOR}"
+            "Load", [reader], names, load_all=1, add_prefix=prefix, strip_prefix=Devices(PROTO_CUDA, (0,)).scopes[0]
         )
         workspace.RunOperatorOnce(load)
 
@@ -176,9 +177,9 @@ def run_seq2seq_beam_decoder(
         model_params: see ``Seq2SeqModelCaffe2``.
         decoding_params: see ``Seq2SeqModelCaffe2EnsembleDecoder``.
     """
-    source_vocab = seq2seq_util.gen_vocab(args.source_corpus, args.unk_threshold)
+    source_vocab = vocabulary.gen_vocab(args.source_corpus, args.unk_threshold)
     logger.info(f"Source vocab size {len(source_vocab)}")
-    target_vocab = seq2seq_util.gen_vocab(args.target_corpus, args.unk_threshold)
+    target_vocab = vocabulary.gen_vocab(args.target_corpus, args.unk_threshold)
     logger.info(f"Target vocab size {len(target_vocab)}")
     words = {number: word for word, number in target_vocab.items()}
     model = {
@@ -192,8 +193,8 @@ def run_seq2seq_beam_decoder(
     )
     decoder.load_models()
     for line in sys.stdin:
-        numbers = seq2seq_util.get_numberized_sentence(line, source_vocab)
-        tokens = decoder.decode(numbers, 2 * len(numbers) + 5)[0] if numbers else [seq2seq_util.EOS_ID]
+        numbers = vocabulary.get_numberized_sentence(line, source_vocab)
+        tokens = decoder.decode(numbers, 2 * len(numbers) + 5)[0] if numbers else [vocabulary.EOS_ID]
         print(" ".join(words[token] for token in tokens), flush=True)
 
 
@@ -203,7 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--beam-size", type=int, default=6, help="sequences kept of each length (6)")
     parser.add_argument("--word-reward", type=float, default=0.0, help="added to the score for each word (0)")
     parser.add_argument("--unk-reward", type=float, default=0.0,
-                        help="added for each unknown word beside that, mostly below 0 (0)")  # fmt: skip
+                        help="added for each unknown word besides that, mostly below 0 (0)")  # fmt: skip
     parser.add_argument("--checkpoint", required=True, help="file that the training saved")
     return parser
 

@@ -1,0 +1,73 @@
+"""``caffe2`` as another name of ``netbuilder.caffe2``: the same module objects under both names."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+from netbuilder._modules import AliasFinder
+
+__all__ = ["CHILDREN", "ROOT_VARIABLE", "install_alias", "stand_in"]
+
+ALIAS = "caffe2"
+PACKAGE = "netbuilder.caffe2"
+
+CHILDREN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "subprocess_hook")
+"""The folder on PYTHONPATH from which child processes get the alias at their start."""
+
+ROOT_VARIABLE = "NETBUILDER_CAFFE2"
+"""The environment variable that turns the alias on there; its value is the folder of the package netbuilder."""
+
+
+def install_alias(*, children: bool = True) -> None:
+    """Let ``import caffe2`` give the modules of ``netbuilder.caffe2``, here and in child processes.
+
+    Calling it again changes nothing. Children are processes that this one starts with ``sys.executable`` and its
+    environment, by ``subprocess`` or ``multiprocessing``; those started with -I, -E or -S are left out.
+
+    Args:
+        children: set PYTHONPATH and ``ROOT_VARIABLE`` in ``os.environ`` for child processes.
+
+    Raises:
+        ImportError: another ``caffe2`` has been imported already.
+
+    >>> install_alias(children=False)
+    >>> from caffe2.python import core
+    >>> core.__name__
+    'netbuilder.caffe2.python.core'
+    """
+    loaded = sys.modules.get(ALIAS)
+    if loaded is not None and loaded is not sys.modules.get(PACKAGE):
+        raise ImportError(
+            f"caffe2 has been imported from {getattr(loaded, '__file__', None)!r} already; call "
+            "install_alias() before that"
+        )
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+    if children:
+        _set_environment()
+
+
+def stand_in(*, children: bool = True) -> None:
+    """Old name of ``install_alias``, for one version."""
+    warnings.warn(
+        "netbuilder.caffe2.stand_in is install_alias now; the old name will be removed in the next version",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    install_alias(children=children)
+
+
+def _set_environment() -> None:
+    path = os.environ.get("PYTHONPATH", "")
+    if CHILDREN not in path.split(os.pathsep):
+        os.environ["PYTHONPATH"] = CHILDREN + (os.pathsep + path if path else "")
+    os.environ[ROOT_VARIABLE] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def _original(name: str) -> str | None:
+    return PACKAGE + name[len(ALIAS) :] if name == ALIAS or name.startswith(ALIAS + ".") else None
+
+
+_FINDER = AliasFinder(_original)

@@ -1,0 +1,123 @@
+"""Records made of blobs, of constants, of nothing, and of types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from netbuilder.caffe2.records.data_types import data_type_for_dtype
+from netbuilder.caffe2.records.field import Field, Metadata
+from netbuilder.caffe2.records.scalar import Scalar, as_field
+from netbuilder.caffe2.records.struct import Struct, Tuple
+from netbuilder.proto import NetError
+
+if TYPE_CHECKING:
+    from netbuilder.graph.net import Net
+
+__all__ = [
+    "ConstRecord",
+    "InitEmptyRecord",
+    "NewRecord",
+    "as_record",
+    "attach_metadata_to_scalars",
+    "from_blob_list",
+    "from_dtype",
+]
+
+
+def from_blob_list(schema: Field, values: Sequence[Any], throw_on_type_mismatch: bool = False) -> Any:
+    """Return a record with the fields of ``schema`` and other blobs or arrays.
+
+    Args:
+        values: one for each scalar, in order.
+        throw_on_type_mismatch: refuse arrays of another type than the field's.
+
+    Raises:
+        NetError: there are more or fewer of them.
+    """
+    if not isinstance(schema, Field):
+        raise TypeError(f"from_blob_list: schema must be a record, got {schema!r}")
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(f"from_blob_list: values must be a list, got {values!r}")
+    record = schema.clone_schema()
+    scalars = record.all_scalars()
+    if len(scalars) != len(values):
+        raise NetError(f"from_blob_list: the record has {len(scalars)} scalars, got {len(values)} values")
+    for scalar, value in zip(scalars, values):
+        scalar.set_value(value, throw_on_type_mismatch, unsafe=True)
+    return record
+
+
+def as_record(value: Any) -> Any:
+    """Return a field as it is; of a dict, or a list of (name, value), a structure; of another list a ``Tuple``.
+
+    Anything else becomes a scalar.
+    """
+    if isinstance(value, Field):
+        return value
+    if isinstance(value, Mapping):
+        return Struct(*((name, as_record(inner)) for name, inner in value.items()))
+    if isinstance(value, (list, tuple)):
+        if value and all(isinstance(v, tuple) and len(v) == 2 and type(v[0]) is str for v in value):
+            return Struct(*((name, as_record(inner)) for name, inner in value))
+        return Tuple(*map(as_record, value))
+    return as_field(value)
+
+
+def NewRecord(net: Net, schema: Field) -> Any:
+    """Return a record with the fields of ``schema`` and blobs that are new to ``net``, named for the fields."""
+    if isinstance(schema, Scalar):
+        return from_blob_list(schema, [net.NextScopedBlob("unnamed_scalar")])
+    return from_blob_list(schema, [net.NextScopedBlob(name) for name in schema.field_names()])
+
+
+def ConstRecord(net: Net, array_record: Field) -> Any:
+    """Return a record whose blobs ``net`` fills with the arrays in ``array_record``."""
+    blobs = NewRecord(net, array_record)
+    for blob, array in zip(blobs.field_blobs(), array_record.field_blobs()):
+        net.Const(array, blob_out=blob)
+    return blobs
+
+
+def InitEmptyRecord(net: Net, schema_or_record: Field, enforce_types: bool = False) -> Any:
+    """Return a record whose blobs ``net`` makes empty: no rows, of the fields' types and inner shapes.
+
+    Args:
+        schema_or_record: if it has no blobs, they are new to ``net``.
+        enforce_types: refuse fields of unknown type, instead of making float32 of them.
+
+    Raises:
+        TypeError: a field's type is not known.
+    """
+    record = schema_or_record if schema_or_record.has_blobs() else NewRecord(net, schema_or_record)
+    for scalar in record.all_scalars():
+        options = {}
+        try:
+            options["dtype"] = data_type_for_dtype(scalar.dtype)
+        except TypeError:
+            if enforce_types:
+                raise
+        net.ConstantFill([], scalar.get(), shape=[0, *scalar.dtype.shape], **options)
+    return record
+
+
+def attach_metadata_to_scalars(field: Field, metadata: Metadata) -> None:
+    """Give all scalars of a record this metadata."""
+    for scalar in field.all_scalars():
+        scalar.set_metadata(metadata)
+
+
+def from_dtype(dtype: Any, _outer_shape: tuple[int, ...] = ()) -> Any:
+    """Return a record for a type of NumPy: of one with fields a structure, else a scalar.
+
+    >>> from_dtype(np.dtype([("a", np.int32), ("b", np.float32, (2,))])).field_names()
+    ['a', 'b']
+    """
+    dtype = np.dtype(dtype)
+    shape = (*_outer_shape, *dtype.shape)
+    if dtype.base.names is None:
+        return Scalar((dtype.base, shape) if shape else dtype.base)
+    fields = dtype.base.fields or {}
+    return Struct(*((name, from_dtype(fields[name][0], shape)) for name in dtype.base.names))

@@ -1,0 +1,204 @@
+"""Modules of Caffe2's that are names of other modules, and names that its modules import from each other."""
+
+from __future__ import annotations
+
+__all__ = ["MODULES", "REEXPORTS", "module_text", "source_module"]
+
+MODULES: dict[str, tuple[str, str]] = {
+    "python.cached_reader": ("Readers whose records are kept in a database.", "caffe2.jobs.file_readers: CachedReader"),
+    "python.checkpoint": (
+        "Jobs that go through epochs, save a checkpoint after each, and resume one.",
+        "caffe2.jobs.checkpoint_managers: CheckpointManager MultiNodeCheckpointManager db_name get_ckpt_filename; "
+        "caffe2.jobs.job: Job JobRunner UploadTaskGroupBuilder epoch_limiter",
+    ),
+    "python.control": (
+        "Branches and loops as execution steps: all that the library's own module has.",
+        "caffe2.jobs.control: BoolNet CombineConditions Do DoParallel DoUntil DoWhile For GetConditionBlobFromNet "
+        "If IfNot MergeConditionNets NotNet Switch SwitchNot Until While",
+    ),
+    "python.crf": ("Linear-chain conditional random fields.", "model.rnn.crf: CRFWithLoss"),
+    "python.crf_predict": (
+        "The best path of a conditional random field.",
+        "model.rnn.crf: apply_crf crf_update_predictions",
+    ),
+    "python.data_parallel_model": (
+        "Data parallelism: replicas of a model over devices.",
+        "parallel: AddBlobSync ConvertNetForDevice CreateNet ExtractPredictorNet FinalizeAfterCheckpoint "
+        "GetCheckpointParams GetLearningRateBlobNames OptimizeGradientMemory Parallelize Parallelize_CPU "
+        "Parallelize_GPU Parallelize_iDeep RunInitNet RunNet Synchronize stripBlobName",
+    ),
+    "python.dataio": (
+        "Readers and writers of records, and pipes.",
+        "caffe2.jobs.limited_readers: CompositeReader CompositeReaderBuilder CounterReader CountUntil "
+        "ReaderWithDelay ReaderWithLimit ReaderWithLimitBase ReaderWithTimeLimit; caffe2.jobs.readers: Pipe "
+        "PipedReaderBuilder Reader ReaderBuilder Writer",
+    ),
+    "python.db_file_reader": ("Data sets in databases as readers.", "caffe2.jobs.file_readers: DBFileReader"),
+    "python.gru_cell": ("GRU cells and layers.", "model.rnn.gru: GRUCell; model.rnn.layers: GRU"),
+    "python.helpers.algebra": (
+        "Sums, products and the like.",
+        "model.helpers.algebra: batch_mat_mul mat_mul reduce_sum sub sum transpose; model.helpers.outputs: arg_min; "
+        "model.helpers.quantization: sparse_lengths_sum_4bit_rowwise_sparse",
+    ),
+    "python.helpers.arg_scope": (
+        "Arguments that layer helpers get from a block around their calls.",
+        "model.arg_scope: arg_scope",
+    ),
+    "python.helpers.array_helpers": ("Blobs joined.", "model.helpers.outputs: concat depth_concat"),
+    "python.helpers.control_ops": ("Branches and loops.", "model.helpers.control: cond loop"),
+    "python.helpers.conv": (
+        "Convolutions.",
+        "model.helpers.conv: conv conv_nd conv_transpose group_conv group_conv_deprecated",
+    ),
+    "python.helpers.db_input": ("Readers of databases.", "model.helpers.inputs: db_input"),
+    "python.helpers.dropout": ("Dropout.", "model.helpers.dropout: dropout"),
+    "python.helpers.elementwise_linear": (
+        "A factor and a summand per feature.",
+        "model.helpers.elementwise_linear: elementwise_linear",
+    ),
+    "python.helpers.fc": ("Fully connected layers.", "model.helpers.fc: fc"),
+    "python.helpers.nonlinearity": ("Activation functions.", "model.helpers.nonlinearity: prelu relu tanh"),
+    "python.helpers.normalization": (
+        "Normalisation, and softmax.",
+        "model.helpers.normalization: instance_norm layer_norm lrn moments_with_running_stats spatial_bn "
+        "spatial_gn; model.helpers.outputs: softmax",
+    ),
+    "python.helpers.pooling": ("Pooling.", "model.helpers.pooling: average_pool max_pool max_pool_with_index"),
+    "python.helpers.quantization": (
+        "Tables of few bits as numbers.",
+        "model.helpers.quantization: fused_8bit_rowwise_quantized_to_float",
+    ),
+    "python.helpers.train": (
+        "What training nets have in addition to their layers.",
+        "model.helpers.outputs: accuracy; model.helpers.train: add_weight_decay iter",
+    ),
+    "python.hsm_util": (
+        "Trees of words for the hierarchical softmax.",
+        "model.hierarchy: create_hierarchy create_node_with_nodes create_node_with_words; proto: hsm_pb2",
+    ),
+    "python.modeling.initializers": (
+        "How the first value of a parameter is made.",
+        "model.initializers: ExternalInitializer Initializer PseudoFP16Initializer ReversePseudoFP16Initializer "
+        "update_initializer",
+    ),
+    "python.modeling.parameter_info": (
+        "What is known about one parameter.",
+        "model.parameter_info: ParameterInfo ParameterTags",
+    ),
+    "python.models.resnet": (
+        "Residual nets.",
+        "zoo.residual: ResNetBuilder; zoo.resnet: create_resnet50 create_resnet_32x32; zoo.resnext: "
+        "RESNEXT_BLOCK_CONFIG RESNEXT_STRIDES create_resnext",
+    ),
+    "python.models.seq2seq.beam_search": (
+        "Beam search as a part of a net.",
+        "model.seq2seq.beam_net: BeamSearchForwardOnly",
+    ),
+    "python.models.seq2seq.seq2seq_util": (
+        "Words, encoders and decoders of sequence-to-sequence nets.",
+        "model.seq2seq.decoder: LSTMWithAttentionDecoder build_embedding_decoder build_initial_rnn_decoder_states "
+        "output_projection; model.seq2seq.encoder: build_embedding_encoder build_embeddings get_layer_scope "
+        "rnn_bidirectional_layer rnn_unidirectional_layer; model.seq2seq.vocabulary: EOS EOS_ID GO GO_ID PAD PAD_ID "
+        "UNK UNK_ID gen_vocab get_numberized_sentence",
+    ),
+    "python.models.shufflenet": (
+        "ShuffleNet v2.",
+        "zoo.shufflenet_v2: ShuffleNetV2Builder create_shufflenet_v2=create_shufflenet",
+    ),
+    "python.net_builder": (
+        "Builders of nets and steps; ``ops``.",
+        "caffe2.jobs.net_builder: NetBuilder; caffe2.jobs.operations: Operations ops",
+    ),
+    "python.net_printer": (
+        "Nets, steps, plans, tasks and groups of tasks as text; and checks of what they read.",
+        "caffe2.analyzer: Analyzer analyze analyze_job analyze_net analyze_op analyze_step analyze_task "
+        "analyze_task_group; caffe2.printer: Printer Text call commonprefix debug_net factor_prefix "
+        "format_device_option format_value print_job print_net print_net_def print_op print_step print_task "
+        "print_task_group to_string; caffe2.visitor: Visitor",
+    ),
+    "python.pipeline": (
+        "Tasks whose threads read, process and write records.",
+        "caffe2.jobs.operations: ops; caffe2.jobs.pipeline: DEFAULT_QUEUE_CAPACITY NetProcessor Output "
+        "ProcessingReader make_processor normalize_processor_output pipe pipe_and_output processor_name",
+    ),
+    "python.queue_util": (
+        "Queues as pipes between tasks.",
+        "caffe2.jobs.queues: Queue QueueWrapper close_queue dequeue enqueue",
+    ),
+    "python.record_queue": ("A queue that threads fill from a reader.", "caffe2.jobs.record_queue: RecordQueue"),
+    "python.schema": (
+        "Records: blobs by the names of their fields. All that the library's own package has, and their values.",
+        "caffe2.record_values: FeedRecord FetchRecord; caffe2.records: FIELD_SEPARATOR ConstRecord FeatureSpec "
+        "Field InitEmptyRecord List ListWithEvicted Map MapWithEvicted Metadata NamedTuple NewRecord RawTuple "
+        "Scalar Struct Tuple as_record attach_metadata_to_scalars data_type_for_dtype dtype_for_core_type "
+        "equal_schemas from_blob_list from_column_list from_dtype is_schema_subset schema_check",
+    ),
+    "python.session": ("Sessions: what runs tasks.", "caffe2.jobs.session: CompiledRunnable LocalSession Session"),
+    "python.task": (
+        "Tasks, groups of tasks, nodes.",
+        "caffe2.jobs.cluster: Cluster Node; caffe2.jobs.outputs: TaskOutput TaskOutputList; caffe2.jobs.task: Task "
+        "TaskGroup WorkspaceType final_output; caffe2.jobs.task_setup: SetupNets add_setup_steps get_setup_nets",
+    ),
+    "python.text_file_reader": ("Text files as readers.", "caffe2.jobs.file_readers: TextFileReader"),
+}
+"""Module: its docstring, and the modules that its names come from, each with these names ("there=here": renamed).
+
+Modules of the compatibility layer are without ``netbuilder.caffe2.``, those that the names come from without
+``netbuilder.``.
+"""
+
+REEXPORTS: dict[str, str] = {
+    "cached_reader": "db_file_reader: DBFileReader; pipeline: pipe; task: Cluster TaskGroup",
+    "checkpoint": "net_builder: ops; task: Node Task TaskGroup TaskOutput WorkspaceType final_output",
+    "dataio": "schema: Field Struct from_blob_list",
+    "dataset": "dataio: Reader Writer; schema: InitEmptyRecord Struct from_blob_list from_column_list",
+    "db_file_reader": "dataio: Reader; dataset: Dataset; schema: from_column_list",
+    "model_helper": "optimizer_context: OptimizerContext; regularizer_context: RegularizerContext",
+    "modeling.initializers": "core: BlobReference DataType ScopedBlobReference; modeling.parameter_info: ParameterInfo",
+    "net_builder": "task: Task TaskGroup",
+    "net_printer": "checkpoint: Job; task: TaskOutput WorkspaceType",
+    "pipeline": "dataio: Reader Writer; net_builder: NetBuilder; schema: Field as_record; task: Node Task TaskGroup",
+    "predictor.predictor_exporter": "predictor_constants: predictor_constants",
+    "queue_util": "task: TaskGroup",
+    "record_queue": "dataio: Reader Writer; schema: Field Struct from_column_list",
+    "rnn_cell": "attention: apply_dot_attention apply_recurrent_attention apply_regular_attention "
+    "apply_soft_coverage_attention; model_helper: ModelHelper; modeling.initializers: Initializer; "
+    "modeling.parameter_info: ParameterTags; modeling.parameter_sharing: ParameterSharing",
+    "schema": "core: BlobReference",
+    "session": "task: Cluster Task TaskGroup WorkspaceType",
+    "task": "schema: Field from_blob_list",
+    "text_file_reader": "dataio: Reader; schema: Scalar Struct data_type_for_dtype",
+}
+"""Module, without ``caffe2.python.``, to the modules that its other names come from, each with these names."""
+
+
+def source_module(module: str, name: str) -> str | None:
+    """Return the module that a name of a module comes from, both without ``caffe2.python.``; None: from no other.
+
+    >>> source_module("dataset", "Struct")
+    'schema'
+    """
+    for part in REEXPORTS.get(module, "").split("; "):
+        home, _, names = part.partition(": ")
+        if name in names.split():
+            return home
+    return None
+
+
+def module_text(name: str) -> str | None:
+    """Return the source of a module in ``MODULES``; None: it is not there."""
+    if name not in MODULES:
+        return None
+    doc, sources = MODULES[name]
+    lines, listed = [], []
+    for part in sources.split("; "):
+        source, _, names = part.partition(": ")
+        for there, _, here in (entry.partition("=") for entry in names.split()):
+            lines.append(f"from netbuilder.{source} import {there} as {here or there}")
+            listed.append(here or there)
+    return f'''"""{doc}"""
+from netbuilder.caffe2.missing import names_of
+{"; ".join(lines)}
+__all__ = {sorted(listed)}
+__getattr__ = names_of(__name__)
+'''

@@ -1,0 +1,1 @@
+"""A folder for PYTHONPATH: Python runs sitecustomize.py at its start, which makes caffe2 an alias."""

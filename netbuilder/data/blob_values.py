@@ -1,0 +1,73 @@
+"""What blobs hold: tensors, read from whatever NumPy takes as an array, and objects that operators share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.object_records import kind_of
+from netbuilder.proto import NetError
+
+__all__ = ["BlobObject", "as_tensor", "is_blob_object"]
+
+
+class BlobObject:
+    """Base of objects that operators keep in blobs: queues, readers, scopes; not needed by those with a record kind."""
+
+    __slots__ = ()
+
+
+def is_blob_object(value: Any) -> bool:
+    """Whether an object is one that operators keep in blobs."""
+    return isinstance(value, BlobObject) or kind_of(value) is not None
+
+
+def as_tensor(value: Any, what: str) -> np.ndarray[Any, Any]:
+    """Return the array that NumPy makes of a value; that of an array is itself.
+
+    Args:
+        value: an array, also of another library (by ``__array__``, a buffer, or DLPack), a number, a string or lists.
+        what: what to call it in errors.
+
+    Raises:
+        NetError: it is none of these, on a device that NumPy cannot read, or of a type that blobs cannot hold.
+    """
+    array = value if isinstance(value, np.ndarray) else _read(value, what)
+    if array.dtype.kind not in "biufSUO":
+        raise NetError(f"{what}: arrays of dtype {array.dtype} cannot be fed; convert it to a real type")
+    if array.dtype.hasobject:
+        for item in array.flat:
+            if not isinstance(item, (str, bytes)) and not is_blob_object(item):
+                raise NetError(_no_array(value, item, what))
+    return array
+
+
+def _read(value: Any, what: str) -> np.ndarray[Any, Any]:
+    kind = type(value)  # what messages and modules answer by __getattr__ does not count
+    try:
+        if not hasattr(kind, "__dlpack__") or hasattr(kind, "__array__") or hasattr(kind, "__array_interface__"):
+            return np.asarray(value)
+        array: np.ndarray[Any, Any] = np.from_dlpack(value)
+        return array
+    except Exception as error:
+        text = f"{value!r}" if isinstance(value, (list, tuple)) else f"a value of type {_name(value)} as an array"
+        made = "make an array of" if isinstance(value, (list, tuple)) else "read"
+        raise NetError(f"{what}: cannot {made} {text}: {error}") from error
+
+
+def _no_array(value: Any, item: Any, what: str) -> str:
+    if isinstance(value, dict):
+        return f"{what}: a dict is no array; feed each of its values to a blob of its own"
+    if item is value or not isinstance(value, (np.ndarray, list, tuple)):
+        return (
+            f"{what}: a value of type {_name(value)} offers no array of numbers or strings; blobs hold arrays, "
+            "numbers, strings, lists of these, and what operators share, such as queues (the function of a Python "
+            "operator may use other objects of its own)"
+        )
+    return f"{what}: an array of strings holds str and bytes alone, got an item of type {_name(item)}"
+
+
+def _name(value: Any) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,72 @@
+"""Blocks that change a model: if one raises, the model is as it was before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from netbuilder.graph.net import Net
+from netbuilder.proto import NetDef
+
+if TYPE_CHECKING:
+    from netbuilder.model.model_helper import ModelHelper
+
+__all__ = ["remove_added_on_error", "restore_on_error"]
+
+
+@contextmanager
+def remove_added_on_error(model: ModelHelper) -> Iterator[None]:
+    """If the block raises, remove the operators, external inputs and parameters that it has appended to ``model``.
+
+    The cost does not depend on the size of the model. Other changes stay; see ``restore_on_error``.
+    """
+    nets = [(net.Proto(), net.op_len, len(net.Proto().external_input)) for net in (model.net, model.param_init_net)]
+    params = (model.params, model._computed_params, model.weights, model.biases, model._updated)
+    lists = [(of_kind, len(of_kind)) for of_kind in params]
+    infos = len(model._infos)
+    try:
+        yield
+    except BaseException:
+        for net, operators, inputs in nets:
+            del net.op[operators:]
+            del net.external_input[inputs:]
+        for of_kind, count in lists:
+            del of_kind[count:]
+        for name in list(model._infos)[infos:]:
+            del model._infos[name]
+        raise
+
+
+@contextmanager
+def restore_on_error(model: ModelHelper) -> Iterator[None]:
+    """If the block raises, restore ``model``, its nets, lists and dictionaries; all of them are copied first."""
+    before = {name: (value, _contents(value)) for name, value in vars(model).items()}
+    try:
+        yield
+    except BaseException:
+        for name in vars(model).keys() - before.keys():
+            del vars(model)[name]
+        for name, (value, contents) in before.items():
+            _restore(value, contents)
+            vars(model)[name] = value
+        raise
+
+
+def _contents(value: Any) -> Any:
+    if isinstance(value, Net):
+        proto = NetDef()
+        proto.CopyFrom(value.Proto())
+        return proto
+    return value.copy() if isinstance(value, (list, dict, set)) else None
+
+
+def _restore(value: Any, contents: Any) -> None:
+    """Put the contents back into the object itself: others may refer to it, such as a model that shares parameters."""
+    if isinstance(value, Net):
+        value.Proto().CopyFrom(contents)
+    elif isinstance(value, list):
+        value[:] = contents
+    elif isinstance(value, (dict, set)):
+        value.clear()
+        value.update(contents)

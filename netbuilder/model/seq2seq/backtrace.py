@@ -1,0 +1,56 @@
+"""The best sequence in the rows of a search, traced back from its end to its beginning."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from netbuilder.model.seq2seq.vocabulary import EOS_ID
+from netbuilder.proto import ArgumentError
+
+__all__ = ["Traced", "best_sequence"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Traced(NamedTuple):
+    """A sequence of a search."""
+
+    tokens: list[int]  #: its words, the end word included if it ended
+    places: list[int]  #: its position in each row, from the second one on
+    score: float
+
+
+def best_sequence(tokens: Array, before: Array, scores: Array, end_token: int = EOS_ID) -> Traced:
+    """Return the sequence with the highest score among those that ended, and those of the last row.
+
+    Args:
+        tokens, before, scores: (steps + 1, beam size): the words of each row, the sequences of the row before that
+            they go on with, and the scores (see ``BeamSearchForwardOnly.apply``); the first row is the beginning.
+        end_token: the word that ends a sequence.
+
+    Raises:
+        ArgumentError: there are no steps, or the arrays have different shapes.
+
+    >>> tokens, before = np.array([[1, 1], [5, 2], [2, 6]]), np.array([[0, 0], [0, 0], [0, 0]])
+    >>> best_sequence(tokens, before, np.array([[0, 0], [-1, -3], [-2, -4]]))
+    Traced(tokens=[5, 2], places=[0, 0], score=-2.0)
+    """
+    if tokens.ndim != 2 or not tokens.shape == before.shape == scores.shape or len(tokens) < 2:
+        raise ArgumentError(
+            "best_sequence: tokens, before and scores must have one shape (steps + 1, beam size), with a step at "
+            f"least, got {tokens.shape}, {before.shape} and {scores.shape}"
+        )
+    last = len(tokens) - 1
+    row, place = last, 0  # of equals the best of the last row, then the shortest
+    for step in range(1, last + 1):
+        for i in range(tokens.shape[1]):
+            if (step == last or tokens[step, i] == end_token) and scores[step, i] > scores[row, place]:
+                row, place = step, i
+    score, places = float(scores[row, place]), []
+    for step in range(row, 0, -1):
+        places.append(place)
+        place = int(before[step, place])
+    places.reverse()
+    return Traced([int(tokens[i, at]) for i, at in enumerate(places, 1)], places, score)

@@ -1,0 +1,1 @@
+"""Workspaces, created nets, and the execution of compiled plans over lanes."""

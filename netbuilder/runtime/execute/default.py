@@ -1,0 +1,51 @@
+"""The default workspace, and named ones to switch between."""
+
+from __future__ import annotations
+
+from netbuilder.proto import NetError
+from netbuilder.runtime.execute.workspace import Workspace
+
+__all__ = ["current_name", "names", "reset", "switch", "workspace"]
+
+_DEFAULT = "default"
+_workspaces: dict[str, Workspace] = {_DEFAULT: Workspace()}
+_current = _DEFAULT
+
+
+def workspace() -> Workspace:
+    """Return the current workspace."""
+    return _workspaces[_current]
+
+
+def current_name() -> str:
+    """Return the name of the current workspace."""
+    return _current
+
+
+def names() -> list[str]:
+    """Return the names of all workspaces, sorted."""
+    return sorted(_workspaces)
+
+
+def switch(name: str, create: bool = False) -> Workspace:
+    """Make a named workspace the current one.
+
+    Args:
+        name: which one.
+        create: make it if it is not there.
+
+    Raises:
+        NetError: there is none of that name and ``create`` is false.
+    """
+    global _current
+    if name not in _workspaces:
+        if not create:
+            raise NetError(f"no workspace {name!r}; the workspaces are {names()}; give create=True to make it")
+        _workspaces[name] = Workspace()
+    _current = name
+    return _workspaces[name]
+
+
+def reset() -> None:
+    """Remove all blobs and nets of the current workspace."""
+    workspace().reset()

@@ -1,0 +1,430 @@
+"""A created net: a snapshot of a NetDef, its plans for the shapes seen so far, and how it runs."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+
+from netbuilder.data.forking import renew_after_fork
+from netbuilder.data.waiting import Cancellation, check_run
+from netbuilder.graph.replicas import Replicas, has_record
+from netbuilder.ops.core.contexts import LEFT_AS_IS
+from netbuilder.ops.core.instructions import Instruction, Role, describe, located
+from netbuilder.ops.core.operator import STRING
+from netbuilder.ops.core.precision import PRECISION_ARGUMENT, PRECISIONS, check_precision
+from netbuilder.ops.core.registry import plain_kernel
+from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.engines.layouts import HOST
+from netbuilder.proto import PROTO_CUDA, NetDef, NetError
+from netbuilder.proto.arguments import arguments
+from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
+from netbuilder.runtime.execute.executable import Plan, make_plan
+from netbuilder.runtime.execute.parts import Part, PartsRun, parts_of
+from netbuilder.runtime.plan.observable import Observable, check_constants
+from netbuilder.runtime.plan.optimizations import FUSIONS, check_without, from_environment
+from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.program import read_program
+from netbuilder.runtime.plan.run_context import KernelContext
+from netbuilder.runtime.plan.static_segment import missing
+from netbuilder.runtime.values.blob import Blob
+
+__all__ = ["NET_TYPES", "RunObserver", "RuntimeNet"]
+
+ONE_LANE = ("", "simple", "simple_refcount", "async_simple")
+MANY_LANES = ("dag", "prof_dag", "async_dag", "async_polling", "async_scheduling", "parallel", "async_net_executor")
+NET_TYPES = tuple(t for t in ONE_LANE + MANY_LANES if t)
+
+_SHALLOW = 50  # so deep nets within one another run without further ado
+_KEPT_PLANS = 8  # per start: as many shapes alternate without compiling again
+
+
+class Clock:
+    """Counts the runs of a net; random operators draw by it."""
+
+    __slots__ = ("iteration",)
+
+    def __init__(self) -> None:
+        self.iteration = 0
+
+
+class RunObserver(Protocol):
+    """What is told of a net's runs; GPUs may still work when a run ends, see ``RuntimeNet.finish``."""
+
+    def run_starts(self, net: RuntimeNet) -> None: ...
+
+    def run_ends(self, net: RuntimeNet) -> None:
+        """Called after a run that did not fail."""
+
+
+class RuntimeNet:
+    """A net in a workspace, ready to run.
+
+    Args:
+        net: the net; a copy is kept, so later edits have no effect.
+        workspace: where its blobs are.
+        engines: see ``Setting``; None: the workspace's.
+        inner: the net is held by an operator: its inputs are not checked before it runs.
+        without: the optimisations that the plan may not do, by name, see ``runtime.optimisations``; None: the
+            workspace's. Those that the environment names in ``NETBUILDER_WITHOUT`` are added.
+        fuse: False adds all that join neighbours to those, True takes them out.
+        observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
+        reuse: False adds ``reuse`` to those.
+        constants: external inputs that seldom change, such as the parameters of a predictor: what a kernel wants in
+            another order is put into it once, and again when the blob gets another value. Those that the net writes
+            are not taken as constant.
+        dtype: how activations are kept in memory between operators, "float32" or "bfloat16"; None: as the net's
+            argument ``activation_dtype`` says, or float32.
+
+    Raises:
+        NetError: the net is wrong (see ``read_program``), or its type, ``dtype`` or a name in ``without`` is unknown.
+        BlobError: the net has no blob of a name in ``observable`` or ``constants``.
+    """
+
+    def __init__(
+        self,
+        net: NetDef,
+        workspace: Any,
+        *,
+        engines: tuple[str, ...] | None = None,
+        inner: bool = False,
+        without: str | Iterable[str] | None = None,
+        fuse: bool | None = None,
+        observable: str | Iterable[Any] | None = None,
+        reuse: bool = True,
+        constants: Iterable[Any] = (),
+        dtype: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if net.type not in ONE_LANE + MANY_LANES:
+            raise NetError(f"net {net.name!r}: unknown type {net.type!r}; the types are {', '.join(NET_TYPES)}")
+        self.proto = NetDef()
+        self.proto.CopyFrom(net)
+        self.name = net.name
+        self._workspace = weakref.ref(workspace)  # which has this net: a circle would keep its memory for long
+        self.program = read_program(self.proto, None if inner else workspace.has)
+        self.clock = clock or Clock()
+        self._replicas = Replicas.load(self.proto) if has_record(self.proto) else None
+        threads = workspace.threads
+        devices = {instruction.device for instruction in self.program}
+        self.gpus = tuple(sorted(number for kind, number in devices if kind == PROTO_CUDA))
+        lanes, exchange_lane = self._count_lanes(threads, len(devices)) if net.type in MANY_LANES else (1, False)
+        asked = arguments(net).get(PRECISION_ARGUMENT, PRECISIONS[0]) if dtype is None else dtype
+        precision = check_precision(asked, f"net {net.name!r}")
+        self._observable = Observable(self.proto, self.program, observable)
+        self.setting = Setting(
+            engines if engines is not None else workspace.engines,
+            lanes,
+            exchange_lane,
+            threads,
+            self._without(without, fuse, reuse),
+            precision,
+            constants=check_constants(self.proto, constants),
+        )
+        concurrent = net.type in MANY_LANES and self.proto.num_workers != 1
+        self._parts = parts_of(self.proto, self.program) if concurrent else ()
+        loops = any(instruction.op.dynamic for instruction in self.program)  # what holds nets and runs them is dynamic
+        self._depth = nesting(self.proto) if loops and not inner else 0
+        if self._depth > MOST_NESTED:
+            raise NetError(
+                f"net {net.name!r}: its nets (of If, While) are nested {self._depth:,} deep, more than the "
+                f"{MOST_NESTED:,} that can be run"
+            )
+        self._whole = Part(0, len(self.program), frozenset())
+        self._plans: dict[int, list[Plan]] = {}
+        self._current: dict[int, Plan | None] = {}
+        self._dynamic: dict[int, int] = {}  # operators that run by themselves -> generation for which that is known
+        self._single: Plan | None = None
+        self._contexts: dict[int, KernelContext] = {}
+        self.observers: list[RunObserver] = []  # told of each run, in this order
+        self._runs: list[Cancellation] = []  # those that cancel() ends
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Forget the runs of other threads, which are not in a forked process."""
+        self._runs = [run for run in self._runs if run.thread == threading.get_ident()]
+
+    @property
+    def workspace(self) -> Any:
+        """The workspace that the net is in.
+
+        Raises:
+            NetError: it does not exist any more.
+        """
+        found = self._workspace()
+        if found is None:
+            raise NetError(f"net {self.name!r}: its workspace does not exist any more; keep a reference to it")
+        return found
+
+    def _count_lanes(self, threads: int, devices: int) -> tuple[int, bool]:
+        """Return how many lanes compute, and whether there is one for the exchange of values between devices.
+
+        On GPUs there is none: all work on a GPU goes to one stream, so that an exchange has its turn there anyway.
+        """
+        workers = self.proto.num_workers
+        lanes = max(1, min(devices, workers or devices, threads))
+        exchanges = any(instruction.role is Role.EXCHANGE for instruction in self.program)
+        return lanes, exchanges and lanes > 1 and not self.gpus and not 0 < workers <= lanes
+
+    def _without(self, names: str | Iterable[str] | None, fuse: bool | None, reuse: bool) -> frozenset[str]:
+        """Return the optimisations that are off for this net."""
+        where = f"net {self.name!r}"
+        found = self.workspace.without if names is None else check_without(names, where)
+        if fuse is not None:
+            found = found - FUSIONS if fuse else found | FUSIONS
+        if not reuse or self._observable.everything:  # all that is kept has memory of its own
+            found |= {"reuse"}
+        return frozenset(found | from_environment())
+
+    # What the compiler asks of a net.
+
+    def find_blob(self, name: str) -> Blob | None:
+        blob: Blob | None = self.workspace.find(name)
+        return blob
+
+    def hides(self, name: str, start: int, end: int) -> bool:
+        return self._observable.hides(name, start, end)
+
+    def last_end(self, start: int) -> int:
+        return next((part.end for part in self._parts if part.end > start), len(self.program))
+
+    def kernel_context(self, instruction: Instruction) -> KernelContext:
+        context = self._contexts.get(instruction.index)
+        if context is None:
+            scope, replica = self._replica(instruction)
+            context = self._contexts[instruction.index] = KernelContext(
+                instruction.op_def,
+                self.workspace,
+                device=instruction.device,
+                seed=self.workspace.seed,
+                scope=scope,
+                replica=replica,
+                compile_net=self._compile_inner,
+                clock=self.clock,
+            )
+        return context
+
+    def _replica(self, instruction: Instruction) -> tuple[str, int]:
+        """Return the scope and the number of an operator's replica, for operators that do not say what they draw."""
+        replicas, outputs = self._replicas, instruction.outputs
+        local = replicas.devices.replica_of(outputs[0]) if replicas is not None and outputs else None
+        if replicas is None or local is None:
+            return "", 0
+        return replicas.devices.scopes[local], replicas.world.first_replica + local
+
+    def _compile_inner(self, net: NetDef) -> Callable[[], None]:
+        inner = RuntimeNet(
+            net,
+            self.workspace,
+            engines=self.setting.engines,
+            inner=True,
+            without=self.setting.without,
+            dtype=self.setting.precision,
+            clock=self.clock,
+        )
+
+        def run() -> None:
+            check_run()
+            inner.run_first()
+
+        return run
+
+    # Running.
+
+    def run(self, iterations: int = 1, *, time_limit: float | None = None) -> None:
+        """Run the net.
+
+        Args:
+            iterations: how often.
+            time_limit: seconds after which the runs end with an error: at once if an operator waits for a queue, else
+                before the next operator or run that can be stopped; None: no limit.
+
+        Raises:
+            NetError, DeviceError, OperatorError: an operator failed, or an input is missing.
+            CancelledError: ``cancel`` was called, or the time limit is over.
+        """
+        plan = self._single
+        if iterations == 1 and time_limit is None and plan is not None and plan.seen == plan._generation.number:
+            self._run_counted()  # one plan, in which nothing waits
+            return
+        run = Cancellation(self.name, time_limit)
+        self._runs.append(run)
+        try:
+            with run.current():
+                for _ in range(iterations):
+                    run.check()
+                    self._run_counted()
+        finally:
+            self._runs.remove(run)
+
+    def cancel(self, error: BaseException | None = None) -> None:
+        """End the runs of this net that other threads are in; it can be run again afterwards.
+
+        An operator that waits (for a queue, or for another net's operator that does) ends at once, others are left
+        to finish: the run ends before the next operator that is not part of a plan. Without a run there is no effect.
+
+        Args:
+            error: why; the cause of the CancelledError that the runs raise.
+        """
+        for run in list(self._runs):
+            run.cancel(error)
+
+    def _run_counted(self) -> None:
+        for observer in self.observers:
+            observer.run_starts(self)
+        self.clock.iteration += 1
+        try:
+            self._run_once()
+        except BaseException:
+            self.clock.iteration -= 1  # the run that repeats this one draws what it would have drawn
+            raise
+        for observer in self.observers:
+            observer.run_ends(self)
+
+    def run_by(self, run_plan: Callable[[Plan], object], run_alone: Callable[[Instruction], object]) -> None:
+        """Run the net once, its plans and the operators between them by functions of the caller (to time them).
+
+        Args:
+            run_plan: has to run the plan, or one made by its ``with_calls``.
+            run_alone: has to call ``run_alone`` of this net.
+        """
+        self.clock.iteration += 1
+        self._run_parts(run_plan, run_alone)
+
+    def run_first(self) -> None:
+        """Run a net that is not kept, as iteration 0: initial values do not depend on what ran before."""
+        self._run_once()
+
+    def finish(self) -> None:
+        """Wait until all GPUs are through with what runs have given them.
+
+        Raises:
+            OperatorError: a GPU failed at it; which operator was at fault it does not say.
+        """
+        for number in self.gpus:
+            try:
+                gpu(number).synchronise()
+            except Exception as error:
+                raise located(f"net {self.name!r}, one of its operators on GPU {number}", error) from error
+
+    def forget_plans(self) -> None:
+        """Give the memory of all plans back; the next run compiles again."""
+        self._contexts.clear()
+        for plans in self._plans.values():
+            for plan in plans:
+                plan.drop()
+        self._plans.clear()
+        self._current.clear()
+        self._dynamic.clear()
+        self._single = None
+
+    def _run_once(self) -> None:
+        plan = self._single
+        if plan is not None and plan.seen == plan._generation.number:
+            plan.run()
+            return
+        self._run_parts(Plan.run, self.run_alone)
+
+    def _run_parts(self, run_plan: Callable[[Plan], object], run_alone: Callable[[Instruction], object]) -> None:
+        def run_part(part: Part) -> None:
+            index = part.start
+            while index < part.end:
+                plan = self._plan_at(index)
+                if plan is not None:
+                    run_plan(plan)
+                    if index == 0 and plan.end == len(self.program):
+                        self._single = plan
+                    index = plan.end
+                if index < part.end:
+                    run_alone(self.program[index])
+                    index += 1
+
+        if self._depth > _SHALLOW:
+            self._run_deep(run_part)
+        elif self._parts:
+            PartsRun(self.name, self._parts, run_part).run()
+        else:
+            run_part(self._whole)
+
+    def _run_deep(self, run_part: Callable[[Part], object]) -> None:
+        """Run nets within one another, for which Python's limit of calls is too low."""
+        try:
+            with deep_nets():
+                if self._parts:
+                    PartsRun(self.name, self._parts, run_part).run()
+                else:
+                    run_part(self._whole)
+        except RecursionError as error:
+            raise NetError(
+                f"net {self.name!r}: its nets (of If, While) are nested {self._depth:,} deep, more than Python's "
+                "stack holds"
+            ) from error
+
+    def _plan_at(self, start: int) -> Plan | None:
+        """Return the plan for the blobs as they are, from the operator ``start`` on; None: run it by itself."""
+        current = self._current.get(start)
+        generation = self.workspace.generation
+        if current is not None and current.seen == generation.number:
+            return current
+        if self._dynamic.get(start) == generation.number:
+            return None
+        plans = self._plans.setdefault(start, [])
+        for plan in plans:
+            if plan.fits():
+                if plan.take_over():
+                    self._current[start] = plan
+                    return plan
+                plans.remove(plan)
+                plan.drop()
+                break
+        made = make_plan(self, generation, start, self.setting, self.workspace.make)
+        if made is not None:
+            kept = _KEPT_PLANS if self.setting.does("kept_plans") else 1
+            while len(plans) >= kept:
+                plans.pop(0).drop()
+            plans.append(made)
+            made.take_over()
+        else:
+            self._dynamic[start] = generation.number
+        self._current[start] = made
+        return made
+
+    def run_alone(self, instruction: Instruction) -> None:
+        """Run an operator that no plan can hold."""
+        try:
+            check_run()
+            context = self.kernel_context(instruction)
+            kernel = plain_kernel(instruction.op_def.type, instruction.device[0])
+            if kernel is None:
+                raise NetError(
+                    f"operator {instruction.op_def.type!r} must run outside a plan here, and has no plain kernel for "
+                    "that; register one (netbuilder.ops.core.registry.kernel)"
+                )
+            inputs = [self._value(name, i, instruction) for i, name in enumerate(instruction.inputs)]
+            with np.errstate(all="ignore"), gpu(instruction.device[1]) if context.is_gpu else nullcontext():
+                results = kernel(instruction.op, context, *inputs)
+            for name, result in zip(instruction.outputs, results):
+                blob = self.workspace.make(name)
+                if result is LEFT_AS_IS:
+                    continue
+                if result is blob.buffer and blob.lazy is None:
+                    continue
+                host = instruction.op.outputs_on_host or instruction.location == HOST
+                blob.store(result, HOST if host else instruction.location)
+        except Exception as error:
+            raise located(describe(self.name, instruction), error) from error
+
+    def _value(self, name: str, index: int, instruction: Instruction) -> Any:
+        blob = self.find_blob(name)
+        if blob is not None and blob.is_empty and index in instruction.op.may_be_empty:
+            return np.zeros(0, np.float32)
+        if blob is None or blob.is_empty:
+            raise missing(name, self.find_blob)
+        if blob.spec is None or blob.spec.dtype == STRING:
+            return blob.buffer
+        place = instruction.op.input_place(index)
+        return blob.plain() if place == "any" else blob.at(HOST if place == "host" else instruction.location)

@@ -1,0 +1,383 @@
+"""Workspaces: named blobs, and the nets that run over them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.blob_values import as_tensor, is_blob_object
+from netbuilder.graph.blob import blob_name, strip_prefix
+from netbuilder.graph.gc_paused import collection_paused
+from netbuilder.graph.message import message_of
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.arrays import trim_heap
+from netbuilder.ops.engines.engine import engine_names, release_kernels
+from netbuilder.ops.engines.gpu import adopt, gpu
+from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
+from netbuilder.proto.depth import deep_nets
+from netbuilder.proto.errors import counted
+from netbuilder.runtime.execute.conflicts import init_conflict, require_own_counters
+from netbuilder.runtime.execute.net import RuntimeNet
+from netbuilder.runtime.execute.steps import run_plan
+from netbuilder.runtime.plan.optimizations import FUSIONS, check_without
+from netbuilder.runtime.plan.options import default_threads
+from netbuilder.runtime.values.blob import Blob, Generation
+
+__all__ = ["Workspace"]
+
+"""The libraries that can serve operators beside NumPy and CuPy."""
+
+
+class Workspace:
+    """Named blobs, and nets that read and write them.
+
+    Args:
+        engines: the libraries that may serve operators ("ONEDNN"); None: all that are present, (): NumPy alone.
+        threads: threads that a net may use; None: OMP_NUM_THREADS, or the cores of the machine.
+        seed: of all random operators; the same seed gives the same numbers.
+        without: optimisations that plans may not do, by name (see ``runtime.optimisations``), unless a net is created
+            with others; a list, or one string with commas between them.
+        fuse: False is short for ``without="fusion"``: neighbouring operators are not joined.
+        parent: a workspace whose blobs are seen and written here by their names, as long as they are there when a name
+            is first used; blobs with other names, and nets, are this workspace's own. Engines, threads, seed and
+            ``without`` are the parent's where they are not given.
+
+    Raises:
+        NetError: an argument is out of range.
+
+    A workspace serves one thread at a time; different workspaces serve different threads side by side.
+
+    >>> ws = Workspace()
+    >>> ws.feed("x", np.float32([1.0, -2.0]))
+    >>> from netbuilder.proto.arguments import make_op
+    >>> ws.run_operator_once(make_op("Relu", ["x"], ["y"]))
+    >>> ws.fetch("y").tolist()
+    [1.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        *,
+        engines: tuple[str, ...] | None = None,
+        threads: int | None = None,
+        seed: int | None = None,
+        without: str | Iterable[str] = (),
+        fuse: bool = True,
+        parent: Workspace | None = None,
+    ) -> None:
+        if engines is not None and (isinstance(engines, str) or not set(engines) <= set(engine_names())):
+            raise NetError(
+                f"Workspace: engines must be a tuple of names among {', '.join(engine_names())}, got {engines!r}"
+            )
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise NetError(f"Workspace: threads must be a whole number, 1 or more, got {threads!r}")
+        if parent is not None:
+            engines, threads = parent.engines if engines is None else engines, threads or parent.threads
+            without = without or parent.without
+        if seed is None:
+            seed = 0 if parent is None else parent.seed
+        if not hasattr(seed, "__index__"):
+            raise NetError(f"Workspace: seed must be a whole number, got {seed!r}")
+        self.engines: tuple[str, ...] | None = engines
+        self.threads: int = threads or default_threads()
+        self.seed: int = seed
+        self.without: frozenset[str] = check_without(without, "Workspace") | (frozenset() if fuse else FUSIONS)
+        self.parent = parent
+        # Where relative paths of operators begin that read and write files.
+        self.root_folder: str = "." if parent is None else parent.root_folder
+        self.generation: Generation = Generation() if parent is None else parent.generation
+        self._blobs: dict[str, Blob] = {}
+        self._nets: dict[str, RuntimeNet] = {}
+        self._init_nets: dict[str, Any] = {}  # of those, the init nets of models, as the models have them
+
+    def __repr__(self) -> str:
+        return f"Workspace({len(self._blobs)} blobs, {len(self._nets)} nets)"
+
+    # Blobs.
+
+    def feed(self, name: str, value: Any, device: DeviceOption | None = None, *, unnamed: bool = False) -> None:
+        """Set a blob.
+
+        Args:
+            name: the blob; made if it is not there.
+            value: an array of any dtype (strings too), also one on a GPU or of another library (what NumPy takes by
+                ``__array__`` or as a buffer, or DLPack: a tensor of PyTorch), a number, list, string or bytes, or an
+                object that operators share (a queue, a reader, a counter).
+            device: where the array is to lie; None: where the blob lies, or the host.
+            unnamed: take the empty name too, as Caffe2 does.
+
+        Raises:
+            NetError: the name is empty, the value is None or none of these, or of a dtype that blobs cannot hold.
+            TypeError: the name is no string or reference, or ``device`` no DeviceOption.
+            DeviceError: the device is missing.
+        """
+        name = blob_name(name)
+        if not name and not unnamed:
+            raise NetError("a blob needs a name; got an empty one")
+        if value is None:
+            raise NetError(f"blob {name!r}: None cannot be fed; remove the blob instead (Workspace.remove)")
+        if hasattr(value, "__cuda_array_interface__"):
+            value = adopt(value)
+            if value.dtype.kind not in "biuf":
+                raise NetError(
+                    f"blob {name!r}: arrays of dtype {value.dtype} cannot be fed; convert them to integers, "
+                    "floating-point numbers or bool"
+                )
+        elif not isinstance(value, (str, bytes)) and (isinstance(value, np.ndarray) or not is_blob_object(value)):
+            value = as_tensor(value, f"blob {name!r}")
+        location: Location | None = None
+        if device is not None:
+            if not isinstance(device, DeviceOption):
+                raise TypeError(f"blob {name!r}: device must be a DeviceOption, got {device!r}")
+            location = HOST if device.device_type != PROTO_CUDA else (PROTO_CUDA, device.device_id)
+            if location != HOST:
+                gpu(device.device_id)  # refused before anything changes
+        self.make(name).store(value, location)
+
+    def fetch(self, name: str) -> Any:
+        """Return a copy of a blob's value: a NumPy array in plain order, bytes, or the object.
+
+        Raises:
+            BlobError: there is no such blob, it holds no value yet, or the net that makes it does not keep it.
+        """
+        blob = self.get(str(name))
+        if blob.is_empty:
+            why = blob.why_empty() if blob.hidden_by else "holds no value yet; run the net that makes it"
+            raise BlobError(f"blob {str(name)!r} {why}")
+        return blob.fetch()
+
+    def spec(self, name: str) -> TensorSpec | None:
+        """Return shape and dtype of a blob; None if it holds another kind of object."""
+        spec = self.get(str(name)).spec
+        return spec.plain if spec is not None else None
+
+    def has(self, name: str) -> bool:
+        """Whether a blob of that name exists."""
+        return self.find(str(name)) is not None
+
+    def blobs(self) -> list[str]:
+        """Return the names of all blobs, the parent's too, sorted."""
+        own = list(self._blobs)
+        return sorted(own) if self.parent is None else sorted({*own, *self.parent.blobs()})
+
+    def remove(self, name: str) -> None:
+        """Remove a blob.
+
+        Raises:
+            BlobError: there is no such blob, or it is the parent's.
+        """
+        self.get(str(name))
+        if str(name) not in self._blobs:
+            raise BlobError(f"blob {str(name)!r} is the parent workspace's; remove it there")
+        del self._blobs[str(name)]
+        self._forget_plans()
+
+    def make(self, name: str) -> Blob:
+        """Return the blob of that name, made empty if it is not there."""
+        blob = self.find(name)
+        if blob is None:
+            blob = self._blobs.setdefault(name, Blob(name, self.generation))
+        return blob
+
+    def share(self, arrays: Mapping[str, Any]) -> list[Any]:
+        """Make arrays, which may be parts of one another, the values of blobs without a copy (see ``Blob.share``).
+
+        Returns the arrays that the blobs now have.
+        """
+        return [
+            self.make(name).share(array, HOST if isinstance(array, np.ndarray) else (PROTO_CUDA, array.device.id))
+            for name, array in arrays.items()
+        ]
+
+    def find(self, name: str) -> Blob | None:
+        """Return the blob of that name, None if there is none."""
+        blob = self._blobs.get(name)
+        return blob if blob is not None or self.parent is None else self.parent.find(name)
+
+    def get(self, name: str) -> Blob:
+        """Return the blob of that name.
+
+        Raises:
+            BlobError: there is none; the message names those of replicas, or the nearest ones.
+        """
+        blob = self.find(name)
+        if blob is None:
+            known_names = [*self._blobs, *(self.parent.blobs() if self.parent is not None else ())]
+            of_replicas = [known for known in known_names if strip_prefix(known) == name]
+            near = of_replicas[:3] or difflib.get_close_matches(name, known_names, n=3)
+            hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+            raise BlobError(f"no blob {name!r} in the workspace, which has {counted(len(known_names), 'blob')}{hint}")
+        return blob
+
+    def reset(self) -> None:
+        """Remove all blobs and nets, and give their memory back, that of primitives that nobody else uses included."""
+        self._blobs.clear()
+        for name in list(self._nets):
+            self.delete_net(name)
+        self.generation.number += 1
+        release_kernels()
+        trim_heap()
+
+    def _forget_plans(self) -> None:
+        self.generation.number += 1
+        for net in self._nets.values():
+            net.forget_plans()
+
+    # Nets.
+
+    def create_net(
+        self,
+        net: Any,
+        overwrite: bool = False,
+        *,
+        observable: str | Iterable[Any] | None = None,
+        shares_counter: bool = False,
+        **options: Any,
+    ) -> str:
+        """Take a snapshot of a net and make it ready to run; return its name.
+
+        Args:
+            net: a Net or NetDef.
+            overwrite: replace a net of that name.
+            observable: blobs that can be fetched after a run, besides external inputs and outputs: a list of names,
+                or "outputs" for no others; None: all blobs. What is not observable may be fused away and shares
+                memory; fetching it is an error.
+            shares_counter: let it count the same iterations as a created net that trains other parameters.
+            options: see ``RuntimeNet`` (engines, without, fuse, dtype, reuse, constants).
+
+        Raises:
+            NetError: a net of that name exists, the net is wrong, or it counts the iterations of another model.
+            BlobError: the net has no blob of a name in ``observable`` or ``constants``.
+        """
+        proto = message_of(net)
+        if proto.name in self._nets and not overwrite:
+            raise NetError(f"net {proto.name!r} exists already; give overwrite=True to replace it, or another name")
+        if not shares_counter:
+            require_own_counters(proto, [made.proto for name, made in self._nets.items() if name != proto.name])
+        with collection_paused(), deep_nets():
+            made = RuntimeNet(proto, self, observable=observable, **options)
+        for op in proto.op:
+            for name in op.output:
+                self.make(name)
+        self.delete_net(proto.name)
+        self._nets[proto.name] = made
+        if getattr(net, "initialises", None) is not None:
+            self._init_nets[proto.name] = net
+        return str(proto.name)
+
+    def run_net(
+        self,
+        name: Any,
+        iterations: int = 1,
+        *,
+        wait: bool = True,
+        time_limit: float | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        """Run a created net; ``net(name).cancel()`` in another thread ends the run.
+
+        Args:
+            name: its name, or the Net, NetDef or model that it was created from.
+            iterations: how often.
+            wait: until all GPUs are through with it; if not, what fails on one may be told by a later call. A fetch
+                waits for what it fetches either way.
+            time_limit: seconds after which the runs end with an error, see ``RuntimeNet.run``; None: no limit.
+            overwrite: run the init net of a model for evaluation even over trained parameters.
+
+        Raises:
+            NetError: there is no such net, an operator failed, ``iterations`` is no whole number from 0 on,
+                ``time_limit`` is not above 0, or an init net would overwrite what another model trains.
+            CancelledError: the run was cancelled, or its time limit is over.
+        """
+        net = self._nets.get(name) if isinstance(name, str) else None
+        if net is None:
+            net = self._net(name)
+        if not hasattr(iterations, "__index__") or iterations < 0:
+            raise NetError(f"net {net.name!r}: iterations must be a whole number, 0 or more, got {iterations!r}")
+        if time_limit is not None and not time_limit > 0:
+            raise NetError(f"net {net.name!r}: time_limit must be above 0 seconds, got {time_limit!r}")
+        if self._init_nets and not overwrite and net.name in self._init_nets:
+            self._refuse_overwriting(self._init_nets[net.name])
+        net.run(iterations, time_limit=time_limit)
+        if net.gpus and wait:
+            net.finish()
+
+    def _net(self, name: Any) -> RuntimeNet:
+        main: Any = getattr(name, "net", None)  # of a model, whose own name may be that of another model's net
+        named: Any = main if hasattr(main, "Name") else name
+        text = str(named.Name()) if hasattr(named, "Name") else getattr(name, "name", None) or str(name)
+        net = self._nets.get(text)
+        if net is None:
+            known = ", ".join(map(repr, sorted(self._nets))) or "none"
+            raise NetError(f"no net {text!r} in the workspace; create it first (created: {known})")
+        return net
+
+    def run_net_once(self, net: Any, *, overwrite: bool = False) -> None:
+        """Run a net that is not kept.
+
+        Args:
+            net: a Net or NetDef.
+            overwrite: run the init net of a model for evaluation even over trained parameters.
+
+        Raises:
+            NetError: the net is wrong, an operator failed, or it is the init net of a model that has no backward
+                pass, and would overwrite blobs that a created net trains or, of a parallel model, any that hold a
+                value.
+        """
+        proto = message_of(net)
+        if not overwrite:
+            self._refuse_overwriting(net)
+        with deep_nets():
+            made = RuntimeNet(proto, self)
+        made.run_first()
+        made.finish()
+
+    def _refuse_overwriting(self, net: Any) -> None:
+        """Raise NetError if ``net`` is the init net of a model for evaluation and blobs that it makes are trained."""
+        holding = (blob for blob in self.blobs() if not self.get(blob).is_empty)
+        if message := init_conflict(net, holding, [made.proto for made in self._nets.values()]):
+            raise NetError(message)
+
+    def run_operator_once(self, op: OperatorDef) -> None:
+        """Run one operator."""
+        net = NetDef(name=op.name or op.type)
+        net.op.add().CopyFrom(op)
+        self.run_net_once(net)
+
+    def run_operators_once(self, ops: Any) -> None:
+        """Run operators one after the other."""
+        for op in ops:
+            self.run_operator_once(op)
+
+    def run_plan(self, plan: Any) -> None:
+        """Create the nets of a plan and run its steps."""
+        run_plan(self, message_of(plan, PlanDef))
+
+    def delete_net(self, name: str) -> None:
+        """Forget a created net, and give the memory of its plans back; unknown names are ignored."""
+        net = self._nets.pop(str(name), None)
+        self._init_nets.pop(str(name), None)
+        if net is not None:
+            net.forget_plans()
+
+    def nets(self) -> list[str]:
+        """Return the names of the created nets, sorted."""
+        return sorted(self._nets)
+
+    def net(self, name: Any) -> RuntimeNet:
+        """Return a created net.
+
+        Raises:
+            NetError: there is no such net.
+        """
+        return self._net(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.blobs())
+
+    def __contains__(self, name: object) -> bool:
+        return self.has(str(name))

@@ -1,0 +1,1 @@
+"""Batches prepared while a net runs, and losses read without waiting."""

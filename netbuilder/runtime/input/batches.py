@@ -1,0 +1,188 @@
+"""Batches: what a source gives, converted, split over blobs and copied into buffers of theirs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.gpu import copy_into, gpu
+from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.ops.engines.upload import Uploader
+from netbuilder.proto import PROTO_CUDA, DeviceOption, NetError, ShapeError
+from netbuilder.proto.errors import counted
+from netbuilder.runtime.values.blob import Blob
+from netbuilder.runtime.values.buffer_ring import Turns
+
+__all__ = ["Batch", "Splitter", "look_at"]
+
+_log = logging.getLogger("netbuilder.input")
+
+_FEW = 8  # labels that may be all alike by chance
+
+
+class Batch:
+    """A batch that lies in buffers of its blobs, or, for values that are no tensors, is to be fed.
+
+    Args:
+        source: as the source gave it.
+    """
+
+    def __init__(self, source: Mapping[str, Any]) -> None:
+        self.source = source
+        self._turns: list[tuple[Blob, Turns, int]] = []
+        self._others: list[tuple[str, Any]] = []
+
+    def add(self, blob: Blob, turns: Turns, index: int) -> None:
+        """Add a blob, and the buffer that the value lies in."""
+        self._turns.append((blob, turns, index))
+
+    def add_other(self, name: str, value: Any) -> None:
+        """Add a value that no buffer holds."""
+        self._others.append((name, value))
+
+    def present(self, workspace: Any) -> None:
+        """Make this batch the value of its blobs."""
+        for blob, turns, index in self._turns:
+            if workspace.find(blob.name) is not blob:
+                raise NetError(
+                    f"Prefetch: blob {blob.name!r} was removed from the workspace; close the Prefetch before that"
+                )
+            blob.turn(turns, index)
+        for name, value in self._others:
+            workspace.feed(name, value)
+
+    def give_back(self) -> None:
+        """Give up the buffers of a batch that nobody wants."""
+        for _, turns, index in self._turns:
+            turns.give(index)
+
+
+class Splitter:
+    """Makes batches of what a source gives; it serves one thread.
+
+    Args:
+        names: for each name the blobs that its array is split over.
+        blobs: by name.
+        devices: where the parts lie, None: all on the host.
+        dtypes: what to convert to.
+        even: see ``Prefetch``.
+        alike: refuse arrays that are split and differ in their first axes.
+
+    Raises:
+        NetError: devices and blobs differ in number, or ``dtypes`` has other names.
+        DeviceError: a device is missing.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[str, tuple[str, ...]],
+        blobs: Mapping[str, Blob],
+        devices: Sequence[DeviceOption] | None,
+        dtypes: Mapping[str, Any],
+        even: bool,
+        *,
+        alike: bool = True,
+    ) -> None:
+        self.names = tuple(names)
+        self._blobs = {name: [blobs[blob] for blob in parts] for name, parts in names.items()}
+        self._even, self._alike = even, alike
+        self._dtypes = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
+        if unknown := sorted(set(self._dtypes) - set(names)):
+            raise NetError(
+                f"Prefetch: dtypes names {unknown}, and the arrays are {sorted(names)}; leave the others out"
+            )
+        most = max(len(parts) for parts in names.values())
+        if devices is not None and any(len(parts) != len(devices) for parts in names.values()):
+            raise NetError(
+                f"Prefetch: got {counted(len(devices), 'device')} for the blobs {dict(names)}; give one device for "
+                "each blob of a name"
+            )
+        self._places = [HOST] * most if devices is None else [_location(device) for device in devices]
+        self._uploaders: dict[int, Uploader] = {}
+
+    def split(self, given: Any) -> Batch:
+        """Return a batch, its parts in buffers of the blobs.
+
+        Raises:
+            NetError: it is no mapping, or a name is missing.
+            ShapeError: an array cannot be split, or those that are split differ in their first axes.
+        """
+        if not isinstance(given, Mapping):
+            raise NetError(f"Prefetch: a batch must be a mapping from names to arrays, got {type(given).__name__}")
+        if missing := [name for name in self.names if name not in given]:
+            raise NetError(f"Prefetch: the batch lacks {missing}; it has {sorted(map(str, given))}")
+        arrays = {name: self._array(name, given[name]) for name in self.names}
+        split = {name: arrays[name].shape[:1] for name in self.names if len(self._blobs[name]) > 1}
+        if self._alike and len(set(split.values())) > 1:
+            raise ShapeError(
+                f"Prefetch: all inputs that are split must have the same number of samples, got shapes {split}"
+            )
+        batch = Batch(given)
+        for name, array in arrays.items():
+            for blob, part, place in zip(self._blobs[name], self._parts(name, array), self._places):
+                self._fill(batch, blob, part, self._dtypes.get(name, part.dtype), place)
+        return batch
+
+    def _array(self, name: str, value: Any) -> Any:
+        array = value if hasattr(value, "__cuda_array_interface__") else np.asarray(value)
+        dtype = self._dtypes.get(name)
+        if dtype is not None and array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise NetError(
+                f"Prefetch: {name!r} is of dtype {array.dtype}, which cannot be cast to {dtype}; convert it first, "
+                "or give another dtype"
+            )
+        return array
+
+    def _parts(self, name: str, array: Any) -> Sequence[Any]:
+        count = len(self._blobs[name])
+        if count == 1:
+            return [array]
+        samples = array.shape[0] if array.ndim else 0
+        if samples < count or (self._even and samples % count):
+            rule = "split evenly over" if self._even else "split over"
+            remedy = f"give a multiple of {count}" if self._even else f"give {count} or more"
+            raise ShapeError(
+                f"Prefetch: {name!r} of shape {tuple(array.shape)} has {counted(samples, 'sample')} along axis 0, "
+                f"which cannot be {rule} {count} replicas; {remedy}" + (", or even=False" if self._even else "")
+            )
+        base, more = divmod(samples, count)
+        ends = [base * (k + 1) + min(k + 1, more) for k in range(count)]
+        return [array[start:end] for start, end in zip([0, *ends], ends)]
+
+    def _fill(self, batch: Batch, blob: Blob, part: Any, dtype: np.dtype[Any], place: Location) -> None:
+        if part.dtype.kind not in "biuf" or hasattr(part, "__cuda_array_interface__"):
+            batch.add_other(blob.name, part)
+            return
+        turns = blob.turning(TensorSpec(part.shape, dtype.newbyteorder("=")), place)
+        if place == HOST:
+            index = turns.take()
+            copy_into(turns.buffers[index], part)
+        else:
+            uploader = self._uploaders.get(place[1]) or self._uploaders.setdefault(place[1], Uploader(place[1]))
+            index = turns.take(uploader.new)
+            uploader.fill(turns.buffers[index], np.ascontiguousarray(part, turns.spec.dtype), turns.after(index))
+        batch.add(blob, turns, index)
+
+
+def _location(device: DeviceOption) -> Location:
+    if device.device_type != PROTO_CUDA:
+        return HOST
+    gpu(device.device_id)  # refused before anything starts
+    return PROTO_CUDA, device.device_id
+
+
+def look_at(given: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Log a warning of a batch that looks like one that was read wrongly: values that are all one number."""
+    for name in names:
+        array = np.asarray(given[name]) if not hasattr(given[name], "__cuda_array_interface__") else None
+        if array is None or array.dtype.kind not in "biuf" or array.size < _FEW:
+            continue
+        first = array.flat[0]
+        if (array == first).all():
+            _log.warning(
+                "all %d values of %r in the first batch are %s; is it read as it was written?", array.size, name, first
+            )

@@ -1,0 +1,317 @@
+"""Prefetch: the next batches are made ready by a thread beside the runs of a net, and swapped in between two runs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import GeneratorType
+from typing import Any
+
+from netbuilder.data.forking import renew_after_fork
+from netbuilder.graph.blob import blob_name
+from netbuilder.proto import DeviceOption, NetError
+from netbuilder.runtime.execute.workspace import Workspace
+from netbuilder.runtime.input.batches import Batch, Splitter, look_at
+
+__all__ = ["Prefetch", "PrefetchState"]
+
+_log = logging.getLogger("netbuilder.input")
+
+_SLOW_SHARE, _SLOW_SECONDS = 0.5, 5.0  # of the loop's time that waiting may take, and how long before it is said
+_CLOSING_SECONDS = 10.0
+
+_END: Any = object()
+
+Source = Iterable[Mapping[str, Any]] | Callable[[], Mapping[str, Any] | None]
+
+
+@dataclass(frozen=True)
+class PrefetchState:
+    """What a Prefetch has seen so far; times are in seconds.
+
+    Args:
+        ready: batches that wait for the loop now.
+        batches: those that the loop has got.
+        waits: steps at which the loop had to wait.
+        wait: how long it waited, all together.
+        source: how long the source took.
+        prepare: how long it took to convert, split and copy what the source gave.
+        idle: how long the thread waited because ``depth`` batches were ready.
+    """
+
+    ready: int = 0
+    batches: int = 0
+    waits: int = 0
+    wait: float = 0.0
+    source: float = 0.0
+    prepare: float = 0.0
+    idle: float = 0.0
+
+
+class Prefetch:
+    """Pulls batches from a source in a thread of its own, and swaps them into blobs at each step of a loop.
+
+    The thread converts, splits and copies a batch into buffers that the blobs own; a step of the loop makes these
+    the blobs' values without a copy, and no plan is made anew while shapes and types stay, or alternate among few.
+    What the source raises reaches the loop, at the step that misses a batch, as the source's own error with its own
+    traceback. While it is open, the blobs can also be fed by hand.
+
+    Args:
+        workspace: where the blobs are.
+        source: batches, as mappings from names to arrays: an iterable, or a function that returns one, and None at
+            the end. It is asked by one thread only, and never runs ahead further than ``depth``.
+        blobs: the names that are wanted of each batch, each that of a blob; or a mapping from names to the blobs over
+            which an array is split along its first axis, a part for each.
+        depth: batches that are ready or in the making at a time, besides the one in use.
+        devices: where the parts lie, one for each blob of a split; None: on the host.
+        dtypes: by name, the types that arrays are converted to.
+        even: whether all parts have to be of the same size; if not, they differ by one sample at most.
+        look: whether the log warns of a first batch whose values are all one number.
+
+    Raises:
+        NetError: an argument is out of range, or ``source`` is no source.
+        DeviceError: a device is missing.
+
+    >>> import numpy as np
+    >>> from netbuilder.proto.arguments import make_op
+    >>> workspace = Workspace()
+    >>> def batches():
+    ...     for k in range(3):
+    ...         yield {"x": np.full(2, k, np.float32)}
+    >>> with Prefetch(workspace, batches(), blobs=["x"]) as input:
+    ...     for batch in input:
+    ...         workspace.run_operator_once(make_op("Scale", ["x"], ["y"], scale=10.0))
+    ...         print(workspace.fetch("y"))
+    [0. 0.]
+    [10. 10.]
+    [20. 20.]
+    """
+
+    _alike = True  # arrays that are split need as many samples as one another
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        source: Source,
+        *,
+        blobs: Iterable[Any] | Mapping[str, Sequence[Any]],
+        depth: int = 2,
+        devices: Sequence[DeviceOption] | None = None,
+        dtypes: Mapping[str, Any] | None = None,
+        even: bool = True,
+        look: bool = True,
+    ) -> None:
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+            raise NetError(f"Prefetch: depth must be a whole number, 1 or more, got {depth!r}")
+        self._workspace = workspace
+        self._pull, self._close_source = _puller(source)
+        names = _blobs_of(blobs)
+        made = {blob: workspace.make(blob) for group in names.values() for blob in group}
+        self._splitter = Splitter(names, made, devices, dtypes or {}, even, alike=self._alike)
+        self._depth, self._look = depth, look
+        self._ready: deque[Batch] = deque()
+        self._changed = threading.Condition()
+        self._state = PrefetchState()
+        self._ended = self._closing = self._warned = False
+        self._error: BaseException | None = None
+        self._began = time.perf_counter()
+        self._thread: threading.Thread | None = None
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked process the thread is not there: say so, when the batches that are ready have been used."""
+        self._changed = threading.Condition()
+        if self._thread is not None and not self._ended:
+            self._ended = True
+            self._error = NetError(
+                "Prefetch: the thread that reads its source is in the process that this one was forked from; make the "
+                "source and the Prefetch in this process"
+            )
+
+    def __enter__(self) -> Prefetch:
+        self._start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return self
+
+    def __repr__(self) -> str:
+        return f"Prefetch({', '.join(self._splitter.names)}; {len(self._ready)} of {self._depth} batches ready)"
+
+    def __next__(self) -> Mapping[str, Any]:
+        """Make the next batch the blobs' value; return it as the source gave it.
+
+        Raises:
+            StopIteration: the source has come to its end, or the Prefetch is closed.
+            Exception: what the source raised, or what is wrong with its batch.
+        """
+        self._start()
+        batch = self._wait()
+        if batch is None:
+            if self._ended:
+                self.close()
+            if self._error is not None:
+                raise self._error
+            raise StopIteration
+        batch.present(self._workspace)
+        return batch.source
+
+    def state(self) -> PrefetchState:
+        """Return what it has seen so far."""
+        with self._changed:
+            return replace(self._state, ready=len(self._ready))
+
+    def close(self, timeout: float = _CLOSING_SECONDS) -> None:
+        """End the thread; it may be called again. The blobs keep the values that they have.
+
+        Args:
+            timeout: seconds to wait for a source that does not return; then a RuntimeWarning tells of it.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                warnings.warn(
+                    f"Prefetch: the source has not returned for {timeout:g} seconds; its thread ends when it does",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        with self._changed:
+            while self._ready:
+                self._ready.popleft().give_back()
+
+    # The loop's side.
+
+    def _start(self) -> None:
+        if self._thread is None and not self._closing:
+            self._began = time.perf_counter()
+            self._thread = threading.Thread(target=self._work, name="netbuilder-input", daemon=True)
+            self._thread.start()
+
+    def _wait(self) -> Batch | None:
+        with self._changed:
+            if not self._ready and not self._ended and not self._closing:
+                began = time.perf_counter()
+                while not self._ready and not self._ended and not self._closing:
+                    self._changed.wait()
+                waited = time.perf_counter() - began
+                self._count(waits=1 if self._state.batches else 0, wait=waited)
+            if not self._ready or self._closing:
+                return None
+            batch = self._ready.popleft()
+            self._count(batches=1)
+            self._changed.notify_all()
+        self._warn_of_a_slow_source()
+        return batch
+
+    def _warn_of_a_slow_source(self) -> None:
+        passed = time.perf_counter() - self._began
+        if not self._warned and self._state.wait > max(_SLOW_SECONDS, _SLOW_SHARE * passed):
+            self._warned = True
+            _log.warning(
+                "the loop has waited for its input %.0f%% of the time so far (%.1f s, %d of %d steps); the source took "
+                "%.1f s, preparing its batches %.1f s",
+                100 * self._state.wait / passed, self._state.wait, self._state.waits, self._state.batches,
+                self._state.source, self._state.prepare,
+            )  # fmt: skip
+
+    def _count(self, **more: float) -> None:
+        self._state = replace(self._state, **{name: getattr(self._state, name) + more[name] for name in more})
+
+    # The thread's side.
+
+    def _work(self) -> None:
+        try:
+            for number, given in enumerate(iter(self._next_given, _END)):
+                began = time.perf_counter()
+                batch = self._splitter.split(given)
+                if number == 0 and self._look:
+                    look_at(given, self._splitter.names)
+                with self._changed:
+                    self._count(prepare=time.perf_counter() - began)
+                    self._ready.append(batch)
+                    self._changed.notify_all()
+        except BaseException as error:
+            if hasattr(error, "add_note"):
+                error.add_note("(in the thread 'netbuilder-input', which reads the source of a Prefetch)")
+            self._error = error
+        finally:
+            try:
+                self._close_source()
+            except Exception as error:
+                self._error = self._error or error
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _next_given(self) -> Any:
+        """Return the next batch when there is room for it, ``_END`` at the end."""
+        with self._changed:
+            began = time.perf_counter()
+            while len(self._ready) >= self._depth and not self._closing:
+                self._changed.wait()
+            self._count(idle=time.perf_counter() - began)
+            if self._closing:
+                return _END
+        began = time.perf_counter()
+        try:
+            return self._pull()
+        finally:
+            with self._changed:
+                self._count(source=time.perf_counter() - began)
+
+
+def _puller(source: Any) -> tuple[Callable[[], Any], Callable[[], object]]:
+    """Return a function that returns the next batch, or ``_END``, and one to be called behind the last."""
+    if callable(source):
+
+        def call() -> Any:
+            try:
+                given = source()
+            except StopIteration:
+                return _END
+            return _END if given is None else given
+
+        return call, lambda: None
+    if isinstance(source, (str, bytes, Mapping)) or not hasattr(source, "__iter__"):
+        raise NetError(
+            "Prefetch: source must be an iterable of mappings from names to arrays, or a function that returns one, "
+            f"got {type(source).__name__}"
+        )
+    batches: Iterator[Any] | None = None
+
+    def pull() -> Any:
+        nonlocal batches
+        if batches is None:
+            batches = iter(source)  # in the thread, which may take its time over it
+        return next(batches, _END)
+
+    def close() -> None:
+        if isinstance(batches, GeneratorType):  # so that what it holds is given up now, by the thread that ran it
+            batches.close()
+
+    return pull, close
+
+
+def _blobs_of(blobs: Any) -> dict[str, tuple[str, ...]]:
+    if isinstance(blobs, (str, bytes)):
+        raise NetError(f"Prefetch: blobs must be a list of names or a mapping, got the string {blobs!r}")
+    if isinstance(blobs, Mapping):
+        names = {str(name): tuple(map(blob_name, parts)) for name, parts in blobs.items()}
+    else:
+        listed = list(map(blob_name, blobs))
+        names = {name: (name,) * listed.count(name) for name in listed}
+    flat = [blob for parts in names.values() for blob in parts]
+    if not flat or not all(names.values()) or len(set(flat)) < len(flat) or not all(flat):
+        raise NetError(f"Prefetch: blobs must name at least one blob for each name, and each once, got {names}")
+    return names

@@ -1,0 +1,119 @@
+"""Buffers of the values of a plan: the last version of a name in its blob, earlier ones with it or apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.layouts import new_buffer, prepare_reorder
+from netbuilder.runtime.plan.compiler import Compilation
+from netbuilder.runtime.plan.memory_plan import assign
+from netbuilder.runtime.plan.values import Step, StepKind, Value
+from netbuilder.runtime.values.blob import Blob, EdgeContext
+
+__all__ = ["Output", "assign_buffers", "restored", "versions_of"]
+
+
+class Output:
+    """A blob that a plan writes: the buffer it gets, and how it is computed if no kernel writes it."""
+
+    __slots__ = ("blob", "value")
+
+    def __init__(self, blob: Blob, value: Value) -> None:
+        self.blob = blob
+        self.value = value
+
+
+def assign_buffers(
+    plan: Compilation,
+    make_blob: Callable[[str], Blob],
+    may_relayout: Callable[[Blob], bool],
+    does: Callable[[str], bool],
+) -> tuple[list[Output], dict[str, Any]]:
+    """Give every value of a plan its buffer.
+
+    A blob that the plan both reads and writes has to end in the buffer in which it began. Where the writer wants
+    another layout (an update in the layout of the gradient), the blob changes its layout for good, if nobody else
+    has chosen one before: the layouts asked for are returned, and the plan is to be compiled again with them. Where
+    the blob cannot change, a step that copies the value back is added.
+
+    Args:
+        does: whether an optimisation is on, by its name in ``runtime.optimisations``.
+
+    Returns:
+        The blobs written, and the layouts requested by name (then no buffer is set).
+    """
+    versions = versions_of(plan)
+    wanted: dict[str, Any] = {}
+    for name, chain in versions.items():
+        first, final = chain[0], _physical(chain[-1])
+        if first.blob is not None and final is not first and _same_kind(first, final):
+            assert first.spec is not None and final.spec is not None
+            if first.spec.layout != final.spec.layout and not final.spec.rounds and may_relayout(first.blob):
+                wanted[name] = final.spec.layout
+    if wanted:
+        return [], wanted
+
+    outputs: list[Output] = []
+    for name, chain in versions.items():
+        first, last = chain[0], chain[-1]
+        final = _physical(last)
+        if first.blob is not None:
+            first.buffer = first.blob.buffer
+            if final is not first and _same_kind(first, final) and first.spec != final.spec:
+                assert first.spec is not None
+                final = last = restored(plan, first.spec, final)
+        if final.blob is None and name not in plan.hidden:
+            assert final.spec is not None
+            blob = first.blob or make_blob(name)
+            final.buffer = blob.buffer_for(final.spec, final.location)
+            outputs.append(Output(blob, last))
+        for value in reversed(chain):
+            if value.shares is not None and value.shares.buffer is None and value.shares.blob is None:
+                value.shares.buffer = value.buffer
+    rest = [value for value in plan.values if value.buffer is None and value.producer is not None]
+    for value in rest:
+        if value.constant is not None:
+            assert value.spec is not None
+            value.buffer = new_buffer(value.spec, value.location)
+    late = {id(value) for lazy in plan.values for value in lazy.lazy_reads}
+    assign([value for value in rest if value.buffer is None], plan.steps, reuse=does("reuse"), apart=late)
+    return outputs, {}
+
+
+def versions_of(plan: Compilation) -> dict[str, list[Value]]:
+    """Return the versions of each name in order, those that were there before first; copies are not among them."""
+    versions: dict[str, list[Value]] = {}
+    for value in plan.values:
+        if value.producer is not None or value.blob is not None or value.lazy is not None:
+            if not _is_copy(value) and not value.passing:
+                versions.setdefault(value.name, []).append(value)
+    return versions
+
+
+def restored(plan: Compilation, spec: TensorSpec, final: Value) -> Value:
+    """Return the last version of a name in the layout of ``spec``, made by one more step."""
+    assert final.spec is not None
+    assert final.producer is not None
+    made = Value(final.name, final.version + 1, spec, None, final.location)
+    prepared = prepare_reorder(EdgeContext(), final.spec, spec, final.location)
+    step = Step(final.producer.node, prepared, [final], [made], final.producer.lane, StepKind.RESTORE)
+    made.producer = step
+    plan.steps.append(step)
+    plan.values.append(made)
+    return made
+
+
+def _is_copy(value: Value) -> bool:
+    """Whether the value is a copy of another one in a layout or place of its own."""
+    return value.producer is not None and value.producer.kind in (StepKind.REORDER, StepKind.TRANSFER)
+
+
+def _physical(value: Value) -> Value:
+    return value.lazy_from if value.lazy_from is not None else value
+
+
+def _same_kind(a: Value, b: Value) -> bool:
+    assert a.spec is not None and b.spec is not None
+    return a.spec.plain == b.spec.plain and a.location == b.location

@@ -1,0 +1,63 @@
+"""Which kernel serves an operator of a plan, and in which order images lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.ops.core.contexts import ANY_ORDER, Prepared
+from netbuilder.ops.core.operator import STRING, TensorSpec
+from netbuilder.ops.core.registry import plain_kernel, prepared_kernels
+from netbuilder.ops.engines.engine import HOST, library_engines
+from netbuilder.proto import NetError
+from netbuilder.runtime.plan.node_context import NodeContext
+from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.plain_kernels import plain_prepared
+from netbuilder.runtime.plan.values import Node
+
+__all__ = ["choose_image_order", "choose_kernel"]
+
+
+def choose_image_order(nodes: Sequence[Node], setting: Setting) -> str:
+    """Return in which order images should lie: measured where all convolutions have constant weights."""
+    engines = library_engines(setting.allows) if setting.does("measured_choices") else []
+    convs = [node for node in nodes if node.first.op_def.type == "Conv" and node.first.location == HOST]
+    if not engines or not convs or not all(node.inputs[1].constant for node in convs):
+        return ANY_ORDER
+    specs = [[value.spec for value in node.inputs[: node.first.op.n_in]] for node in convs]
+    known = [
+        (node.first.op, [spec for spec in plain if spec is not None])
+        for node, plain in zip(convs, specs)
+        if None not in plain
+    ]
+    orders = (engine.best_image_order(known, setting.lane_threads, setting.precision) for engine in engines)
+    return next((order for order in orders if order is not None), ANY_ORDER)
+
+
+def choose_kernel(node: Node, ctx: NodeContext, setting: Setting) -> Prepared | None:
+    """Return the kernel of a node; None if there is none for operators joined."""
+    specs: list[Any] = [value.spec for value in node.inputs]
+    if node.fused is not None:
+        return node.fused(ctx, *specs)
+    instruction = node.first
+    op_type, device_type = instruction.op_def.type, instruction.device[0]
+    kernel = plain_kernel(op_type, device_type)
+    static = instruction.op.static_for(*specs)
+    ours = setting.does("bound_kernels") or kernel is None or _has_text(specs)
+    for row in prepared_kernels(op_type, device_type) if static else ():
+        if setting.allows(row.engine) and (row.engine or ours):
+            prepared = row.make(instruction.op, ctx, *specs)
+            if prepared is not None and not (ctx.in_subgraph and prepared.split):
+                return prepared
+    if kernel is None:
+        given = [spec and (spec.shape, str(spec.dtype)) for spec in specs]
+        raise NetError(
+            f"operator {op_type!r} has no kernel for inputs of these shapes and types: {given}; docs/operators.md says "
+            "what it takes"
+        )
+    outs: list[Any] = [value.spec for value in node.outputs]
+    return plain_prepared(instruction.op, ctx.run, kernel, specs, outs, instruction.location, reshape=not static)
+
+
+def _has_text(specs: Sequence[TensorSpec | None]) -> bool:
+    return any(spec is not None and spec.dtype == STRING for spec in specs)

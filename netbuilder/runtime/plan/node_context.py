@@ -1,0 +1,76 @@
+"""The plan context of one node: what prepared kernels may use while they are made ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from netbuilder.ops.core.contexts import CompiledSegment, Demand, Segment
+from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.run_context import KernelContext
+from netbuilder.runtime.plan.values import Node
+
+__all__ = ["CompileSubgraph", "NodeContext"]
+
+CompileSubgraph = Callable[[Segment, KernelContext, Setting], CompiledSegment]
+
+
+class NodeContext:
+    """See ``netbuilder.ops.core.contexts.PlanContext``.
+
+    Args:
+        node: over values.
+        run: what plain kernels get.
+        setting: of the plan.
+        threads: of the node's lane.
+        image_order: in which order images should be stored.
+        compile_subgraph: compiles the operators of a net that the operator holds, given what its plain kernel gets.
+        in_subgraph: the plan is a segment of a net that an operator holds: what is constant is the same in all steps.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        run: KernelContext,
+        setting: Setting,
+        threads: int,
+        image_order: str,
+        compile_subgraph: CompileSubgraph,
+        *,
+        in_subgraph: bool = False,
+    ) -> None:
+        self.op_def = node.first.op_def
+        self.run = run
+        self.threads = threads
+        self.precision = setting.precision
+        self.device_id = node.first.device[1]
+        self.image_order = image_order
+        self._inputs = node.inputs
+        self._outputs = node.outputs
+        self._setting = setting
+        self._compile_subgraph = compile_subgraph
+        self.in_subgraph = in_subgraph
+
+    def publish(self, output: int, key: str, value: Any) -> None:
+        self._outputs[output].published[key] = value
+
+    def published(self, input: int, key: str) -> Any:
+        return self._inputs[input].published.get(key) if self._setting.does("kept_for_gradients") else None
+
+    def is_constant(self, input: int) -> bool:
+        return self._inputs[input].constant is not None
+
+    def does(self, optimisation: str) -> bool:
+        return self._setting.does(optimisation)
+
+    def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
+        demand = self._outputs[output].demand
+        if demand == "fetch" and not all(self._inputs[i].stays for i in reads):
+            return "run"
+        return demand
+
+    def repeats(self, input: int) -> bool:
+        return self.in_subgraph and self.is_constant(input)
+
+    def compile_segment(self, segment: Segment) -> CompiledSegment:
+        return self._compile_subgraph(segment, self.run, self._setting)

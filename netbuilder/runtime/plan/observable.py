@@ -1,0 +1,117 @@
+"""Which blobs of a net can be looked at after a run, and which its plans may keep to themselves."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+
+from netbuilder.graph.blob import blob_name
+from netbuilder.graph.rename import subgraphs
+from netbuilder.ops.core.instructions import Instruction
+from netbuilder.proto import BlobError, NetDef, NetError
+
+__all__ = ["OUTPUTS", "Observable", "asked_blobs", "check_constants", "written_blobs"]
+
+OUTPUTS = "outputs"
+"""In the place of names: external inputs and outputs are observable, and nothing else."""
+
+
+class Observable:
+    """Which names of a net are observable.
+
+    External inputs and outputs always are, as are blobs that nets held by operators mention: these are looked up in
+    the workspace.
+
+    Args:
+        net: the net.
+        program: its operators.
+        asked: None: every name is; ``OUTPUTS``: external inputs and outputs only; else these names, too.
+
+    Raises:
+        NetError: ``asked`` is another single string.
+        BlobError: the net has no blob of a name asked for.
+    """
+
+    def __init__(self, net: NetDef, program: Sequence[Instruction], asked: str | Iterable[object] | None) -> None:
+        self.everything = asked is None
+        if asked is None:
+            return
+        names = asked_blobs(net, asked)
+        self._kept = {*net.external_input, *net.external_output, *names}
+        self._first: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        for instruction in program:
+            for name in (*instruction.inputs, *instruction.outputs):
+                self._first.setdefault(name, instruction.index)
+                self._last[name] = instruction.index
+            if not instruction.op.blob_arguments:  # a step net has no blobs in the workspace
+                for held in subgraphs(instruction.op_def):
+                    self._kept.update(_mentioned(held))
+        for name in names:
+            if name not in self._first and name not in self._kept.difference(names):
+                raise _no_blob(net, name, "observable", self._first)
+
+    def hides(self, name: str, start: int, end: int) -> bool:
+        """Whether nobody but the operators from ``start`` to before ``end`` needs a blob that they make."""
+        if self.everything or name in self._kept:
+            return False
+        return start <= self._first[name] and self._last[name] < end
+
+
+def asked_blobs(net: NetDef, asked: str | Iterable[object]) -> list[str]:
+    """Return the names asked for, none for ``OUTPUTS``.
+
+    Raises:
+        NetError: ``asked`` is another single string.
+    """
+    if asked == OUTPUTS:
+        return []
+    if isinstance(asked, (str, bytes)):
+        raise NetError(
+            f"net {net.name!r}: observable must be None, {OUTPUTS!r} or a list of blobs, "
+            f"got the single string {asked!r}"
+        )
+    return [blob_name(name) for name in asked]
+
+
+def check_constants(net: NetDef, constants: Iterable[object]) -> frozenset[str]:
+    """Return the names of blobs that are to be taken as constant, but for those that the net writes.
+
+    Raises:
+        NetError: ``constants`` is a single string.
+        BlobError: the net has no blob of a name in it.
+    """
+    if isinstance(constants, (str, bytes)):
+        raise NetError(f"net {net.name!r}: constants must be a list of blobs, got the single string {constants!r}")
+    names = list(map(blob_name, constants))
+    if not names:
+        return frozenset()
+    known = dict.fromkeys(_mentioned(net))
+    for name in names:
+        if name not in known:
+            raise _no_blob(net, name, "constant", known)
+    return frozenset(names).difference(written_blobs(net))
+
+
+def _no_blob(net: NetDef, name: str, what: str, known: Iterable[str]) -> BlobError:
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+    return BlobError(f"net {net.name!r} has no blob {name!r}, so it cannot be {what}{hint}")
+
+
+def _mentioned(net: NetDef) -> Iterator[str]:
+    yield from net.external_input
+    yield from net.external_output
+    for op in net.op:
+        yield from op.input
+        yield from op.output
+        for held in subgraphs(op):
+            yield from _mentioned(held)
+
+
+def written_blobs(net: NetDef) -> Iterator[str]:
+    """Yield the blobs that a net writes, those that the nets in its operators write included."""
+    for op in net.op:
+        yield from op.output
+        for held in subgraphs(op):
+            yield from written_blobs(held)

@@ -1,0 +1,171 @@
+"""What plans do to be quick or small, by name: what each one does, and how far it can move results.
+
+Every one can be switched off, by its name or that of a group of them: ``create_net(net, without=[...])``,
+``Workspace(without=[...])``, or ``NETBUILDER_WITHOUT=name,name`` in the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from netbuilder.proto import NetError
+
+__all__ = ["FUSIONS", "GROUPS", "OPTIMISATIONS", "VARIABLE", "Optimisation", "check_without", "from_environment"]
+
+VARIABLE = "NETBUILDER_WITHOUT"
+"""The variable in the environment that names what no net of the process may do."""
+
+ROUNDING = 1e-3
+"""What ``Optimisation.bound`` is where sums may be added up in another order."""
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """One of the things that plans do to be quick or small.
+
+    Args:
+        what: it does, in a line.
+        bound: how far results can be from those without it, with as many threads: 0 for the same to the bit; else the
+            distance of all parameters of a net in float32 after a few steps, as a share of how far they have moved,
+            where the net does not amplify rounding (as deep nets do that normalise over few values).
+        joins: whether it fuses or removes operators.
+    """
+
+    what: str
+    bound: float = 0.0
+    joins: bool = False
+
+
+OPTIMISATIONS: Mapping[str, Optimisation] = MappingProxyType({
+    "bn_relu": Optimisation("SpatialBN and the Relu after it run as one kernel", joins=True),
+    "bn_relu_gradient": Optimisation(
+        "ReluGradient in place and the SpatialBNGradient after it run as one kernel; the gradient between them is "
+        "computed if it is fetched", joins=True,
+    ),
+    "sum_relu": Optimisation("a Sum of two values and the Relu after it run as one kernel", joins=True),
+    "fc_relu": Optimisation("FC and the Relu after it run as one kernel", joins=True),
+    "conv_relu": Optimisation(
+        "Conv, or Conv with a Sum, and the Relu after it run as one kernel", ROUNDING, joins=True
+    ),
+    "conv_sum": Optimisation(
+        "Conv adds its result to a value computed earlier, which replaces the Sum after it", ROUNDING, joins=True
+    ),
+    "engine_fusions": Optimisation(
+        "adjacent operators for which an engine of another package has one kernel are fused", ROUNDING, joins=True
+    ),
+    "dropout_in_test_mode": Optimisation("a Dropout in test mode is removed", joins=True),
+    "joined_updates": Optimisation(
+        "the operators that update parameters, and the weight decay before them, run as few calls, which go through "
+        "the parameters piece by piece, on all threads of the lane", joins=True,
+    ),
+    "unread_outputs": Optimisation(
+        "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, and "
+        "not at all if it is not observable", ROUNDING,
+    ),
+    "blocked_layouts": Optimisation(
+        "values stay in the layout in which the library's kernels write them; without it they are row-major, and in "
+        "float32, between operators", ROUNDING,
+    ),
+    "owned_layouts": Optimisation(
+        "a blob that is read and written in each run, such as a parameter, keeps the layout in which it is written; "
+        "without it, it is copied back"
+    ),
+    "shared_copies": Optimisation(
+        "a copy of a value in another layout or on another device is made once for all readers"
+    ),
+    "constants": Optimisation("copies of blobs that are declared constant are made once, not in each run"),
+    "inplace": Optimisation("a kernel overwrites its input where it can and the input is not needed any more"),
+    "reuse": Optimisation("values that are not observable share memory when they are not needed at the same time"),
+    "kept_for_gradients": Optimisation(
+        "intermediate results of a kernel (a variance, a scale) are kept for the kernel of its gradient", ROUNDING
+    ),
+    "kept_maxima": Optimisation(
+        "MaxPool after a Relu stores the position of each maximum in its window, and only that element gets the "
+        "gradient; without it, every element equal to the maximum does, so results differ where positive elements of "
+        "a window are equal", ROUNDING,
+    ),
+    "known_extents": Optimisation(
+        "shapes and extents that operators pass on as values are known when the plan is compiled; without it such an "
+        "operator runs by itself, between two plans", ROUNDING,
+    ),
+    "bound_kernels": Optimisation(
+        "small operators run NumPy kernels that are bound to their memory in advance; without it, the plain ones",
+        ROUNDING,
+    ),
+    "winograd": Optimisation(
+        "convolutions of 3x3 with strides of 1 are computed by Winograd's minimal filtering where that is measured to "
+        "be faster", ROUNDING,
+    ),
+    "measured_choices": Optimisation(
+        "of several suitable kernels, the one that was fastest when timed on this machine is used; without it, the "
+        "one that is fastest on most machines", ROUNDING,
+    ),
+    "step_products": Optimisation(
+        "the gradient of a weight that a step net uses once is one matrix product over all steps of a recurrent net, "
+        "not a sum of one product per step", ROUNDING,
+    ),
+    "step_projections": Optimisation(
+        "matrix products of a sequence's rows with weights, in a step net, are one product over all steps, computed "
+        "before the steps", ROUNDING,
+    ),
+    "step_copies": Optimisation(
+        "the weights of a step net are copied, once per run, into the layout that is fastest for matrix products",
+        ROUNDING,
+    ),
+    "threads_by_work": Optimisation(
+        "a plan whose operators take microseconds each runs on one thread per lane, however many it may use", ROUNDING,
+    ),
+    "kept_plans": Optimisation("plans for earlier input shapes are kept; without it, only the last plan is"),
+})  # fmt: skip
+"""Name -> what it is, in the order in which docs/optimisations.md lists them."""
+
+FUSIONS = frozenset(name for name, each in OPTIMISATIONS.items() if each.joins)
+"""The names of those that ``fuse=False`` switches off."""
+
+GROUPS: Mapping[str, frozenset[str]] = MappingProxyType({"all": frozenset(OPTIMISATIONS), "fusion": FUSIONS})
+"""Names that stand for several."""
+
+
+def check_without(names: str | Iterable[str], where: str) -> frozenset[str]:
+    """Return the optimisations that ``names`` says, groups taken apart.
+
+    Args:
+        names: several, or one string of them with commas between.
+        where: what asks for it, for the message.
+
+    Raises:
+        NetError: there is none of a name.
+
+    >>> sorted(check_without("inplace, sum_relu", "here"))
+    ['inplace', 'sum_relu']
+    """
+    found: set[str] = set()
+    for name in _split(names) if isinstance(names, str) else names:
+        if name not in OPTIMISATIONS and name not in GROUPS:
+            raise _unknown(name, where)
+        found |= GROUPS.get(name, {name})
+    return frozenset(found)
+
+
+def from_environment() -> frozenset[str]:
+    """Return what the environment switches off now.
+
+    Raises:
+        NetError: there is no optimisation of a name in it.
+    """
+    return check_without(os.environ.get(VARIABLE, ""), VARIABLE)
+
+
+def _split(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _unknown(name: object, where: str) -> NetError:
+    known = [*OPTIMISATIONS, *GROUPS]
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return NetError(f"{where}: no optimisation is called {name!r}; {hint}the names are {', '.join(known)}")

@@ -1,0 +1,109 @@
+"""Plain kernels as prepared ones: results are copied to where the plan wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.engines.gpu import begin_copy, copy_into, gpu
+from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.proto import OperatorError
+from netbuilder.proto.errors import counted
+from netbuilder.runtime.plan.run_context import KernelContext
+
+__all__ = ["on_gpu", "plain_prepared", "transfer"]
+
+Kernel = Callable[..., Any]
+
+
+def plain_prepared(
+    op: Operator,
+    ctx: KernelContext,
+    kernel: Kernel,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    location: Location,
+    *,
+    reshape: bool = False,
+) -> Prepared:
+    """Return a plain kernel as a prepared one; any output may take the place of any input.
+
+    Args:
+        reshape: the specs of the outputs do not come from the operator, whose shapes depend on data: axes of extent 1
+            make no difference.
+    """
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        overlap = any(out is given for out in outs for given in ins)
+        put: Callable[[Any, Any], None] = _put_host if location == HOST else _put
+        if reshape:
+            put = partial(_put_reshaped, put)
+
+        def call() -> None:
+            results = kernel(op, ctx, *ins)
+            if len(results) < len(outs):
+                raise OperatorError(
+                    f"its kernel returned {counted(len(results), 'result')} for {counted(len(outs), 'output')}"
+                )
+            if overlap and len(outs) > 1:  # a result may be a view of an input that an earlier copy overwrites
+                results = [r.copy() for r in results]
+            for out, result in zip(outs, results):
+                if result is not out:
+                    put(out, result)
+
+        return call
+
+    pairs = [(i, j) for i in range(len(inputs)) for j in range(len(outputs))]
+    return Prepared(
+        [spec.plain for spec in inputs], [spec.plain for spec in outputs], bind, inplace=pairs, name="plain"
+    )
+
+
+def _put_host(out: Any, result: Any) -> None:
+    if np.shape(result) != out.shape:
+        raise OperatorError(f"its kernel returned shape {np.shape(result)}, and its infer gives {out.shape}")
+    try:
+        np.copyto(out, result)
+    except TypeError:
+        raise OperatorError(
+            f"its result has elements of type {np.asarray(result).dtype}, which the output's type {out.dtype} cannot "
+            "hold; give inputs of one floating type"
+        ) from None
+
+
+def _put(out: Any, result: Any) -> None:
+    if result.shape != out.shape:
+        raise OperatorError(f"its kernel returned shape {result.shape}, and its infer gives {out.shape}")
+    copy_into(out, result)
+
+
+def _put_reshaped(put: Callable[[Any, Any], None], out: Any, result: Any) -> None:
+    if [n for n in result.shape if n != 1] != [n for n in out.shape if n != 1]:
+        raise OperatorError(f"its result {tuple(result.shape)} must have the shape of its state, {tuple(out.shape)}")
+    put(out, result.reshape(out.shape))
+
+
+def transfer(source: TensorSpec, owner: Location, receiver: Location) -> Prepared:
+    """Return the prepared copy of a plain value to another place (host or GPU); between GPUs it is in two halves."""
+    split = HOST not in (owner, receiver)
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return partial(begin_copy if split else copy_into, outs[0], ins[0])
+
+    return Prepared([source.plain], [source.plain], bind, capturable=False, name="transfer", split=split)
+
+
+def on_gpu(call: Callable[[], object], number: int) -> Callable[[], None]:
+    """Return ``call`` run on a GPU, on its stream."""
+    device = gpu(number)
+
+    def run() -> None:
+        with device:
+            call()
+
+    return run

@@ -1,0 +1,78 @@
+"""A net made ready to be planned: its operators decoded and checked, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from netbuilder.ops.core.instructions import Instruction, describe_operator, located, read_instruction
+from netbuilder.ops.core.registry import plain_kernel, prepared_kernels
+from netbuilder.ops.windows.fused import as_fused
+from netbuilder.proto import (
+    PROTO_CPU,
+    PROTO_CUDA,
+    DeviceError,
+    DeviceOption,
+    NetDef,
+    NetError,
+    OperatorDef,
+)
+from netbuilder.runtime.plan.roles import assign_roles
+
+__all__ = ["read_program"]
+
+
+def read_program(net: NetDef, is_known: Callable[[str], bool] | None = None) -> list[Instruction]:
+    """Decode and check the operators of a net.
+
+    Args:
+        net: the net; its device option is the default of its operators.
+        is_known: whether a blob exists already; None: inputs are not checked.
+
+    Raises:
+        NetError: an operator or argument is unknown or wrong, or reads a blob that nothing has made.
+        DeviceError: no kernel serves an operator on its device.
+    """
+    default = net.device_option if net.HasField("device_option") else None
+    made: set[str] = set(net.external_input)
+    program: list[Instruction] = []
+    for index, op_def in enumerate(net.op):
+        try:
+            op_def = as_fused(op_def)
+            instruction = read_instruction(index, op_def, _device(op_def, default))
+            _check_kernel(op_def.type, instruction.device[0])
+            if is_known is not None:
+                for blob in op_def.input:
+                    if blob not in made and not is_known(blob):
+                        raise NetError(
+                            f"input blob {blob!r} is made by no earlier operator, is no external input of the net and "
+                            "is not in the workspace; feed it, or add it with AddExternalInput"
+                        )
+        except (NetError, DeviceError) as error:
+            raise located(describe_operator(net.name, index, op_def), error) from error
+        made.update(op_def.output)
+        program.append(instruction)
+    assign_roles(program)
+    return program
+
+
+def _device(op_def: OperatorDef, default: DeviceOption | None) -> tuple[int, int]:
+    option: Any = op_def.device_option if op_def.HasField("device_option") else default
+    if option is None:
+        return (PROTO_CPU, 0)
+    if option.device_type not in (PROTO_CPU, PROTO_CUDA):
+        # Caffe2's CPU variants (MKLDNN, IDEEP) name a library for the host's own memory: ours is chosen by the plan.
+        if option.device_type in (2, 5):
+            return (PROTO_CPU, option.device_id)
+        raise DeviceError(f"device type {option.device_type} is not supported; use CPU (0) or CUDA (1)")
+    return (option.device_type, option.device_id)
+
+
+def _check_kernel(op_type: str, device_type: int) -> None:
+    if plain_kernel(op_type, device_type) is None and not prepared_kernels(op_type, device_type):
+        kind, other = ("CPU", "GPU") if device_type == PROTO_CPU else ("GPU", "CPU")
+        raise DeviceError(
+            f"operator {op_type!r} has no kernel for the {kind}; place it on the {other} by a DeviceScope, and the "
+            "plan copies its inputs and outputs"
+        )

@@ -1,0 +1,142 @@
+"""The first phases of a plan: the shapes of the operators that it can hold, and versioned values of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from netbuilder.graph.blob import strip_prefix
+from netbuilder.ops.core.instructions import Instruction, describe, infer_outputs, located
+from netbuilder.ops.core.operator import STRING, TensorSpec
+from netbuilder.ops.core.registry import prepared_kernels
+from netbuilder.ops.engines.layouts import HOST, Location
+from netbuilder.proto import BlobError
+from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.runner import Runner
+from netbuilder.runtime.plan.values import Node, Value
+from netbuilder.runtime.values.blob import Blob, Generation
+
+__all__ = ["missing", "static_run", "values_of", "with_known"]
+
+
+def missing(name: str, find: Callable[[str], Blob | None]) -> BlobError:
+    """Return the error that an operator reads a blob without a value.
+
+    Args:
+        name: the blob.
+        find: returns the blob of a name, None if there is none.
+    """
+    why = (find(name) or Blob(name, Generation())).why_empty()
+    plain = strip_prefix(name)
+    whole = find(plain) if plain != name else None
+    if whole is not None and not whole.is_empty:
+        why += f" (blob {plain!r} has a value; each replica reads its part from a blob of its own, here {name!r})"
+    return BlobError(f"input blob {name!r} {why}")
+
+
+def static_run(net: Runner, start: int, setting: Setting) -> tuple[list[tuple[TensorSpec, ...]], int]:
+    """Return the plain specs of all outputs, and the first operator that a plan cannot hold."""
+    known: dict[str, TensorSpec] = {}
+    specs: list[tuple[TensorSpec, ...]] = []
+    last_end = net.last_end(start)
+    for index in range(start, last_end):
+        instruction = net.program[index]
+        ins = []
+        for i, name in enumerate(instruction.inputs):
+            spec = known.get(name)
+            if spec is None and _is_missing(net, name, i, instruction):
+                spec = _EMPTY
+            elif spec is None:
+                spec = known[name] = _blob_spec(_blob(net, name, instruction)).plain
+            ins.append(spec)
+        try:
+            outs = infer_outputs(instruction, ins)
+        except Exception as error:
+            raise located(describe(net.name, instruction), error) from error
+        if outs is None:
+            return specs, index
+        if not setting.does("known_extents"):
+            outs = tuple(with_known(spec, None) for spec in outs)
+        if any(spec.dtype == STRING for spec in outs) or (
+            any(spec.dtype == STRING for spec in ins)
+            and not prepared_kernels(instruction.op_def.type, instruction.device[0])
+        ):
+            return specs, index
+        specs.append(outs)
+        known.update(zip(instruction.outputs, outs))
+    return specs, last_end
+
+
+def values_of(
+    net: Runner, start: int, end: int, specs: Sequence[tuple[TensorSpec, ...]]
+) -> tuple[list[Node], dict[str, Value], dict[str, Value], list[Value]]:
+    """Return the operators from ``start`` to before ``end`` as nodes over versioned values.
+
+    Besides, the last value of each name, the values that were there before, by name, and all values.
+    """
+    last: dict[str, Value] = {}
+    externals: dict[str, Value] = {}
+    values: list[Value] = []
+    nodes: list[Node] = []
+    for index in range(start, end):
+        instruction = net.program[index]
+        ins = []
+        for name in instruction.inputs:
+            value = last.get(name)
+            if value is None:
+                blob = _blob(net, name, instruction)
+                value = Value(name, 0, _blob_spec(blob), blob, blob.location)
+                last[name] = externals[name] = value
+                values.append(value)
+            value.readers += 1
+            ins.append(value)
+        outs = []
+        places = _places(instruction, ins)
+        for name, spec, place in zip(instruction.outputs, specs[index - start], places):
+            before = last.get(name)
+            value = Value(name, before.version + 1 if before else 0, spec.plain, None, place)
+            last[name] = value
+            values.append(value)
+            outs.append(value)
+        nodes.append(Node([instruction], ins, outs))
+    return nodes, last, externals, values
+
+
+def with_known(spec: TensorSpec, inferred: TensorSpec | None) -> TensorSpec:
+    """Return the spec of a kernel's output with the elements that shape inference knows."""
+    known = inferred.known if inferred is not None else None
+    return spec if spec.known == known else dataclasses.replace(spec, known=known)
+
+
+def _blob(net: Runner, name: str, instruction: Instruction) -> Blob:
+    blob = net.find_blob(name)
+    if blob is None or blob.is_empty:
+        raise located(describe(net.name, instruction), missing(name, net.find_blob))
+    return blob
+
+
+_EMPTY = TensorSpec((0,), np.dtype(np.float32))
+
+
+def _is_missing(net: Runner, name: str, index: int, instruction: Instruction) -> bool:
+    """Whether an input has no value, and the operator allows that."""
+    blob = net.find_blob(name)
+    return index in instruction.op.may_be_empty and blob is not None and blob.is_empty
+
+
+def _blob_spec(blob: Blob) -> TensorSpec:
+    return blob.spec if blob.spec is not None else TensorSpec((), STRING)
+
+
+def _places(instruction: Instruction, inputs: Sequence[Value]) -> list[Location]:
+    """Return where the outputs of an operator lie."""
+    op, count, own = instruction.op, len(instruction.outputs), instruction.location
+    if op.outputs_on_host:
+        return [HOST] * count
+    if op.outputs_beside is None or own == HOST:
+        return [own] * count
+    if op.outputs_beside == "one-to-one":
+        return [value.location for value in inputs[:count]]
+    return [inputs[op.outputs_beside].location] * count

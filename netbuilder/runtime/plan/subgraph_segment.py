@@ -1,0 +1,162 @@
+"""Segments of nets that operators hold (a step net), compiled as plans are, over buffers that the operator gives.
+
+What such a segment reads and what its caller wants of it are in buffers of the caller, which differ from step to step:
+rows of a sequence, or of a state. All else is the segment's own: intermediate values, and copies of what is the same in
+all steps in the layouts that kernels prefer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from netbuilder.ops.core.contexts import ANY_ORDER, BoundStep, Prepared, Segment
+from netbuilder.ops.core.instructions import Instruction
+from netbuilder.ops.engines.layouts import HOST, new_buffer
+from netbuilder.runtime.plan.binding import bind_step, step_failed
+from netbuilder.runtime.plan.buffers import restored, versions_of
+from netbuilder.runtime.plan.compiler import Compilation, compile_range
+from netbuilder.runtime.plan.kernel_choice import choose_kernel
+from netbuilder.runtime.plan.memory_plan import assign
+from netbuilder.runtime.plan.node_context import NodeContext
+from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.run_context import KernelContext
+from netbuilder.runtime.plan.values import Node, Step, Value
+from netbuilder.runtime.values.blob import Blob, Generation
+
+__all__ = ["compile_subgraph"]
+
+Array = Any
+BufferOf = Callable[[str], Array]
+
+_NOT_IN_SEGMENTS = frozenset(["bn_relu_gradient"])
+"""Optimisations that leave a value to be computed when it is fetched: nobody fetches one of a segment."""
+
+
+def compile_subgraph(segment: Segment, run: KernelContext, setting: Setting) -> SubgraphSegment:
+    """Compile a segment.
+
+    Args:
+        segment: the operators, and which buffers are the caller's.
+        run: what the plain kernel of the operator that holds the net is given.
+        setting: of the plan that this operator is in. Values stay float32, and the threads are those of its lane.
+
+    Raises:
+        NetError: no kernel serves one of the operators.
+    """
+    own = replace(
+        setting,
+        lanes=1,
+        exchange_lane=False,
+        threads=setting.lane_threads,
+        without=(setting.without | _NOT_IN_SEGMENTS) - {"constants"},
+        precision="float32",
+        constants=segment.fixed if setting.does("step_copies") else frozenset(),
+    )
+    return SubgraphSegment(segment, run, own)
+
+
+class SubgraphSegment:
+    """See ``netbuilder.ops.core.contexts.CompiledSegment``."""
+
+    def __init__(self, segment: Segment, run: KernelContext, setting: Setting) -> None:
+        net = _Subgraph(segment, run)
+        specs = [tuple(segment.specs[name] for name in each.outputs) for each in net.program]
+        plan = compile_range(net, 0, len(specs), specs, setting, compile_subgraph, segment.outputs, in_subgraph=True)
+        self._net, self._setting = net, setting
+        self._buffers = _assign_buffers(plan, segment.outputs)
+        self._once, self._steps = plan.once, plan.steps
+        self._detours: dict[int, Array] = {}
+        prepared = [step.prepared for step in (*self._once, *self._steps)]
+        self.scratch = max((each.scratch for each in prepared), default=0)
+        self.engine = next((each.engine for each in prepared if each.engine), "")
+        self.name = f"{self.engine.lower()} steps" if self.engine else "steps"
+
+    def copies(self, buffer_of: BufferOf, scratch: Array | None) -> list[BoundStep]:
+        fixed = {value.name for step in self._once for value in step.inputs if value is not None}
+        return self._bind(self._once, lambda name: buffer_of(name) if name in fixed else None, scratch, -1)
+
+    def bind(self, buffer_of: BufferOf, scratch: Array | None, step: int = -1) -> list[BoundStep]:
+        return self._bind(self._steps, buffer_of, scratch, step)
+
+    def _bind(self, steps: list[Step], buffer_of: BufferOf, scratch: Array | None, number: int) -> list[BoundStep]:
+        for name, values in self._buffers.items():
+            buffer = buffer_of(name)
+            for value in values:
+                value.buffer = buffer
+        extra = f", in step {number}" if number >= 0 else ""
+        bound = []
+        for step in steps:
+            failed = partial(step_failed, self._net.name, step, extra=extra, in_subgraph=True)
+            try:
+                bound.append(BoundStep(bind_step(self._of_step(step, number), scratch, {}, self._detours), failed))
+            except Exception as error:
+                raise failed(error) from error
+        return bound
+
+    def _of_step(self, step: Step, number: int) -> Step:
+        """Return a step with a kernel for one step of the loop: random numbers differ."""
+        if step.moves or not step.node.first.op.stateful or number <= 0:
+            return step
+        return replace(step, prepared=self._net.kernel_of_step(step.node, number, self._setting))
+
+
+class _Subgraph:
+    """The net that a segment is of, as the compiler wants to see it (see ``runtime.plan.runner.Runner``)."""
+
+    def __init__(self, segment: Segment, run: KernelContext) -> None:
+        self.name = segment.net
+        self.program = [replace(each, device=run.device) for each in segment.operators]
+        self._segment, self._run = segment, run
+        self._location = HOST if not run.is_gpu else run.device
+
+    def find_blob(self, name: str) -> Blob:
+        blob = Blob(name, Generation())
+        on_host = name in self._segment.on_host
+        blob.bind(self._segment.specs[name], (), HOST if on_host else self._location)
+        blob.spec = self._segment.specs[name]  # with the elements that are known when the segment is compiled
+        return blob
+
+    def last_end(self, start: int) -> int:
+        return len(self.program)
+
+    def kernel_context(self, instruction: Instruction) -> KernelContext:
+        return self._run.inner(instruction.op_def, 0)
+
+    def hides(self, name: str, start: int, end: int) -> bool:
+        return name not in self._segment.outputs
+
+    def kernel_of_step(self, node: Node, number: int, setting: Setting) -> Prepared:
+        """Return the kernel of an operator for one step of the loop."""
+        run = self._run.inner(node.first.op_def, number)
+        ctx = NodeContext(node, run, setting, setting.lane_threads, ANY_ORDER, compile_subgraph, in_subgraph=True)
+        prepared = choose_kernel(node, ctx, setting)
+        assert prepared is not None, "an operator that draws random numbers is not joined to others"
+        return prepared
+
+
+def _assign_buffers(plan: Compilation, outputs: frozenset[str]) -> dict[str, list[Value]]:
+    """Give the segment's own values their buffers; return by name the values that are in buffers of the caller."""
+    given: dict[str, list[Value]] = {name: [value] for name, value in plan.externals.items()}
+    for name, chain in versions_of(plan).items():
+        final = chain[-1]
+        if name not in outputs or final.producer is None:
+            continue
+        assert final.spec is not None
+        if final.spec.layout is not None:
+            final = restored(plan, final.spec.plain, final)
+        values = given.setdefault(name, [])
+        values.append(final)
+        for value in reversed(chain):  # what the last version overwrites is in the same buffer
+            if value in values and value.shares is not None and value.shares not in values:
+                values.append(value.shares)
+    taken = {id(value) for values in given.values() for value in values}
+    rest = [value for value in plan.values if value.producer is not None and id(value) not in taken]
+    for value in rest:
+        if value.constant is not None:
+            assert value.spec is not None
+            value.buffer = new_buffer(value.spec, value.location)
+    assign([value for value in rest if value.buffer is None], plan.steps, reuse=True)
+    return given

@@ -1,0 +1,1 @@
+"""Profiles of nets: timed calls, memory, and the machine's limits."""

@@ -1,0 +1,180 @@
+"""Profiling: a net run with its calls timed, and what the machine can do, measured in the same run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from netbuilder.ops.core.instructions import Role
+from netbuilder.proto import NetError
+from netbuilder.runtime.execute.net import RuntimeNet
+from netbuilder.runtime.execute.workspace import Workspace
+from netbuilder.runtime.profile.call import (
+    CallProfile,
+    describe_alone,
+    describe_step,
+    device_text,
+    step_text,
+)
+from netbuilder.runtime.profile.memory import Memory, memory_of
+from netbuilder.runtime.profile.record import LaneProfile, Profile, WaitProfile
+from netbuilder.runtime.profile.roofline import Limits, measure_gpu_limits, measure_limits
+from netbuilder.runtime.profile.timing import Recorder, Span, TimedCall, TimedPlan, clock
+
+__all__ = ["Profile", "profile"]
+
+
+def profile(
+    workspace: Workspace,
+    net_name: Any,
+    *,
+    runs: int = 10,
+    warmup: int = 2,
+    parameters: Collection[str] = (),
+    limits: Mapping[str, Limits] | None = None,
+) -> Profile:
+    """Run a created net with every call timed, and without in turn, and measure what the machine can do.
+
+    The runs count: counters go on, and parameters are updated. On GPUs each call is waited for, so that its time is
+    its own; then nothing overlaps.
+
+    Args:
+        workspace: where the net was created; its inputs are fed.
+        net_name: of the net.
+        runs: how many with timed calls; as many without stand between them.
+        warmup: runs before; the first one compiles the plan.
+        parameters: blobs that count as parameters in ``Memory``, such as those that the init net makes.
+        limits: what the machine can do, by the kind of device ("CPU", "GPU"); None: it is measured at the end, on as
+            many threads as the workspace has.
+
+    Raises:
+        NetError: there is no such net, a number of runs is less than 1, or an operator failed.
+
+    >>> from netbuilder.graph import Net
+    >>> workspace, net = Workspace(), Net("example")
+    >>> workspace.feed("x", np.ones((64, 64), np.float32))
+    >>> net.MatMul(["x", "x"], "y")
+    BlobReference("y")
+    >>> found = profile(workspace, workspace.create_net(net), runs=3)
+    >>> [(call.kind, call.output, call.flops, call.nbytes) for call in found.calls]
+    [('MatMul', 'y', 524288, 32768)]
+    """
+    if runs < 1 or warmup < 1:
+        raise NetError(
+            f"profile of net {str(net_name)!r}: runs must be 1 or more, and so must warmup, because the first run "
+            f"compiles the plan; got runs={runs}, warmup={warmup}"
+        )
+    net = workspace.net(net_name)
+    for _ in range(warmup):
+        net.run()
+        net.finish()
+    recorder = Recorder(net)
+    recorder.run(keep=False)
+    plain = []
+    for _ in range(runs):
+        began = clock()
+        net.run()
+        net.finish()
+        plain.append(clock() - began)
+        recorder.run()
+    memory = memory_of(net, recorder, parameters)
+    found = dict(limits) if limits is not None else _measured(net)
+    return _summary(net, recorder, plain, found, memory)
+
+
+def _measured(net: RuntimeNet) -> dict[str, Limits]:
+    limits = {"CPU": measure_limits(net.setting.threads, bfloat16=net.setting.precision == "bfloat16")}
+    if net.gpus:
+        limits["GPU"] = measure_gpu_limits(net.gpus[0])
+    return limits
+
+
+def _summary(
+    net: RuntimeNet, recorder: Recorder, plain: Sequence[int], limits: Mapping[str, Limits], memory: Memory
+) -> Profile:
+    took = [ended - began for _, began, ended in recorder.runs]
+    kept = frozenset(run for run, time in enumerate(took) if time <= statistics.median_high(took))
+    count = len(kept)
+
+    def seconds(spans: Sequence[Span]) -> float:
+        return sum(ended - began for run, began, ended in spans if run in kept) / count / 1e9
+
+    step = sum(took[run] for run in kept) / count / 1e9
+    quick = [time for time in plain if time <= statistics.median_high(plain)]
+    calls = _calls(net, recorder, kept, seconds)
+    waits = _waits(recorder, seconds)
+    return Profile(
+        net=net.name,
+        threads=net.setting.threads,
+        runs=tuple(recorder.runs),
+        kept=kept,
+        step_seconds=step,
+        plain_seconds=sum(quick) / len(quick) / 1e9,
+        calls=calls,
+        waits=waits,
+        lanes=_lanes(net.setting.lanes, step, calls, waits, recorder.plans, seconds),
+        limits=limits,
+        memory=memory,
+    )
+
+
+Seconds = Callable[[Sequence[Span]], float]
+
+
+def _calls(net: RuntimeNet, recorder: Recorder, kept: Collection[int], seconds: Seconds) -> tuple[CallProfile, ...]:
+    found: list[tuple[int, list[CallProfile]]] = []  # by where in the net they begin
+
+    def times(call: TimedCall) -> dict[str, Any]:
+        count = sum(run in kept for run, _, _ in call.spans) / len(kept)
+        return {"count": count, "seconds": seconds(call.spans), "spans": tuple(call.spans)}
+
+    for plan in recorder.plans:
+        rows = [describe_step(call.step, **times(call)) for call in plan.calls if call.step is not None]
+        found.append((min(call.instruction.index for call in plan.calls), rows))
+    for call in recorder.alone:
+        found.append((call.instruction.index, [describe_alone(net, call.instruction, **times(call))]))
+    return tuple(row for _, rows in sorted(found, key=lambda entry: entry[0]) for row in rows)
+
+
+def _waits(recorder: Recorder, seconds: Seconds) -> tuple[WaitProfile, ...]:
+    return tuple(
+        WaitProfile(
+            lane=wait.before.lane,
+            device=device_text(wait.before.node.first.device),
+            before=step_text(wait.before),
+            after=step_text(wait.after),
+            seconds=seconds(wait.spans),
+            spans=tuple(wait.spans),
+        )
+        for plan in recorder.plans
+        for wait in plan.waits
+    )
+
+
+def _lanes(
+    computing: int,
+    step: float,
+    calls: Sequence[CallProfile],
+    waits: Sequence[WaitProfile],
+    plans: Sequence[TimedPlan],
+    seconds: Seconds,
+) -> tuple[LaneProfile, ...]:
+    found = []
+    count = max((len(plan.lanes) for plan in plans), default=computing)
+    for lane in range(count):
+        busy = sum(call.seconds for call in calls if call.lane == lane)
+        waiting = sum(wait.seconds for wait in waits if wait.lane == lane)
+        idle = 0.0
+        if count > 1:
+            # Lane 0 goes on after the plan, in the caller's thread; the others have nothing to do before and after.
+            at_work = sum(seconds(plan.lanes[lane].spans) for plan in plans if lane < len(plan.lanes))
+            idle = sum(seconds(_tail(plan)) for plan in plans) if lane == 0 else step - at_work
+        role = Role.COMPUTE if lane < computing else Role.EXCHANGE
+        found.append(LaneProfile(lane, role.value, busy, waiting, idle, step - busy - waiting - idle))
+    return tuple(found)
+
+
+def _tail(plan: TimedPlan) -> list[Span]:
+    """Return from when to when lane 0 was through with a plan and the others were not."""
+    return [(run, mine[2], ended) for mine, (run, _, ended) in zip(plan.lanes[0].spans, plan.whole.spans)]

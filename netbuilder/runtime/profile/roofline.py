@@ -1,0 +1,144 @@
+"""What a machine can do at best, measured: the rate of its matrix products and the bandwidth of its memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.engines.engine import library_engines
+from netbuilder.ops.engines.gpu import GPU, copy_into, gpu
+from netbuilder.proto import NetDef
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime.execute.workspace import Workspace
+from netbuilder.runtime.profile.timing import Recorder
+
+__all__ = ["Limits", "measure_gpu_limits", "measure_limits"]
+
+_SECONDS = 0.5  # that a measurement takes, about
+_COPIED = 128 << 20  # bytes: far beyond the caches
+_GPU_SIDE, _GPU_COPIED = 4096, 1 << 30
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device does at best.
+
+    Args:
+        matrix_rate: of matrix products in float32, flops a second.
+        matrix_by: what reached that rate.
+        copy_bandwidth: of memory in a long copy, bytes a second, those read and those written counted together.
+        threads: that computed and copied; 0 on a GPU.
+        bfloat16_rate: of matrix products of values in bfloat16; 0: not measured.
+        bfloat16_by: what reached that rate.
+    """
+
+    matrix_rate: float
+    matrix_by: str
+    copy_bandwidth: float
+    threads: int
+    bfloat16_rate: float = 0.0
+    bfloat16_by: str = ""
+
+    def seconds(self, flops: float, nbytes: float, *, bfloat16: bool = False) -> float:
+        """Return the least time for so many operations and so many bytes read and written, side by side.
+
+        Args:
+            bfloat16: what is read may be rounded to bfloat16: the higher one of the two rates counts.
+        """
+        rate = max(self.matrix_rate, self.bfloat16_rate) if bfloat16 else self.matrix_rate
+        return max(flops / rate, nbytes / self.copy_bandwidth)
+
+
+def measure_limits(threads: int, *, bfloat16: bool = False) -> Limits:
+    """Measure what so many threads of this machine's CPU do at best; it takes about a second.
+
+    The matrix rate is that of the quickest of an engine's inner product and convolutions, all in the layouts that
+    they like best; without an engine it is that of ``numpy.dot``, which has a number of threads of its own.
+
+    Args:
+        bfloat16: measure the rate in bfloat16, too; NumPy has none.
+    """
+    if not library_engines(lambda name: True):
+        return Limits(*_dot_rate(), _copy_bandwidth(threads), threads)
+    rate, by = _kernel_rate(threads)
+    rounded_rate, rounded_by = _kernel_rate(threads, "bfloat16") if bfloat16 else (0.0, "")
+    return Limits(rate, by, _copy_bandwidth(threads), threads, rounded_rate, rounded_by)
+
+
+def measure_gpu_limits(number: int) -> Limits:
+    """Measure what a GPU does at best.
+
+    Raises:
+        DeviceError: there is no such GPU.
+    """
+    with gpu(number) as here:
+        xp = here.xp
+        a, b, c = (xp.ones((_GPU_SIDE, _GPU_SIDE), np.float32) for _ in range(3))
+        product = _best(partial(xp.matmul, a, b, out=c), here)
+        source, target = (xp.ones(_GPU_COPIED // 4, np.float32) for _ in range(2))
+        copy = _best(partial(copy_into, target, source), here)
+        return Limits(2 * _GPU_SIDE**3 / product, f"matmul of {_GPU_SIDE} a side", 2 * _GPU_COPIED / copy, 0)
+
+
+def _best(call: Callable[[], object], device: GPU | None = None, at_least: int = 5) -> float:
+    """Return the seconds of the quickest of several calls."""
+    end, count, best = time.perf_counter() + _SECONDS, 0, float("inf")
+    while count < at_least or time.perf_counter() < end:
+        began = time.perf_counter()
+        call()
+        if device is not None:
+            device.synchronise()
+        best = min(best, time.perf_counter() - began)
+        count += 1
+    return best
+
+
+def _kernel_rate(threads: int, dtype: str = "float32") -> tuple[float, str]:
+    """Return the best rate, and what reached it; 0 and "" if nothing computes on values of this type."""
+    workspace, scale = Workspace(threads=threads), max(1, threads // 8)
+    rng = np.random.default_rng(0)
+    for name, shape in (
+        ("rows", (1024 * scale, 1024)), ("matrix", (1024, 1024)), ("zero", (1024,)),
+        ("images", (8 * scale, 128, 28, 28)), ("window", (128, 128, 3, 3)), ("point", (256, 128, 1, 1)),
+    ):  # fmt: skip
+        workspace.feed(name, rng.standard_normal(shape, dtype=np.float32))
+    net = NetDef(name="matrix rate", external_input=workspace.blobs())
+    net.op.extend([
+        make_op("FC", ["rows", "matrix", "zero"], ["inner product"]),
+        make_op("Conv", ["images", "window"], ["convolution 3x3"], kernel=3, pad=1),
+        make_op("Conv", ["images", "point"], ["convolution 1x1"], kernel=1),
+    ])  # fmt: skip
+    # Minimal filtering does fewer operations than it is counted for, and is no measure of the rate.
+    workspace.create_net(net, dtype=dtype, without=["winograd"])
+    recorder = Recorder(workspace.net(net.name))
+    recorder.run(keep=False)
+    end = time.perf_counter() + _SECONDS
+    while len(recorder.runs) < 3 or time.perf_counter() < end:
+        recorder.run()
+    rates = []
+    for timed in recorder.plans[0].calls:
+        step = timed.step
+        assert step is not None
+        if not step.moves and step.reads_rounded == (dtype == "bfloat16"):
+            flops = timed.instruction.op.flops(*(value.spec.plain for value in step.node.inputs if value.spec))
+            seconds = min(ended - began for _, began, ended in timed.spans) / 1e9
+            rates.append((flops / seconds, f"{timed.instruction.outputs[0]}, {step.prepared.name}"))
+    return max(rates, default=(0.0, ""))
+
+
+def _dot_rate() -> tuple[float, str]:
+    a = np.ones((1024, 1024), np.float32)
+    return 2 * 1024**3 / _best(partial(np.dot, a, a, out=np.empty_like(a))), "numpy.dot"
+
+
+def _copy_bandwidth(threads: int) -> float:
+    source, target = (np.ones(_COPIED, np.uint8) for _ in range(2))
+    parts: list[Any] = list(zip(np.array_split(target, threads), np.array_split(source, threads)))
+    with ThreadPoolExecutor(threads) as pool:  # NumPy copies without the interpreter lock
+        return 2 * _COPIED / _best(lambda: list(pool.map(lambda part: np.copyto(*part), parts)))

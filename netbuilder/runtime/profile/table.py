@@ -1,0 +1,158 @@
+"""A profile as text: the step and the machine's limit, then tables by kind, by call and of copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from netbuilder.runtime.profile.call import CallProfile
+from netbuilder.runtime.profile.record import Kind, Profile
+from netbuilder.runtime.profile.roofline import Limits
+
+__all__ = ["profile_table"]
+
+_HEAD = ("time ms", "share", "GFLOP/s", "GB/s", "limit ms", "of limit")
+_SEEN = 0.5e-6  # seconds: less than that shows as nothing
+
+
+def profile_table(profile: Profile, top: int = 20, *, width: int | None = None) -> str:
+    """Return a profile as tables for a terminal.
+
+    Args:
+        top: how many calls, and how many copies and waits, those that take longest.
+        width: lines are cut off after so many characters; None: they are not.
+    """
+    parts = [_summary(profile), _kinds(profile), _calls(profile, top), _copies(profile, top), _waits(profile, top)]
+    text = "\n\n".join(part for part in parts if part)
+    return text if width is None else "\n".join(line[:width] for line in text.splitlines())
+
+
+def _summary(profile: Profile) -> str:
+    counted = f"{len(profile.kept)} of {len(profile.runs)} runs"
+    lanes = f", {len(profile.lanes)} lanes" if len(profile.lanes) > 1 else ""
+    lines = [
+        f"net {profile.net!r}: {_plural(profile.threads, 'thread')}{lanes}; means over {counted}",
+        f"step {_ms(profile.plain_seconds)} ms; with timed calls {_ms(profile.step_seconds)} ms, "
+        f"of which {_share(profile.interpreter_share)} is Python between them",
+        f"limit {_ms(profile.limit_seconds)} ms, {profile.fraction:.2f} of the step",
+    ]
+    shares = [f"{name} {_share(profile.share_of(seconds))}" for name, seconds in profile.categories().items()]
+    lines.append("by category: " + ", ".join(shares))
+    for kind, limits in profile.limits.items():
+        on = f" on {_plural(limits.threads, 'thread')}" if limits.threads else ""
+        lines.append(
+            f"{kind}{on}: {limits.matrix_rate / 1e9:.1f} GFLOP/s ({limits.matrix_by}), {_rounded(limits)}"
+            f"copy {limits.copy_bandwidth / 1e9:.1f} GB/s"
+        )
+    if len(profile.lanes) > 1:
+        for lane in profile.lanes:
+            lines.append(
+                f"lane {lane.lane}, {lane.role}: in calls {_ms(lane.busy)} ms, waiting {_ms(lane.waiting)} ms, "
+                f"idle {_ms(lane.idle)} ms, Python {_ms(lane.interpreter)} ms"
+            )
+    if profile.exchange_seconds:
+        share = profile.overlap_seconds / profile.exchange_seconds
+        lines.append(
+            f"exchange {_ms(profile.exchange_seconds)} ms, {_ms(profile.overlap_seconds)} ms of it ({_share(share)}) "
+            "while another lane computes"
+        )
+    memory = profile.memory
+    lines.append(
+        f"memory: values {_bytes(memory.values)}, scratch {_bytes(memory.scratch)}, "
+        f"parameters {_bytes(memory.parameters)} of {_bytes(memory.outside)} that the net finds; "
+        f"the process at most {_bytes(memory.peak_resident)}"
+    )
+    return "\n".join(lines)
+
+
+def _rounded(limits: Limits) -> str:
+    rate = limits.bfloat16_rate
+    return f"in bfloat16 {rate / 1e9:.1f} GFLOP/s ({limits.bfloat16_by}), " if rate else ""
+
+
+def _kinds(profile: Profile) -> str:
+    rows = [
+        (*_figures(profile, kind, kind.flops, kind.nbytes, kind.limit_seconds), f"{kind.calls:g}", kind.kind)
+        for kind in profile.kinds()
+    ]
+    return _table("by kind", (*_HEAD, "calls", "kind"), rows)
+
+
+def _calls(profile: Profile, top: int) -> str:
+    slowest = sorted(profile.calls, key=lambda call: -call.seconds)[:top]
+    several = len({(call.lane, call.device) for call in profile.calls}) > 1
+    rows = []
+    for call in slowest:
+        figures = _figures(profile, call, call.count * call.flops, call.count * call.nbytes, profile.limit_of(call))
+        where = f"{call.device}: " if several else ""
+        rows.append((*figures, f"{where}{call.name}", _shapes(call), call.kernel))
+    title = f"by call, the {len(rows)} that take longest of {len(profile.calls)}"
+    return _table(title, (*_HEAD, "call", "first input, first output", "kernel"), rows)
+
+
+def _copies(profile: Profile, top: int) -> str:
+    copies = sorted((call for call in profile.calls if call.category == "copy"), key=lambda call: -call.seconds)
+    if not copies:
+        return ""
+    seconds = sum(call.seconds for call in copies)
+    rows = [(_ms(call.seconds), call.name, call.reason) for call in copies[:top]]
+    share = f"{_ms(seconds)} ms, {profile.share_of(seconds):.1%}"
+    return _table(f"copies that the plan put in: {len(copies)}, {share}", ("time ms", "copy of", "because"), rows)
+
+
+def _waits(profile: Profile, top: int) -> str:
+    waits = sorted((wait for wait in profile.waits if wait.seconds > _SEEN), key=lambda wait: -wait.seconds)[:top]
+    rows = [(_ms(wait.seconds), str(wait.lane), wait.before, wait.after) for wait in waits]
+    return _table("waits of lanes for one another", ("time ms", "lane", "before", "for"), rows) if rows else ""
+
+
+def _figures(profile: Profile, row: CallProfile | Kind, flops: float, nbytes: float, limit: float) -> tuple[str, ...]:
+    seconds = row.seconds
+    if not seconds:
+        return (_ms(0), _share(0), "", "", _ms(limit), "")
+    return (
+        _ms(seconds),
+        _share(profile.share_of(seconds)),
+        f"{flops / seconds / 1e9:.1f}" if flops else "",
+        f"{nbytes / seconds / 1e9:.1f}" if nbytes else "",
+        _ms(limit),
+        f"{limit / seconds:.2f}" if limit else "",
+    )
+
+
+def _shapes(call: CallProfile) -> str:
+    sides = [" ".join(str(side[0]).split(" ")[1:]) if side else "nothing" for side in (call.inputs, call.outputs)]
+    return " -> ".join(sides)
+
+
+def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return aligned columns; those of figures, before the first one of words, to the right."""
+    every = [tuple(head), *map(tuple, rows)]
+    widths = [max(len(row[i]) for row in every) for i in range(len(head))]
+    figures = [all(_is_figure(row[i]) for row in every[1:]) for i in range(len(head))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if figure else cell.ljust(width) for cell, width, figure in zip(row, widths, figures)
+        ).rstrip()
+        for row in every
+    ]
+    return "\n".join([title, *lines])
+
+
+def _is_figure(text: str) -> bool:
+    return not text or text.rstrip("%").replace(".", "", 1).isdigit()
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f}"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def _bytes(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e5 else f"{nbytes / 1e3:.1f} kB"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

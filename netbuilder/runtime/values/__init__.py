@@ -1,0 +1,1 @@
+"""Blobs, the buffers that their values are stored in, and worker threads."""

@@ -1,0 +1,226 @@
+"""Activations that work element by element: Relu, LeakyRelu, Elu, Sigmoid, Tanh, and their gradients from Y."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import one_float_type, require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "Elu",
+    "EluGradient",
+    "LeakyRelu",
+    "LeakyReluGradient",
+    "Relu",
+    "ReluGradient",
+    "Sigmoid",
+    "SigmoidGradient",
+    "Tanh",
+    "TanhGradient",
+]
+
+
+@operator_class(frozen=True)
+class Activation(Operator):
+    """A function of each element, whose slope can be told from its value.
+
+    Inputs:
+        X (*S): float
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op(self.type + "Gradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
+
+
+@operator_class(frozen=True)
+class ActivationGradient(Operator):
+    """dX = dY * slope, the slope told from Y."""
+
+    inputs = ("Y", "dY")
+    outputs = ("dX",)
+    inplace = ((1, 0),)
+
+    def infer(self, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, Y=y, dY=dy)
+        require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have one shape")
+        return (dy.plain,)
+
+
+@register
+@operator_class(frozen=True)
+class Relu(Activation):
+    """Y = max(X, 0).
+
+    Source: Nair and Hinton, "Rectified Linear Units Improve Restricted Boltzmann Machines", 2010.
+    """
+
+
+@register
+@operator_class(frozen=True)
+class ReluGradient(ActivationGradient):
+    """dX = dY where Y > 0, else 0."""
+
+
+@register
+@operator_class(frozen=True)
+class LeakyRelu(Activation):
+    """Y = X where X >= 0, else alpha * X.
+
+    Source: Maas, Hannun and Ng, "Rectifier Nonlinearities Improve Neural Network Acoustic Models", 2013.
+    """
+
+    alpha: float = 0.01
+
+
+@register
+@operator_class(frozen=True)
+class LeakyReluGradient(ActivationGradient):
+    """dX = dY where Y >= 0, else alpha * dY."""
+
+    alpha: float = 0.01
+
+
+@register
+@operator_class(frozen=True)
+class Elu(Activation):
+    """Y = X where X >= 0, else alpha * (exp(X) - 1).
+
+    Source: Clevert et al., "Fast and Accurate Deep Network Learning by ELUs", 2015, arXiv:1511.07289.
+    """
+
+    alpha: float = 1.0
+
+
+@register
+@operator_class(frozen=True)
+class EluGradient(ActivationGradient):
+    """dX = dY where Y >= 0, else dY * (Y + alpha)."""
+
+    alpha: float = 1.0
+
+
+@register
+@operator_class(frozen=True)
+class Sigmoid(Activation):
+    """Y = 1 / (1 + exp(-X))."""
+
+
+@register
+@operator_class(frozen=True)
+class SigmoidGradient(ActivationGradient):
+    """dX = dY * Y * (1 - Y)."""
+
+
+@register
+@operator_class(frozen=True)
+class Tanh(Activation):
+    """Y = tanh(X)."""
+
+
+@register
+@operator_class(frozen=True)
+class TanhGradient(ActivationGradient):
+    """dX = dY * (1 - Y * Y)."""
+
+
+@kernel(Relu)
+def relu(op: Relu, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.maximum(x, 0),)
+
+
+@kernel(ReluGradient)
+def relu_gradient(op: ReluGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    return (dy * (y > 0),)
+
+
+@kernel(LeakyRelu)
+def leaky_relu(op: LeakyRelu, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.where(x >= 0, x, op.alpha * x),)
+
+
+@kernel(LeakyReluGradient)
+def leaky_relu_gradient(op: LeakyReluGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    return (ctx.xp.where(y >= 0, dy, op.alpha * dy),)
+
+
+@kernel(Elu)
+def elu(op: Elu, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    return (xp.where(x >= 0, x, op.alpha * xp.expm1(xp.minimum(x, 0))),)
+
+
+@kernel(EluGradient)
+def elu_gradient(op: EluGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    return (ctx.xp.where(y >= 0, dy, dy * (y + op.alpha)),)
+
+
+@kernel(Sigmoid)
+def sigmoid(op: Sigmoid, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    e = xp.exp(-xp.abs(x))  # never overflows
+    far = 1 / (1 + e)
+    return (xp.where(x >= 0, far, e * far),)
+
+
+@kernel(SigmoidGradient)
+def sigmoid_gradient(op: SigmoidGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    return (dy * y * (1 - y),)
+
+
+@kernel(Tanh)
+def tanh(op: Tanh, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.tanh(x),)
+
+
+@kernel(TanhGradient)
+def tanh_gradient(op: TanhGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    return (dy * (1 - y * y),)
+
+
+@prepare(Relu, device=CPU)
+def _prepare_relu(op: Relu, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    if not one_float_type(x):
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return partial(np.maximum, inputs[0], x.dtype.type(0), out=outputs[0])
+
+    return Prepared([x.plain], [x.plain], bind, inplace=((0, 0),), name="numpy.maximum")
+
+
+@prepare(ReluGradient, device=CPU)
+def _prepare_relu_gradient(op: ReluGradient, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    if not one_float_type(y, dy):
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        y, dy, dx = inputs[0], inputs[1], outputs[0]
+        above, zero, greater, multiply = np.empty(y.shape, bool), y.dtype.type(0), np.greater, np.multiply
+
+        def call() -> None:
+            greater(y, zero, above)
+            multiply(dy, above, dx)
+
+        return call
+
+    return Prepared([y.plain, dy.plain], [dy.plain], bind, inplace=((1, 0),), name="numpy")

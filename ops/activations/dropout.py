@@ -1,0 +1,200 @@
+"""Dropout and its gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.engines.random import AtLeast
+from netbuilder.proto import ArgumentError, GradientError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Dropout", "DropoutGrad"]
+
+
+@operator_class(frozen=True)
+class DropoutArguments(Operator):
+    """What Dropout and its gradient have in common."""
+
+    ratio: float = 0.5
+    is_test: bool = False
+    sample_axis: int = 0
+
+    def check(self) -> None:
+        if self.sample_axis < 0:
+            raise ArgumentError(f"{self.type}: sample_axis must be 0 or more, got {self.sample_axis}")
+        if not 0 <= self.ratio < 1:
+            raise ArgumentError(f"{self.type}: ratio, the share of X dropped, must lie in [0, 1), got {self.ratio}")
+
+
+@register
+@operator_class(frozen=True)
+class Dropout(DropoutArguments):
+    """Y = X * mask / (1 - ratio), with a random mask that is False for a share ``ratio`` of X; in test mode Y = X.
+
+    Replicas draw for each sample what one device would draw for it; ``sample_axis`` says which axis counts samples, for
+    sequences (steps, samples, width) 1. It is ours, not Caffe2's.
+
+    Inputs:
+        X (*S): float
+    Outputs:
+        Y (*S): as X
+        mask? (*S): bool, what was kept
+
+    Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
+    """
+
+    inputs = ("X",)
+    outputs = ("Y", "mask?")
+    inplace = ((0, 0),)
+    stateful = True
+    draws = True
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind == "f", self, f"X must be of a floating type, got {x.dtype}")
+        text = f"sample_axis must be an axis of X, of shape {x.shape}, got {self.sample_axis}"
+        require(self.sample_axis < max(x.ndim, 1), self, text)
+        return (x.plain, x.with_dtype(np.bool_))[: self.n_out]
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        if self.is_test:
+            return [make_op("DropoutGrad", [g.d_output("Y")], [g.d_input("X")])]
+        if self.n_out < 2:
+            raise GradientError("Dropout: its gradient reads the mask; give the operator a second output")
+        inputs = [g.d_output("Y"), g.output("mask")]
+        return [make_op("DropoutGrad", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return 0 if self.is_test else 2 * x.size
+
+
+@kernel(Dropout)
+def dropout(op: Dropout, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    if op.is_test:
+        return (x, ctx.xp.ones(x.shape, bool))
+    axis = op.sample_axis
+    drawn = ctx.uniform((*x.shape[axis : axis + 1], *x.shape[:axis], *x.shape[axis + 1 :]), per_sample=True)
+    mask = ctx.xp.moveaxis(drawn, 0, axis) >= op.ratio if axis else drawn >= op.ratio
+    return (_masked(op, x, mask), mask)
+
+
+def _masked(op: DropoutArguments, x: Any, mask: Any) -> Any:
+    return x * (mask * _scale(op, x.dtype))
+
+
+def _scale(op: DropoutArguments, dtype: Any) -> Any:
+    return dtype.type(1.0 / (1.0 - op.ratio))
+
+
+@prepare(Dropout, device=CPU)
+def _prepare_dropout(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    """Prepare Dropout in training: mask and product go over pieces that stay in the cache."""
+    run, size = ctx.run, x.size
+    if op.is_test or run is None or size == 0:
+        return None
+    if math.prod(x.shape[: op.sample_axis]) > 1:
+        return _prepare_along(op, ctx, x)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        mask = outputs[1] if op.n_out > 1 else np.empty(size, np.bool_)
+        draw = AtLeast(op.ratio, run.position(x.shape, per_sample=True)[1])
+        factors = np.empty(min(size, draw.piece), x.dtype)
+        scale = _scale(op, x.dtype)
+        flat = [array.reshape(-1) for array in (inputs[0], mask, outputs[0])]
+        rows: list[tuple[Any, ...]] = [
+            (start, *(array[start : start + draw.piece] for array in flat), factors[: size - start])
+            for start in range(0, size, draw.piece)
+        ]
+
+        def call() -> None:
+            key, _ = run.position(x.shape)
+            for start, given, kept, result, factor in rows:
+                draw.write(key, start, kept)
+                np.multiply(kept, scale, factor)
+                np.multiply(given, factor, result)
+
+        return call
+
+    return Prepared([x.plain], op.infer(x), bind, inplace=((0, 0),), capturable=False, name="numpy in pieces")
+
+
+def _prepare_along(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared:
+    """Prepare Dropout whose first axis does not count samples: the mask is drawn sample by sample, and moved."""
+    run, size, axis = ctx.run, x.size, op.sample_axis
+    shape = (x.shape[axis], *x.shape[:axis], *x.shape[axis + 1 :])
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        drawn, mask = np.empty(shape, np.bool_), outputs[1] if op.n_out > 1 else np.empty(x.shape, np.bool_)
+        moved, flat = np.moveaxis(drawn, 0, axis), drawn.reshape(-1)
+        draw = AtLeast(op.ratio, run.position(shape, per_sample=True)[1])
+        scale, factors = _scale(op, x.dtype), np.empty(x.shape, x.dtype)
+
+        def call() -> None:
+            key, _ = run.position(shape)
+            for start in range(0, size, draw.piece):
+                draw.write(key, start, flat[start : start + draw.piece])
+            np.copyto(mask, moved)
+            np.multiply(mask, scale, factors)
+            np.multiply(inputs[0], factors, outputs[0])
+
+        return call
+
+    return Prepared([x.plain], op.infer(x), bind, inplace=((0, 0),), capturable=False, name="numpy in pieces")
+
+
+@register
+@operator_class(frozen=True)
+class DropoutGrad(DropoutArguments):
+    """dX = dY * mask / (1 - ratio); in test mode, dX = dY."""
+
+    inputs = ("dY", "mask?")
+    outputs = ("dX",)
+    inplace = ((0, 0),)
+
+    def infer(self, dy: TensorSpec, mask: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        if not self.is_test:
+            require(mask is not None, self, "outside of test mode it takes Dropout's mask as its second input")
+            assert mask is not None
+            require(mask.shape == dy.shape, self, f"mask {mask.shape} and dY {dy.shape} must have one shape")
+        return (dy.plain,)
+
+
+@kernel(DropoutGrad)
+def dropout_gradient(op: DropoutGrad, ctx: RunContext, dy: Any, mask: Any = None) -> tuple[Any, ...]:
+    return (dy if op.is_test else _masked(op, dy, mask),)
+
+
+@prepare(DropoutGrad, device=CPU)
+def _prepare_dropout_gradient(
+    op: DropoutGrad, ctx: PlanContext, dy: TensorSpec, mask: TensorSpec | None = None
+) -> Prepared | None:
+    """Prepare DropoutGrad in training, over pieces that stay in the cache."""
+    size = dy.size
+    if op.is_test or mask is None or size == 0 or mask.dtype != np.bool_:
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        piece = AtLeast.piece
+        factors = np.empty(min(size, piece), dy.dtype)
+        scale = _scale(op, dy.dtype)
+        flat = [array.reshape(-1) for array in (*inputs, outputs[0])]
+        rows = [
+            (*(array[start : start + piece] for array in flat), factors[: size - start])
+            for start in range(0, size, piece)
+        ]
+
+        def call() -> None:
+            for slope, kept, result, factor in rows:
+                np.multiply(kept, scale, factor)
+                np.multiply(slope, factor, result)
+
+        return call
+
+    return Prepared([dy.plain, mask.plain], [dy.plain], bind, inplace=((0, 0),), name="numpy in pieces")

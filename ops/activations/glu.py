@@ -1,0 +1,51 @@
+"""Glu: one half of a tensor, gated by the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+
+__all__ = ["Glu"]
+
+
+@register
+@operator_class(frozen=True)
+class Glu(Operator):
+    """Y = the first half of X along axis ``dim``, times the sigmoid of the second half. No gradient, as in Caffe2.
+
+    Inputs:
+        X (*A, 2 * D, *B): float
+    Outputs:
+        Y (*A, D, *B): as X
+
+    Source: Dauphin et al., "Language Modeling with Gated Convolutional Networks", 2016, arXiv:1612.08083.
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    dim: int = -1
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        require(-x.ndim <= self.dim < x.ndim, self, f"dim must lie in [{-x.ndim}, {x.ndim}), got {self.dim}")
+        axis = self.dim % x.ndim
+        require(x.shape[axis] % 2 == 0, self, f"the extent along dim must be even, got {x.shape[axis]}")
+        return (x.with_shape([n // 2 if i == axis else n for i, n in enumerate(x.shape)]),)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 2 * inputs[0].size
+
+
+@kernel(Glu)
+def glu(op: Glu, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    xp, axis = ctx.xp, op.dim % x.ndim
+    half = x.shape[axis] // 2
+    before = (slice(None),) * axis
+    value, gate = widen(x[(*before, slice(None, half))]), widen(x[(*before, slice(half, None))])
+    e = xp.exp(-xp.abs(gate))  # never overflows
+    return (narrow(value * xp.where(gate >= 0, 1, e) / (1 + e), x),)

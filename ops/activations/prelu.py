@@ -1,0 +1,115 @@
+"""PRelu, whose slope below zero is learned, and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import GradientError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["PRelu", "PReluGradient"]
+
+
+@operator_class(frozen=True)
+class PReluArguments(Operator):
+    """What PRelu and its gradient have in common."""
+
+    order: str = "NCHW"
+
+    def check(self) -> None:
+        check_order(self, self.order)
+
+    def check_slope(self, x: TensorSpec, slope: TensorSpec) -> None:
+        """Raise ShapeError unless the slope is one number, or one per channel of X."""
+        if slope.shape == (1,):
+            return
+        require(x.ndim >= 2, self, f"X of shape {x.shape} has no channels, so slope must have shape (1,)")
+        channels = x.shape[channel_axis(self.order, x.ndim)]
+        require(
+            slope.shape == (channels,),
+            self,
+            f"slope must have shape (1,) or ({channels},), one number per channel of X {x.shape}, got {slope.shape}",
+        )
+
+
+@register
+@operator_class(frozen=True)
+class PRelu(PReluArguments):
+    """Y = X where X > 0, else slope * X, with a slope per channel or one for all.
+
+    Inputs:
+        X (N, C, *S) or (N, *S, C): float, by the order
+        slope (C) or (1): as X
+    Outputs:
+        Y (N, C, *S) or (N, *S, C): as X
+
+    Source: He et al., "Delving Deep into Rectifiers", 2015, arXiv:1502.01852.
+    """
+
+    inputs = ("X", "slope")
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+
+    def infer(self, x: TensorSpec, slope: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, slope=slope)
+        self.check_slope(x, slope)
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        if g.op.input[0] == g.op.output[0]:
+            raise GradientError(
+                f"PRelu: its gradient reads X ({g.op.input[0]!r}), which Y overwrites; give Y another name"
+            )
+        inputs = [g.output("Y"), g.d_output("Y"), g.input("X"), g.input("slope")]
+        return [make_op("PReluGradient", inputs, [g.d_input("X"), g.d_input("slope")])]
+
+    def flops(self, x: TensorSpec, slope: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class PReluGradient(PReluArguments):
+    """Gradients of PRelu, of X and of the slope."""
+
+    inputs = ("Y", "dY", "X", "slope")
+    outputs = ("dX", "dslope")
+
+    def infer(self, y: TensorSpec, dy: TensorSpec, x: TensorSpec, slope: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, Y=y, dY=dy, X=x, slope=slope)
+        require(y.shape == dy.shape == x.shape, self, f"Y {y.shape}, dY {dy.shape} and X {x.shape} must have one shape")
+        self.check_slope(x, slope)
+        return (x.plain, slope.plain)
+
+    def flops(self, y: TensorSpec, dy: TensorSpec, x: TensorSpec, slope: TensorSpec) -> int:
+        return 4 * x.size
+
+
+def _laid(op: PReluArguments, x: Any, slope: Any) -> Any:
+    """Return the slope so that it broadcasts along the channels of X."""
+    if slope.shape == (1,):
+        return slope
+    channel = channel_axis(op.order, x.ndim)
+    return slope.reshape(tuple(-1 if i == channel else 1 for i in range(x.ndim)))
+
+
+@kernel(PRelu)
+def prelu(op: PRelu, ctx: RunContext, x: Any, slope: Any) -> tuple[Any, ...]:
+    return (ctx.xp.where(x > 0, x, _laid(op, x, slope) * x),)
+
+
+@kernel(PReluGradient)
+def prelu_gradient(op: PReluGradient, ctx: RunContext, y: Any, dy: Any, x: Any, slope: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    dx = xp.where(x > 0, dy, _laid(op, x, slope) * dy)
+    below = xp.where(x > 0, xp.zeros((), x.dtype), dy * x)
+    if slope.shape == (1,):
+        return (dx, below.sum().reshape(1))
+    channel = channel_axis(op.order, x.ndim)
+    return (dx, below.sum(axis=tuple(i for i in range(x.ndim) if i != channel)))

@@ -1,0 +1,137 @@
+"""Softmax and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import one_float_type, require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Softmax", "SoftmaxGradient", "bind_row_softmax"]
+
+
+def _rows(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
+    """Return the shape of the matrix whose rows are normalised: everything from ``axis`` on is one row."""
+    axis %= len(shape)
+    rows, columns = 1, 1
+    for extent in shape[:axis]:
+        rows *= extent
+    for extent in shape[axis:]:
+        columns *= extent
+    return rows, columns
+
+
+@register
+@operator_class(frozen=True)
+class Softmax(Operator):
+    """Y = exp(X) / sum(exp(X)), the sum taken over all axes from ``axis`` on.
+
+    Inputs:
+        X (*S): float
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    axis: int = 1
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        require(
+            -x.ndim <= self.axis < x.ndim,
+            self,
+            f"axis must lie in [{-x.ndim}, {x.ndim}) for X of shape {x.shape}, got {self.axis}",
+        )
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("SoftmaxGradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return 4 * x.size
+
+
+@kernel(Softmax)
+def softmax(op: Softmax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    rows = x.reshape(_rows(x.shape, op.axis))
+    if rows.size == 0:
+        return (x.copy(),)
+    e = ctx.xp.exp(rows - rows.max(axis=1, keepdims=True))  # the shift keeps exp from overflowing
+    e /= e.sum(axis=1, keepdims=True)
+    return (e.reshape(x.shape),)
+
+
+def bind_row_softmax(rows: Any, shifted: Any, sums: Any, p: Any) -> Callable[[], None]:
+    """Return a call that computes the softmax of a matrix's rows.
+
+    Args:
+        rows: the matrix; may be ``p`` or ``shifted``.
+        shifted: gets the rows less their greatest element; may be ``p``.
+        sums: one number per row; gets the sums of exp(shifted).
+        p: gets the result.
+    """
+    greatest, factors = (np.empty((len(rows), 1), rows.dtype) for _ in range(2))
+    greatest_flat, ones, one = greatest[:, 0], np.ones(rows.shape[1], rows.dtype), rows.dtype.type(1)
+    sums_column = sums.reshape(-1, 1)
+    # Looked up once: a call of a small net costs less than the names it would look up.
+    highest: Any = np.maximum.reduce
+    subtract, exp, dot, divide, multiply = np.subtract, np.exp, np.dot, np.divide, np.multiply
+
+    def call() -> None:
+        highest(rows, 1, None, greatest_flat)
+        subtract(rows, greatest, shifted)
+        exp(shifted, p)
+        dot(p, ones, sums)
+        divide(one, sums_column, factors)
+        multiply(p, factors, p)
+
+    return call
+
+
+@prepare(Softmax, device=CPU)
+def _prepare_softmax(op: Softmax, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    if not one_float_type(x):
+        return None
+    shape = _rows(x.shape, op.axis)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        p = outputs[0].reshape(shape)
+        return bind_row_softmax(inputs[0].reshape(shape), p, np.empty(shape[0], x.dtype), p)
+
+    return Prepared([x.plain], [x.plain], bind, inplace=((0, 0),), name="numpy")
+
+
+@register
+@operator_class(frozen=True)
+class SoftmaxGradient(Operator):
+    """dX = Y * (dY - sum(dY * Y)), the sum taken over all axes from ``axis`` on."""
+
+    inputs = ("Y", "dY")
+    outputs = ("dX",)
+    inplace = ((1, 0),)
+    axis: int = 1
+
+    def infer(self, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, Y=y, dY=dy)
+        require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have one shape")
+        return (y.plain,)
+
+    def flops(self, y: TensorSpec, dy: TensorSpec) -> int:
+        return 4 * y.size
+
+
+@kernel(SoftmaxGradient)
+def softmax_gradient(op: SoftmaxGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    shape = _rows(y.shape, op.axis)
+    rows, d_rows = y.reshape(shape), dy.reshape(shape)
+    dx = rows * (d_rows - (rows * d_rows).sum(axis=1, keepdims=True))
+    return (dx.reshape(y.shape),)

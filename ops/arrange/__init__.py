@@ -1,0 +1,1 @@
+"""Operators that rearrange values: shapes, joins, slices, gathers, scatters and copies."""

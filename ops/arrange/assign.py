@@ -1,0 +1,168 @@
+"""Tensors repeated as NumPy does it, elements and rows replaced: NumpyTile, Scatter, CopyRowsToTensor."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import check_integers
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["CopyRowsToTensor", "CopyRowsToTensorGradient", "NumpyTile", "Scatter"]
+
+
+@register
+@operator_class(frozen=True)
+class NumpyTile(Operator):
+    """Y = X repeated along each axis as often as the second input says. No gradient.
+
+    Inputs:
+        X (*S): any
+        repeats (len(S)): int32|int64
+    Outputs:
+        Y (*T): as X
+    """
+
+    inputs = ("X", "repeats")
+    outputs = ("Y",)
+    dynamic = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(NumpyTile)
+def numpy_tile(op: NumpyTile, ctx: RunContext, x: Any, repeats: Any) -> tuple[Any, ...]:
+    check_integers(op, "repeats", repeats)
+    times = ctx.host(repeats).tolist()
+    require(len(times) == x.ndim, op, f"repeats must have a number for each axis of X {x.shape}, got {times}")
+    require(min(times, default=0) >= 0, op, f"repeats must not be negative, got {times}")
+    check_extents("NumpyTile: Y", [n * k for n, k in zip(x.shape, times)], x.dtype)
+    return ((np if isinstance(x, np.ndarray) else ctx.xp).tile(x, times),)
+
+
+@register
+@operator_class(frozen=True)
+class Scatter(Operator):
+    """Y = X, but the updates at ``indices`` along ``axis``: Y[i, indices[i, j]] = updates[i, j] for axis 1.
+
+    Of repeated positions the last update counts. No gradient.
+
+    Inputs:
+        X (*S): any
+        indices (*I): int32|int64
+        updates (*I): as X
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X", "indices", "updates")
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+    axis: int = 1
+
+    def infer(self, x: TensorSpec, indices: TensorSpec, updates: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
+        require(indices.dtype in (np.int32, np.int64), self, f"indices must be int32 or int64, got {indices.dtype}")
+        axis = self.axis % x.ndim
+        others = [*x.shape[:axis], *x.shape[axis + 1 :]]
+        require(
+            indices.ndim == x.ndim and [*indices.shape[:axis], *indices.shape[axis + 1 :]] == others,
+            self,
+            f"indices must have the shape of X {x.shape} but for axis {axis}, got {indices.shape}",
+        )
+        require(
+            updates.shape == indices.shape and updates.dtype == x.dtype,
+            self,
+            f"updates must have shape {indices.shape} and type {x.dtype}, got {updates.shape} of {updates.dtype}",
+        )
+        return (x.plain,)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(Scatter)
+def scatter(op: Scatter, ctx: RunContext, x: Any, indices: Any, updates: Any) -> tuple[Any, ...]:
+    axis = op.axis % x.ndim
+    check_indices(op.type, indices, x.shape[axis])
+    positions = np.arange(x.size).reshape(x.shape)
+    where = np.take_along_axis(positions, ctx.host(indices).astype(np.int64), axis).reshape(-1)
+    _, last = np.unique(where[::-1], return_index=True)
+    kept = where.size - 1 - last
+    y = x.copy()
+    y.reshape(-1)[ctx.xp.asarray(where[kept])] = updates.reshape(-1).take(ctx.xp.asarray(kept))
+    return (y,)
+
+
+@register
+@operator_class(frozen=True)
+class CopyRowsToTensor(Operator):
+    """Y = X, but the rows ``indices`` are all ``row``, in place. The gradient of X is that of Y itself.
+
+    Inputs:
+        X (R, *S): any
+        indices (I): int32|int64
+        row (*S): as X
+    Outputs:
+        Y (R, *S): as X
+    """
+
+    inputs = ("X", "indices", "row")
+    outputs = ("Y",)
+    must_inplace = ((0, 0),)
+
+    def infer(self, x: TensorSpec, indices: TensorSpec, row: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_integers(self, "indices", indices)
+        require(
+            x.ndim >= 1 and row.size == x.size // max(x.shape[0], 1) and row.dtype == x.dtype,
+            self,
+            f"row must be like a row of X {x.shape} of {x.dtype}, got {row.shape} of {row.dtype}",
+        )
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("CopyRowsToTensorGradient", [g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(CopyRowsToTensor)
+def copy_rows_to_tensor(op: CopyRowsToTensor, ctx: RunContext, x: Any, indices: Any, row: Any) -> tuple[Any, ...]:
+    check_indices(op.type, indices, x.shape[0])
+    y = x.copy()
+    y[indices] = row.reshape(x.shape[1:])
+    return (y,)
+
+
+@register
+@operator_class(frozen=True)
+class CopyRowsToTensorGradient(Operator):
+    """dX = dY."""
+
+    inputs = ("dY",)
+    outputs = ("dX",)
+    inplace = ((0, 0),)
+
+    def infer(self, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (dy.plain,)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(CopyRowsToTensorGradient)
+def copy_rows_to_tensor_gradient(op: CopyRowsToTensorGradient, ctx: RunContext, dy: Any) -> tuple[Any, ...]:
+    return (dy.copy(),)

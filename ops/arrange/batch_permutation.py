@@ -1,0 +1,77 @@
+"""BatchPermutation: samples in another order."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.indexing import add_rows, check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["BatchPermutation", "BatchPermutationGradient"]
+
+
+@operator_class(frozen=True)
+class _Permuting(Operator):
+    inputs: ClassVar[tuple[str, ...]] = ("X", "indices")
+    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+
+    def _same(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
+        right = x.ndim >= 1 and indices.shape == x.shape[:1] and indices.dtype == np.int32
+        text = f"got {indices.shape} of type {indices.dtype} for {x.shape}"
+        require(right, self, f"indices must be int32, one for each sample; {text}")
+        return (x.plain,)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class BatchPermutation(_Permuting):
+    """Y[i] = X[indices[i]] for each sample i.
+
+    Inputs:
+        X (N, *S): any
+        indices (N): int32
+    Outputs:
+        Y (N, *S): as X
+    """
+
+    def infer(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
+        return self._same(x, indices)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("BatchPermutationGradient", [g.input("indices"), g.d_output("Y")], [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class BatchPermutationGradient(_Permuting):
+    """dX = the samples of dY, back in their positions."""
+
+    inputs = ("indices", "dY")
+    outputs = ("dX",)
+
+    def infer(self, indices: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        return self._same(dy, indices)
+
+
+@kernel(BatchPermutation)
+def batch_permutation(op: BatchPermutation, ctx: RunContext, x: Any, indices: Any) -> tuple[Any, ...]:
+    check_indices(op.type, indices, x.shape[0])
+    return (x[indices],)
+
+
+@kernel(BatchPermutationGradient)
+def batch_permutation_gradient(op: BatchPermutationGradient, ctx: RunContext, indices: Any, dy: Any) -> tuple[Any, ...]:
+    check_indices(op.type, indices, dy.shape[0])
+    dx = ctx.xp.zeros(dy.shape, dy.dtype)
+    add_rows(ctx.xp, dx, indices, dy)
+    return (dx,)

@@ -1,0 +1,169 @@
+"""Rows chosen by masks: BooleanMask and its gradient, BooleanUnmask, BooleanMaskLengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import NetError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["BooleanMask", "BooleanMaskGradient", "BooleanMaskLengths", "BooleanUnmask"]
+
+_BOOL = np.dtype(np.bool_)
+
+
+def _check_mask(op: Operator, mask: Any, length: int | None = None) -> None:
+    """Check a mask, or its spec: a vector of bools, as long as ``length`` says."""
+    right = len(mask.shape) == 1 and mask.dtype == _BOOL and length in (None, mask.shape[0])
+    text = "" if length is None else f", {length} long"
+    require(right, op, f"mask must be a vector of bools{text}, got shape {tuple(mask.shape)} of type {mask.dtype}")
+
+
+@register
+@operator_class(frozen=True)
+class BooleanMask(Operator):
+    """The rows of ``data`` where ``mask`` is true; the second output is their numbers, int64.
+
+    Inputs:
+        data (N, *S): any
+        mask (N): bool
+    Outputs:
+        masked_data (M, *S): as data
+        masked_indices? (M): int64
+    """
+
+    inputs = ("data", "mask")
+    outputs = ("masked_data", "masked_indices?")
+    dynamic = True
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("BooleanMaskGradient", [g.input("mask"), g.d_output("masked_data")], [g.d_input("data")])]
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class BooleanMaskGradient(Operator):
+    """The rows of dY where ``mask`` is true, zeros elsewhere."""
+
+    inputs = ("mask", "dY")
+    outputs = ("dX",)
+
+    def infer(self, mask: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_mask(self, mask)
+        require(dy.ndim >= 1, self, "dY must have rows, got a scalar")
+        return (dy.with_shape(mask.shape + dy.shape[1:]),)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(BooleanMask)
+def boolean_mask(op: BooleanMask, ctx: RunContext, data: Any, mask: Any) -> tuple[Any, ...]:
+    require(data.ndim >= 1, op, "data must have rows, got a scalar")
+    _check_mask(op, mask, data.shape[0])
+    positions = ctx.xp.flatnonzero(mask)
+    return (data[positions], positions.astype(np.int64, copy=False))[: op.n_out]
+
+
+@kernel(BooleanMaskGradient)
+def boolean_mask_gradient(op: BooleanMaskGradient, ctx: RunContext, mask: Any, dy: Any) -> tuple[Any, ...]:
+    positions = ctx.xp.flatnonzero(mask)
+    text = f"dY must have one row for each of the {positions.size} rows where mask is true, got shape {dy.shape}"
+    require(dy.shape[0] == positions.size, op, text)
+    dx = ctx.xp.zeros((mask.shape[0], *dy.shape[1:]), dy.dtype)
+    dx[positions] = dy
+    return (dx,)
+
+
+@register
+@operator_class(frozen=True)
+class BooleanUnmask(Operator):
+    """Rows from several tensors in the order that masks say: the inverse of some BooleanMask. No gradient.
+
+    The inputs are a mask and its rows, then the next mask and its rows, and so on. Each row of the output comes from
+    the first mask that is true there.
+
+    Inputs:
+        mask_and_data+ (...): any, a mask (N), bool, and its rows (M, *S), alternating
+    Outputs:
+        unmasked_data (...): any, (N, *S), the type of the rows
+    """
+
+    inputs = ("mask_and_data+",)
+    outputs = ("unmasked_data",)
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(len(inputs) % 2 == 0, self, f"inputs are masks with their rows, two each, got {len(inputs)}")
+        masks, rows = inputs[::2], inputs[1::2]
+        for mask in masks:
+            _check_mask(self, mask, masks[0].shape[0] if masks[0].shape else None)
+        for data in rows:
+            fits = data.ndim >= 1 and data.shape[1:] == rows[0].shape[1:] and data.dtype == rows[0].dtype
+            require(fits, self, f"rows must have one shape and type, got {[(r.shape, str(r.dtype)) for r in rows]}")
+        return (rows[0].with_shape(masks[0].shape + rows[0].shape[1:]),)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(BooleanUnmask)
+def boolean_unmask(op: BooleanUnmask, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
+    xp, masks, rows = ctx.xp, inputs[::2], inputs[1::2]
+    covered = xp.zeros(masks[0].shape, np.bool_)
+    result = xp.empty((masks[0].shape[0], *rows[0].shape[1:]), rows[0].dtype)
+    for i, (mask, data) in enumerate(zip(masks, rows)):
+        count = int(mask.sum())
+        text = f"BooleanUnmask: mask {i} is true {count} times, and has {data.shape[0]} rows; they must be as many"
+        if count != data.shape[0]:
+            raise NetError(text)
+        result[mask & ~covered] = data[~covered[mask]]
+        covered |= mask
+    if not covered.all():
+        raise NetError(f"BooleanUnmask: no mask is true at position {int(xp.argmin(covered))}")
+    return (result,)
+
+
+@register
+@operator_class(frozen=True)
+class BooleanMaskLengths(Operator):
+    """How many positions of each segment are true in ``mask``; ``lengths`` says how long they are. No gradient.
+
+    Inputs:
+        lengths (S): int32|int64
+        mask (N): bool
+    Outputs:
+        masked_lengths (S): as lengths
+    """
+
+    inputs = ("lengths", "mask")
+    outputs = ("masked_lengths",)
+
+    def infer(self, lengths: TensorSpec, mask: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_mask(self, mask)
+        right = lengths.ndim == 1 and lengths.dtype.kind == "i"
+        require(right, self, f"lengths must be a vector of integers, got shape {lengths.shape} of {lengths.dtype}")
+        return (lengths.plain,)
+
+
+@kernel(BooleanMaskLengths)
+def boolean_mask_lengths(op: BooleanMaskLengths, ctx: RunContext, lengths: Any, mask: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    ends = xp.cumsum(lengths.astype(np.int64))
+    total = int(ends[-1]) if ends.size else 0
+    require(
+        total == mask.shape[0] and (not lengths.size or int(lengths.min()) >= 0),
+        op,
+        f"lengths must not be negative and add up to that of mask, {mask.shape[0]}; they add up to {total}",
+    )
+    counts = xp.zeros(mask.shape[0] + 1, np.int64)
+    counts[1:] = xp.cumsum(mask.astype(np.int64))
+    return ((counts[ends] - counts[ends - lengths]).astype(lengths.dtype),)

@@ -1,0 +1,74 @@
+"""The axis of channels moved: NCHW2NHWC and NHWC2NCHW."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["NCHW2NHWC", "NHWC2NCHW"]
+
+
+@operator_class(frozen=True)
+class _MovesChannels(Operator):
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def check_axes(self, x: TensorSpec) -> None:
+        require(x.ndim >= 3, self, f"X must have axes of samples, channels and positions, got shape {x.shape}")
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class NCHW2NHWC(_MovesChannels):
+    """Y is X with its axis 1, the channels, as the last one.
+
+    Inputs:
+        X (N, C, *S): any
+    Outputs:
+        Y (N, *S, C): as X
+    """
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_axes(x)
+        return (x.with_shape((x.shape[0], *x.shape[2:], x.shape[1])),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("NHWC2NCHW", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@kernel(NCHW2NHWC)
+def nchw_to_nhwc(op: NCHW2NHWC, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.ascontiguousarray(ctx.xp.moveaxis(x, 1, -1)),)
+
+
+@register
+@operator_class(frozen=True)
+class NHWC2NCHW(_MovesChannels):
+    """Y is X with its last axis, the channels, as axis 1.
+
+    Inputs:
+        X (N, *S, C): any
+    Outputs:
+        Y (N, C, *S): as X
+    """
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_axes(x)
+        return (x.with_shape((x.shape[0], x.shape[-1], *x.shape[1:-1])),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("NCHW2NHWC", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@kernel(NHWC2NCHW)
+def nhwc_to_nchw(op: NHWC2NCHW, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.ascontiguousarray(ctx.xp.moveaxis(x, -1, 1)),)

@@ -1,0 +1,226 @@
+"""Concat and Split, each the other's gradient, and their old names DepthConcat and DepthSplit."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import integer_list
+from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Concat", "DepthConcat", "DepthSplit", "Split", "joined_slopes"]
+
+_LAST_CHANNELS = 3  # Caffe2's axis of the channels in NHWC, whatever the number of axes
+
+
+@operator_class(frozen=True)
+class JoinArguments(Operator):
+    """What Concat and Split have in common: the axis that is joined or cut, by default that of the channels.
+
+    Without ``axis`` it is axis 1 of the order NCHW and axis 3 of NHWC (the last one where there are fewer), and
+    ``add_axis`` is ignored, as in Caffe2.
+    """
+
+    axis: int | None = None
+    add_axis: bool = False
+    order: str = "NCHW"
+
+    @property
+    def adds_axis(self) -> bool:
+        """Whether the axis is one that the parts do not have."""
+        return self.add_axis and self.axis is not None
+
+    def check(self) -> None:
+        check_order(self, self.order)
+
+    def axis_in(self, ndim: int, shape: tuple[int, ...]) -> int:
+        """Return the axis, counted from the front, in the tensor of all parts, which has ``ndim`` axes."""
+        axis = min(channel_axis(self.order, ndim), _LAST_CHANNELS) if self.axis is None else self.axis
+        require(-ndim <= axis < ndim, self, f"axis must lie in [{-ndim}, {ndim}) for {shape}, got {axis}")
+        return axis % ndim
+
+
+def joined_slopes(g: GradientContext) -> list[OperatorDef]:
+    """Return the operators that join the gradients of all parts of X to that of X."""
+    made, slopes = [], []
+    for i, output in enumerate(g.op.output):
+        if not g.has_d_output(i):
+            # Nothing depends on this part, so its gradient is zero.
+            slopes.append(output + "_grad_autogen_zero")
+            made.append(make_op("ConstantFill", [output], slopes[-1:], value=0.0))
+        else:
+            slopes.append(g.d_output(i))
+    d_input = g.d_input("X")
+    return [*made, make_op("Concat", slopes, [d_input, f"_{d_input}_dims"])]
+
+
+_INDICES = {np.dtype(np.int32), np.dtype(np.int64)}
+
+
+@operator_class(frozen=True)
+class _Concat(JoinArguments):
+    """Base: tensors joined along an axis.
+
+    Inputs:
+        X+ (...): any, the same extents but along the axis
+    Outputs:
+        Y (...): as X
+        split_info (len(X)): int32, the extents along the axis
+    """
+
+    inputs = ("X+",)
+    outputs = ("Y", "split_info")
+
+    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
+        first = xs[0]
+        if {x.dtype for x in xs} == _INDICES:  # of one table that is looked up by both
+            first, *others = (x.with_dtype(np.int64) for x in xs)
+            xs = (first, *others)
+        axis = self.axis_in(first.ndim + self.adds_axis, first.shape)
+        for i, x in enumerate(xs):
+            require(x.dtype == first.dtype, self, f"input {i} is of type {x.dtype}, input 0 of {first.dtype}")
+            same = x.shape == first.shape if self.adds_axis else _without(x.shape, axis) == _without(first.shape, axis)
+            require(
+                same and x.ndim == first.ndim,
+                self,
+                f"input {i} of shape {x.shape} does not fit input 0 of shape {first.shape} along axis {axis}",
+            )
+        joined = len(xs) if self.adds_axis else sum(x.shape[axis] for x in xs)
+        shape = (*first.shape[:axis], joined, *first.shape[axis + (not self.adds_axis) :])
+        extents = tuple(1 if self.adds_axis else x.shape[axis] for x in xs)
+        return (first.with_shape(shape), TensorSpec((len(xs),), np.dtype(np.int32), known=extents))
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        d_inputs = [g.d_input(i) for i in range(len(g.op.input))]
+        return [make_op("Split", [g.d_output("Y"), g.output("split_info")], d_inputs)]
+
+    def flops(self, *xs: TensorSpec) -> int:
+        return 0
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+@operator_class(frozen=True)
+class _Split(JoinArguments):
+    """Base: a tensor cut along an axis.
+
+    Inputs:
+        X (...): any
+        split? (P): int32, the extents of the parts
+    Outputs:
+        Y+ (...): as X
+    """
+
+    inputs = ("X", "split?")
+    outputs = ("Y+",)
+    split: tuple[int, ...] = ()
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        # With the extents as an input, the shapes depend on data.
+        object.__setattr__(self, "dynamic", n_in == 2)
+        return super().with_arity(n_in, n_out)
+
+    def infer(self, x: TensorSpec, split: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        extents = self.split if split is None else split.known
+        if extents is None:
+            raise NotImplementedError(f"{self.type}: the second input says how X is cut, so no shape is known before")
+        return tuple(x.with_shape(shape) for shape in self.part_shapes(x, extents))
+
+    def static_for(self, x: TensorSpec, split: TensorSpec | None = None) -> bool:
+        return split is None or split.known is not None
+
+    def part_shapes(self, x: TensorSpec, split: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return the shapes of the outputs; without ``split`` they are equal parts.
+
+        Raises:
+            ShapeError: the parts do not make up X.
+        """
+        axis = self.axis_in(x.ndim, x.shape)
+        extent = x.shape[axis]
+        if not split:
+            require(
+                extent % self.n_out == 0,
+                self,
+                f"axis {axis} of X {x.shape} cannot be cut into {self.n_out} equal parts; give the argument split",
+            )
+            split = (extent // self.n_out,) * self.n_out
+        require(len(split) == self.n_out, self, f"split {split} must have one number per output, {self.n_out}")
+        require(sum(split) == extent and min(split) >= 0, self, f"split {split} must sum to axis {axis} of X {x.shape}")
+        if self.adds_axis:
+            require(set(split) <= {1}, self, f"with add_axis every part has extent 1 along axis {axis}, got {split}")
+            return [_without(x.shape, axis)] * self.n_out
+        return [(*x.shape[:axis], n, *x.shape[axis + 1 :]) for n in split]
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return joined_slopes(g)
+
+    def flops(self, x: TensorSpec, split: TensorSpec | None = None) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class Concat(_Concat):
+    """Y = the inputs joined along ``axis`` (or, with ``add_axis``, along a new one); split_info = their extents."""
+
+    exchanges = Exchange.BETWEEN_DEVICES
+
+
+@register
+@operator_class(frozen=True)
+class DepthConcat(_Concat):
+    """Concat under its old name."""
+
+
+@register
+@operator_class(frozen=True)
+class Split(_Split):
+    """X cut along ``axis`` into as many parts as there are outputs, of the extents ``split`` or of equal ones.
+
+    ``split`` is an argument or an input. With ``add_axis`` each part loses the axis.
+    """
+
+
+@register
+@operator_class(frozen=True)
+class DepthSplit(_Split):
+    """Split under its old name."""
+
+
+def _concat(op: Concat | DepthConcat, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    axis = op.axis_in(xs[0].ndim + op.adds_axis, xs[0].shape)
+    extents = [1 if op.adds_axis else x.shape[axis] for x in xs]
+    y = xp.stack(xs, axis=axis) if op.adds_axis else xp.concatenate(xs, axis=axis)
+    return (y, xp.asarray(extents, dtype=xp.int32))
+
+
+def _split(op: Split | DepthSplit, ctx: RunContext, x: Any, split: Any = None) -> tuple[Any, ...]:
+    extents = op.split if split is None else tuple(integer_list(op, ctx, split, "split"))
+    shapes = op.part_shapes(spec_of(x), extents)
+    axis = op.axis_in(x.ndim, x.shape)
+    parts, start = [], 0
+    for shape in shapes:
+        stop = start + (1 if op.adds_axis else shape[axis])
+        part = x[(slice(None),) * axis + (slice(start, stop),)]
+        parts.append(part.reshape(shape))
+        start = stop
+    return tuple(parts)
+
+
+kernel(Concat)(_concat)
+kernel(DepthConcat)(_concat)
+kernel(Split)(_split)
+kernel(DepthSplit)(_split)

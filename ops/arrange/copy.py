@@ -1,0 +1,293 @@
+"""Copies, within a device and between devices, and operators that pass a value on: Alias, StopGradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import STRING, Exchange, Operator, TensorSpec
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "Alias",
+    "AliasWithName",
+    "Copy",
+    "CopyCPUToGPU",
+    "CopyFromCPUInput",
+    "CopyGPUToCPU",
+    "CopyOnDeviceLike",
+    "EnsureCPUOutput",
+    "EnsureDense",
+    "NegateGradient",
+    "StopGradient",
+]
+
+
+@operator_class(frozen=True)
+class _Copying(Operator):
+    inputs: ClassVar[tuple[str, ...]] = ("X",)
+    outputs = ("Y",)
+    inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
+
+    def infer(self, x: TensorSpec, *like: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (x.plain,)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class Copy(_Copying):
+    """Y = X, on the operator's device; X may be on another device of its kind.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*S): as X
+    """
+
+    exchanges = Exchange.BETWEEN_DEVICES
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("CopyOnDeviceLike", [g.d_output("Y"), g.input("X")], [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class CopyOnDeviceLike(_Copying):
+    """Y = X, on the device where the second input is.
+
+    Inputs:
+        X (*S): any
+        like (...): any
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X", "like")
+    outputs_beside = 1
+    exchanges = Exchange.BETWEEN_DEVICES
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "any" if index == 1 else "here"
+
+
+@register
+@operator_class(frozen=True)
+class CopyCPUToGPU(_Copying):
+    """Y = X, from host memory to the operator's GPU.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*S): as X
+    """
+
+    exchanges = Exchange.BETWEEN_DEVICES
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("CopyGPUToCPU", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class CopyGPUToCPU(_Copying):
+    """Y = X, from a GPU to host memory.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*S): as X
+    """
+
+    outputs_on_host = True
+    exchanges = Exchange.BETWEEN_DEVICES
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("CopyCPUToGPU", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class CopyFromCPUInput(_Copying):
+    """Y = X, from host memory to the operator's device, whichever that is; it has no gradient.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*S): as X
+    """
+
+
+@register
+@operator_class(frozen=True)
+class EnsureCPUOutput(_Copying):
+    """Y = X, in host memory; not differentiable.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*S): as X
+    """
+
+    outputs_on_host = True
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []
+
+
+@register
+@operator_class(frozen=True)
+class Alias(_Copying):
+    """Y = X; the gradient of X is that of Y itself.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*S): as X
+    """
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        g.set_d_input("X", g.d_output("Y"))
+        return []
+
+
+@register
+@operator_class(frozen=True)
+class AliasWithName(Alias):
+    """Alias with the arguments ``name`` and ``is_backward``, which are ignored.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*S): as X
+    """
+
+    name: str = ""
+    is_backward: bool = False
+
+
+@register
+@operator_class(frozen=True)
+class EnsureDense(_Copying):
+    """Y = X; the gradient of X is that of Y, as a dense tensor.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*S): as X
+    """
+
+    inplace = ((0, 0),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        sparse = g.d_output_sparse("Y")
+        if sparse is not None:
+            return [make_op("SparseToDense", [sparse.indices, sparse.values, g.input("X")], [g.d_input("X")])]
+        g.set_d_input("X", g.d_output("Y"))
+        return []
+
+
+@register
+@operator_class(frozen=True)
+class StopGradient(_Copying):
+    """Y = X; no gradient flows back.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*S): as X
+    """
+
+    inplace = ((0, 0),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []
+
+
+@register
+@operator_class(frozen=True)
+class NegateGradient(_Copying):
+    """Y = X; the gradient of X is that of Y with its sign changed, for adversarial training.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*S): as X
+    """
+
+    inplace = ((0, 0),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("Negative", [g.d_output("Y")], [g.d_input("X")])]
+
+
+def _copy(op: _Copying, ctx: RunContext, x: Any, *like: Any) -> tuple[Any, ...]:
+    if getattr(x, "dtype", STRING) == STRING and not isinstance(x, np.ndarray):
+        return (x,)  # no tensor: a counter, a reader, ...
+    # A CuPy array is copied to the current device, wherever it was.
+    return (x.copy() if x.dtype == STRING or not ctx.is_gpu else ctx.xp.asarray(x).copy(),)
+
+
+def _copy_to_host(op: _Copying, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x.copy() if isinstance(x, np.ndarray) else ctx.host(x),)
+
+
+for _cls in (Copy, CopyOnDeviceLike, CopyCPUToGPU, CopyFromCPUInput):
+    kernel(_cls)(_copy)
+for _to_host in (CopyGPUToCPU, EnsureCPUOutput):
+    kernel(_to_host)(_copy_to_host)
+
+
+@kernel(Alias)
+@kernel(AliasWithName)
+def alias(op: Alias, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x,)
+
+
+@kernel(EnsureDense)
+@kernel(NegateGradient)
+@kernel(StopGradient)
+def stop_gradient(op: EnsureDense | NegateGradient | StopGradient, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x,)
+
+
+def _nothing() -> None:
+    """What is left of a copy onto itself."""
+
+
+def _prepare_copy(op: _Copying, ctx: PlanContext, x: TensorSpec, *like: TensorSpec) -> Prepared | None:
+    if x.dtype == STRING:
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        if np.may_share_memory(inputs[0], outputs[0]):
+            return _nothing
+        return partial(np.copyto, outputs[0], inputs[0])
+
+    unread = (None,) * len(like)
+    return Prepared((x.plain, *unread), (x.plain,), bind, inplace=op.inplace, name="numpy.copyto")
+
+
+for _copying in (
+    Copy,
+    CopyOnDeviceLike,
+    CopyCPUToGPU,
+    CopyGPUToCPU,
+    CopyFromCPUInput,
+    EnsureCPUOutput,
+    Alias,
+    AliasWithName,
+    EnsureDense,
+    NegateGradient,
+    StopGradient,
+):
+    prepare(_copying, device=CPU)(_prepare_copy)

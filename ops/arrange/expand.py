@@ -1,0 +1,104 @@
+"""Expand: a tensor repeated along axes of extent 1, to the shape that it has together with another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.broadcasting import sum_to
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents, integer_list
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef, ShapeError
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Expand", "ExpandGradient"]
+
+
+@register
+@operator_class(frozen=True)
+class Expand(Operator):
+    """Y = X broadcast, by NumPy's rule, with the shape that the second input holds; 1 or -1 there keeps X's extent.
+
+    Inputs:
+        X (...): any
+        shape (N): int32|int64
+    Outputs:
+        Y (...): as X
+    """
+
+    inputs = ("X", "shape")
+    outputs = ("Y",)
+    dynamic = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def static_for(self, x: TensorSpec, shape: TensorSpec) -> bool:
+        return shape.known is not None
+
+    def target(self, x: Sequence[int], asked: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of Y.
+
+        Raises:
+            ShapeError: the shapes do not join.
+        """
+        require(min(asked, default=0) >= -1, self, f"extents must not be negative, but for -1, got {tuple(asked)}")
+        try:
+            return tuple(np.broadcast_shapes(tuple(x), tuple(1 if n == -1 else n for n in asked)))
+        except ValueError:
+            text = f"X {tuple(x)} and shape {tuple(asked)} must agree, from the last axis on, or one of them have 1"
+            raise ShapeError(f"Expand: {text}") from None
+
+    def infer(self, x: TensorSpec, shape: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(
+            shape.ndim == 1 and shape.dtype.kind == "i",
+            self,
+            f"shape must be a vector of integers, got shape {shape.shape} of type {shape.dtype}",
+        )
+        if shape.known is None:
+            raise ShapeError("Expand: the shape of the result is known only when the net runs")
+        return (x.with_shape(self.target(x.shape, shape.known)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("ExpandGradient", [g.d_output("Y"), g.input("X")], [g.d_input("X")])]
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class ExpandGradient(Operator):
+    """dX = dY summed over the axes along which X was repeated."""
+
+    inputs = ("dY", "X")
+    outputs = ("dX",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "any" if index == 1 else "here"
+
+    def infer(self, dy: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        view = (1,) * (dy.ndim - x.ndim) + x.shape
+        fits = dy.ndim >= x.ndim and all(m in (1, n) for n, m in zip(dy.shape, view))
+        require(fits, self, f"X {x.shape} was not repeated to dY {dy.shape}")
+        return (TensorSpec(x.shape, dy.dtype),)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return inputs[0].size
+
+
+@kernel(Expand)
+def expand(op: Expand, ctx: RunContext, x: Any, shape: Any) -> tuple[Any, ...]:
+    target = op.target(x.shape, integer_list(op, ctx, shape, "shape"))
+    check_extents("Expand: Y", target, x.dtype)
+    return (ctx.xp.broadcast_to(x, target).copy(),)
+
+
+@kernel(ExpandGradient)
+def expand_gradient(op: ExpandGradient, ctx: RunContext, dy: Any, x: Any) -> tuple[Any, ...]:
+    return (sum_to(dy, x.shape, x.shape),)

@@ -1,0 +1,129 @@
+"""New shapes for the same elements: Flatten, FlattenToVec, ResizeLike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Flatten", "FlattenToVec", "ResizeLike"]
+
+
+def _like(g: GradientContext) -> list[OperatorDef]:
+    return [make_op("ResizeLike", [g.d_output(0), g.input(0)], [g.d_input(0)])]
+
+
+@register
+@operator_class(frozen=True)
+class Flatten(Operator):
+    """Y = X as a matrix: the axes before ``axis`` make its rows, the others its columns.
+
+    Inputs:
+        X (*A, *B): any
+    Outputs:
+        Y (prod(A), prod(B)): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    axis: int = 1
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(
+            0 <= self.axis <= x.ndim, self, f"axis must lie in [0, {x.ndim}] for X of shape {x.shape}, got {self.axis}"
+        )
+        return (x.with_shape((math.prod(x.shape[: self.axis]), math.prod(x.shape[self.axis :]))),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return _like(g)
+
+    def flops(self, x: TensorSpec) -> int:
+        return 0
+
+
+@kernel(Flatten)
+def flatten(op: Flatten, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x.reshape(math.prod(x.shape[: op.axis]), math.prod(x.shape[op.axis :])),)
+
+
+@register
+@operator_class(frozen=True)
+class FlattenToVec(Operator):
+    """Y = X as a vector.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (prod(S)): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (x.with_shape((x.size,)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return _like(g)
+
+    def flops(self, x: TensorSpec) -> int:
+        return 0
+
+
+@kernel(FlattenToVec)
+def flatten_to_vec(op: FlattenToVec, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x.reshape(-1),)
+
+
+@register
+@operator_class(frozen=True)
+class ResizeLike(Operator):
+    """Y = X in the shape of the second input, which must have as many elements.
+
+    Inputs:
+        X (*S): any
+        like (*T): any
+    Outputs:
+        Y (*T): as X
+    """
+
+    inputs = ("X", "like")
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec, like: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(
+            x.size == like.size, self, f"X {x.shape} and the shape to take, {like.shape}, differ in number of elements"
+        )
+        return (x.with_shape(like.shape),)
+
+    def flops(self, x: TensorSpec, like: TensorSpec) -> int:
+        return 0
+
+
+@kernel(ResizeLike)
+def resize_like(op: ResizeLike, ctx: RunContext, x: Any, like: Any) -> tuple[Any, ...]:
+    return (x.reshape(like.shape),)
+
+
+def _prepare_copy(op: Operator, ctx: PlanContext, x: TensorSpec, *like: TensorSpec) -> Prepared | None:
+    if x.dtype == STRING:
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return partial(np.copyto, outputs[0], inputs[0].reshape(outputs[0].shape))
+
+    return Prepared([x.plain, *(None for _ in like)], op.infer(x, *like), bind, name="numpy.copyto")
+
+
+for _cls in (Flatten, FlattenToVec, ResizeLike):
+    prepare(_cls, device=CPU)(_prepare_copy)

@@ -1,0 +1,191 @@
+"""Gather and BatchGather: rows, or slices along an axis, gathered by indices."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.indexing import add_rows, check_indices
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["BatchGather", "BatchGatherGradient", "Gather"]
+
+Shape = tuple[int, ...]
+
+
+@operator_class(frozen=True)
+class _Gathering(Operator, abc.ABC):
+    """Base: slices of a tensor gathered by indices.
+
+    Inputs:
+        X (*A, R, *B): any
+        indices (*I) or (*A, *I): int32|int64, the latter with match_outer
+    Outputs:
+        Y (*A, *I, *B): as X
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("X", "indices")
+    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+    match_outer: bool = False
+
+    @abc.abstractmethod
+    def along(self, ndim: int) -> int:
+        """Return the axis that is indexed, for an X of ``ndim`` axes."""
+
+    def lowest(self, axis: int, extent: int) -> int:
+        """Return the lowest index: rows (axis 0) are counted from the end too, as in Caffe2."""
+        return 0 if axis else -extent
+
+    def infer(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check(self, x, indices)
+        return (x.with_shape(_gathered_shape(self, x, indices, self.along(x.ndim), self.match_outer)),)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+def _check(op: Operator, x: TensorSpec, indices: TensorSpec) -> None:
+    require(indices.dtype in (np.int32, np.int64), op, f"indices must be int32 or int64, got {indices.dtype}")
+    require(x.ndim >= 1, op, "X must have an axis to index, got a scalar")
+
+
+def _gathered_shape(op: Operator, x: TensorSpec, indices: TensorSpec, axis: int, match_outer: bool) -> Shape:
+    """Return the shape of Y: that of X, with the axes of the indices in place of ``axis``."""
+    if match_outer:
+        require(axis > 0, op, f"match_outer is for an axis after the first one, got axis {axis}")
+        require(
+            indices.shape[:axis] == x.shape[:axis],
+            op,
+            f"with match_outer, indices must begin with the axes {x.shape[:axis]} of X, got {indices.shape}",
+        )
+    return x.shape[:axis] + indices.shape[axis if match_outer else 0 :] + x.shape[axis + 1 :]
+
+
+def _outer_indices(xp: Any, x: Shape, indices: Any, axis: int) -> Any:
+    """Return the rows of X, flattened to (outer axes and ``axis``, inner axes), that indices with outer axes mean."""
+    outer = math.prod(x[:axis])
+    return indices.reshape(outer, -1) + xp.arange(outer, dtype=np.int64)[:, None] * x[axis]
+
+
+@register
+@operator_class(frozen=True)
+class Gather(_Gathering):
+    """Y = the slices of X at ``indices`` along ``axis``; their shape replaces the axis.
+
+    Along axis 0 a negative index counts from the end. With ``match_outer`` indices begin with the axes that X has
+    before ``axis``, so that each sample has its own.
+
+    The gradient of rows (axis 0) is sparse: the indices, and the output's gradient; with ``dense_gradient``, and for
+    other axes, it is dense.
+    """
+
+    axis: int = 0
+    dense_gradient: bool = False
+
+    def along(self, ndim: int) -> int:
+        require(-ndim <= self.axis < ndim, self, f"axis must lie in [{-ndim}, {ndim}), got {self.axis}")
+        return self.axis % ndim
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        indices, dy = g.input("indices"), g.d_output("Y")
+        if self.axis != 0:
+            return [make_op("BatchGatherGradient", [g.input("X"), indices, dy], [g.d_input("X")])]
+        if self.dense_gradient:
+            return [make_op("SparseToDense", [indices, dy, g.input("X")], [g.d_input("X")])]
+        g.set_d_input_sparse("X", indices, dy)
+        return []
+
+
+@register
+@operator_class(frozen=True)
+class BatchGather(_Gathering):
+    """Y = the slices of X at ``indices`` along axis 1; with ``match_outer`` each sample has indices of its own."""
+
+    def along(self, ndim: int) -> int:
+        require(ndim >= 2, self, f"X must have two axes or more, got {ndim}")
+        return 1
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("indices"), g.d_output("Y")]
+        return [make_op("BatchGatherGradient", inputs, [g.d_input("X")])]
+
+
+def _gather(op: _Gathering, ctx: RunContext, x: Any, indices: Any) -> tuple[Any, ...]:
+    axis = op.along(x.ndim)
+    check_indices(op.type, indices, x.shape[axis], op.lowest(axis, x.shape[axis]))
+    if not op.match_outer:
+        return (x.take(indices, axis=axis),)
+    inner = x.shape[axis + 1 :]
+    rows = x.reshape(math.prod(x.shape[: axis + 1]), math.prod(inner))
+    y = rows[_outer_indices(ctx.xp, x.shape, indices, axis)]
+    return (y.reshape(indices.shape + inner),)
+
+
+def _prepare_gather(op: _Gathering, ctx: PlanContext, x: TensorSpec, indices: TensorSpec) -> Prepared | None:
+    if x.dtype == STRING or op.match_outer:
+        return None
+    out = op.infer(x.plain, indices.plain)[0]
+    axis, op_type = op.along(x.ndim), op.type
+    extent = x.shape[axis]
+    lowest = op.lowest(axis, extent)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        (source, where), y = inputs, outputs[0]
+
+        def run() -> None:
+            negative = check_indices(op_type, where, extent, lowest)
+            if extent:
+                source.take(where, axis, y, "wrap" if negative else "clip")  # "raise" would write by way of a copy
+
+        return run
+
+    return Prepared((x.plain, indices.plain), (out,), bind, capturable=False, name="numpy.take")
+
+
+for _cls in (Gather, BatchGather):
+    kernel(_cls)(_gather)
+    prepare(_cls, device=CPU)(_prepare_gather)
+
+
+@register
+@operator_class(frozen=True)
+class BatchGatherGradient(Operator):
+    """dX = dY added up at ``indices`` along ``axis``, 0 elsewhere; ``match_outer`` as for Gather."""
+
+    inputs = ("X", "indices", "dY")
+    outputs = ("dX",)
+    axis: int = 1
+    match_outer: bool = False
+
+    def infer(self, x: TensorSpec, indices: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check(self, x, indices)
+        require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
+        shape = _gathered_shape(self, x, indices, self.axis % x.ndim, self.match_outer)
+        require(dy.shape == shape, self, f"dY must have shape {shape}, got {dy.shape}")
+        require(dy.dtype == x.dtype, self, f"dY must have the type of X, {x.dtype}, got {dy.dtype}")
+        return (x.plain,)
+
+
+@kernel(BatchGatherGradient)
+def batch_gather_gradient(op: BatchGatherGradient, ctx: RunContext, x: Any, indices: Any, dy: Any) -> tuple[Any, ...]:
+    axis = op.axis % x.ndim
+    check_indices(op.type, indices, x.shape[axis])
+    if op.match_outer:
+        table = ctx.xp.zeros((math.prod(x.shape[: axis + 1]), math.prod(x.shape[axis + 1 :])), x.dtype)
+        add_rows(ctx.xp, table, _outer_indices(ctx.xp, x.shape, indices, axis), dy)
+        return (table.reshape(x.shape),)
+    # The axis goes first, so that what is added are rows.
+    outer, inner = x.shape[:axis], x.shape[axis + 1 :]
+    rows = dy.reshape(math.prod(outer), indices.size, math.prod(inner)).transpose(1, 0, 2)
+    table = ctx.xp.zeros((x.shape[axis], math.prod(outer), math.prod(inner)), x.dtype)
+    add_rows(ctx.xp, table, indices, ctx.xp.ascontiguousarray(rows))
+    return (table.transpose(1, 0, 2).reshape(x.shape),)

@@ -1,0 +1,78 @@
+"""MergeDim and PrependDim: the first two axes made one, and the first one made two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["MergeDim", "PrependDim"]
+
+
+@operator_class(frozen=True)
+class _Leading(Operator):
+    inputs = ("data",)
+    outputs = ("reshaped",)
+    inplace = ((0, 0),)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class MergeDim(_Leading):
+    """The elements of a tensor with its first two axes as one. No gradient.
+
+    Inputs:
+        data (M, N, *S): any
+    Outputs:
+        reshaped (M * N, *S): as data
+    """
+
+    def infer(self, data: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(data.ndim >= 2, self, f"data must have two axes or more, got shape {data.shape}")
+        return (data.with_shape((data.shape[0] * data.shape[1], *data.shape[2:])),)
+
+
+@register
+@operator_class(frozen=True)
+class PrependDim(_Leading):
+    """The elements of a tensor with its first axis as two, the first of them of extent ``dim_size``.
+
+    Inputs:
+        data (N, *S): any
+    Outputs:
+        reshaped (dim_size, N // dim_size, *S): as data
+    """
+
+    copy_arguments = False
+    dim_size: int = 0
+
+    def check(self) -> None:
+        if self.dim_size < 1:
+            raise ArgumentError(f"PrependDim: dim_size must be given, 1 or more; got {self.dim_size}")
+
+    def infer(self, data: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(data.ndim >= 1, self, "data must have an axis, got a scalar")
+        first = data.shape[0]
+        require(first % self.dim_size == 0, self, f"the first extent, {first}, must divide by dim_size={self.dim_size}")
+        return (data.with_shape((self.dim_size, first // self.dim_size, *data.shape[1:])),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("MergeDim", [g.d_output(0)], [g.d_input(0)])]
+
+
+@kernel(MergeDim)
+def merge_dim(op: MergeDim, ctx: RunContext, data: Any) -> tuple[Any, ...]:
+    return (data.reshape(data.shape[0] * data.shape[1], *data.shape[2:]),)
+
+
+@kernel(PrependDim)
+def prepend_dim(op: PrependDim, ctx: RunContext, data: Any) -> tuple[Any, ...]:
+    return (data.reshape(op.dim_size, data.shape[0] // op.dim_size, *data.shape[1:]),)

@@ -1,0 +1,155 @@
+"""SpatialNarrowAs, SampleAs: the part of a tensor that another one covers or names, and the gradients."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef, ShapeError
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["SampleAs", "SampleAsGradient", "SpatialNarrowAs", "SpatialNarrowAsGradient"]
+
+
+@operator_class(frozen=True)
+class _Narrowing(Operator):
+    inputs: ClassVar[tuple[str, ...]] = ("A", "B")
+    outputs: ClassVar[tuple[str, ...]] = ("C",)
+
+    def narrowed(self, a: TensorSpec, b: TensorSpec) -> TensorSpec:
+        right = a.ndim == 4 == b.ndim and all(n >= m for n, m in zip(a.shape[2:], b.shape[2:]))
+        require(
+            right, self, f"A must be (N, C, H, W), no smaller than B in H and W, got shapes {a.shape} and {b.shape}"
+        )
+        return a.with_shape((*a.shape[:2], *b.shape[2:]))
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class SpatialNarrowAs(_Narrowing):
+    """C = the upper left part of each plane of A, (N, C, H, W), as large as the planes of B.
+
+    Inputs:
+        A (N, C, H, W): any
+        B (M, K, P, Q): any, P <= H and Q <= W
+    Outputs:
+        C (N, C, P, Q): as A
+    """
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "any" if index else "here"  # only the shape of B is used
+
+    def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (self.narrowed(a, b),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("A"), g.input("B"), g.d_output("C")]
+        return [make_op("SpatialNarrowAsGradient", inputs, [g.d_input("A")])]
+
+
+@register
+@operator_class(frozen=True)
+class SpatialNarrowAsGradient(_Narrowing):
+    """dA = dC, and 0 where nothing was taken."""
+
+    inputs = ("A", "B", "dC")
+    outputs = ("dA",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "here" if index == 2 else "any"  # only the shapes of A and B are used
+
+    def infer(self, a: TensorSpec, b: TensorSpec, dc: TensorSpec) -> tuple[TensorSpec, ...]:
+        shape = self.narrowed(a, b).shape
+        require(dc.shape == shape, self, f"dC must have shape {shape}, got {dc.shape}")
+        return (dc.with_shape(a.shape),)
+
+
+@kernel(SpatialNarrowAs)
+def spatial_narrow_as(op: SpatialNarrowAs, ctx: RunContext, a: Any, b: Any) -> tuple[Any, ...]:
+    return (a[:, :, : b.shape[2], : b.shape[3]].copy(),)
+
+
+@kernel(SpatialNarrowAsGradient)
+def spatial_narrow_as_gradient(
+    op: SpatialNarrowAsGradient, ctx: RunContext, a: Any, b: Any, dc: Any
+) -> tuple[Any, ...]:
+    da = ctx.xp.zeros(a.shape, dc.dtype)
+    da[:, :, : b.shape[2], : b.shape[3]] = dc
+    return (da,)
+
+
+def _check_labels(op: Operator, x: TensorSpec, labels: TensorSpec) -> None:
+    right = x.ndim >= 1 and labels.size == x.shape[0] and labels.dtype == np.int32
+    text = f"got {labels.shape} of {labels.dtype} for X of shape {x.shape}"
+    require(right, op, f"labels must be int32, one for each sample of X; {text}")
+
+
+@register
+@operator_class(frozen=True)
+class SampleAs(Operator):
+    """Y = the samples of X whose label is above 0.
+
+    Inputs:
+        X (N, *S): any
+        labels (N, ...): int32
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    inputs = ("X", "labels")
+    outputs = ("Y",)
+    dynamic = True
+
+    def infer(self, x: TensorSpec, labels: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_labels(self, x, labels)
+        raise ShapeError("SampleAs: how many samples there are is known only when the net runs")
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("labels"), g.d_output("Y")]
+        return [make_op("SampleAsGradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, labels: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class SampleAsGradient(Operator):
+    """dX = dY for the samples that were taken, 0 for the others."""
+
+    inputs = ("X", "labels", "dY")
+    outputs = ("dX",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "here" if index else "any"  # only the shape of X is used
+
+    def infer(self, x: TensorSpec, labels: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_labels(self, x, labels)
+        require(dy.shape[1:] == x.shape[1:], self, f"dY must have samples of shape {x.shape[1:]}, got {dy.shape[1:]}")
+        return (dy.with_shape(x.shape),)
+
+    def flops(self, x: TensorSpec, labels: TensorSpec, dy: TensorSpec) -> int:
+        return 0
+
+
+@kernel(SampleAs)
+def sample_as(op: SampleAs, ctx: RunContext, x: Any, labels: Any) -> tuple[Any, ...]:
+    _check_labels(op, spec_of(x), spec_of(labels))
+    return (x[ctx.xp.flatnonzero(labels.reshape(-1) > 0)],)
+
+
+@kernel(SampleAsGradient)
+def sample_as_gradient(op: SampleAsGradient, ctx: RunContext, x: Any, labels: Any, dy: Any) -> tuple[Any, ...]:
+    positions = ctx.xp.flatnonzero(labels.reshape(-1) > 0)
+    require(len(dy) == positions.size, op, f"dY must have {positions.size} samples, as labels says, got {len(dy)}")
+    dx = ctx.xp.zeros(x.shape, dy.dtype)
+    dx[positions] = dy
+    return (dx,)

@@ -1,0 +1,166 @@
+"""ScatterWeightedSum and ScatterAssign: rows of a table updated in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.indexing import add_rows, check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import NetError
+
+__all__ = ["ScatterAssign", "ScatterWeightedSum"]
+
+
+def _check_rows(op: Operator, x: TensorSpec, indices: TensorSpec, rows: TensorSpec, name: str) -> None:
+    require(x.ndim >= 1, op, "X must have rows, got a scalar")
+    require(indices.dtype in (np.int32, np.int64), op, f"indices must be int32 or int64, got {indices.dtype}")
+    shape = indices.shape + x.shape[1:]
+    require(
+        rows.shape == shape and rows.dtype == x.dtype,
+        op,
+        f"{name} must have shape {shape} and type {x.dtype}, got {rows.shape} {rows.dtype}",
+    )
+
+
+@register
+@operator_class(frozen=True)
+class ScatterWeightedSum(Operator):
+    """X[indices] = w0 * X[indices] + w1 * X1 + w2 * X2 + ..., in place.
+
+    The inputs are X, w0, indices, X1, w1, X2, w2, ...; each weight has one element. A row whose index is
+    repeated is multiplied by w0 once for each time, then gets all its updates.
+
+    Inputs:
+        X (R, *S): float
+        w0 (1): float
+        indices (*I): int32|int64
+        X1 (*I, *S): as X
+        w1 (1): float
+        more* (*I, *S) or (1): float, rows of X's type, each followed by its weight
+    Outputs:
+        Y (R, *S): as X
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("X", "w0", "indices", "X1", "w1", "more*")
+    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+    must_inplace = ((0, 0),)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def check(self) -> None:
+        if self.n_in % 2 == 0:
+            raise NetError(
+                f"ScatterWeightedSum: takes X, w0, indices and pairs of rows and their weight, got {self.n_in} inputs"
+            )
+
+    def infer(self, x: TensorSpec, w0: TensorSpec, indices: TensorSpec, *pairs: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
+        require(w0.size == 1, self, f"w0 must have one element, got shape {w0.shape}")
+        for i in range(0, len(pairs), 2):
+            _check_rows(self, x, indices, pairs[i], f"X{i // 2 + 1}")
+            require(pairs[i + 1].size == 1, self, f"w{i // 2 + 1} must have one element, got {pairs[i + 1].shape}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, w0: TensorSpec, indices: TensorSpec, *pairs: TensorSpec) -> int:
+        return (len(pairs) // 2 * 2 + 1) * pairs[0].size
+
+
+def _update(ctx: RunContext, table: Any, w0: Any, indices: Any, pairs: Sequence[Any]) -> None:
+    """Update ``table`` in place."""
+    xp = ctx.xp
+    check_indices("ScatterWeightedSum", indices, table.shape[0])
+    factor = ctx.host(w0).item()
+    if factor != 1.0:
+        rows, counts = xp.unique(indices, return_counts=True)
+        powers = (factor ** counts.astype(np.float64)).astype(table.dtype)
+        table[rows] *= powers.reshape((-1,) + (1,) * (table.ndim - 1))
+    for values, weight in zip(pairs[::2], pairs[1::2]):
+        add_rows(xp, table, indices, values * weight.astype(table.dtype, copy=False).reshape(()))
+
+
+@kernel(ScatterWeightedSum)
+def scatter_weighted_sum(
+    op: ScatterWeightedSum, ctx: RunContext, x: Any, w0: Any, indices: Any, *pairs: Any
+) -> tuple[Any, ...]:
+    table = x.copy()
+    _update(ctx, table, w0, indices, pairs)
+    return (table,)
+
+
+@prepare(ScatterWeightedSum, device=CPU)
+def _prepare_scatter_weighted_sum(op: ScatterWeightedSum, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    """The table is updated in place: it may be far larger than the rows that change."""
+    plain = [s.plain for s in specs]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        x, w0, indices, *pairs = inputs
+        table = outputs[0]
+        same = np.may_share_memory(x, table)
+
+        def run() -> None:
+            if not same:
+                np.copyto(table, x)
+            _update(ctx.run, table, w0, indices, pairs)
+
+        return run
+
+    return Prepared(plain, op.infer(*plain), bind, inplace=((0, 0),), capturable=False, name="numpy rows")
+
+
+@register
+@operator_class(frozen=True)
+class ScatterAssign(Operator):
+    """X[indices] = rows, in place; of the rows of a repeated index one is kept.
+
+    Inputs:
+        X (R, *S): any
+        indices (*I): int32|int64
+        rows (*I, *S): as X
+    Outputs:
+        Y (R, *S): as X
+    """
+
+    inputs = ("X", "indices", "rows")
+    outputs = ("Y",)
+    must_inplace = ((0, 0),)
+
+    def infer(self, x: TensorSpec, indices: TensorSpec, rows: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_rows(self, x, indices, rows, "rows")
+        return (x.plain,)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(ScatterAssign)
+def scatter_assign(op: ScatterAssign, ctx: RunContext, x: Any, indices: Any, rows: Any) -> tuple[Any, ...]:
+    check_indices("ScatterAssign", indices, x.shape[0])
+    table = x.copy()
+    table[indices] = rows
+    return (table,)
+
+
+@prepare(ScatterAssign, device=CPU)
+def _prepare_scatter_assign(op: ScatterAssign, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    plain = [s.plain for s in specs]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        (x, indices, rows), table = inputs, outputs[0]
+        same = np.may_share_memory(x, table)
+
+        def run() -> None:
+            check_indices("ScatterAssign", indices, table.shape[0])
+            if not same:
+                np.copyto(table, x)
+            table[indices] = rows
+
+        return run
+
+    return Prepared(plain, op.infer(*plain), bind, inplace=((0, 0),), capturable=False, name="numpy rows")

@@ -1,0 +1,320 @@
+"""Operators on shapes: Reshape, ExpandDims, Squeeze, Transpose, Shape, Size."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import integer_list
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["ExpandDims", "Reshape", "Shape", "Size", "Squeeze", "Transpose"]
+
+Extents = tuple[int, ...]
+_INT64 = np.dtype(np.int64)
+
+
+def _nothing() -> None:
+    """What is left of a copy onto itself."""
+
+
+def _prepare_moved(op: Operator, x: TensorSpec, outs: Sequence[TensorSpec], constants: Sequence[Any] = ()) -> Prepared:
+    """Return a copy of the input's elements under another shape, and constants into the further outputs."""
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        source, y = inputs[0].reshape(-1), outputs[0].reshape(-1)
+        calls = [partial(np.copyto, out, value) for out, value in zip(outputs[1:], constants)]
+        if not np.may_share_memory(source, y):
+            calls.append(partial(np.copyto, y, source))
+        if not calls:
+            return _nothing
+        if len(calls) == 1:
+            return calls[0]
+
+        def run() -> None:
+            for call in calls:
+                call()
+
+        return run
+
+    return Prepared((x.plain,), outs, bind, inplace=((0, 0),), name="numpy.copyto")
+
+
+@register
+@operator_class(frozen=True)
+class Reshape(Operator):
+    """Y = X in another shape, from the argument or from the second input; old_shape is X's, in the type of that input.
+
+    In the shape, 0 stands for X's extent at that position, and one -1 for what is left. For an X without elements they
+    are both an extent of 0, as in Caffe2.
+
+    Inputs:
+        X (*S): any
+        shape? (D): int32|int64
+    Outputs:
+        Y (*T): as X
+        old_shape (len(S)): int32|int64
+    """
+
+    inputs = ("X", "shape?")
+    outputs = ("Y", "old_shape")
+    inplace = ((0, 0),)
+    copy_arguments = False
+    shape: tuple[int, ...] | None = None
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        object.__setattr__(self, "dynamic", n_in > 1)
+        return super().with_arity(n_in, n_out)
+
+    def check(self) -> None:
+        if self.n_in == 1 and self.shape is None:
+            raise ArgumentError("Reshape: give the argument shape, or the shape as second input")
+
+    def target(self, x: Extents, asked: Sequence[int]) -> Extents:
+        """Return the shape that ``asked`` means for an X of shape ``x``."""
+        size = math.prod(x)
+        text = f"X {x} cannot take shape {tuple(asked)}"
+        require(all(n >= -1 for n in asked) and list(asked).count(-1) <= 1, self, f"{text}: one -1 at most, else >= 0")
+        within = all(n != 0 or i < len(x) for i, n in enumerate(asked)) or not size
+        require(within, self, f"{text}: 0 stands where X has no axis")
+        shape = [x[i] if n == 0 else n for i, n in enumerate(asked)] if size else [max(n, 0) for n in asked]
+        known = math.prod(n for n in shape if n != -1)
+        if -1 in shape:
+            require(known > 0 and size % known == 0, self, f"{text}: {size} elements do not divide by {known}")
+            shape[shape.index(-1)] = size // known
+        require(math.prod(shape) == size, self, f"{text}: it has {size} elements")
+        return tuple(shape)
+
+    def infer(self, x: TensorSpec, shape: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        asked = self.shape
+        if shape is not None:
+            asked = shape.known
+            require(shape.dtype in (np.int32, np.int64), self, f"shape must be int32 or int64, got {shape.dtype}")
+        if asked is None:
+            raise ShapeError("Reshape: with a shape as input the result's is known only when the net runs")
+        old = TensorSpec((x.ndim,), _INT64 if shape is None else shape.dtype, known=x.shape)
+        return TensorSpec(self.target(x.shape, asked), x.dtype), old
+
+    def static_for(self, x: TensorSpec, shape: TensorSpec | None = None) -> bool:
+        return shape is None or shape.known is not None
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        dx = g.d_input("X")
+        return [make_op("Reshape", [g.d_output("Y"), g.output("old_shape")], [dx, f"_{dx}_dims"])]
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(Reshape)
+def reshape(op: Reshape, ctx: RunContext, x: Any, shape: Any = None) -> tuple[Any, ...]:
+    asked = op.shape if shape is None else integer_list(op, ctx, shape, "new_shape")
+    old = ctx.xp.asarray(np.array(x.shape, np.int64 if shape is None else shape.dtype))
+    return x.reshape(op.target(tuple(x.shape), asked or ())), old
+
+
+@prepare(Reshape, device=CPU)
+def _prepare_reshape(op: Reshape, ctx: PlanContext, x: TensorSpec, *shape: TensorSpec) -> Prepared | None:
+    if x.dtype == STRING:
+        return None
+    outs = op.infer(x.plain, *shape)
+    return _prepare_moved(op, x, outs, [np.array(x.shape, outs[1].dtype)])
+
+
+@operator_class(frozen=True)
+class _Dims(Operator):
+    """Base of operators that add axes of extent 1 or take them away.
+
+    Inputs:
+        X (...): any
+    Outputs:
+        Y (...): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+    dims: tuple[int, ...] = ()  # one that comes twice counts once
+
+    def check(self) -> None:
+        if not self.dims or min(self.dims) < 0:
+            raise ArgumentError(f"{self.type}: dims must be axes, 0 or above, at least one; got {self.dims}")
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class ExpandDims(_Dims):
+    """Y = X with axes of extent 1 inserted, so that they are at ``dims`` in Y."""
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        n = x.ndim + len(set(self.dims))
+        require(max(self.dims) < n, self, f"dims must be below {n} for X of shape {x.shape}, got {self.dims}")
+        rest = iter(x.shape)
+        return (x.with_shape([1 if i in self.dims else next(rest) for i in range(n)]),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("Squeeze", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class Squeeze(_Dims):
+    """Y = X without its axes ``dims``, which must have extent 1."""
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(
+            all(i < x.ndim and x.shape[i] == 1 for i in self.dims),
+            self,
+            f"dims must name axes of extent 1 of X {x.shape}, got {self.dims}",
+        )
+        return (x.with_shape([n for i, n in enumerate(x.shape) if i not in self.dims]),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("ExpandDims", [g.d_output("Y")], [g.d_input("X")])]
+
+
+def _with_dims(op: _Dims, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x.reshape(op.infer(TensorSpec(tuple(x.shape), x.dtype))[0].shape),)
+
+
+def _prepare_dims(op: _Dims, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    return None if x.dtype == STRING else _prepare_moved(op, x, op.infer(x.plain))
+
+
+for _cls in (ExpandDims, Squeeze):
+    kernel(_cls)(_with_dims)
+    prepare(_cls, device=CPU)(_prepare_dims)
+
+
+@register
+@operator_class(frozen=True)
+class Transpose(Operator):
+    """Y = X with its axes in the order ``axes``, by default backwards.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*T): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    copy_arguments = False
+    axes: tuple[int, ...] = ()
+
+    def order(self, ndim: int) -> Extents:
+        if not self.axes:
+            return tuple(reversed(range(ndim)))
+        require(sorted(self.axes) == list(range(ndim)), self, f"axes must order the {ndim} axes of X, got {self.axes}")
+        return self.axes
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (x.with_shape([x.shape[i] for i in self.order(x.ndim)]),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        back = [self.axes.index(i) for i in range(len(self.axes))] or None
+        return [make_op("Transpose", [g.d_output("Y")], [g.d_input("X")], axes=back)]
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(Transpose)
+def transpose(op: Transpose, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.ascontiguousarray(x.transpose(op.order(x.ndim))).reshape([x.shape[i] for i in op.order(x.ndim)]),)
+
+
+@prepare(Transpose, device=CPU)
+def _prepare_transpose(op: Transpose, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    if x.dtype == STRING:
+        return None
+    order = op.order(x.ndim)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return partial(np.copyto, outputs[0], inputs[0].transpose(order))
+
+    return Prepared((x.plain,), op.infer(x.plain), bind, name="numpy.copyto")
+
+
+@operator_class(frozen=True)
+class _Measure(Operator, abc.ABC):
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    @abc.abstractmethod
+    def measure(self, shape: Extents) -> Any:
+        """Return what the operator says of a shape, int64."""
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(tuple(self.measure(x.shape).shape), _INT64),)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class Shape(_Measure):
+    """Y = the extents of X, or those of ``axes``, int64. No gradient.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (len(S)) or (N): int64, N the number of ``axes`` where these are given
+    """
+
+    axes: tuple[int, ...] = ()
+
+    def measure(self, shape: Extents) -> Any:
+        n = len(shape)
+        require(all(0 <= i < n for i in self.axes), self, f"axes must lie in [0, {n}) for X {shape}, got {self.axes}")
+        return np.array([shape[i] for i in self.axes] if self.axes else shape, np.int64)
+
+
+@register
+@operator_class(frozen=True)
+class Size(_Measure):
+    """Y = the number of elements of X, an int64 scalar. No gradient.
+
+    Inputs:
+        X (...): any
+    Outputs:
+        Y (): int64
+    """
+
+    def measure(self, shape: Extents) -> Any:
+        return np.array(math.prod(shape), np.int64)
+
+
+def _measured(op: _Measure, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.asarray(op.measure(tuple(x.shape))),)
+
+
+def _prepare_measure(op: _Measure, ctx: PlanContext, x: TensorSpec) -> Prepared:
+    value = op.measure(x.shape)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return partial(np.copyto, outputs[0], value)
+
+    return Prepared((None,), op.infer(x.plain), bind, name="numpy.copyto")
+
+
+for _counting in (Shape, Size):
+    kernel(_counting)(_measured)
+    prepare(_counting, device=CPU)(_prepare_measure)

@@ -1,0 +1,41 @@
+"""ZeroGradient: a blob whose gradient is zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["ZeroGradient"]
+
+
+@register
+@operator_class(frozen=True)
+class ZeroGradient(Operator):
+    """Do nothing; in the backward pass, X has a gradient of zeros from here, where it may otherwise have none.
+
+    Inputs:
+        X (...): any
+    """
+
+    inputs = ("X",)
+    outputs = ()
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        return ()
+
+    def flops(self, x: TensorSpec) -> int:
+        return 0
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("ConstantFill", [g.input("X")], [g.d_input("X")], value=0.0)]
+
+
+@kernel(ZeroGradient)
+def zero_gradient(op: ZeroGradient, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return ()

@@ -1,0 +1,1 @@
+"""Operators that exchange values between devices."""

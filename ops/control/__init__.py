@@ -1,0 +1,1 @@
+"""Operators that hold nets, and operators that count, check, print and time."""

@@ -1,0 +1,170 @@
+"""Checks of values as a net runs, and what replaces those that are no numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import NetError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Assert", "EnforceFinite", "IsNaN", "NanCheck", "ReplaceNaN"]
+
+_UINT8 = np.dtype(np.uint8)
+
+
+@register
+@operator_class(frozen=True)
+class Assert(Operator):
+    """Ends the run with ``error_msg`` unless all elements of X, bools or integers, are true. No outputs.
+
+    Inputs:
+        X (...): int|bool
+    """
+
+    inputs = ("X",)
+    outputs = ()
+    stateful = True
+    error_msg: str = ""
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind in "biu", self, f"needs bools or integers, got {x.dtype}")
+        return ()
+
+    def flops(self, x: TensorSpec) -> int:
+        return x.size
+
+
+@kernel(Assert)
+def assert_(op: Assert, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    if x.size and not bool((x != 0).all()):
+        position = int((x.reshape(-1) == 0).argmax())
+        text = f": {op.error_msg}" if op.error_msg else ""
+        raise NetError(f"Assert: element {position} of {ctx.op_def.input[0]!r}, of shape {x.shape}, is not true{text}")
+    return ()
+
+
+def _require_finite(op: Operator, ctx: RunContext, x: Any) -> None:
+    """Raise NetError if an element is infinite or no number."""
+    xp = ctx.xp
+    if x.dtype.kind == "f" and x.size and not bool(xp.isfinite(x).all()):
+        bad = ~xp.isfinite(x.reshape(-1))
+        position, count = int(bad.argmax()), int(bad.sum())
+        raise NetError(
+            f"{op.type}: {count} of the {x.size} elements of {ctx.op_def.input[0]!r} are infinite or NaN, "
+            f"the first is {float(x.reshape(-1)[position])} at {tuple(map(int, np.unravel_index(position, x.shape)))}"
+        )
+
+
+@register
+@operator_class(frozen=True)
+class EnforceFinite(Operator):
+    """Ends the run if an element of X is infinite or NaN. No outputs.
+
+    Inputs:
+        input (...): float
+    """
+
+    inputs = ("input",)
+    outputs = ()
+    stateful = True
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, input=x)
+        return ()
+
+    def flops(self, x: TensorSpec) -> int:
+        return x.size
+
+
+@kernel(EnforceFinite)
+def enforce_finite(op: EnforceFinite, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    _require_finite(op, ctx, x)
+    return ()
+
+
+@register
+@operator_class(frozen=True)
+class NanCheck(Operator):
+    """Y = X; ends the run if an element of X is infinite or NaN. Further inputs are ignored.
+
+    Inputs:
+        tensor (*S): float
+        others* (...): any
+    Outputs:
+        output (*S): as tensor
+    """
+
+    inputs = ("tensor", "others*")
+    outputs = ("output",)
+    inplace = ((0, 0),)
+    stateful = True
+
+    def infer(self, x: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, tensor=x)
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("NanCheck", [g.d_output("output")], [g.d_input("tensor")])]
+
+
+@kernel(NanCheck)
+def nan_check(op: NanCheck, ctx: RunContext, x: Any, *others: Any) -> tuple[Any, ...]:
+    _require_finite(op, ctx, x)
+    return (x.copy(),)
+
+
+@register
+@operator_class(frozen=True)
+class IsNaN(Operator):
+    """Y = 1 where X is NaN, else 0, uint8. No gradient.
+
+    Inputs:
+        tensor (*S): float
+    Outputs:
+        output (*S): uint8
+    """
+
+    inputs = ("tensor",)
+    outputs = ("output",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, tensor=x)
+        return (x.with_dtype(_UINT8),)
+
+
+@kernel(IsNaN)
+def is_nan(op: IsNaN, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.isnan(x).astype(_UINT8),)
+
+
+@register
+@operator_class(frozen=True)
+class ReplaceNaN(Operator):
+    """Y = X, but ``value`` where X is NaN. No gradient.
+
+    Inputs:
+        input (*S): float
+    Outputs:
+        output (*S): as input
+    """
+
+    inputs = ("input",)
+    outputs = ("output",)
+    inplace = ((0, 0),)
+    value: float = 0.0
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, input=x)
+        return (x.plain,)
+
+
+@kernel(ReplaceNaN)
+def replace_nan(op: ReplaceNaN, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.where(ctx.xp.isnan(x), x.dtype.type(op.value), x),)

@@ -1,0 +1,198 @@
+"""If and While: operators that hold nets, and run them in the workspace of the net that they are in.
+
+The nets see the blobs of the workspace by name. Blobs that a net makes for itself stay there too, so nets that are to
+be differentiated need names of their own for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Literal
+from weakref import WeakKeyDictionary
+
+from netbuilder.ops.control.loop_gradient import Iterations, loop_gradient
+from netbuilder.ops.core.conditions import truth_of
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, GradientError, NetDef, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["If", "While"]
+
+_compiled: WeakKeyDictionary[Any, dict[str, Callable[[], None]]] = WeakKeyDictionary()
+
+
+def _run(op: Any, ctx: RunContext, which: str) -> None:
+    """Run one of the operator's nets, compiled at its first run."""
+    calls = _compiled.setdefault(ctx, {})
+    call = calls.get(which)
+    if call is None:
+        call = calls[which] = ctx.compile(getattr(op, which))
+    call()
+
+
+@register
+@operator_class(frozen=True)
+class If(Operator):
+    """Run ``then_net`` if the condition is true, else ``else_net``, if there is one.
+
+    The inputs after the condition are the blobs that the nets read from outside, the outputs those that they write
+    for others.
+
+    Inputs:
+        condition (1) or (): bool
+        X* (...): any
+    Outputs:
+        Y* (...): any
+    """
+
+    inputs = ("condition", "X*")
+    outputs = ("Y*",)
+    inplace = "one-to-one"
+    dynamic = True
+    stateful = True
+    then_net: NetDef | None = None
+    else_net: NetDef | None = None
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 0 else "any"
+
+    def check(self) -> None:
+        if self.then_net is None:
+            raise ArgumentError("If: the argument then_net, a net, must be given")
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        """An If over the gradients of the nets; what one of them does not read has a zero gradient from it."""
+        d_outputs = {g.output(j): g.d_output(j) for j in range(self.n_out) if g.has_d_output(j)}
+        branches = [_Branch(net or NetDef(), d_outputs, g) for net in (self.then_net, self.else_net)]
+        outer = {}  # forward input -> name of its gradient
+        for i in range(1, self.n_in):
+            name = g.op.input[i]  # which blobs are read, the gradients of the held nets tell
+            if name not in outer and any(name in branch.gradients for branch in branches):
+                outer[name] = g.d_input(i)
+        if not outer:
+            return []
+        for branch in branches:
+            branch.finish(outer)
+        condition = g.input(0)
+        visible = dict.fromkeys([*g.op.input, *g.op.output, *d_outputs.values()])
+        read = set().union(*(_reads(branch.net.op) for branch in branches)) - {condition}
+        inputs = [condition, *(name for name in visible if name in read)]
+        return [make_op("If", inputs, list(outer.values()), then_net=branches[0].net, else_net=branches[1].net)]
+
+
+def _reads(ops: Iterable[OperatorDef]) -> set[str]:
+    """Return the blobs that operators read before one of them writes them."""
+    read: set[str] = set()
+    written: set[str] = set()
+    for op in ops:
+        read.update(name for name in op.input if name not in written)
+        written.update(op.output)
+    return read
+
+
+class _Branch:
+    """The gradient of one of the nets of an If."""
+
+    def __init__(self, net: NetDef, d_outputs: dict[str, str], g: GradientContext) -> None:
+        written = {name for op in net.op for name in op.output}
+        read = _reads(net.op)
+        losses = {blob: d for blob, d in d_outputs.items() if blob in written}
+        self.net = NetDef(name=f"{net.name}_grad")
+        # What the net leaves alone passes its gradient through.
+        self.gradients: dict[str, Any] = {blob: d for blob, d in d_outputs.items() if blob not in written}
+        if losses:
+            done = g.differentiate(net, losses)
+            self.net.CopyFrom(done.net)
+            self.gradients.update((blob, d) for blob, d in done.gradients.items() if blob in read)
+        for blob, d in self.gradients.items():
+            if not isinstance(d, str):
+                raise GradientError(
+                    f"If: the gradient of {blob!r} in net {net.name!r} is sparse; only dense ones leave the operator"
+                )
+
+    def finish(self, outer: dict[str, str]) -> None:
+        """Let the net write every gradient that leaves the operator, under its name outside."""
+        for blob, name in outer.items():
+            made = self.gradients.get(blob)
+            if made is None:
+                self.net.op.append(make_op("ConstantFill", [blob], [name], value=0.0))
+            elif made != name:
+                self.net.op.append(make_op("Copy", [made], [name]))
+        for op in self.net.op:
+            op.is_gradient_op = True
+        self.net.external_input[:] = sorted(_reads(self.net.op))
+        self.net.external_output[:] = list(outer.values())
+
+
+@kernel(If)
+def if_(op: If, ctx: RunContext, condition: Any, *others: Any) -> tuple[Any, ...]:
+    if truth_of(ctx.host(condition), "If: the condition"):
+        _run(op, ctx, "then_net")
+    elif op.else_net is not None:
+        _run(op, ctx, "else_net")
+    return ()
+
+
+@register
+@operator_class(frozen=True)
+class While(Operator):
+    """Run ``loop_net`` as long as the condition is true; ``cond_net``, if given, runs before each test of it.
+
+    Args:
+        loop_net, cond_net: the nets.
+        keep_iterations: written by the gradient: the blob in which ``kept_blobs`` are kept as every iteration began.
+
+    Inputs:
+        condition (1) or (): bool
+        X* (...): any
+    Outputs:
+        Y* (...): any
+    """
+
+    inputs = ("condition", "X*")
+    outputs = ("Y*",)
+    inplace = "one-to-one"
+    dynamic = True
+    stateful = True
+    copy_arguments = False
+    blob_arguments: ClassVar[tuple[str, ...]] = ("keep_iterations", "kept_blobs")
+    loop_net: NetDef | None = None
+    cond_net: NetDef | None = None
+    keep_iterations: str = ""
+    kept_blobs: tuple[str, ...] = ()
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 0 else "any"
+
+    def check(self) -> None:
+        if self.loop_net is None:
+            raise ArgumentError("While: the argument loop_net, a net, must be given")
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        """See ``loop_gradient``: the iterations backwards, each one computed again from where it began."""
+        return loop_gradient(self, g)
+
+
+@kernel(While)
+def while_(op: While, ctx: RunContext, condition: Any, *others: Any) -> tuple[Any, ...]:
+    name = ctx.op_def.input[0]
+    record = Iterations()
+    if op.keep_iterations:
+        ctx.workspace.feed(op.keep_iterations, record)
+    while True:
+        if op.keep_iterations:
+            began = {blob: ctx.workspace.fetch(blob) for blob in op.kept_blobs if _has_value(ctx, blob)}
+        if op.cond_net is not None:
+            _run(op, ctx, "cond_net")
+        if not truth_of(ctx.workspace.fetch(name), f"While: the condition {name!r}"):
+            return ()
+        if op.keep_iterations:
+            record.kept.append(began)
+        _run(op, ctx, "loop_net")
+
+
+def _has_value(ctx: RunContext, blob: str) -> bool:
+    return bool(ctx.workspace.has(blob) and ctx.workspace.spec(blob) is not None)

@@ -1,0 +1,365 @@
+"""Counters and booleans that operators share by reference: what Caffe2's steps of execution count and stop by."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.data.blob_values import BlobObject
+from netbuilder.data.forking import new_lock
+from netbuilder.data.object_records import ObjectKind, register_kind
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.objects import shared_object
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import BlobProto, ParseError, TensorProto
+
+__all__ = [
+    "AtomicBool",
+    "AtomicFetchAdd",
+    "AtomicFetchAdd64",
+    "CheckAtomicBool",
+    "CheckCounterDone",
+    "ConditionalSetAtomicBool",
+    "CountDown",
+    "CountUp",
+    "Counter",
+    "CreateAtomicBool",
+    "CreateCounter",
+    "ResetCounter",
+    "RetrieveCount",
+]
+
+Arrays = tuple[Any, ...]
+_OBJECT = TensorSpec((), STRING)
+_COUNT = TensorSpec((), np.dtype(np.int64))
+_DONE = TensorSpec((), np.dtype(np.bool_))
+
+
+class Counter:
+    """An integer that several nets may count by at once.
+
+    Args:
+        count: where it starts.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._lock = new_lock()
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def add(self, step: int) -> int:
+        """Add ``step`` and return the number before."""
+        with self._lock:
+            before = self._count
+            self._count = before + step
+        return before
+
+    def reset(self, count: int) -> int:
+        """Start anew at ``count`` and return the number before."""
+        with self._lock:
+            before, self._count = self._count, count
+        return before
+
+
+def _write_counter(blob: BlobProto, counter: Counter) -> None:
+    tensor = TensorProto(name=blob.name, data_type=TensorProto.INT64, dims=[1], int64_data=[counter.count])
+    blob.tensor.CopyFrom(tensor)
+
+
+def _read_counter(blob: BlobProto) -> Counter:
+    if len(blob.tensor.int64_data) != 1:
+        raise ParseError(f"a counter of {len(blob.tensor.int64_data)} numbers; it has one")
+    return Counter(blob.tensor.int64_data[0])
+
+
+register_kind(ObjectKind("std::unique_ptr<Counter<int64_t>>", Counter, _write_counter, _read_counter))
+
+
+class AtomicBool(BlobObject):
+    """A truth value, false at first, that several nets may set at once."""
+
+    def __init__(self) -> None:
+        self.value = False
+
+
+@operator_class(frozen=True)
+class _Shared(Operator):
+    """Base of operators around an object in a blob; they run on the host."""
+
+    inputs: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[str, ...]] = ()
+    stateful = True
+    outputs_on_host = True
+    result: ClassVar[TensorSpec] = _OBJECT
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        for name, spec in zip(self.inputs[:1], inputs):
+            require(spec.dtype == STRING, self, f"input 0 must be a {name}, got a tensor of type {spec.dtype}")
+        return (self.result,) * self.n_out
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class CreateCounter(_Shared):
+    """Make a counter that starts at ``init_count``.
+
+    Outputs:
+        counter: object
+    """
+
+    outputs = ("counter",)
+    init_count: int = 0
+
+
+@kernel(CreateCounter)
+def create_counter(op: CreateCounter, ctx: RunContext) -> Arrays:
+    return (Counter(op.init_count),)
+
+
+@operator_class(frozen=True)
+class _OnCounter(_Shared):
+    inputs = ("counter",)
+    result = _COUNT
+
+
+@register
+@operator_class(frozen=True)
+class CountUp(_OnCounter):
+    """Add one to a counter; the output is the number before.
+
+    Inputs:
+        counter: object
+    Outputs:
+        previous_count (): int64
+    """
+
+    outputs = ("previous_count",)
+
+
+@register
+@operator_class(frozen=True)
+class CountDown(_OnCounter):
+    """Subtract one from a counter; the output is whether it is below 0 now.
+
+    Inputs:
+        counter: object
+    Outputs:
+        done (): bool
+    """
+
+    outputs = ("done",)
+    result = _DONE
+
+
+@register
+@operator_class(frozen=True)
+class CheckCounterDone(_OnCounter):
+    """The output is whether a counter is at 0 or below.
+
+    Inputs:
+        counter: object
+    Outputs:
+        done (): bool
+    """
+
+    outputs = ("done",)
+    result = _DONE
+
+
+@register
+@operator_class(frozen=True)
+class ResetCounter(_OnCounter):
+    """Set a counter to ``init_count``; the output, where it is asked for, is the number before.
+
+    Inputs:
+        counter: object
+    Outputs:
+        previous_value? (): int64
+    """
+
+    outputs = ("previous_value?",)
+    init_count: int = 0
+
+
+@register
+@operator_class(frozen=True)
+class RetrieveCount(_OnCounter):
+    """The output is the number of a counter.
+
+    Inputs:
+        counter: object
+    Outputs:
+        count (): int64
+    """
+
+    outputs = ("count",)
+
+
+def _counter(op: Operator, value: Any) -> Counter:
+    return shared_object(op, value, Counter, "CreateCounter")
+
+
+@kernel(CountUp)
+def count_up(op: CountUp, ctx: RunContext, counter: Any) -> Arrays:
+    return (np.array(_counter(op, counter).add(1), np.int64),)
+
+
+@kernel(CountDown)
+def count_down(op: CountDown, ctx: RunContext, counter: Any) -> Arrays:
+    return (np.array(_counter(op, counter).add(-1) <= 0),)
+
+
+@kernel(CheckCounterDone)
+def check_counter_done(op: CheckCounterDone, ctx: RunContext, counter: Any) -> Arrays:
+    return (np.array(_counter(op, counter).count <= 0),)
+
+
+@kernel(ResetCounter)
+def reset_counter(op: ResetCounter, ctx: RunContext, counter: Any) -> Arrays:
+    return (np.array(_counter(op, counter).reset(op.init_count), np.int64),)[: op.n_out]
+
+
+@kernel(RetrieveCount)
+def retrieve_count(op: RetrieveCount, ctx: RunContext, counter: Any) -> Arrays:
+    return (np.array(_counter(op, counter).count, np.int64),)
+
+
+@register
+@operator_class(frozen=True)
+class CreateAtomicBool(_Shared):
+    """Make a truth value that nets share, false at first.
+
+    Outputs:
+        atomic_bool: object
+    """
+
+    outputs = ("atomic_bool",)
+
+
+@register
+@operator_class(frozen=True)
+class ConditionalSetAtomicBool(_Shared):
+    """Set a shared truth value to true if ``condition`` holds; else leave it as it is.
+
+    Inputs:
+        atomic_bool: object
+        condition (1): bool
+    """
+
+    inputs = ("atomic_bool", "condition")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        condition = inputs[1]
+        require(
+            condition.size == 1 and condition.dtype == np.bool_,
+            self,
+            f"condition must hold one bool, got shape {condition.shape} of type {condition.dtype}",
+        )
+        return super().infer(*inputs)
+
+
+@register
+@operator_class(frozen=True)
+class CheckAtomicBool(_Shared):
+    """The output, of shape (1,), is a shared truth value.
+
+    Inputs:
+        atomic_bool: object
+    Outputs:
+        value (1): bool
+    """
+
+    inputs = ("atomic_bool",)
+    outputs = ("value",)
+    result = TensorSpec((1,), np.dtype(np.bool_))
+
+
+@kernel(CreateAtomicBool)
+def create_atomic_bool(op: CreateAtomicBool, ctx: RunContext) -> Arrays:
+    return (AtomicBool(),)
+
+
+@kernel(ConditionalSetAtomicBool)
+def conditional_set_atomic_bool(op: ConditionalSetAtomicBool, ctx: RunContext, shared: Any, condition: Any) -> Arrays:
+    flag = shared_object(op, shared, AtomicBool, "CreateAtomicBool")
+    if ctx.host(condition).item():
+        flag.value = True
+    return ()
+
+
+@kernel(CheckAtomicBool)
+def check_atomic_bool(op: CheckAtomicBool, ctx: RunContext, shared: Any) -> Arrays:
+    return (np.array([shared_object(op, shared, AtomicBool, "CreateAtomicBool").value]),)
+
+
+@operator_class(frozen=True)
+class _FetchAdd(Operator):
+    inputs = ("mutex_ptr", "mut_value", "increment")
+    outputs = ("mut_value", "fetched_value")
+    must_inplace = ((1, 0),)
+    stateful = True
+    dtype: ClassVar[np.dtype[Any]]
+
+    def infer(self, mutex: TensorSpec, value: TensorSpec, increment: TensorSpec) -> tuple[TensorSpec, ...]:
+        for name, spec in (("mut_value", value), ("increment", increment)):
+            require(
+                spec.size == 1 and spec.dtype == self.dtype,
+                self,
+                f"{name} must hold one {self.dtype}, got shape {spec.shape} of type {spec.dtype}",
+            )
+        return (value.plain, value.plain)
+
+
+@register
+@operator_class(frozen=True)
+class AtomicFetchAdd(_FetchAdd):
+    """Add ``increment`` to ``mut_value`` in place, under a mutex; the second output is the number before. For int32.
+
+    Inputs:
+        mutex_ptr: object
+        mut_value (*S): int32
+        increment (*S): int32
+    Outputs:
+        mut_value (*S): int32
+        fetched_value (*S): int32
+    """
+
+    dtype = np.dtype(np.int32)
+
+
+@register
+@operator_class(frozen=True)
+class AtomicFetchAdd64(_FetchAdd):
+    """AtomicFetchAdd for int64.
+
+    Inputs:
+        mutex_ptr: object
+        mut_value (*S): int64
+        increment (*S): int64
+    Outputs:
+        mut_value (*S): int64
+        fetched_value (*S): int64
+    """
+
+    dtype = np.dtype(np.int64)
+
+
+def _fetch_add(op: _FetchAdd, ctx: RunContext, mutex: Any, value: Any, increment: Any) -> Arrays:
+    with mutex:
+        return value + increment.reshape(value.shape), value.copy()
+
+
+kernel(AtomicFetchAdd)(_fetch_add)
+kernel(AtomicFetchAdd64)(_fetch_add)

@@ -1,0 +1,69 @@
+"""HasElements and IsEmpty: whether there is anything in tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+
+__all__ = ["HasElements", "IsEmpty"]
+
+_BOOL = np.dtype(np.bool_)
+
+
+@operator_class(frozen=True)
+class _OfShapes(Operator):
+    outputs = ("Y",)
+    outputs_on_host = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "any"
+
+    def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (TensorSpec((), _BOOL),)
+
+    def flops(self, *x: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class HasElements(_OfShapes):
+    """Y = whether any of the tensors has elements, a bool. No gradient.
+
+    Inputs:
+        X+ (...): any
+    Outputs:
+        Y (): bool
+    """
+
+    inputs = ("X+",)
+
+
+@register
+@operator_class(frozen=True)
+class IsEmpty(_OfShapes):
+    """Y = whether X has no elements, a bool. No gradient.
+
+    Inputs:
+        X (...): any
+    Outputs:
+        Y (): bool
+    """
+
+    inputs = ("X",)
+
+
+@kernel(HasElements)
+def has_elements(op: HasElements, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    return (np.array(any(x.size for x in xs)),)
+
+
+@kernel(IsEmpty)
+def is_empty(op: IsEmpty, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (np.array(x.size == 0),)

@@ -1,0 +1,45 @@
+"""FeedBlob: a string, written into a blob."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError
+
+__all__ = ["FeedBlob"]
+
+
+@register
+@operator_class(frozen=True)
+class FeedBlob(Operator):
+    """The output is the string ``value``, as ``workspace.feed`` would store it.
+
+    Outputs:
+        Y (): string
+    """
+
+    inputs = ()
+    outputs = ("Y",)
+    outputs_on_host = True
+    value: bytes | None = None
+
+    def check(self) -> None:
+        if self.value is None:
+            raise ArgumentError("FeedBlob: the argument value, a string, must be given")
+
+    def infer(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec((), STRING),)
+
+    def flops(self) -> int:
+        return 0
+
+
+@kernel(FeedBlob)
+def feed_blob(op: FeedBlob, ctx: RunContext) -> tuple[Any, ...]:
+    return (np.array(op.value, STRING),)

@@ -1,0 +1,50 @@
+"""Free: gives up the values of blobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError
+
+__all__ = ["Free"]
+
+_MOST = 1000
+
+
+@register
+@operator_class(frozen=True)
+class Free(Operator):
+    """Leave blobs without elements: tensors of shape (0,), and None for values of other kinds.
+
+    Inputs:
+        X+ (...): any
+    Outputs:
+        X+ (0): any, of the types before
+    """
+
+    inputs = ("X+",)
+    outputs = ("X+",)
+    must_inplace = tuple((i, i) for i in range(_MOST))
+    stateful = True
+
+    def check(self) -> None:
+        if self.n_in != self.n_out or self.n_in > _MOST:
+            raise ArgumentError(
+                f"Free: takes up to {_MOST} blobs and names all of them as outputs too, "
+                f"got {self.n_in} inputs and {self.n_out} outputs"
+            )
+
+    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return tuple(x if x.dtype == STRING else x.with_shape((0,)) for x in xs)
+
+    def flops(self, *xs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(Free)
+def free(op: Free, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    return tuple(ctx.xp.empty((0,), x.dtype) if hasattr(x, "dtype") and x.dtype != STRING else None for x in xs)

@@ -1,0 +1,56 @@
+"""Operators that fail: LogFatal, Fail, ThrowException."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorError
+
+__all__ = ["Fail", "LogFatal", "ThrowException"]
+
+
+@operator_class(frozen=True)
+class _Failing(Operator):
+    inputs: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[str, ...]] = ()
+    dynamic: ClassVar[bool] = True
+    stateful: ClassVar[bool] = True
+
+    def infer(self) -> tuple[TensorSpec, ...]:
+        return ()
+
+    def flops(self) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class LogFatal(_Failing):
+    """Fail: a net should not get to this operator. (In Caffe2 it ends the process.)"""
+
+
+@register
+@operator_class(frozen=True)
+class Fail(_Failing):
+    """Fail, as an operator does that returns false in Caffe2: for tests of how a net ends."""
+
+
+@register
+@operator_class(frozen=True)
+class ThrowException(_Failing):
+    """Fail, as an operator does that raises an exception: for tests of how a net ends."""
+
+
+@kernel(LogFatal)
+@kernel(Fail)
+def fail(op: _Failing, ctx: RunContext) -> tuple[Any, ...]:
+    raise OperatorError(f"{op.type}: the net came to an operator that ends the run")
+
+
+@kernel(ThrowException)
+def throw_exception(op: ThrowException, ctx: RunContext) -> tuple[Any, ...]:
+    raise RuntimeError("the net came to an operator that raises an exception")

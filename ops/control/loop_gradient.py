@@ -1,0 +1,337 @@
+"""The gradient of While: the iterations gone through again, last first, each one computed again from where it began.
+
+A loop overwrites its own blobs, so what an iteration needs for its gradient is gone when the loop has ended. The
+forward operator keeps the blobs that an iteration changes, as they were when it began. The gradient operator computes
+the iteration from them again, every value under a name of its own, and then its gradients.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.data.blob_values import BlobObject
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator
+from netbuilder.ops.core.registry import find, kernel, register
+from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Iterations", "WhileGradient", "loop_gradient"]
+
+_HOLDERS = ("If", "While")  # they are stateful for the nets they hold
+_numbers = itertools.count()
+
+
+class Iterations(BlobObject):
+    """What a loop keeps for its gradient: for each iteration, blobs as they were when it began."""
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, Any]] = []
+
+
+@register
+@operator_class(frozen=True)
+class WhileGradient(Operator):
+    """The gradients of a loop, from those of its outputs.
+
+    The inputs are the gradients of outputs, then the blobs that the loop reads and leaves alone; the outputs are the
+    gradients of blobs that it changes, then those of the latter.
+
+    Args:
+        net: computes an iteration again and then its gradients.
+        record: the blob that While keeps its iterations in.
+        changed: the blobs that iterations change and that have gradients.
+        starts: for each blob that is kept, its name in ``net`` at the start; the blob itself is in ``kept``.
+        seeds: for each changed blob, the name in ``net`` of its gradient after the iteration.
+        found: likewise before it, where ``depends``; else the iteration does not depend on what was there before.
+        depends: for each changed blob, whether it has a gradient before the iteration.
+        given: for each changed blob, which input is its gradient after the loop; -1 for none.
+        results: which of the changed blobs the first outputs are for.
+        constants: for each of the other outputs, the name in ``net`` of one iteration's share.
+
+    Inputs:
+        X+ (...): any
+    Outputs:
+        Y* (...): any
+    """
+
+    inputs = ("X+",)
+    outputs = ("Y*",)
+    inplace = "one-to-one"
+    dynamic = True
+    stateful = True
+    blob_arguments: ClassVar[tuple[str, ...]] = ("record", "changed", "kept", "starts", "seeds", "found", "constants")
+    net: NetDef | None = None
+    record: str = ""
+    changed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()
+    seeds: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
+    depends: tuple[int, ...] = ()
+    given: tuple[int, ...] = ()
+    results: tuple[int, ...] = ()
+    constants: tuple[str, ...] = ()
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def check(self) -> None:
+        if self.net is None:
+            raise ArgumentError("WhileGradient: the argument net, made by the gradient of While, must be given")
+
+
+@kernel(WhileGradient)
+def while_gradient(op: WhileGradient, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
+    workspace = ctx.workspace
+    record = workspace.fetch(op.record) if workspace.has(op.record) else None
+    if not isinstance(record, Iterations):
+        raise NetError(
+            f"WhileGradient: the loop has kept no iterations in blob {op.record!r}; run the loop in the net that has "
+            "its gradient operators"
+        )
+    iterations, record.kept = record.kept, []
+    slopes = [ctx.host(inputs[i]) if i >= 0 else None for i in op.given]
+    first = len(op.given) - op.given.count(-1)
+    totals: list[Any] = [np.zeros_like(ctx.host(inputs[first + k])) for k in range(len(op.constants))]
+    call = ctx.compile(op.net or NetDef()) if iterations else None
+    while iterations:
+        kept = iterations.pop()
+        for blob, name in zip(op.kept, op.starts):
+            workspace.feed(name, kept[blob])
+        for j, (blob, seed) in enumerate(zip(op.changed, op.seeds)):
+            workspace.feed(seed, np.zeros_like(kept[blob]) if slopes[j] is None else slopes[j])
+        assert call is not None
+        call()
+        slopes = [
+            workspace.fetch(name) if depends else np.zeros_like(kept[blob])
+            for blob, name, depends in zip(op.changed, op.found, op.depends)
+        ]
+        totals = [total + workspace.fetch(name) for total, name in zip(totals, op.constants)]
+    made = [slopes[j] if slopes[j] is not None else np.zeros_like(workspace.fetch(op.changed[j])) for j in op.results]
+    return tuple(ctx.xp.asarray(value) for value in (*made, *totals))
+
+
+def loop_gradient(op: Any, g: GradientContext) -> list[OperatorDef]:
+    """Return the operators that compute the gradients of a While's inputs; the While is told what to keep.
+
+    Raises:
+        GradientError: an iteration cannot be computed again, or has sparse gradients; the loss depends on a blob that
+            ``cond_net`` makes.
+    """
+    condition, body = (list(net.op) if net is not None else [] for net in (op.cond_net, op.loop_net))
+    ops = [*condition, *body]
+    d_outputs = {g.output(j): g.d_output(j) for j in range(op.n_out) if g.has_d_output(j)}
+    decided = {blob for one in condition for blob in one.output}
+    if lost := sorted(decided & d_outputs.keys()):
+        raise GradientError(f"While: the loss depends on {lost}, which cond_net makes; let loop_net make it")
+    record = f"{next(iter(d_outputs))}_while_{next(_numbers)}"
+    iteration = _Iteration(ops, record + "/")
+    forward, done, changed = _differentiated(iteration, d_outputs, g)
+    read = _reads(forward)
+    net = NetDef(name=f"{op.loop_net.name}_grad", op=[*forward, *done.net.op])
+    for one in done.net.op:
+        one.is_gradient_op = True
+    read |= _reads(net.op)
+    kept = [blob for blob, name in iteration.starts.items() if name in read or blob in changed]
+    kept += [blob for blob in changed if blob not in kept]
+    positions = {name: i for i, name in reversed(list(enumerate(g.op.input)))}
+    constants = [blob for blob in positions if blob not in iteration.written and blob in done.gradients]
+    results = [j for j, blob in enumerate(changed) if blob in positions]
+    if not constants and not results:
+        return []
+    found = [_dense(done.gradients.get(iteration.start(blob), iteration.seed(blob)), blob) for blob in changed]
+    shares = [_dense(done.gradients[blob], blob) for blob in constants]
+    g.set_forward_argument("keep_iterations", record)
+    g.set_forward_argument("kept_blobs", kept)
+    given = list(d_outputs)
+    others = [blob for blob in positions if blob in read and blob not in constants and blob not in iteration.written]
+    return [
+        make_op(
+            "WhileGradient",
+            [*d_outputs.values(), *(g.input(positions[blob]) for blob in (*constants, *others))],
+            [g.d_input(positions[blob]) for blob in (*(changed[j] for j in results), *constants)],
+            net=net,
+            record=record,
+            changed=changed,
+            kept=kept,
+            starts=[iteration.start(blob) for blob in kept],
+            seeds=[iteration.seed(blob) for blob in changed],
+            found=found,
+            depends=[int(iteration.start(blob) in done.gradients) for blob in changed],
+            given=[given.index(blob) if blob in d_outputs else -1 for blob in changed],
+            results=results,
+            constants=shares,
+        )
+    ]
+
+
+def _differentiated(
+    iteration: _Iteration, d_outputs: Mapping[str, str], g: GradientContext
+) -> tuple[list[OperatorDef], Any, list[str]]:
+    """Return what an iteration's gradients need of it, these, and which of the changed blobs have gradients.
+
+    A blob that the loop changes has one if it is given one after the loop, or if an iteration gives it one: that is
+    then its gradient after the iteration before.
+    """
+    changed = [blob for blob in iteration.written if blob in d_outputs]
+    net = NetDef(name="iteration", op=iteration.ops)  # loops in it are told what to keep
+    while True:
+        seeds = {iteration.final[blob]: iteration.seed(blob) for blob in changed}
+        done = g.differentiate(net, seeds)
+        more = [blob for blob, name in iteration.starts.items() if name in done.gradients and blob not in changed]
+        if not more:
+            break
+        changed += more
+    needed = _read_anywhere(done.net.op)
+    forward = []
+    for one in reversed(net.op):
+        if needed.isdisjoint(_written_anywhere(one)):
+            continue
+        if not _repeatable(one):
+            raise GradientError(
+                f"While: the gradient computes each iteration again, and {one.type} would not give the same; make "
+                f"{list(one.output)} outside of the loop, or put a StopGradient after it"
+            )
+        forward.append(one)
+        needed |= _read_anywhere([one])
+    return forward[::-1], done, changed
+
+
+def _repeatable(op: OperatorDef) -> bool:
+    if op.type in _HOLDERS:
+        return all(_repeatable(inner) for argument in op.arg if argument.HasField("n") for inner in argument.n.op)
+    return not find(op.type).stateful
+
+
+def _read_anywhere(ops: Iterable[OperatorDef]) -> set[str]:
+    """Return the blobs that operators and the nets they hold read, records of loops included."""
+    read: set[str] = set()
+    for op in ops:
+        read.update(op.input)
+        for argument in op.arg:
+            if argument.name == "record":
+                read.add(argument.s.decode())
+            if argument.HasField("n"):
+                read |= _read_anywhere(argument.n.op)
+    return read
+
+
+def _written_anywhere(op: OperatorDef) -> set[str]:
+    written = set(op.output)
+    for argument in op.arg:
+        if argument.name == "keep_iterations":
+            written.add(argument.s.decode())
+        if argument.HasField("n"):
+            written.update(blob for inner in argument.n.op for blob in _written_anywhere(inner))
+    return written
+
+
+def _dense(gradient: Any, blob: str) -> str:
+    if not isinstance(gradient, str):
+        raise GradientError(f"While: the gradient of {blob!r} is sparse; only dense ones leave the operator")
+    return gradient
+
+
+def _reads(ops: Iterable[OperatorDef]) -> set[str]:
+    return {blob for op in ops for blob in op.input}
+
+
+class _Iteration:
+    """The operators of one iteration, every value that they write under a name of its own.
+
+    Attributes:
+        ops: the operators.
+        written: the blobs that they write.
+        starts: blob -> its name at the start, for those that are read before they are written.
+        final: blob -> its name at the end.
+    """
+
+    def __init__(self, ops: Sequence[OperatorDef], prefix: str) -> None:
+        self._prefix = prefix
+        self._versions = itertools.count(1)
+        self.written = dict.fromkeys(blob for op in ops for blob in op.output)
+        self.starts: dict[str, str] = {}
+        self.final: dict[str, str] = {}
+        self.ops: list[OperatorDef] = []
+        for op in ops:
+            self._add(op)
+
+    def start(self, blob: str) -> str:
+        """Return the name of a blob at the start."""
+        return f"{self._prefix}{blob}_0"
+
+    def seed(self, blob: str) -> str:
+        """Return the name of a blob's gradient at the end."""
+        return f"{self._prefix}{blob}_slope"
+
+    def _add(self, op: OperatorDef) -> None:
+        made = OperatorDef()
+        made.CopyFrom(op)
+        new = {blob: f"{self._prefix}{blob}_{next(self._versions)}" for blob in op.output}
+        held = [argument.n for argument in made.arg if argument.HasField("n")]
+        if op.type == "If":
+            made.input[:] = [self._read(blob) for blob in op.input]
+            for argument in made.arg:
+                if argument.HasField("n"):
+                    self._branch(argument.n, new, f"{new[op.output[0]] if new else made.input[0]}_{argument.name}/")
+            made.input.extend(sorted(_free(made) - set(made.input)))
+        elif held:  # a loop knows a blob by one name, before it changes it and after
+            for blob in new:
+                if blob in op.input:
+                    self.ops.append(make_op("Copy", [self._read(blob)], [new[blob]]))
+            names = {blob: new.get(blob) or self._read(blob) for blob in (*op.input, *op.output)}
+            made.input[:] = [names[blob] for blob in op.input]
+            for net in held:
+                _rename(net, names)
+        else:
+            made.input[:] = [self._read(blob) for blob in op.input]
+        made.output[:] = [new[blob] for blob in op.output]
+        self.ops.append(made)
+        self.final.update(new)
+
+    def _branch(self, net: NetDef, new: Mapping[str, str], prefix: str) -> None:
+        """Give the values of a branch names of their own; what it leaves to others gets the names in ``new``."""
+        inner = _Iteration(net.op, prefix)
+        names = {name: self._read(blob) for blob, name in inner.starts.items()}
+        names.update((inner.final[blob], name) for blob, name in new.items() if blob in inner.final)
+        del net.op[:], net.external_input[:], net.external_output[:]
+        net.op.extend(inner.ops)
+        outside = {blob for op in inner.ops for blob in op.input if not blob.startswith(prefix)}
+        names.update((blob, self._read(blob)) for blob in outside)
+        _rename(net, names)
+        net.op.extend(
+            make_op("Copy", [self._read(blob)], [name]) for blob, name in new.items() if blob not in inner.final
+        )
+
+    def _read(self, blob: str) -> str:
+        if blob in self.final:
+            return self.final[blob]
+        return self.starts.setdefault(blob, self.start(blob)) if blob in self.written else blob
+
+
+def _free(op: OperatorDef) -> set[str]:
+    """Return what the nets of an If read from outside."""
+    free: set[str] = set()
+    for argument in op.arg:
+        written: set[str] = set()
+        for inner in argument.n.op:
+            free.update(blob for blob in inner.input if blob not in written)
+            written.update(inner.output)
+    return free
+
+
+def _rename(net: NetDef, names: Mapping[str, str]) -> None:
+    for blobs in (net.external_input, net.external_output):
+        blobs[:] = [names.get(blob, blob) for blob in blobs]
+    for op in net.op:
+        for blobs in (op.input, op.output):
+            blobs[:] = [names.get(blob, blob) for blob in blobs]
+        for argument in op.arg:
+            if argument.HasField("n"):
+                _rename(argument.n, names)

@@ -1,0 +1,127 @@
+"""ONNXNode: a node of an ONNX model for which there is no operator, run by the package onnx itself."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import STRING, Operator
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, DeviceError, OperatorError
+
+__all__ = ["ONNXNode", "may_loop", "reference_node"]
+
+
+@register
+@operator_class(frozen=True)
+class ONNXNode(Operator):
+    """Run a node by ONNX's reference implementation, on the host; the shapes of its outputs are known afterwards.
+
+    Args:
+        node: the NodeProto, serialised. Its outputs are the operator's, in order, without those left out.
+        reads: what the node calls the operator's inputs; with those that only graphs inside the node read.
+        opsets: versions of the sets of operators, as ``"domain:version"``; ONNX's own domain is empty.
+
+    Values are tensors of numbers, bool or strings. There is no gradient.
+    Source: the classes of ``onnx.reference``, for what each node computes.
+
+    Inputs:
+        X* (...): any
+    Outputs:
+        Y+ (...): any
+    """
+
+    inputs = ("X*",)
+    outputs = ("Y+",)
+    dynamic = True
+    outputs_on_host = True
+    node: bytes = b""
+    reads: tuple[str, ...] = ()
+    opsets: tuple[str, ...] = ()
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def check(self) -> None:
+        if not self.node:
+            raise ArgumentError("ONNXNode: the argument node, a serialised NodeProto, must be given")
+        if len(self.reads) != self.n_in:
+            raise ArgumentError(f"ONNXNode: reads must name its {self.n_in} inputs, got {list(self.reads)}")
+
+
+@functools.lru_cache(512)
+def reference_node(node: bytes, reads: tuple[str, ...], opsets: tuple[str, ...]) -> Any:
+    """Return ONNX's reference implementation of a node, arguments as those of ``ONNXNode``.
+
+    Raises:
+        DeviceError: the package onnx is not installed.
+        OperatorError: the bytes hold no node, or one without an implementation.
+    """
+    try:
+        onnx = importlib.import_module("onnx")
+        reference = importlib.import_module("onnx.reference")
+    except ImportError as error:
+        raise DeviceError(f"ONNXNode needs the package onnx: pip install 'netbuilder[onnx]' ({error})") from error
+    try:
+        parsed = onnx.NodeProto.FromString(node)
+        versions = [
+            onnx.helper.make_opsetid(domain, int(n)) for domain, _, n in (each.rpartition(":") for each in opsets)
+        ]
+        inputs = [onnx.helper.make_empty_tensor_value_info(name) for name in reads]
+        outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in parsed.output if name]
+        graph = onnx.helper.make_graph([parsed], "node", inputs, outputs)
+        return reference.ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=versions))
+    except Exception as error:
+        raise OperatorError(f"ONNXNode: onnx cannot run the node: {type(error).__name__}: {error}") from error
+
+
+def may_loop(node: bytes) -> bool:
+    """Whether a serialised node, or one in the graphs that it holds, may run as often as data say."""
+    try:
+        onnx = importlib.import_module("onnx")
+        waiting = [onnx.NodeProto.FromString(node)]
+    except Exception:  # no package, or no node: nothing is known of it
+        return True
+    while waiting:
+        each = waiting.pop()
+        if each.op_type in ("Loop", "Scan", "SequenceMap"):
+            return True
+        for attribute in each.attribute:
+            for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                waiting += graph.node
+    return False
+
+
+@kernel(ONNXNode)
+def onnx_node(op: ONNXNode, ctx: RunContext, *values: Any) -> tuple[Any, ...]:
+    session = reference_node(op.node, op.reads, op.opsets)
+    given = {name: _to_onnx(ctx.host(value)) for name, value in zip(op.reads, values)}
+    try:
+        with np.errstate(all="ignore"):
+            made = session.run(None, given)
+    except Exception as error:
+        shapes = [value.shape for value in given.values()]
+        raise OperatorError(
+            f"onnx could not compute the node for inputs of shapes {shapes}: {type(error).__name__}: {error}"
+        ) from error
+    return tuple(_from_onnx(value) for value in made)
+
+
+def _to_onnx(value: Any) -> Any:
+    if value.dtype != STRING:
+        return value
+    return np.array([item.decode() for item in value.ravel()], dtype=object).reshape(value.shape)
+
+
+def _from_onnx(value: Any) -> Any:
+    if not isinstance(value, (np.ndarray, np.generic)):
+        raise OperatorError(f"the node gives a {type(value).__name__}, where only tensors can be blobs")
+    array = np.asarray(value)
+    if array.dtype.kind not in "USO":
+        return array
+    return np.array([str(item).encode() for item in array.ravel()], dtype=STRING).reshape(array.shape)

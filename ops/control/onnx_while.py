@@ -1,0 +1,119 @@
+"""ONNXWhile: a net run again and again as ONNX's Loop does, with values that are passed from iteration to iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from netbuilder.ops.control.scopes import renamed_net
+from netbuilder.ops.core.conditions import truth_of
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, NetDef, ShapeError
+from netbuilder.proto.errors import counted
+
+__all__ = ["ONNXWhile"]
+
+_compiled: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
+
+
+@register
+@operator_class(frozen=True)
+class ONNXWhile(Operator):
+    """Run ``body`` up to ``max_trip_count`` times (with ``has_trip_count``), while the condition holds (``has_cond``).
+
+    The inputs after these two are passed to the first iteration. The external inputs of ``body`` are the number of the
+    iteration (int64), the condition, and a blob for each value; its external outputs the next condition, the next
+    values, and blobs that are collected. The operator's outputs are the values after the last turn, and each collected
+    blob's tensors of all iterations, one after another along the first axis. The net's blobs are its own, unless
+    ``disable_scopes`` is given; ``save_scopes`` is not read.
+
+    Inputs:
+        max_trip_count (1) or (): int64
+        first_iter_condition (1) or (): bool
+        initial* (...): any
+    Outputs:
+        final_and_scan* (...): any
+
+    Source: ONNX's operator Loop.
+    """
+
+    inputs = ("max_trip_count", "first_iter_condition", "initial*")
+    outputs = ("final_and_scan*",)
+    inplace = "one-to-one"
+    dynamic = True
+    stateful = True
+    outputs_on_host = True
+    body: NetDef | None = None
+    has_trip_count: bool = False
+    has_cond: bool = False
+    save_scopes: bool = False
+    disable_scopes: bool = False
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def check(self) -> None:
+        if self.body is None:
+            raise ArgumentError("ONNXWhile: the argument body, a net, must be given")
+        if not (self.has_trip_count or self.has_cond):
+            raise ArgumentError("ONNXWhile: without has_trip_count and has_cond it would never end; give one of them")
+        takes, gives, values = len(self.body.external_input), len(self.body.external_output), self.n_in - 2
+        if takes != self.n_in or gives != self.n_out + 1 or self.n_out < values:
+            raise ArgumentError(
+                "ONNXWhile: body must take the iteration's number, the condition and each value, and give the next "
+                f"condition, the next values and what is collected; it takes {counted(takes, 'blob')} and gives "
+                f"{gives} for {counted(values, 'value')} and {counted(self.n_out, 'output')}"
+            )
+
+    def bound(self, prefix: str) -> NetDef:
+        """Return the body with names of its own for its blobs."""
+        body = self.body or NetDef()
+        return renamed_net(body, lambda name: name if self.disable_scopes else f"{prefix}/{name}")
+
+
+@kernel(ONNXWhile)
+def onnx_while(op: ONNXWhile, ctx: RunContext, most: Any, condition: Any, *values: Any) -> tuple[Any, ...]:
+    if op.has_trip_count:
+        require(
+            most.size == 1 and most.dtype == np.int64,
+            op,
+            f"max_trip_count must hold one int64, got shape {most.shape} of {most.dtype}",
+        )
+    net = op.bound(f"{ctx.op_def.output[0] if ctx.op_def.output else ctx.op_def.name or op.type}/loop")
+    turns = int(most.reshape(-1)[0]) if op.has_trip_count else None
+    goes_on = truth_of(condition, "ONNXWhile: the condition") if op.has_cond else True
+    workspace = ctx.workspace
+    collected: list[list[Any]] = [[] for _ in net.external_output[1 + len(values) :]]
+    state = [np.array(goes_on), *(value.copy() for value in values)]
+    turn = 0
+    while goes_on and (turns is None or turn < turns):
+        for name, value in zip(net.external_input, [np.array(turn, np.int64), *state]):
+            workspace.feed(name, value)
+        call = _compiled.get(ctx)
+        if call is None:
+            call = _compiled[ctx] = ctx.compile(net)
+        call()
+        made = [workspace.fetch(name) for name in net.external_output]
+        state = made[: 1 + len(values)]
+        for parts, part in zip(collected, made[1 + len(values) :]):
+            parts.append(part)
+        goes_on = truth_of(made[0], "ONNXWhile: the condition that the body makes") if op.has_cond else True
+        turn += 1
+    return (*state[1:], *map(_joined, collected))
+
+
+def _joined(parts: list[Any]) -> Any:
+    if not parts:
+        return np.zeros(0, np.float32)
+    if len({part.shape[1:] for part in parts}) > 1 or not parts[0].ndim:
+        raise ShapeError(
+            "ONNXWhile: what a body collects must have a first axis, and differ along it alone, got shapes "
+            f"{[part.shape for part in parts]}"
+        )
+    return np.concatenate(parts)

@@ -1,0 +1,287 @@
+"""Do, CreateScope, HasScope: a net in an operator, whose own blobs stay apart from those of the net around it.
+
+The nets of Caffe2's control helpers are in Do operators. Here the held net runs in the workspace of the net around
+it, with its blobs renamed: those that ``inner_blobs`` lists to the blobs outside that they stand for, the others to
+names below the scope's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from netbuilder.data.blob_values import BlobObject
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.objects import shared_object
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["CreateScope", "Do", "HasScope", "Scope", "renamed_net"]
+
+_compiled: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
+
+
+class Scope(BlobObject):
+    """What a Do operator keeps between its run and that of its gradient.
+
+    Attributes:
+        runs: of Do operators whose gradients have not run yet.
+    """
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self._latest = False  # whether the scope still holds the activations of the last run
+
+    def push(self) -> None:
+        self.runs += 1
+        self._latest = True
+
+    def pop(self) -> None:
+        """Give up the latest run.
+
+        Raises:
+            NetError: its blobs are gone.
+        """
+        if not self._latest:
+            raise NetError(
+                "Do: the gradient needs the blobs of an earlier run of the net, and only those of the last one are "
+                "kept; gradients of loops are not in this version"
+            )
+        self.runs -= 1
+        self._latest = False
+
+
+@operator_class(frozen=True)
+class _OnHost(Operator):
+    outputs: ClassVar[tuple[str, ...]] = ()
+    stateful = True
+    outputs_on_host = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class CreateScope(_OnHost):
+    """Make a scope, which a Do operator takes as its last input and output.
+
+    Outputs:
+        scope: object
+    """
+
+    outputs = ("scope",)
+
+    def infer(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec((), STRING),)
+
+
+@kernel(CreateScope)
+def create_scope(op: CreateScope, ctx: RunContext) -> tuple[Any, ...]:
+    return (Scope(),)
+
+
+@register
+@operator_class(frozen=True)
+class HasScope(_OnHost):
+    """The output, one bool, is whether a Do operator has run with a scope, and its gradient has not.
+
+    Inputs:
+        scope: object
+    Outputs:
+        has_scope (1): bool
+    """
+
+    inputs = ("scope",)
+    outputs = ("has_scope",)
+
+    def infer(self, scope: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(scope.dtype == STRING, self, f"input 0 must be a scope, got a tensor of type {scope.dtype}")
+        return (TensorSpec((1,), np.dtype(np.bool_)),)
+
+
+@kernel(HasScope)
+def has_scope(op: HasScope, ctx: RunContext, scope: Any) -> tuple[Any, ...]:
+    return (np.array([shared_object(op, scope, Scope, "CreateScope").runs > 0]),)
+
+
+@register
+@operator_class(frozen=True)
+class Do(Operator):
+    """Run ``net`` with blobs of its own.
+
+    The last input, and the last output, is a scope. ``inner_blobs`` names blobs of the net, and for each of them
+    ``outer_blobs_idx`` says which blob outside it is: a position in the list of the inputs and then the outputs,
+    without the scopes.
+
+    Inputs:
+        X+ (...): any, the last is the scope
+    Outputs:
+        Y+ (...): any, the last is the scope
+    """
+
+    inputs = ("X+",)
+    outputs = ("Y+",)
+    inplace = "one-to-one"
+    dynamic = True
+    stateful = True
+    copy_arguments = False
+    net: NetDef | None = None
+    inner_blobs: tuple[str, ...] = ()
+    outer_blobs_idx: tuple[int, ...] = ()
+    saved_fwd_blobs: tuple[str, ...] = ()  # not read: all blobs of the net are kept for its gradient
+    reuse_workspace: bool = False
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "any"
+
+    def check(self) -> None:
+        if self.net is None:
+            raise ArgumentError("Do: the argument net must be given")
+        inner, positions = self.inner_blobs, self.outer_blobs_idx
+        outer = self.n_in + self.n_out - 2
+        if len(inner) != len(positions) or len(set(inner)) < len(inner):
+            raise ArgumentError(
+                "Do: inner_blobs must be different names, and outer_blobs_idx one number for each, "
+                f"got {inner} and {positions}"
+            )
+        if not all(0 <= position < outer for position in positions):
+            raise ArgumentError(
+                f"Do: outer_blobs_idx must lie in [0, {outer}), the blobs without scopes, got {positions}"
+            )
+
+    def outside(self, op_def: OperatorDef) -> dict[str, str]:
+        """Return for each of the listed blobs of the net its name outside.
+
+        Raises:
+            NetError: the last input and the last output are not one blob.
+        """
+        if op_def.input[-1] != op_def.output[-1]:
+            raise NetError(
+                f"Do: the last output must be the scope, the last input {op_def.input[-1]!r}, got {op_def.output[-1]!r}"
+            )
+        names = [*op_def.input[:-1], *op_def.output[:-1]]
+        return {inner: names[position] for inner, position in zip(self.inner_blobs, self.outer_blobs_idx)}
+
+    def bound(self, op_def: OperatorDef) -> NetDef:
+        """Return the net with its blobs under the names that they have outside."""
+        outside, scope = self.outside(op_def), op_def.input[-1]
+        return renamed_net(self.net or NetDef(), lambda name: outside.get(name) or f"{scope}/{name}")
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        """A Do over the gradient of the net, with the same scope."""
+        return _DoGradient(self, g).operators()
+
+
+def renamed_net(net: NetDef, rename: Callable[[str], str]) -> NetDef:
+    """Return a copy of a net with other names of blobs, also in nets that its operators hold (but Do has its own)."""
+    result = NetDef()
+    result.CopyFrom(net)
+    for names in (result.external_input, result.external_output):
+        names[:] = [rename(name) for name in names]
+    for op in result.op:
+        for names in (op.input, op.output):
+            names[:] = [rename(name) for name in names]
+        if op.type != "Do":
+            for argument in op.arg:
+                if argument.HasField("n"):
+                    argument.n.CopyFrom(renamed_net(argument.n, rename))
+    return result
+
+
+class _DoGradient:
+    """The gradient of a Do operator while it is made."""
+
+    def __init__(self, op: Do, g: GradientContext) -> None:
+        self._op, self._g = op, g
+        self._outside = op.outside(g.op)
+        self._inputs = {name: i for i, name in enumerate(g.op.input[:-1])}
+        self._outputs = {name: j for j, name in enumerate(g.op.output[:-1])}
+        self._taken: dict[str, str] = {}  # blob of the gradient net -> blob outside that it reads
+        self._made: dict[str, str] = {}  # blob of the gradient net -> blob outside that it writes
+
+    def operators(self) -> list[OperatorDef]:
+        net = self._differentiated()
+        if not self._made:
+            return []
+        self._take_forward_blobs(net)
+        scope = self._g.output(len(self._g.op.output) - 1)
+        inputs, outputs = list(dict.fromkeys(self._taken.values())), list(self._made.values())
+        positions = {name: position for position, name in enumerate([*inputs, *outputs])}
+        inner = {**self._made, **self._taken}
+        return [
+            make_op(
+                "Do",
+                [*inputs, scope],
+                [*outputs, scope],
+                net=net,
+                inner_blobs=list(inner),
+                outer_blobs_idx=[positions[name] for name in inner.values()],
+            )
+        ]
+
+    def _differentiated(self) -> NetDef:
+        """Return the gradient net; it ends with copies to the blobs whose names are in ``_made``."""
+        seeds = {}
+        for inner, outer in self._outside.items():
+            j = self._outputs.get(outer)
+            if j is not None and self._g.has_d_output(j):
+                seeds[inner] = f"{inner}/_DO_OPERATOR_INNER_GRAD_"
+                self._taken[seeds[inner]] = self._g.d_output(j)
+        net = NetDef(name=f"{self._op.net.name}_grad" if self._op.net else "")
+        if not seeds:
+            return net
+        done = self._g.differentiate(self._op.net or NetDef(), seeds)
+        net.CopyFrom(done.net)
+        for inner, outer in self._outside.items():
+            if outer in self._inputs and inner in done.gradients:
+                self._hand_out(net, inner, self._inputs[outer], done.gradients[inner])
+        for op in net.op:
+            op.is_gradient_op = True
+        return net
+
+    def _hand_out(self, net: NetDef, inner: str, index: int, gradient: Any) -> None:
+        if not isinstance(gradient, str):
+            raise GradientError(f"Do: the gradient of {inner!r} is sparse; only dense ones leave the operator")
+        name = self._g.d_input(index)
+        if name in self._made.values():
+            raise GradientError(f"Do: two blobs of the net stand for {self._g.op.input[index]!r}; pass it once")
+        copy = f"{inner}/_DO_OPERATOR_INNER_GRAD_COPY_"
+        net.op.append(make_op("Copy", [gradient], [copy]))
+        self._made[copy] = name
+
+    def _take_forward_blobs(self, net: NetDef) -> None:
+        """Let the gradient net see the listed blobs of the forward net that it reads."""
+        read = {name for op in net.op for name in op.input}
+        for inner, outer in self._outside.items():
+            if inner in read:
+                position = self._outputs.get(outer)
+                self._taken[inner] = (
+                    self._g.input(self._inputs[outer]) if position is None else self._g.output(position)
+                )
+
+
+@kernel(Do)
+def do(op: Do, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
+    scope = inputs[-1]
+    if not isinstance(scope, Scope):
+        raise NetError(f"Do: the last input must be what CreateScope makes, got {type(scope).__name__}")
+    call = _compiled.get(ctx)
+    if call is None:
+        call = _compiled[ctx] = ctx.compile(op.bound(ctx.op_def))
+    if ctx.op_def.is_gradient_op:
+        scope.pop()
+        call()
+    else:
+        call()
+        scope.push()
+    return ()

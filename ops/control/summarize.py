@@ -1,0 +1,63 @@
+"""Summarize: least, greatest, mean and deviation of a blob, as a value, or written within a run."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.control.print_op import append_line
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+
+__all__ = ["Summarize"]
+
+
+@register
+@operator_class(frozen=True)
+class Summarize(Operator):
+    """The output is (least, greatest, mean, standard deviation) of the elements, the last over their number less one.
+
+    Without an output they are written: with ``to_file`` to "<blob>.summary" under the workspace's root folder, a line
+    a run, else to the standard output. No gradient.
+
+    Inputs:
+        X (...): float32
+    Outputs:
+        summary? (4): float32
+    """
+
+    inputs = ("X",)
+    outputs = ("summary?",)
+    stateful = True
+    dynamic = True
+    to_file: bool = False
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype == np.float32, self, f"X must be float32, got {x.dtype}; cast it first")
+        require(x.size > 0, self, f"X must have elements, got the shape {x.shape}")
+        return (TensorSpec((4,), np.dtype(np.float32)),) * self.n_out
+
+    def flops(self, *x: TensorSpec) -> int:
+        return 0
+
+
+@kernel(Summarize)
+def summarize(op: Summarize, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    op.infer(TensorSpec(tuple(x.shape), x.dtype))
+    values = x.astype(np.float64)
+    mean = values.mean()
+    squares = ctx.xp.square(values - mean).sum()
+    parts = [values.min(), values.max(), mean, ctx.xp.sqrt(squares / max(x.size - 1, 1))]
+    summary = ctx.xp.stack([part.reshape(()) for part in map(ctx.xp.asarray, parts)]).astype(np.float32)
+    if op.to_file or not op.n_out:
+        line = " ".join(f"{part:.6g}" for part in ctx.host(summary).tolist()) + "\n"
+        name = ctx.op_def.input[0]
+        if op.to_file:
+            append_line(ctx, f"{name}.summary", line)
+        else:
+            sys.stdout.write(f"{name}: {line}")
+    return (summary,) * op.n_out

@@ -1,0 +1,287 @@
+"""Timers, the time of day, and the registry that measured times go to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.data.blob_values import BlobObject
+from netbuilder.data.forking import new_lock
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.objects import shared_object
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import NetError
+
+__all__ = [
+    "StatRegistryCreate",
+    "StatRegistryExport",
+    "StatRegistryUpdate",
+    "Statistics",
+    "TimerBegin",
+    "TimerEnd",
+    "TimerGet",
+    "TimerGetAndEnd",
+    "WallClockTime",
+    "statistics_of_process",
+]
+
+Arrays = tuple[Any, ...]
+_OBJECT = TensorSpec((), STRING)
+_INT64 = np.dtype(np.int64)
+
+
+class Statistics(BlobObject):
+    """Integers by name, to which threads add."""
+
+    def __init__(self) -> None:
+        self._sums: dict[bytes, int] = {}
+        self._lock = new_lock()
+
+    def add(self, items: Iterable[tuple[bytes, int]]) -> None:
+        """Add to the numbers; a name that is new starts at 0."""
+        with self._lock:
+            for name, value in items:
+                self._sums[name] = self._sums.get(name, 0) + value
+
+    def read(self, *, reset: bool) -> list[tuple[bytes, int]]:
+        """Return names and numbers, in the order in which they came; with ``reset`` the numbers start again at 0."""
+        with self._lock:
+            items = list(self._sums.items())
+            if reset:
+                self._sums = dict.fromkeys(self._sums, 0)
+        return items
+
+
+_of_process = Statistics()
+"""The registry of operators that are given none, as in Caffe2: one for the process."""
+
+
+def statistics_of_process() -> Statistics:
+    """Return the registry of operators that are given none."""
+    return _of_process
+
+
+class _Timer(BlobObject):
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.began: int | None = time.perf_counter_ns()
+
+
+@operator_class(frozen=True)
+class _OnHost(Operator):
+    stateful = True
+    outputs_on_host = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class TimerBegin(_OnHost):
+    """Start a timer.
+
+    When it ends, its time in nanoseconds is added to the statistic ``<counter_name>/time_ns/sum``, and 1 to
+    ``<counter_name>/time_ns/count``; without a name the output's name stands for it.
+
+    Outputs:
+        timer: object
+    """
+
+    outputs = ("timer",)
+    counter_name: str = ""
+
+    def infer(self) -> tuple[TensorSpec, ...]:
+        return (_OBJECT,)
+
+
+@kernel(TimerBegin)
+def timer_begin(op: TimerBegin, ctx: RunContext) -> Arrays:
+    return (_Timer(op.counter_name or ctx.op_def.output[0]),)
+
+
+@operator_class(frozen=True)
+class _OnTimer(_OnHost):
+    inputs = ("timer",)
+    outputs: ClassVar[tuple[str, ...]] = ("nanos",)
+    result: ClassVar[tuple[TensorSpec, ...]] = ()
+
+    def infer(self, timer: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(timer.dtype == STRING, self, f"input 0 must be a timer, got a tensor of type {timer.dtype}")
+        return self.result
+
+
+@register
+@operator_class(frozen=True)
+class TimerEnd(_OnTimer):
+    """Stop a timer.
+
+    Inputs:
+        timer: object
+    """
+
+    outputs = ()
+
+
+@register
+@operator_class(frozen=True)
+class TimerGet(_OnTimer):
+    """The output is the time since a timer began, int64 nanoseconds.
+
+    Inputs:
+        timer: object
+    Outputs:
+        nanos (): int64
+    """
+
+    result = (TensorSpec((), _INT64),)
+
+
+@register
+@operator_class(frozen=True)
+class TimerGetAndEnd(_OnTimer):
+    """Stop a timer; the output, of shape (1,), is the time since it began, int64 nanoseconds.
+
+    Inputs:
+        timer: object
+    Outputs:
+        nanos (1): int64
+    """
+
+    result = (TensorSpec((1,), _INT64),)
+
+
+def _nanoseconds(op: Operator, value: Any, *, end: bool = False) -> int:
+    timer = shared_object(op, value, _Timer, "TimerBegin")
+    if timer.began is None:
+        raise NetError(f"{op.type}: the timer {timer.name!r} has been stopped already; TimerBegin starts one")
+    passed = time.perf_counter_ns() - timer.began
+    if end:
+        timer.began = None
+        name = f"{timer.name}/time_ns".encode()
+        _of_process.add([(name + b"/count", 1), (name + b"/sum", passed)])
+    return passed
+
+
+@kernel(TimerEnd)
+def timer_end(op: TimerEnd, ctx: RunContext, timer: Any) -> Arrays:
+    _nanoseconds(op, timer, end=True)
+    return ()
+
+
+@kernel(TimerGet)
+def timer_get(op: TimerGet, ctx: RunContext, timer: Any) -> Arrays:
+    return (np.array(_nanoseconds(op, timer), np.int64),)
+
+
+@kernel(TimerGetAndEnd)
+def timer_get_and_end(op: TimerGetAndEnd, ctx: RunContext, timer: Any) -> Arrays:
+    return (np.array([_nanoseconds(op, timer, end=True)], np.int64),)
+
+
+@register
+@operator_class(frozen=True)
+class WallClockTime(_OnHost):
+    """The output is the time of day: int64 nanoseconds since the start of 1970 (UTC).
+
+    Outputs:
+        time (): int64
+    """
+
+    outputs = ("time",)
+
+    def infer(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec((), _INT64),)
+
+
+@kernel(WallClockTime)
+def wall_clock_time(op: WallClockTime, ctx: RunContext) -> Arrays:
+    return (np.array(time.time_ns(), np.int64),)
+
+
+@register
+@operator_class(frozen=True)
+class StatRegistryCreate(_OnHost):
+    """Make a registry of statistics.
+
+    Outputs:
+        handle: object
+    """
+
+    outputs = ("handle",)
+
+    def infer(self) -> tuple[TensorSpec, ...]:
+        return (_OBJECT,)
+
+
+@register
+@operator_class(frozen=True)
+class StatRegistryExport(_OnHost):
+    """Names and numbers of a registry, and the time of each (int64 nanoseconds); with ``reset`` they are set to 0.
+
+    Without an input, the registry of the process, which timers add to.
+
+    Inputs:
+        handle?: object
+    Outputs:
+        keys (N): string
+        values (N): int64
+        timestamps (N): int64
+    """
+
+    inputs = ("handle?",)
+    outputs = ("keys", "values", "timestamps")
+    dynamic = True
+    reset: bool = True
+
+
+@register
+@operator_class(frozen=True)
+class StatRegistryUpdate(_OnHost):
+    """Add numbers to a registry, by name; without a third input, to that of the process.
+
+    Inputs:
+        keys (N): string
+        values (N): int64
+        handle?: object
+    """
+
+    inputs = ("keys", "values", "handle?")
+
+    def infer(self, keys: TensorSpec, values: TensorSpec, *handle: TensorSpec) -> tuple[TensorSpec, ...]:
+        fits = keys.dtype == STRING and values.dtype == _INT64 and keys.shape == values.shape and keys.ndim == 1
+        text = f"got shapes {keys.shape} and {values.shape} of types {keys.dtype} and {values.dtype}"
+        require(fits, self, f"keys must be a vector of strings and values one of int64, as long; {text}")
+        return ()
+
+
+def _registry(op: Operator, handle: Any) -> Statistics:
+    return _of_process if handle is None else shared_object(op, handle, Statistics, "StatRegistryCreate")
+
+
+@kernel(StatRegistryCreate)
+def stat_registry_create(op: StatRegistryCreate, ctx: RunContext) -> Arrays:
+    return (Statistics(),)
+
+
+@kernel(StatRegistryExport)
+def stat_registry_export(op: StatRegistryExport, ctx: RunContext, handle: Any = None) -> Arrays:
+    items = _registry(op, handle).read(reset=op.reset)
+    keys = np.empty(len(items), object)
+    keys[:] = [name for name, _ in items]
+    values = np.array([value for _, value in items], np.int64)
+    return keys, values, np.full(len(items), time.time_ns(), np.int64)
+
+
+@kernel(StatRegistryUpdate)
+def stat_registry_update(op: StatRegistryUpdate, ctx: RunContext, keys: Any, values: Any, handle: Any = None) -> Arrays:
+    _registry(op, handle).add(zip(keys.tolist(), ctx.host(values).tolist()))
+    return ()

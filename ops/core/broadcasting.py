@@ -1,0 +1,118 @@
+"""How the shapes of two operands join: Caffe2's older rule (``broadcast``, ``axis``) and NumPy's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.proto import ArgumentError
+
+__all__ = ["Broadcasting", "placed_shape", "start_axis", "sum_to"]
+
+Shape = tuple[int, ...]
+
+
+def start_axis(op_type: str, axis: int, axis_str: str, order: str, a: Shape, b: Shape) -> int:
+    """Return the axis of ``a`` that the first axis of ``b`` stands for; -1 for both arguments unset: a suffix.
+
+    Raises:
+        ArgumentError: both ``axis`` and ``axis_str`` are given, or ``axis_str`` is no axis of ``order``.
+    """
+    if axis_str:
+        if axis != -1:
+            raise ArgumentError(f"{op_type}: give axis or axis_str, not both; got axis={axis}, axis_str={axis_str!r}")
+        if len(axis_str) != 1 or axis_str not in order:
+            raise ArgumentError(f"{op_type}: axis_str must be one letter of order {order!r}, got {axis_str!r}")
+        return order.index(axis_str)
+    return len(a) - len(b) if axis == -1 else axis
+
+
+def placed_shape(op: Operator, a: Shape, b: Shape, start: int) -> Shape:
+    """Return the shape that lets NumPy's rule put ``b`` at axis ``start`` of ``a``.
+
+    Raises:
+        ShapeError: the extents of ``b``, without the ones that it begins and ends with, are not those of ``a`` there.
+    """
+    leading = next((i for i, n in enumerate(b) if n != 1), len(b))
+    core = b[leading:]
+    while core and core[-1] == 1:
+        core = core[:-1]
+    first = start + leading
+    require(
+        0 <= start and first + len(core) <= len(a) and a[first : first + len(core)] == core,
+        op,
+        f"with broadcast=1 the shape of B must be a run of A's, here from axis {start} on: A is {a}, B is {b}",
+    )
+    return core + (1,) * (len(a) - first - len(core))
+
+
+@operator_class(frozen=True)
+class Broadcasting(Operator):
+    """Base of operators on two operands A and B.
+
+    Without ``broadcast`` shapes join as in NumPy. With it, B's shape is a run of A's: from ``axis`` on, or
+    from the axis that ``axis_str`` names in ``order``, by default the last ones; B may begin and end with axes of
+    extent 1 instead, and a B of one element is a scalar.
+    ``allow_broadcast_fastpath`` is read by no one; nets carry it.
+    """
+
+    broadcast: bool = False
+    axis: int = -1
+    axis_str: str = ""
+    order: str = "NCHW"
+    allow_broadcast_fastpath: bool = False
+
+    def check(self) -> None:
+        if not self.broadcast and (self.axis != -1 or self.axis_str):
+            raise ArgumentError(
+                f"{self.type}: axis and axis_str need broadcast=1; got axis={self.axis}, axis_str={self.axis_str!r}"
+            )
+        start_axis(self.type, self.axis, self.axis_str, self.order, (), ())
+
+    def view(self, a: Shape, b: Shape) -> Shape:
+        """Return the shape that B takes so that NumPy's rule joins it with A."""
+        if not self.broadcast:
+            return b
+        if math.prod(b) == 1:
+            return ()
+        start = start_axis(self.type, self.axis, self.axis_str, self.order, a, b)
+        return placed_shape(self, a, b, start)
+
+    def joined(self, a: TensorSpec, b: TensorSpec) -> Shape:
+        """Return the shape of the result.
+
+        Raises:
+            ShapeError: the operands' shapes do not join, or their types differ.
+        """
+        require(a.dtype == b.dtype, self, f"A and B must have one type, got {a.dtype} and {b.dtype}")
+        view = self.view(a.shape, b.shape)
+        try:
+            shape = tuple(np.broadcast_shapes(a.shape, view))
+        except ValueError:
+            shape = ()
+            require(False, self, f"A {a.shape} and B {b.shape} do not broadcast to one shape")
+        return shape
+
+    def aligned(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """Return the operands in shapes that NumPy's rule joins."""
+        return a, b.reshape(self.view(a.shape, b.shape))
+
+
+def sum_axes(shape: Shape, view: Shape) -> Shape:
+    """Return the axes of ``shape`` along which an operand of shape ``view`` was repeated."""
+    full = (1,) * (len(shape) - len(view)) + tuple(view)
+    return tuple(i for i, (n, m) in enumerate(zip(shape, full)) if m == 1 and (n != 1 or i < len(shape) - len(view)))
+
+
+def sum_to(x: Any, view: Sequence[int], shape: Sequence[int]) -> Any:
+    """Return ``x`` summed over the axes along which an operand of shape ``view`` was repeated, as ``shape``."""
+    axes = sum_axes(tuple(x.shape), tuple(view))
+    if not axes:
+        return x.reshape(tuple(shape))
+    wide = np.float32 if x.dtype == np.float16 else x.dtype
+    return x.sum(axis=axes, dtype=wide).astype(x.dtype, copy=False).reshape(tuple(shape))

@@ -1,0 +1,167 @@
+"""Operators of a net decoded, where they are in it, and errors that say so."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import length_hint
+from typing import Any
+
+from netbuilder.ops.core.given_numbers import check_extents
+from netbuilder.ops.core.operator import Operator, TensorSpec, decode
+from netbuilder.ops.core.registry import find
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetError, OperatorDef, OperatorError
+from netbuilder.proto.errors import counted
+
+__all__ = [
+    "Instruction",
+    "PartFailed",
+    "Role",
+    "describe",
+    "describe_operator",
+    "infer_outputs",
+    "located",
+    "read_instruction",
+    "run_in_order",
+]
+
+
+class Role(enum.Enum):
+    """What an operator is there for: with its device, it decides about the lane that runs it."""
+
+    COMPUTE = "compute"
+    EXCHANGE = "exchange"  #: of values between devices
+
+
+@dataclass(slots=True, eq=False)
+class Instruction:
+    """One operator of a net: its message, its arguments decoded, the device it runs on, what it is there for."""
+
+    index: int
+    op_def: OperatorDef
+    op: Operator
+    device: tuple[int, int]  # (device type, id): on the CPU the id is that of a replica
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    control: tuple[str, ...]
+    role: Role = Role.COMPUTE
+
+    @property
+    def location(self) -> tuple[int, int]:
+        """Where its buffers are, see ``ops.engines.engine.Location``."""
+        return (PROTO_CPU, 0) if self.device[0] == PROTO_CPU else self.device
+
+
+class PartFailed(Exception):
+    """One of the operators that a call was joined from failed; the cause says how."""
+
+    def __init__(self, part: Instruction) -> None:
+        super().__init__(f"operator {part.index}, {part.op_def.type}, failed")
+        self.part = part
+
+
+def read_instruction(index: int, op_def: OperatorDef, device: tuple[int, int] = (PROTO_CPU, 0)) -> Instruction:
+    """Decode an operator.
+
+    Args:
+        index: its position in the net.
+        op_def: the operator.
+        device: it runs on.
+
+    Raises:
+        NetError: the operator or one of its arguments is unknown or wrong.
+    """
+    op = decode(find(op_def.type), op_def)
+    return Instruction(
+        index, op_def, op, device, tuple(op_def.input), tuple(op_def.output), tuple(op_def.control_input)
+    )
+
+
+def infer_outputs(instruction: Instruction, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...] | None:
+    """Return the specs of an operator's outputs; None if they are not known before it runs.
+
+    Raises:
+        ShapeError, NetError: the inputs do not fit, an extent is too large for memory, or an output has no spec.
+    """
+    if not instruction.op.static_for(*inputs):
+        return None
+    try:
+        outs = tuple(instruction.op.infer(*inputs))
+    except NotImplementedError:
+        return None
+    if instruction.device[0] == PROTO_CPU:
+        for name, spec in zip(instruction.outputs, outs):
+            check_extents(f"output {name!r}", spec.shape, spec.dtype)
+    if len(outs) < len(instruction.outputs):
+        raise NetError(f"infer gives shapes for {len(outs)} of its {counted(len(instruction.outputs), 'output')}")
+    return outs
+
+
+_KINDS: dict[int, str] = {PROTO_CPU: "CPU", PROTO_CUDA: "GPU"}
+
+
+def describe(net_name: str, instruction: Instruction) -> str:
+    """Return where an operator is: net, position, type, blobs, device, and the user's line that made it."""
+    return describe_operator(net_name, instruction.index, instruction.op_def)
+
+
+def describe_operator(net_name: str, index: int, op: OperatorDef) -> str:
+    """Return where an operator is that is not decoded, as ``describe`` does."""
+    text = f"net {net_name!r}, operator {index}: {op.type} {list(op.input)} -> {list(op.output)}"
+    if op.HasField("device_option"):
+        option = op.device_option
+        text += f" on {_KINDS.get(option.device_type, f'device type {option.device_type},')} {option.device_id}"
+    if op.name:
+        text += f", named {op.name!r}"
+    if op.debug_info:
+        text += f", made at {op.debug_info}"
+    return text
+
+
+def located(where: str, error: BaseException, *, in_subgraph: bool = False) -> BaseException:
+    """Return ``error`` with its place before its message; errors of other kinds become OperatorErrors, too.
+
+    Args:
+        where: see ``describe``.
+        error: an error that has a place already stays as it is.
+        in_subgraph: the place is in a net that an operator holds; that operator's own place is still to be added.
+    """
+    if getattr(error, "_located", False) or not isinstance(error, Exception):
+        return error
+    if isinstance(error, (NetError, DeviceError, OperatorError, NotImplementedError)):
+        made: Exception = type(error)(f"{where}: {error}")
+    else:
+        made = _operator_error(type(error), f"{where}: {type(error).__name__}: {error}")
+    made._located = not in_subgraph  # type: ignore[attr-defined]
+    made.__cause__ = error
+    return made
+
+
+def _operator_error(kind: type[Exception], text: str) -> OperatorError:
+    """Return an OperatorError that is caught as ``kind``, too: what a Python operator raises, its user expects."""
+    try:
+        members = {"__module__": OperatorError.__module__, "__str__": OperatorError.__str__}
+        cls: Any = type("OperatorError", (OperatorError, kind), members)
+        made: OperatorError = kind.__new__(cls, text)
+        made.args = (text,)
+    except TypeError:  # a class that cannot be a second base, or that asks for arguments of its own
+        return OperatorError(text)
+    return made
+
+
+def run_in_order(calls: Sequence[Callable[[], object]], failed: Callable[[int, Exception], BaseException]) -> None:
+    """Run all calls.
+
+    Args:
+        failed: given the index of the call that failed and what it raised, returns what is raised instead.
+    """
+    due = iter(calls)
+    try:
+        for call in due:
+            call()
+    except Exception as error:
+        instead = failed(len(calls) - length_hint(due) - 1, error)
+        if instead is error:
+            raise
+        raise instead from error

@@ -1,0 +1,64 @@
+"""Class labels: one integer per row, and the elements of the rows that they choose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.proto import ShapeError
+
+__all__ = ["Positions", "check_label_spec", "chosen"]
+
+
+def check_label_spec(op: Operator, labels: TensorSpec, rows: int) -> None:
+    """Raise ShapeError unless there is one integer per row, as (rows,) or (rows, 1)."""
+    require(labels.dtype.kind in "iu", op, f"labels must be integers (int32), got {labels.dtype}")
+    require(labels.size == rows, op, f"there must be one label per row, {rows} in all, got shape {labels.shape}")
+
+
+def chosen(op: Operator, ctx: RunContext, labels: Any, classes: int) -> tuple[Any, Any]:
+    """Return the index of the elements that labels choose in a matrix with a row per label.
+
+    Raises:
+        ShapeError: a label is not in [0, classes).
+    """
+    flat = labels.reshape(-1)
+    if flat.size and not bool(((flat >= 0) & (flat < classes)).all()):
+        raise ShapeError(
+            f"{op.type}: labels must lie in [0, {classes}), the number of classes, "
+            f"got {int(flat.min())} to {int(flat.max())}"
+        )
+    return ctx.xp.arange(flat.size), flat
+
+
+class Positions:
+    """Where the elements that labels choose are in the memory of a matrix; for kernels bound to buffers.
+
+    Args:
+        op, run: the operator and its run context, for the error.
+        labels: the buffer of the labels, integers of any width.
+        classes: columns of the matrix.
+    """
+
+    def __init__(self, op: Operator, run: RunContext, labels: Any, classes: int) -> None:
+        self._op, self._run = op, run
+        self._labels, self._classes = labels.reshape(-1), classes
+        # A negative label is a very large number without its sign, so that one comparison checks both bounds.
+        self._unsigned = self._labels.view(f"u{labels.dtype.itemsize}")
+        self._last = np.array(min(classes - 1, np.iinfo(labels.dtype).max), self._unsigned.dtype)
+        self._fits, self._all_fit = np.empty(labels.size, np.bool_), b"\x01" * labels.size
+        self._starts = np.arange(labels.size, dtype=np.intp) * classes
+        self._positions = np.empty(labels.size, np.intp)
+
+    def update(self) -> Any:
+        """Return the positions for the labels that the buffer holds now.
+
+        Raises:
+            ShapeError: a label is no class.
+        """
+        if np.less_equal(self._unsigned, self._last, self._fits).tobytes() != self._all_fit:
+            chosen(self._op, self._run, self._labels, self._classes)  # raises the error
+        return np.add(self._starts, self._labels, self._positions)

@@ -1,0 +1,408 @@
+"""What an operator is: its specs, its base class, and how one is read from an OperatorDef."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from netbuilder.ops.core.declaration import Declared
+from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError, TensorProto
+from netbuilder.proto.arguments import argument_value, make_op
+from netbuilder.proto.errors import counted
+
+if TYPE_CHECKING:
+    from netbuilder.ops.core.contexts import GradientContext
+
+__all__ = [
+    "ANY_NUMBER",
+    "STRING",
+    "Exchange",
+    "Operator",
+    "TensorSpec",
+    "arity",
+    "check_arity",
+    "decode",
+    "encode",
+    "require",
+    "spec_of",
+]
+
+STRING = np.dtype(object)
+"""The dtype of a tensor of strings (bytes objects)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape, element type and layout of a value.
+
+    Args:
+        shape: extents, in elements; () is a scalar.
+        dtype: NumPy dtype; ``STRING`` (object) for tensors of strings.
+        layout: None for plain row-major; else an engine's layout (hashable, see ``ops.contexts.Layout``).
+        known: the elements, where an operator that gives integers (extents, a shape) knows them beforehand;
+            ignored when specs are compared.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    layout: Any = None
+    known: tuple[int, ...] | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for extent in self.shape:
+            n *= extent
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer that holds the value in its layout."""
+        if self.layout is not None:
+            return int(self.layout.nbytes)
+        return self.size * self.dtype.itemsize
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the layout keeps elements with fewer bits than the dtype has."""
+        return self.layout is not None and self.layout.itemsize < self.dtype.itemsize
+
+    @property
+    def plain(self) -> TensorSpec:
+        return self if self.layout is None else TensorSpec(self.shape, self.dtype)
+
+    def with_layout(self, layout: Any) -> TensorSpec:
+        return TensorSpec(self.shape, self.dtype, layout)
+
+    def with_shape(self, shape: Sequence[int]) -> TensorSpec:
+        return TensorSpec(tuple(int(n) for n in shape), self.dtype)
+
+    def with_dtype(self, dtype: Any) -> TensorSpec:
+        return TensorSpec(self.shape, np.dtype(dtype))
+
+
+def spec_of(array: Any) -> TensorSpec:
+    """Return the plain spec of an array."""
+    return TensorSpec(tuple(array.shape), np.dtype(array.dtype))
+
+
+class Exchange(enum.Enum):
+    """Whether an operator exchanges values between devices; a plan may run an exchange in a lane of its own."""
+
+    NEVER = "it works on values of its own device"
+    BETWEEN_DEVICES = "it copies, adds or joins values: an exchange where these belong to several devices"
+    ALWAYS = "a collective over devices"
+
+
+class Operator(Declared):
+    """Base of all operators: a frozen dataclass whose fields are the arguments, with their defaults.
+
+    Class attributes that a subclass sets:
+
+    inputs, outputs: names in order. ``"b?"`` may be left out (then so are those after it),
+        ``"X*"`` stands for any number, ``"X+"`` for at least one; either only last.
+    inplace: which output may be the same blob as which input: pairs (input index, output index),
+        or ``"one-to-one"`` for "output i and input i, any i".
+    must_inplace: pairs (input index, output index) that have to be the same blob.
+    dynamic: the output shapes depend on data, or on Python; such an operator cuts a plan.
+    waits: it may wait for what other operators, nets or threads do; in a net of several workers, operators that do not
+        depend on it go on meanwhile.
+    may_be_empty: inputs that may be blobs without a value yet; the kernel gets an empty float32 vector for one.
+    stateful: it does more than compute outputs from inputs (random, counters, files), so it is never
+        removed, shared or run twice.
+    draws: it draws random numbers, by the stream in its argument ``random_stream`` (see ``random_streams``).
+    outputs_on_host: the outputs are in the host's memory, also where the operator runs on a GPU.
+    outputs_beside: of an operator on a GPU that works for several devices: the outputs are on the device of the input
+        of this number, or with ``"one-to-one"`` output i on that of input i.
+    exchanges: whether the operator exchanges values between devices.
+    renamed_arguments: old argument name -> field, for arguments that cannot be Python identifiers.
+    open_arguments: beginnings of the names of further arguments, which the kernel reads from the
+        OperatorDef; ``""`` allows any.
+    blob_arguments: the arguments that hold names of blobs, which are renamed with these. Such an operator is told
+        the names of its inputs and outputs, as ``input_names`` and ``output_names``.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[str, ...]] = ()
+    inplace: ClassVar[tuple[tuple[int, int], ...] | Literal["one-to-one"]] = ()
+    must_inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
+    dynamic: ClassVar[bool] = False
+    stateful: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
+    draws: ClassVar[bool] = False
+    may_be_empty: ClassVar[tuple[int, ...]] = ()
+    outputs_on_host: ClassVar[bool] = False
+    outputs_beside: ClassVar[int | Literal["one-to-one"] | None] = None
+    exchanges: ClassVar[Exchange] = Exchange.NEVER
+    renamed_arguments: ClassVar[dict[str, str]] = {}
+    open_arguments: ClassVar[tuple[str, ...]] = ()
+    blob_arguments: ClassVar[tuple[str, ...]] = ()
+    copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one
+
+    # Set by decode (or by with_arity); for an operator made by hand, the numbers of the required ones.
+    n_in: int
+    n_out: int
+    input_names: ClassVar[tuple[str, ...]] = ()
+    output_names: ClassVar[tuple[str, ...]] = ()
+    _readers: ClassVar[dict[str, Reader]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.n_in = arity(cls.inputs)[0]
+        cls.n_out = arity(cls.outputs)[0]
+
+    @property
+    def type(self) -> str:
+        return type(self).__name__
+
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        """Return this operator for so many inputs and outputs."""
+        object.__setattr__(self, "n_in", n_in)
+        object.__setattr__(self, "n_out", n_out)
+        return self
+
+    def with_names(self, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+        """Return this operator, told the names of its blobs (see ``blob_arguments``)."""
+        object.__setattr__(self, "input_names", tuple(inputs))
+        object.__setattr__(self, "output_names", tuple(outputs))
+        return self
+
+    def static_for(self, *inputs: TensorSpec) -> bool:
+        """Whether the output shapes follow from these specs; with a shape as input, from its ``known``."""
+        return not self.dynamic
+
+    def check(self) -> None:
+        """Raise ArgumentError if an argument is out of range; called once, by ``decode``."""
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        """Return where the plain kernel needs an input: on the operator's device (the default), or on the host.
+
+        Or anywhere: the kernel does not read it, or only its shape.
+        """
+        return "here"
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Return the plain specs of the ``n_out`` outputs.
+
+        Raises:
+            ShapeError: the inputs do not fit.
+        """
+        raise NotImplementedError(f"{self.type}: shapes cannot be inferred")
+
+    def infer_partial(
+        self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
+    ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
+        """Infer with some specs unknown (None); operators that pass shapes sideways override it (Sum)."""
+        known = [spec for spec in inputs if spec is not None]
+        if len(known) < len(inputs) or not self.static_for(*known):
+            return inputs, outputs
+        return inputs, self.infer(*known)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        """Return the operators that compute the gradients of the inputs.
+
+        Raises:
+            NotImplementedError: the operator has no gradient (the default).
+        """
+        raise NotImplementedError(f"{self.type}: has no gradient")
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        """Return the floating-point operations of one run; the default counts one per output element, if it can."""
+        if not self.static_for(*inputs):
+            return 0
+        try:
+            return sum(spec.size for spec in self.infer(*inputs))
+        except NotImplementedError:
+            return 0
+
+
+ANY_NUMBER = 1_000_000
+"""More blobs than an operator has."""
+
+
+@functools.cache
+def arity(names: Sequence[str]) -> tuple[int, int]:
+    """Return how few and how many blobs a signature allows."""
+    least = sum(1 for n in names if n[-1] not in "?*")
+    most = ANY_NUMBER if names and names[-1][-1] in "*+" else len(names)
+    return least, most
+
+
+def check_arity(cls: type[Operator], op: OperatorDef) -> None:
+    """Raise NetError if ``op`` has too few or too many inputs or outputs, or a forbidden in-place pair."""
+    for verb, what, blobs, names in (
+        ("takes", "input", op.input, cls.inputs),
+        ("makes", "output", op.output, cls.outputs),
+    ):
+        least, most = arity(names)
+        if not least <= len(blobs) <= most:
+            if least == most:
+                rule = counted(least, what)
+            else:
+                rule = f"{least} to {counted(most, what)}" if most < ANY_NUMBER else f"at least {counted(least, what)}"
+            listed = f" ({', '.join(names)})" if names else ""
+            raise NetError(
+                f"{op.type}: {verb} {rule}{listed}, got {len(blobs)}: {list(blobs)}; see its schema in "
+                "docs/operators.md"
+            )
+    if cls.inplace != "one-to-one":
+        for j, blob in enumerate(op.output):
+            for i, source in enumerate(op.input):
+                if blob == source and (i, j) not in cls.inplace and (i, j) not in cls.must_inplace:
+                    if any(op.input[k] == blob for k, o in cls.inplace if o == j and k < len(op.input)):
+                        continue
+                    over = [k for k, o in (*cls.inplace, *cls.must_inplace) if o == j and k < len(op.input)]
+                    may = f", only input {', '.join(map(str, over))}" if over else ", nor another input"
+                    raise NetError(f"{op.type}: output {j} ({blob!r}) may not overwrite input {i}{may}; "
+                                   "use another output name")  # fmt: skip
+    for i, j in cls.must_inplace:
+        if i < len(op.input) and j < len(op.output) and op.input[i] != op.output[j]:
+            raise NetError(f"{op.type}: output {j} must overwrite input {i} ({op.input[i]!r}), got {op.output[j]!r}")
+
+
+Reader = Callable[[Any], Any]
+
+
+def _as_bool(value: Any) -> bool:
+    return bool(value)
+
+
+def _as_text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _list_of(element: Reader) -> Reader:
+    def read(value: Any) -> tuple[Any, ...]:
+        if value is None:
+            return ()
+        return tuple(element(v) for v in (value if isinstance(value, (list, tuple)) else [value]))
+
+    return read
+
+
+def _number(kind: type) -> Reader:
+    def read(value: Any) -> Any:
+        if isinstance(value, (int, float)):
+            number = kind(value)
+            if kind is float or -(2**63) <= number < 2**63:
+                return number
+        raise TypeError
+
+    return read
+
+
+# By the text of the annotation (modules use postponed evaluation), "| None" stripped.
+_READERS: dict[str, Reader] = {
+    "int": _number(int),
+    "float": _number(float),
+    "bool": _as_bool,
+    "str": _as_text,
+    "bytes": lambda v: v if isinstance(v, bytes) else str(v).encode(),
+    "tuple[int, ...]": _list_of(_number(int)),
+    "tuple[float, ...]": _list_of(_number(float)),
+    "tuple[bool, ...]": _list_of(_as_bool),
+    "tuple[str, ...]": _list_of(_as_text),
+    "tuple[bytes, ...]": _list_of(lambda v: v if isinstance(v, bytes) else str(v).encode()),
+    "NetDef": lambda v: _message(v, NetDef),
+    "TensorProto": lambda v: _message(v, TensorProto),
+    "Any": lambda v: v,
+}
+
+
+def _message(value: Any, cls: type) -> Any:
+    if isinstance(value, cls):
+        return value
+    if isinstance(value, bytes):  # Caffe2 scripts also pass nets as their bytes
+        message = cls()
+        message.ParseFromString(value)
+        return message
+    raise TypeError
+
+
+def argument_fields(cls: type[Operator]) -> dict[str, Reader]:
+    """Return for each argument of an operator class the function that reads it (cached on the class)."""
+    readers = cls.__dict__.get("_readers")
+    if readers is None:
+        readers = {}
+        for field in dataclasses.fields(cls):
+            text = str(field.type if isinstance(field.type, str) else getattr(field.type, "__name__", field.type))
+            text = text.replace(" | None", "")
+            if text not in _READERS:
+                raise TypeError(f"{cls.__name__}.{field.name}: no reader for arguments of type {field.type!r}")
+            readers[field.name] = _READERS[text]
+        cls._readers = readers
+    return readers
+
+
+def decode(cls: type[Operator], op: OperatorDef, *, strict: bool = False) -> Operator:
+    """Return the operator that ``op`` describes.
+
+    Args:
+        cls: the operator's class.
+        op: the message; arguments that the class does not know are ignored unless ``strict``.
+        strict: refuse unknown arguments, as builders do.
+
+    Raises:
+        ArgumentError: an argument has the wrong type or is out of range.
+        NetError: too few or too many inputs or outputs, or a forbidden in-place pair.
+    """
+    check_arity(cls, op)
+    readers = argument_fields(cls)
+    values: dict[str, Any] = {}
+    for argument in op.arg:
+        name = cls.renamed_arguments.get(argument.name, argument.name)
+        reader = readers.get(name)
+        if reader is None:
+            if strict and not argument.name.startswith(cls.open_arguments):
+                raise ArgumentError(f"{op.type}: unknown argument {argument.name!r}; it takes {sorted(readers)}")
+            continue
+        if name in values:
+            continue
+        value = argument_value(argument)
+        if value is None and reader is not None and not isinstance(reader, type) and name in readers:
+            if "tuple" not in str(_annotation(cls, name)):
+                continue
+        try:
+            values[name] = reader(value)
+        except (TypeError, ValueError, OverflowError, DecodeError):
+            raise ArgumentError(
+                f"{op.type}: argument {name!r} must be {_annotation(cls, name)}, got {value!r}"
+            ) from None
+    operator = cls(**values)
+    operator.with_arity(len(op.input), len(op.output))
+    if cls.blob_arguments:
+        operator.with_names(op.input, op.output)
+    operator.check()
+    return operator
+
+
+def _annotation(cls: type[Operator], name: str) -> Any:
+    return next(f.type for f in dataclasses.fields(cls) if f.name == name)
+
+
+def require(condition: bool, op: Operator, text: str) -> None:
+    """Raise ShapeError with the operator's type and ``text`` unless ``condition`` holds."""
+    if not condition:
+        raise ShapeError(f"{op.type}: {text}")
+
+
+def encode(op: Operator, inputs: Sequence[str], outputs: Sequence[str], **fields: Any) -> OperatorDef:
+    """Return the OperatorDef of an operator made by hand: arguments that differ from their defaults are written."""
+    args = {}
+    for field in dataclasses.fields(op):
+        value = getattr(op, field.name)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if value is not None and value != default:
+            args[field.name] = value
+    return make_op(op.type, inputs, outputs, **fields, **args)

@@ -1,0 +1,117 @@
+"""The registry of operators and of their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.ops.core.operator import Operator
+from netbuilder.ops.core.unsupported import instead_of
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
+
+__all__ = [
+    "CPU",
+    "GPU",
+    "find",
+    "is_registered",
+    "kernel",
+    "operator_types",
+    "plain_kernel",
+    "prepare",
+    "prepared_kernels",
+    "register",
+]
+
+CPU = PROTO_CPU
+GPU = PROTO_CUDA
+
+_operators: dict[str, type[Operator]] = {}
+_plain: dict[tuple[str, int | None], Callable[..., Any]] = {}
+_prepared: dict[tuple[str, int], list[PreparedKernel]] = {}
+
+
+@dataclass(frozen=True)
+class PreparedKernel:
+    """A prepared kernel's maker: ``make(op, ctx, *specs)`` returns a ``Prepared``, or None if it cannot serve."""
+
+    make: Callable[..., Any]
+    engine: str
+    priority: int
+
+
+def register(cls: type[Operator]) -> type[Operator]:
+    """Class decorator: make an operator known under the name of its class."""
+    name = cls.__name__
+    if name in _operators:
+        raise NetError(f"operator {name!r} is registered twice: {_operators[name].__module__} and {cls.__module__}")
+    _operators[name] = cls
+    return cls
+
+
+def kernel(cls: type[Operator], *, device: int | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register ``fn(op, ctx, *inputs) -> tuple of arrays`` as the plain kernel of an operator.
+
+    Args:
+        cls: the operator.
+        device: CPU or GPU where the text serves one only; None: both.
+    """
+
+    def add(fn: Callable[..., Any]) -> Callable[..., Any]:
+        _plain[cls.__name__, device] = fn
+        return fn
+
+    return add
+
+
+def prepare(
+    cls: type[Operator], *, device: int, engine: str = "", priority: int = 0
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register ``fn(op, ctx, *specs) -> Prepared | None`` as a prepared kernel.
+
+    Of several, the one with the highest ``priority`` that does not return None serves; an operator's
+    own ``engine`` goes first. ``engine`` is a library's name ("ONEDNN", "CUDNN"), or "" for ours.
+    """
+
+    def add(fn: Callable[..., Any]) -> Callable[..., Any]:
+        rows = _prepared.setdefault((cls.__name__, device), [])
+        rows.append(PreparedKernel(fn, engine, priority))
+        rows.sort(key=lambda row: -row.priority)
+        return fn
+
+    return add
+
+
+def find(op_type: str) -> type[Operator]:
+    """Return the class of an operator.
+
+    Raises:
+        NetError: it is not registered; the message says so of Caffe2's operators, and else lists the nearest names.
+    """
+    cls = _operators.get(op_type)
+    if cls is None:
+        raise NetError(
+            f"unknown operator {op_type!r}{instead_of(op_type, _operators)}"
+            " (netbuilder.ops.core.registry.operator_types() lists all)"
+        )
+    return cls
+
+
+def is_registered(op_type: str) -> bool:
+    """Say whether an operator of this name is known."""
+    return op_type in _operators
+
+
+def operator_types() -> list[str]:
+    """Return the names of all operators, sorted."""
+    return sorted(_operators)
+
+
+def plain_kernel(op_type: str, device: int) -> Callable[..., Any] | None:
+    """Return the plain kernel that serves a device, one made for it before one for all; None if there is none."""
+    return _plain.get((op_type, device)) or _plain.get((op_type, None))
+
+
+def prepared_kernels(op_type: str, device: int) -> list[PreparedKernel]:
+    """Return the prepared kernels of an operator on a device, the preferred ones first."""
+    return _prepared.get((op_type, device), [])

@@ -1,0 +1,82 @@
+"""Operators of Caffe2's last release that are not in this version, and what there is instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["ABSENT", "GROUPS", "instead_of"]
+
+PAGE = "docs/operators.md"
+
+GROUPS: tuple[tuple[str, str], ...] = (
+    (
+        "feed arrays by workspace.feed or a Prefetch, or read a database by TensorProtosDBInput",
+        "VideoInput",
+    ),
+    (
+        "several hosts are not in this version; on one, Parallelize makes the exchange between devices",
+        "Allgather Allreduce Barrier Broadcast CloneCommonWorld CreateCommonWorld DestroyCommonWorld "
+        "FileStoreHandlerCreate NCCLReduceScatter ReceiveTensor Reduce ReduceScatter SendTensor StoreAdd StoreGet "
+        "StoreSet StoreWait",
+    ),
+    (
+        "8-bit integer nets are not in this version, unlike tables of few bits (FloatToFused8BitRowwiseQuantized)",
+        "Dequantize Int8Add Int8AddRelu Int8AveragePool Int8AveragePoolRelu Int8BatchMatMul Int8ChannelShuffle "
+        "Int8Concat Int8Conv Int8ConvPackWeight Int8ConvRelu Int8ConvTranspose Int8Dequantize "
+        "Int8DequantizeRowWise Int8ElementwiseLinear Int8FC Int8FCPackWeight Int8FCRelu Int8Flatten Int8Gather "
+        "Int8GenQuantParams Int8GivenIntTensorFill Int8GivenTensorFill Int8GroupNorm Int8LSTMUnit Int8LeakyRelu "
+        "Int8MaxPool Int8MaxPoolRelu Int8Mul Int8Quantize Int8Relu Int8Reshape Int8ResizeNearest Int8RoIAlign "
+        "Int8Sigmoid Int8Slice Int8Softmax Int8SpatialBN Int8SpatialBNRelu Int8Sum Int8SumRelu Int8Tanh "
+        "Int8Transpose Quantize",
+    ),
+    (
+        "FC takes its weights as they are; oneDNN packs them by itself",
+        "FbFCPacked FbGemmPack FbGemmPackTranspose",
+    ),
+    (
+        "it keeps all parameters in one blob of cuDNN's; rnn_cell.LSTM and InferenceLSTM have them apart",
+        "Recurrent RecurrentGradient RecurrentParamGet RecurrentParamSet",
+    ),
+    (
+        "it calls PyTorch, which this library does without",
+        "ATen",
+    ),
+    (
+        "it passes a part of a net to a compiler for other hardware; nets run here by plans, or elsewhere as ONNX",
+        "Onnxifi",
+    ),
+    (
+        "Python passes NumPy arrays to a function, which offer DLPack themselves",
+        "PythonDLPack PythonDLPackGradient",
+    ),
+    (
+        "it ends the process, by intention; Fail and ThrowException end the run",
+        "Crash ThrowChildThreadException",
+    ),
+    (
+        "nvidia-smi, or CuPy's memory pool, tells how much memory of a GPU is taken",
+        "GetGPUMemoryUsage",
+    ),
+)
+"""(what there is instead; operators with spaces between them)."""
+
+ABSENT: dict[str, str] = {name: instead for instead, names in GROUPS for name in names.split()}
+"""For each such operator, what there is instead."""
+
+
+def instead_of(op_type: str, known: Iterable[str]) -> str:
+    """Return what to say, after a refusal, of an operator that is not registered: "; " and a hint, or "".
+
+    Args:
+        op_type: the name that was asked for.
+        known: names of which the nearest are listed, where Caffe2 has no such operator either.
+
+    >>> instead_of("Convv", ["Conv"])
+    '; did you mean Conv?'
+    """
+    instead = ABSENT.get(op_type) or ABSENT.get(op_type.removesuffix("Gradient"))
+    if instead:
+        return f"; Caffe2's operator {op_type} is not in this version: {instead}; {PAGE} lists all that are not"
+    near = difflib.get_close_matches(op_type, known, n=3, cutoff=0.7)
+    return f"; did you mean {', '.join(near)}?" if near else ""

@@ -1,0 +1,1 @@
+"""Products of matrices, similarities and distances of rows."""

@@ -1,0 +1,131 @@
+"""Distances between the samples of two tensors: SquaredL2Distance and L1Distance, with their gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "L1Distance",
+    "L1DistanceGradient",
+    "OfSamples",
+    "OfSamplesGradient",
+    "SquaredL2Distance",
+    "SquaredL2DistanceGradient",
+    "sample_rows",
+]
+
+
+def _check_pair(op: Operator, x: TensorSpec, y: TensorSpec) -> int:
+    """Return the number of samples, one for scalars; raise ShapeError unless both tensors have the same ones."""
+    require(x.shape == y.shape, op, f"X and Y must have one shape, got {x.shape} and {y.shape}")
+    return x.shape[0] if x.ndim else 1
+
+
+@operator_class(frozen=True)
+class OfSamples(Operator):
+    """Base of operators that give one number for each sample of X and Y; ``<type>Gradient`` reads X, Y and dZ.
+
+    Inputs:
+        X (N, *S) or (N) or (): float
+        Y (N, *S) or (N) or (): as X
+    Outputs:
+        Z (N): as X
+    """
+
+    inputs = ("X", "Y")
+    outputs = ("Z",)
+
+    def infer(self, x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, Y=y)
+        return (x.with_shape((_check_pair(self, x, y),)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("Y"), g.d_output("Z")]
+        return [make_op(self.type + "Gradient", inputs, [g.d_input("X"), g.d_input("Y")])]
+
+    def flops(self, x: TensorSpec, y: TensorSpec) -> int:
+        return 3 * x.size
+
+
+@operator_class(frozen=True)
+class OfSamplesGradient(Operator):
+    """Base of the gradients of what gives one number for each sample."""
+
+    inputs = ("X", "Y", "dZ")
+    outputs = ("dX", "dY")
+
+    def infer(self, x: TensorSpec, y: TensorSpec, dz: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, Y=y, dZ=dz)
+        samples = _check_pair(self, x, y)
+        require(dz.size == samples, self, f"dZ must have one number per sample of X, {samples}, got shape {dz.shape}")
+        return (x.plain, y.plain)
+
+    def flops(self, x: TensorSpec, y: TensorSpec, dz: TensorSpec) -> int:
+        return 3 * x.size
+
+
+def sample_rows(*arrays: Any) -> tuple[Any, ...]:
+    """Return tensors of samples as matrices with a row per sample, float16 as float32."""
+    return tuple(widen(a).reshape(a.shape[0] if a.ndim else 1, math.prod(a.shape[1:])) for a in arrays)
+
+
+@register
+@operator_class(frozen=True)
+class SquaredL2Distance(OfSamples):
+    """Z[i] = sum((X[i] - Y[i])^2) / 2, for each sample i of the first axis."""
+
+
+@kernel(SquaredL2Distance)
+def squared_l2_distance(op: SquaredL2Distance, ctx: RunContext, x: Any, y: Any) -> tuple[Any, ...]:
+    a, b = sample_rows(x, y)
+    apart = a - b
+    return (narrow((apart * apart).sum(axis=1) / 2, x),)
+
+
+@register
+@operator_class(frozen=True)
+class SquaredL2DistanceGradient(OfSamplesGradient):
+    """dX[i] = (X[i] - Y[i]) * dZ[i], and dY = -dX."""
+
+
+@kernel(SquaredL2DistanceGradient)
+def squared_l2_distance_gradient(
+    op: SquaredL2DistanceGradient, ctx: RunContext, x: Any, y: Any, dz: Any
+) -> tuple[Any, ...]:
+    a, b = sample_rows(x, y)
+    dx = ((a - b) * widen(dz).reshape(-1, 1)).reshape(x.shape)
+    return narrow(dx, x), narrow(-dx, y)
+
+
+@register
+@operator_class(frozen=True)
+class L1Distance(OfSamples):
+    """Z[i] = sum(|X[i] - Y[i]|), for each sample i of the first axis."""
+
+
+@kernel(L1Distance)
+def l1_distance(op: L1Distance, ctx: RunContext, x: Any, y: Any) -> tuple[Any, ...]:
+    a, b = sample_rows(x, y)
+    return (narrow(abs(a - b).sum(axis=1), x),)
+
+
+@register
+@operator_class(frozen=True)
+class L1DistanceGradient(OfSamplesGradient):
+    """dX[i] = sign(X[i] - Y[i]) * dZ[i], and dY = -dX."""
+
+
+@kernel(L1DistanceGradient)
+def l1_distance_gradient(op: L1DistanceGradient, ctx: RunContext, x: Any, y: Any, dz: Any) -> tuple[Any, ...]:
+    a, b = sample_rows(x, y)
+    dx = (ctx.xp.sign(a - b) * widen(dz).reshape(-1, 1)).reshape(x.shape)
+    return narrow(dx, x), narrow(-dx, y)

@@ -1,0 +1,235 @@
+"""Fully connected layers and their gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["FC", "FCGradient", "FCTransposed", "FCTransposedGradient"]
+
+
+@operator_class(frozen=True)
+class FCArguments(Operator):
+    """What the fully connected operators have in common."""
+
+    axis: int = 1
+    axis_w: int = 1
+    _transposed = False
+
+    def sizes(self, x: TensorSpec, w: TensorSpec) -> tuple[int, int, int]:
+        """Return rows of X, columns of Y and the length of the sums, all after flattening to matrices.
+
+        Raises:
+            ShapeError: X and W do not fit.
+        """
+        for name, spec, axis in (("X", x, self.axis), ("W", w, self.axis_w)):
+            field = "axis" if name == "X" else "axis_w"
+            require(
+                -spec.ndim <= axis <= spec.ndim,
+                self,
+                f"{field} must lie in [{-spec.ndim}, {spec.ndim}] for {name} of shape {spec.shape}, got {axis}",
+            )
+        a, b = self.split_x(x), self.split_w(w)
+        m, k, n, k_w = math.prod(x.shape[:a]), math.prod(x.shape[a:]), math.prod(w.shape[:b]), math.prod(w.shape[b:])
+        if self._transposed:
+            n, k_w = k_w, n
+        require(
+            k == k_w,
+            self,
+            f"X {x.shape} flattened at axis {self.axis} has rows of {k}, W {w.shape} flattened at axis "
+            f"{self.axis_w} takes rows of {k_w}",
+        )
+        return m, n, k
+
+    def split_x(self, x: TensorSpec) -> int:
+        return self.axis if self.axis >= 0 else self.axis + x.ndim
+
+    def split_w(self, w: TensorSpec) -> int:
+        return self.axis_w if self.axis_w >= 0 else self.axis_w + w.ndim
+
+    def y_shape(self, x: TensorSpec, n: int) -> tuple[int, ...]:
+        return (*x.shape[: self.split_x(x)], n)
+
+
+@operator_class(frozen=True)
+class _Forward(FCArguments):
+    inputs = ("X", "W", "b")
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, W=w, b=b)
+        _, n, _ = self.sizes(x, w)
+        require(b.shape == (n,), self, f"b must have shape ({n},), one per row of the output, got {b.shape}")
+        return (x.with_shape(self.y_shape(x, n)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("W"), g.d_output("Y")]
+        return [make_op(self.type + "Gradient", inputs, [g.d_input("W"), g.d_input("b"), g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> int:
+        m, n, k = self.sizes(x, w)
+        return 2 * m * n * k + m * n
+
+
+@operator_class(frozen=True)
+class _Backward(FCArguments):
+    inputs = ("X", "W", "dY")
+    outputs = ("dW", "db", "dX?")
+
+    def infer(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, W=w, dY=dy)
+        _, n, _ = self.sizes(x, w)
+        shape = self.y_shape(x, n)
+        require(dy.shape == shape, self, f"dY must have the shape of Y, {shape}, got {dy.shape}")
+        return (w.plain, w.with_shape((n,)), x.plain)[: self.n_out]
+
+    def flops(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> int:
+        m, n, k = self.sizes(x, w)
+        return 2 * (self.n_out - 1) * m * n * k + m * n
+
+
+@register
+@operator_class(frozen=True)
+class FC(_Forward):
+    """Y = X W^T + b, X flattened to a matrix at ``axis`` and W, (outputs, inputs), at ``axis_w``.
+
+    Inputs:
+        X (*A, *B): float
+        W (*C, *D): as X, D has prod(B) elements
+        b (prod(C)): as X
+    Outputs:
+        Y (*A, prod(C)): as X
+    """
+
+
+@register
+@operator_class(frozen=True)
+class FCGradient(_Backward):
+    """Gradients of FC: dW = dY^T X, db = the column sums of dY, and dX = dY W if asked for."""
+
+
+@register
+@operator_class(frozen=True)
+class FCTransposed(_Forward):
+    """Y = X W + b, X flattened to a matrix at ``axis`` and W, (inputs, outputs), at ``axis_w``.
+
+    Inputs:
+        X (*A, *B): float
+        W (*C, *D): as X, C has prod(B) elements
+        b (prod(D)): as X
+    Outputs:
+        Y (*A, prod(D)): as X
+    """
+
+    _transposed = True
+
+
+@register
+@operator_class(frozen=True)
+class FCTransposedGradient(_Backward):
+    """Gradients of FCTransposed: dW = X^T dY, db = the column sums of dY, and dX = dY W^T if asked for."""
+
+    _transposed = True
+
+
+def _matrices(op: FCArguments, x: Any, w: Any) -> tuple[Any, Any]:
+    """Return X as (rows, inputs) and W as (outputs, inputs), in the dtype to calculate in."""
+    m, n, k = op.sizes(spec_of(x), spec_of(w))
+    filters = w.reshape(k, n).T if op._transposed else w.reshape(n, k)
+    return x.reshape(m, k), filters
+
+
+def _fc(op: FC | FCTransposed, ctx: RunContext, x: Any, w: Any, b: Any) -> tuple[Any, ...]:
+    rows, filters = _matrices(op, widen(x), widen(w))
+    y = rows @ filters.T
+    y += b
+    return (narrow(y.reshape(op.y_shape(spec_of(x), filters.shape[0])), x),)
+
+
+def _fc_gradient(op: FCGradient | FCTransposedGradient, ctx: RunContext, x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
+    rows, filters = _matrices(op, widen(x), widen(w))
+    slopes = widen(dy).reshape(rows.shape[0], filters.shape[0])
+    dw = rows.T @ slopes if op._transposed else slopes.T @ rows
+    results = [narrow(dw.reshape(w.shape), w), narrow(slopes.sum(axis=0), w)]
+    if op.n_out == 3:
+        results.append(narrow((slopes @ filters).reshape(x.shape), x))
+    return tuple(results)
+
+
+kernel(FC)(_fc)
+kernel(FCTransposed)(_fc)
+kernel(FCGradient)(_fc_gradient)
+kernel(FCTransposedGradient)(_fc_gradient)
+
+
+def _prepare_fc(
+    op: FC | FCTransposed, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec
+) -> Prepared | None:
+    if not one_float_type(x, w, b):
+        return None
+    m, n, _ = op.sizes(x, w)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        rows, filters = _matrices(op, inputs[0], inputs[1])
+        columns, bias, y, dot, add = filters.T, inputs[2], outputs[0].reshape(m, n), np.dot, np.add
+
+        def call() -> None:
+            dot(rows, columns, y)
+            add(y, bias, y)
+
+        return call
+
+    return Prepared([x.plain, w.plain, b.plain], op.infer(x, w, b), bind, name="numpy")
+
+
+def _prepare_fc_gradient(
+    op: FCGradient | FCTransposedGradient, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec
+) -> Prepared | None:
+    if not one_float_type(x, w, dy):
+        return None
+    m, n, k = op.sizes(x, w)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        rows, filters = _matrices(op, inputs[0], inputs[1])
+        slopes = inputs[2].reshape(m, n)
+        left, right = (rows.T, slopes) if op._transposed else (slopes.T, rows)
+        dw, db, ones, dot = (
+            outputs[0].reshape((k, n) if op._transposed else (n, k)),
+            outputs[1],
+            np.ones(m, x.dtype),
+            np.dot,
+        )
+
+        def parameters() -> None:
+            dot(left, right, dw)
+            dot(ones, slopes, db)
+
+        if op.n_out < 3:
+            return parameters
+        dx = outputs[2].reshape(m, k)
+
+        def call() -> None:
+            dot(left, right, dw)
+            dot(ones, slopes, db)
+            dot(slopes, filters, dx)
+
+        return call
+
+    return Prepared([x.plain, w.plain, dy.plain], op.infer(x, w, dy), bind, name="numpy")
+
+
+prepare(FC, device=CPU)(_prepare_fc)
+prepare(FCTransposed, device=CPU)(_prepare_fc)
+prepare(FCGradient, device=CPU)(_prepare_fc_gradient)
+prepare(FCTransposedGradient, device=CPU)(_prepare_fc_gradient)

@@ -1,0 +1,200 @@
+"""Matrix products: MatMul of two matrices, BatchMatMul of stacks of them. Their gradients are products again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import GradientError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["BatchMatMul", "MatMul"]
+
+
+@register
+@operator_class(frozen=True)
+class MatMul(Operator):
+    """Y = A B, A and B flattened to matrices at ``axis_a`` and ``axis_b`` and transposed where asked for.
+
+    With a third input, Y takes its shape.
+
+    Inputs:
+        A (...): float
+        B (...): as A
+        like? (...): any
+    Outputs:
+        Y (M, N) or (...): as A, the latter with like
+    """
+
+    inputs = ("A", "B", "like?")
+    outputs = ("Y",)
+    copy_arguments = False
+    axis_a: int = 1
+    axis_b: int = 1
+    trans_a: bool = False
+    trans_b: bool = False
+
+    def sizes(self, a: TensorSpec, b: TensorSpec) -> tuple[int, int, int]:
+        """Return rows and columns of Y and the length of the sums.
+
+        Raises:
+            ShapeError: A and B do not fit.
+        """
+        m, k = self._matrix("a", a, self.axis_a, self.trans_a)
+        k_b, n = self._matrix("b", b, self.axis_b, self.trans_b)
+        require(
+            k == k_b,
+            self,
+            f"A {a.shape} gives a matrix of ({m}, {k}), B {b.shape} one of ({k_b}, {n}): the inner extents differ",
+        )
+        return m, n, k
+
+    def _matrix(self, which: str, spec: TensorSpec, axis: int, transposed: bool) -> tuple[int, int]:
+        require(
+            -spec.ndim <= axis <= spec.ndim and spec.ndim > 0,
+            self,
+            f"axis_{which} must lie in [{-spec.ndim}, {spec.ndim}] for an input of shape {spec.shape}, got {axis}",
+        )
+        axis = axis if axis >= 0 else axis + spec.ndim
+        rows, columns = math.prod(spec.shape[:axis]), math.prod(spec.shape[axis:])
+        return (columns, rows) if transposed else (rows, columns)
+
+    def infer(self, a: TensorSpec, b: TensorSpec, like: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, A=a, B=b)
+        m, n, _ = self.sizes(a, b)
+        if like is None:
+            return (a.with_shape((m, n)),)
+        require(like.size == m * n, self, f"the product has {m} x {n} elements, which {like.shape} does not hold")
+        return (a.with_shape(like.shape),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        a, b, dy = g.input("A"), g.input("B"), g.d_output("Y")
+        to_a, to_b = [g.d_input("A")], [g.d_input("B")]
+        if self.trans_a:
+            one = make_op("MatMul", [b, dy, a], to_a, axis_a=self.axis_b, trans_a=self.trans_b or None, trans_b=1)
+        else:
+            one = make_op("MatMul", [dy, b, a], to_a, axis_b=self.axis_b, trans_b=None if self.trans_b else 1)
+        if self.trans_b:
+            two = make_op("MatMul", [dy, a, b], to_b, axis_b=self.axis_a, trans_a=1, trans_b=self.trans_a or None)
+        else:
+            two = make_op("MatMul", [a, dy, b], to_b, axis_a=self.axis_a, trans_a=None if self.trans_a else 1)
+        return [one, two]
+
+    def flops(self, a: TensorSpec, b: TensorSpec, like: TensorSpec | None = None) -> int:
+        m, n, k = self.sizes(a, b)
+        return 2 * m * n * k
+
+
+def _matrices(op: MatMul, a: Any, b: Any) -> tuple[Any, Any]:
+    m, n, k = op.sizes(spec_of(a), spec_of(b))
+    left = a.reshape(k, m).T if op.trans_a else a.reshape(m, k)
+    return left, b.reshape(n, k).T if op.trans_b else b.reshape(k, n)
+
+
+@kernel(MatMul)
+def mat_mul(op: MatMul, ctx: RunContext, a: Any, b: Any, like: Any = None) -> tuple[Any, ...]:
+    left, right = _matrices(op, widen(a), widen(b))
+    y = narrow(left @ right, a)
+    return (y if like is None else y.reshape(like.shape),)
+
+
+@prepare(MatMul, device=CPU)
+def _prepare_mat_mul(op: MatMul, ctx: PlanContext, a: TensorSpec, b: TensorSpec, *like: TensorSpec) -> Prepared | None:
+    if not one_float_type(a, b):
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        left, right = _matrices(op, inputs[0], inputs[1])
+        return partial(np.dot, left, right, outputs[0].reshape(len(left), -1))
+
+    return Prepared([a.plain, b.plain, *(None for _ in like)], op.infer(a, b, *like), bind, name="numpy.dot")
+
+
+@register
+@operator_class(frozen=True)
+class BatchMatMul(Operator):
+    """Y[i] = A[i] B[i] for stacks of matrices, transposed where asked for.
+
+    With ``broadcast``, the leading axes are stretched to fit each other, as NumPy does it. A vector A is a row, a
+    vector B a column, for each matrix of the other; their axis is left out of Y, but for the product of two vectors.
+
+    Inputs:
+        A (..., M, K) or (..., K, M) or (K): float, the second with trans_a
+        B (..., K, N) or (..., N, K) or (K): as A, the second with trans_b
+    Outputs:
+        Y (..., M, N) or (...): as A
+    """
+
+    inputs = ("A", "B")
+    outputs = ("Y",)
+    copy_arguments = False
+    trans_a: bool = False
+    trans_b: bool = False
+    broadcast: bool = False
+
+    def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, A=a, B=b)
+        require(a.ndim >= 1 and b.ndim >= 1, self, f"A and B must not be scalars, got {a.shape} and {b.shape}")
+        left, right = self._row(a.shape), self._column(b.shape)
+        (m, k), (k_b, n) = left[-2:], right[-2:]
+        require(k == k_b, self, f"the inner extents of A {a.shape} and B {b.shape} differ: {k} and {k_b}")
+        if a.ndim == 1 or b.ndim == 1:
+            stack, extents = left[:-2] + right[:-2], ((m,) if a.ndim > 1 else ()) + ((n,) if b.ndim > 1 else ())
+            return (a.with_shape(stack + extents if stack + extents else (1,)),)
+        return (a.with_shape((*self._stack(left[:-2], right[:-2]), m, n)),)
+
+    def _row(self, a: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of A as a stack of matrices, transposed where asked for."""
+        return (1, *a) if len(a) == 1 else (*a[:-2], *a[-2:][:: -1 if self.trans_a else 1])
+
+    def _column(self, b: tuple[int, ...]) -> tuple[int, ...]:
+        return (*b, 1) if len(b) == 1 else (*b[:-2], *b[-2:][:: -1 if self.trans_b else 1])
+
+    def _stack(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+        if not self.broadcast:
+            require(a == b, self, f"the leading extents {a} and {b} must be equal, or broadcast=1 be set")
+            return a
+        ndim = max(len(a), len(b))
+        wide_a, wide_b = (1,) * (ndim - len(a)) + a, (1,) * (ndim - len(b)) + b
+        require(
+            all(p == q or p == 1 or q == 1 for p, q in zip(wide_a, wide_b)),
+            self,
+            f"the leading extents {a} and {b} cannot be stretched to fit each other",
+        )
+        return tuple(q if p == 1 else p for p, q in zip(wide_a, wide_b))
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        if self.broadcast:
+            raise GradientError("BatchMatMul: it has no gradient with broadcast=1; tile the smaller input first")
+        a, b, dy = g.input("A"), g.input("B"), g.d_output("Y")
+        to_a, to_b = [g.d_input("A")], [g.d_input("B")]
+        if self.trans_a:
+            one = make_op("BatchMatMul", [b, dy], to_a, trans_a=self.trans_b or None, trans_b=1)
+        else:
+            one = make_op("BatchMatMul", [dy, b], to_a, trans_b=None if self.trans_b else 1)
+        if self.trans_b:
+            two = make_op("BatchMatMul", [dy, a], to_b, trans_a=1, trans_b=self.trans_a or None)
+        else:
+            two = make_op("BatchMatMul", [a, dy], to_b, trans_a=None if self.trans_a else 1)
+        return [one, two]
+
+    def flops(self, a: TensorSpec, b: TensorSpec) -> int:
+        return 2 * self.infer(a, b)[0].size * self._row(a.shape)[-1]
+
+
+@kernel(BatchMatMul)
+def batch_mat_mul(op: BatchMatMul, ctx: RunContext, a: Any, b: Any) -> tuple[Any, ...]:
+    left, right = widen(a), widen(b)
+    left = left.swapaxes(-1, -2) if op.trans_a and a.ndim > 1 else left
+    right = right.swapaxes(-1, -2) if op.trans_b and b.ndim > 1 else right
+    y = ctx.xp.matmul(left, right)
+    return (narrow(y.reshape(1) if a.ndim == b.ndim == 1 else y, a),)

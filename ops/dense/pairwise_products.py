@@ -1,0 +1,57 @@
+"""ConcatBatchMatMulBatchGatherOp: products of the vectors of each sample with one another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+
+__all__ = ["ConcatBatchMatMulBatchGatherOp"]
+
+
+@register
+@operator_class(frozen=True)
+class ConcatBatchMatMulBatchGatherOp(Operator):
+    """Y[n, k] = the dot product of X_i[n] and X_j[n] with ``indices[k]`` = i * (number of X) + j.
+
+    The same as stacking n matrices of shape (samples, width) into (samples, n, width), multiplying by the transpose,
+    and gathering from the products in row-major order. No gradient.
+
+    Inputs:
+        indices (I): int32|int64
+        X+ (N, D): float
+    Outputs:
+        Y (N, I): as X
+    """
+
+    inputs = ("indices", "X+")
+    outputs = ("Y",)
+
+    def infer(self, indices: TensorSpec, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
+        text = f"indices must be a vector of int32 or int64, got {indices.shape} {indices.dtype}"
+        require(indices.ndim == 1 and indices.dtype in (np.int32, np.int64), self, text)
+        first = xs[0]
+        shapes = [f"{x.shape} {x.dtype}" for x in xs]
+        alike = all(x.shape == first.shape and x.dtype == first.dtype for x in xs)
+        fits = first.ndim == 2 and first.dtype.kind == "f" and alike
+        require(fits, self, f"all X must be matrices of one shape and floating type, got {shapes}")
+        return (first.with_shape((first.shape[0], indices.shape[0])),)
+
+    def flops(self, indices: TensorSpec, *xs: TensorSpec) -> int:
+        return 2 * len(xs) ** 2 * xs[0].size
+
+
+@kernel(ConcatBatchMatMulBatchGatherOp)
+def concat_batch_mat_mul_batch_gather(
+    op: ConcatBatchMatMulBatchGatherOp, ctx: RunContext, indices: Any, *xs: Any
+) -> tuple[Any, ...]:
+    check_indices(op.type, indices, len(xs) ** 2)
+    stacked = ctx.xp.stack(xs, axis=1)
+    products = ctx.xp.matmul(stacked, stacked.transpose(0, 2, 1))
+    return (products.reshape(products.shape[0], len(xs) ** 2)[:, indices],)

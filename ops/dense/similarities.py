@@ -1,0 +1,197 @@
+"""Products of the samples of two tensors: DotProduct, DotProductWithPadding and CosineSimilarity; with gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.dense.distances import OfSamples, OfSamplesGradient, sample_rows
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "CosineSimilarity",
+    "CosineSimilarityGradient",
+    "DotProduct",
+    "DotProductGradient",
+    "DotProductWithPadding",
+    "DotProductWithPaddingGradient",
+]
+
+_TINY = 1e-12  # squares of lengths are clamped to this, as in Caffe2
+
+
+@register
+@operator_class(frozen=True)
+class DotProduct(OfSamples):
+    """Z[i] = sum(X[i] * Y[i]), for each sample i of the first axis."""
+
+
+@kernel(DotProduct)
+def dot_product(op: DotProduct, ctx: RunContext, x: Any, y: Any) -> tuple[Any, ...]:
+    a, b = sample_rows(x, y)
+    return (narrow((a * b).sum(axis=1), x),)
+
+
+@register
+@operator_class(frozen=True)
+class DotProductGradient(OfSamplesGradient):
+    """dX[i] = Y[i] * dZ[i], and dY[i] = X[i] * dZ[i]."""
+
+
+@kernel(DotProductGradient)
+def dot_product_gradient(op: DotProductGradient, ctx: RunContext, x: Any, y: Any, dz: Any) -> tuple[Any, ...]:
+    slopes = dz.reshape((-1, *[1] * (x.ndim - 1)) if x.ndim else ())
+    return y * slopes, x * slopes
+
+
+@register
+@operator_class(frozen=True)
+class CosineSimilarity(OfSamples):
+    """Z[i] = sum(X[i] * Y[i]) / (|X[i]| * |Y[i]|), for each sample i of the first axis; lengths are at least 1e-6."""
+
+    def flops(self, x: TensorSpec, y: TensorSpec) -> int:
+        return 6 * x.size
+
+
+def _inverse_length(xp: Any, rows: Any) -> Any:
+    return 1 / xp.sqrt(xp.maximum((rows * rows).sum(axis=1, keepdims=True), rows.dtype.type(_TINY)))
+
+
+@kernel(CosineSimilarity)
+def cosine_similarity(op: CosineSimilarity, ctx: RunContext, x: Any, y: Any) -> tuple[Any, ...]:
+    a, b = sample_rows(x, y)
+    scale = _inverse_length(ctx.xp, a) * _inverse_length(ctx.xp, b)
+    return (narrow((a * b).sum(axis=1) * scale[:, 0], x),)
+
+
+@register
+@operator_class(frozen=True)
+class CosineSimilarityGradient(OfSamplesGradient):
+    """dX and dY of CosineSimilarity, from X, Y and dZ."""
+
+    def flops(self, x: TensorSpec, y: TensorSpec, dz: TensorSpec) -> int:
+        return 12 * x.size
+
+
+@kernel(CosineSimilarityGradient)
+def cosine_similarity_gradient(
+    op: CosineSimilarityGradient, ctx: RunContext, x: Any, y: Any, dz: Any
+) -> tuple[Any, ...]:
+    a, b = sample_rows(x, y)
+    u, v = _inverse_length(ctx.xp, a), _inverse_length(ctx.xp, b)
+    slopes = widen(dz).reshape(-1, 1)
+    a, b = a * u, b * v
+    cosine = (a * b).sum(axis=1, keepdims=True)
+    dx, dy = slopes * (b - a * cosine) * u, slopes * (a - b * cosine) * v
+    return narrow(dx.reshape(x.shape), x), narrow(dy.reshape(y.shape), y)
+
+
+@operator_class(frozen=True)
+class _Padding(Operator):
+    pad_value: float = 0.0
+    replicate: bool = False
+
+    def samples(self, x: TensorSpec, y: TensorSpec) -> int:
+        """Return the number of samples; raise ShapeError if X and Y do not fit each other."""
+        require_one_float_type(self, X=x, Y=y)
+        for name, spec in (("X", x), ("Y", y)):
+            require(1 <= spec.ndim <= 2, self, f"{name} must have one or two axes, got shape {spec.shape}")
+        require(x.shape[0] == y.shape[0], self, f"X and Y must have as many samples, got {x.shape} and {y.shape}")
+        short, long = sorted(spec.shape[1] if spec.ndim == 2 else 1 for spec in (x, y))
+        require(
+            not self.replicate or (short > 0 and long % short == 0),
+            self,
+            f"with replicate=1 the length of one must divide that of the other, got {x.shape} and {y.shape}",
+        )
+        return x.shape[0]
+
+
+@register
+@operator_class(frozen=True)
+class DotProductWithPadding(_Padding):
+    """Z[i] = sum(X[i] * Y[i]), the shorter of both filled up with ``pad_value`` or, with ``replicate``, repeated.
+
+    Inputs:
+        X (N, D): float
+        Y (N, M): as X
+    Outputs:
+        Z (N): as X
+    """
+
+    inputs = ("X", "Y")
+    outputs = ("Z",)
+
+    def infer(self, x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (x.with_shape((self.samples(x, y),)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("Y"), g.d_output("Z")]
+        outputs = [g.d_input("X"), g.d_input("Y")]
+        made = make_op(
+            "DotProductWithPaddingGradient", inputs, outputs, pad_value=self.pad_value, replicate=self.replicate
+        )
+        return [made]
+
+    def flops(self, x: TensorSpec, y: TensorSpec) -> int:
+        return 2 * max(x.size, y.size)
+
+
+@register
+@operator_class(frozen=True)
+class DotProductWithPaddingGradient(_Padding):
+    """dX and dY of DotProductWithPadding, from X, Y and dZ."""
+
+    inputs = ("X", "Y", "dZ")
+    outputs = ("dX", "dY")
+
+    def infer(self, x: TensorSpec, y: TensorSpec, dz: TensorSpec) -> tuple[TensorSpec, ...]:
+        samples = self.samples(x, y)
+        require(dz.size == samples, self, f"dZ must have one number per sample of X, {samples}, got shape {dz.shape}")
+        return (x.plain, y.plain)
+
+    def flops(self, x: TensorSpec, y: TensorSpec, dz: TensorSpec) -> int:
+        return 2 * max(x.size, y.size)
+
+
+def _lengthened(op: _Padding, xp: Any, rows: Any, length: int) -> Any:
+    """Return rows filled up, or repeated, to ``length``."""
+    n, own = rows.shape
+    if own == length:
+        return rows
+    if op.replicate:
+        return xp.tile(rows, (1, length // own))
+    longer = xp.full((n, length), op.pad_value, rows.dtype)
+    longer[:, :own] = rows
+    return longer
+
+
+@kernel(DotProductWithPadding)
+def dot_product_with_padding(op: DotProductWithPadding, ctx: RunContext, x: Any, y: Any) -> tuple[Any, ...]:
+    a, b = sample_rows(x, y)
+    length = max(a.shape[1], b.shape[1])
+    a, b = (_lengthened(op, ctx.xp, rows, length) for rows in (a, b))
+    return (narrow((a * b).sum(axis=1), x),)
+
+
+def _shortened(op: _Padding, slopes: Any, length: int) -> Any:
+    """Return the gradient of rows from that of the same rows lengthened."""
+    n, longer = slopes.shape
+    if longer == length:
+        return slopes
+    return slopes.reshape(n, longer // length, length).sum(axis=1) if op.replicate else slopes[:, :length]
+
+
+@kernel(DotProductWithPaddingGradient)
+def dot_product_with_padding_gradient(
+    op: DotProductWithPaddingGradient, ctx: RunContext, x: Any, y: Any, dz: Any
+) -> tuple[Any, ...]:
+    a, b = sample_rows(x, y)
+    slopes, length = widen(dz).reshape(-1, 1), max(a.shape[1], b.shape[1])
+    da = _shortened(op, slopes * _lengthened(op, ctx.xp, b, length), a.shape[1])
+    db = _shortened(op, slopes * _lengthened(op, ctx.xp, a, length), b.shape[1])
+    return tuple(ctx.xp.ascontiguousarray(narrow(d.reshape(like.shape), like)) for d, like in ((da, x), (db, y)))

@@ -1,0 +1,177 @@
+"""Fully connected layers whose weights are a tensor train: TT and its gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["TT", "TTLinearGradient"]
+
+Array = Any
+
+
+@operator_class(frozen=True)
+class _Train(Operator):
+    """Base: the sizes of the cores."""
+
+    inp_sizes: tuple[int, ...] = ()
+    out_sizes: tuple[int, ...] = ()
+    tt_ranks: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        inner, outer, ranks = self.inp_sizes, self.out_sizes, self.tt_ranks
+        fits = len(inner) == len(outer) == len(ranks) - 1 > 0 and min(*inner, *outer, *ranks) > 0
+        if not fits or ranks[0] != 1 or ranks[-1] != 1:
+            raise ArgumentError(
+                f"{self.type}: needs as many inp_sizes as out_sizes, all positive, and one more of tt_ranks, the first "
+                f"and the last of them 1; got {list(inner)}, {list(outer)} and {list(ranks)}"
+            )
+
+    @property
+    def core_shapes(self) -> list[tuple[int, int]]:
+        """For each core, the first one first: its rows (input, rank after it), its columns (rank, output)."""
+        before, after = self.tt_ranks[:-1], self.tt_ranks[1:]
+        return [(i * s, r * o) for i, o, r, s in zip(self.inp_sizes, self.out_sizes, before, after)]
+
+    def check_specs(self, x: Any, cores: Any) -> None:
+        """Raise ShapeError unless X and the cores have the sizes and one type."""
+        wide, many = math.prod(self.inp_sizes), sum(rows * columns for rows, columns in self.core_shapes)
+        require(
+            len(x.shape) >= 2 and math.prod(x.shape[1:]) == wide,
+            self,
+            f"X must have samples of {wide} elements, the product of inp_sizes, got shape {tuple(x.shape)}",
+        )
+        require(
+            tuple(cores.shape) == (many,) and cores.dtype == x.dtype and str(x.dtype) in ("float32", "float64"),
+            self,
+            f"the cores must be a vector of {many} elements, of X's type, float32 or float64; got shape "
+            f"{tuple(cores.shape)} of {cores.dtype} for {x.dtype}",
+        )
+
+    def cores_of(self, flat: Array) -> list[Array]:
+        """Return the cores as matrices, the first one first; they are stored in reverse order."""
+        cores, end = [], flat.size
+        for rows, columns in self.core_shapes:
+            cores.append(flat[end - rows * columns : end].reshape(rows, columns))
+            end -= rows * columns
+        return cores
+
+    def products(self, samples: int) -> int:
+        """Return the floating-point operations of all products, for so many samples."""
+        left, done, total = samples * math.prod(self.inp_sizes), 1, 0
+        for (rows, columns), size, rank in reversed(list(zip(self.core_shapes, self.out_sizes, self.tt_ranks[1:]))):
+            left //= rows // rank
+            total += 2 * left * done * rows * columns
+            done *= size
+        return total
+
+
+@register
+@operator_class(frozen=True)
+class TT(_Train):
+    """Y = X W + b, (M, N), where W, (K, N), is a product of cores.
+
+    K is the product of ``inp_sizes``, N that of ``out_sizes``. Core k has an entry for each of its input, its output
+    and the ranks on both sides of it; element (i, o) of W is the product of the cores' matrices at the digits of i and
+    o. The cores are stored in one vector, the last one first, each as (input, rank after it, rank before, output);
+    ``netbuilder.caffe2.tensor_cores`` makes them.
+
+    Inputs:
+        X (M, K): float32|float64
+        b (N): as X
+        cores (P): as X
+    Outputs:
+        Y (M, N): as X
+
+    Source: Novikov et al., "Tensorizing Neural Networks", 2015, arXiv:1509.06569.
+    """
+
+    inputs = ("X", "b", "cores")
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec, b: TensorSpec, cores: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_specs(x, cores)
+        columns = math.prod(self.out_sizes)
+        require(
+            b.shape == (columns,) and b.dtype == x.dtype,
+            self,
+            f"b must have shape {(columns,)}, the product of out_sizes, and type {x.dtype}, got {b.shape} of {b.dtype}",
+        )
+        return (x.with_shape((x.shape[0], columns)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("cores"), g.d_output("Y")]
+        outputs = [g.d_input("X"), g.d_input("b"), g.d_input("cores")]
+        return [make_op("TTLinearGradient", inputs, outputs)]
+
+    def flops(self, x: TensorSpec, b: TensorSpec, cores: TensorSpec) -> int:
+        return self.products(x.shape[0])
+
+
+def _contract(op: _Train, x: Array, cores: Sequence[Array]) -> tuple[list[Array], Array]:
+    """Return what each core was multiplied with, the last core's first, and Y without its bias, (M, N).
+
+    A state is (samples and inputs that are left, input and rank of the next core, outputs that are done).
+    """
+    factors = []
+    state = x.reshape(-1, cores[-1].shape[0], 1)
+    for k in range(len(cores) - 1, -1, -1):
+        left, rows, done = state.shape
+        factor = state.swapaxes(1, 2).reshape(left * done, rows)
+        factors.append(factor)
+        columns = cores[k].shape[1]  # rank before, output
+        state = (factor @ cores[k]).reshape(left, done, columns).swapaxes(1, 2)
+        if k:
+            before = op.inp_sizes[k - 1]
+            state = state.reshape(left // before, before * op.tt_ranks[k], op.out_sizes[k] * done)
+    return factors, state.reshape(x.shape[0], math.prod(op.out_sizes))
+
+
+@kernel(TT)
+def tt(op: TT, ctx: RunContext, x: Array, b: Array, cores: Array) -> tuple[Any, ...]:
+    return (_contract(op, x, op.cores_of(cores))[1] + b,)
+
+
+@register
+@operator_class(frozen=True)
+class TTLinearGradient(_Train):
+    """dX, db and the gradient of the cores, from X, the cores and dY, see TT."""
+
+    inputs = ("X", "cores", "dY")
+    outputs = ("dX", "db", "dcores")
+
+    def infer(self, x: TensorSpec, cores: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_specs(x, cores)
+        columns = math.prod(self.out_sizes)
+        require(
+            dy.shape == (x.shape[0], columns) and dy.dtype == x.dtype,
+            self,
+            f"dY must have shape {(x.shape[0], columns)} and type {x.dtype}, got {dy.shape} of {dy.dtype}",
+        )
+        return x.plain, x.with_shape((columns,)), cores.plain
+
+    def flops(self, x: TensorSpec, cores: TensorSpec, dy: TensorSpec) -> int:
+        return 3 * self.products(x.shape[0])
+
+
+@kernel(TTLinearGradient)
+def tt_gradient(op: TTLinearGradient, ctx: RunContext, x: Array, cores: Array, dy: Array) -> tuple[Any, ...]:
+    matrices = op.cores_of(cores)
+    factors, _ = _contract(op, x, matrices)
+    parts: list[Array] = []
+    d_state = dy
+    for k, (core, factor) in enumerate(zip(matrices, reversed(factors))):
+        columns, done = core.shape[1], math.prod(op.out_sizes[k + 1 :])
+        left = factor.shape[0] // done
+        d_product = d_state.reshape(left, columns, done).swapaxes(1, 2).reshape(left * done, columns)
+        parts.append((factor.T @ d_product).reshape(-1))
+        d_state = (d_product @ core.T).reshape(left, done, core.shape[0]).swapaxes(1, 2)
+    return d_state.reshape(x.shape), dy.sum(axis=0), ctx.xp.concatenate(parts[::-1])

@@ -1,0 +1,1 @@
+"""Boxes, proposals, pooling of regions, and the losses of detectors."""

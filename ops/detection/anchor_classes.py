@@ -1,0 +1,102 @@
+"""Scores of anchors, class by class: GroupSpatialSoftmax and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["AnchorArguments", "GroupSpatialSoftmax", "GroupSpatialSoftmaxGradient", "softmax_by_class"]
+
+
+@operator_class(frozen=True)
+class AnchorArguments(Operator):
+    """What operators on scores of anchors have in common: ``num_classes`` channels for each anchor."""
+
+    num_classes: int = 81
+
+    def check(self) -> None:
+        if self.num_classes < 1:
+            raise ArgumentError(f"{self.type}: num_classes must be at least 1, got {self.num_classes}")
+
+    def labels_of(self, x: TensorSpec) -> tuple[int, ...]:
+        """Return the shape of the labels, a number for each anchor and position."""
+        right = x.ndim == 4 and x.shape[1] % self.num_classes == 0
+        require(right, self, f"X must be (N, anchors * {self.num_classes}, H, W), got shape {x.shape}")
+        return (x.shape[0], x.shape[1] // self.num_classes, *x.shape[2:])
+
+    def by_class(self, x: Any) -> Any:
+        """Return scores as (N, anchors, classes, H, W)."""
+        return x.reshape(x.shape[0], x.shape[1] // self.num_classes, self.num_classes, *x.shape[2:])
+
+
+@register
+@operator_class(frozen=True)
+class GroupSpatialSoftmax(AnchorArguments):
+    """probabilities = the softmax over each ``num_classes`` channels of X, (N, anchors * num_classes, H, W).
+
+    Inputs:
+        X (N, D, H, W): float, D = anchors * num_classes
+    Outputs:
+        probabilities (N, D, H, W): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("probabilities",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        self.labels_of(x)
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.output("probabilities"), g.d_output("probabilities")]
+        return [make_op("GroupSpatialSoftmaxGradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return 5 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class GroupSpatialSoftmaxGradient(AnchorArguments):
+    """dX = probabilities * (d - the sum of d * probabilities over each group)."""
+
+    inputs = ("probabilities", "d_probabilities")
+    outputs = ("dX",)
+
+    def infer(self, p: TensorSpec, dp: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, probabilities=p, d_probabilities=dp)
+        self.labels_of(p)
+        require(dp.shape == p.shape, self, f"d_probabilities must have shape {p.shape}, got {dp.shape}")
+        return (p.plain,)
+
+    def flops(self, p: TensorSpec, dp: TensorSpec) -> int:
+        return 4 * p.size
+
+
+def softmax_by_class(op: AnchorArguments, xp: Any, x: Any) -> Any:
+    """Return the softmax of each anchor, (N, anchors, classes, H, W)."""
+    rows = op.by_class(x)
+    e = xp.exp(rows - rows.max(axis=2, keepdims=True))
+    return e / e.sum(axis=2, keepdims=True)
+
+
+@kernel(GroupSpatialSoftmax)
+def group_spatial_softmax(op: GroupSpatialSoftmax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (softmax_by_class(op, ctx.xp, x).reshape(x.shape),)
+
+
+@kernel(GroupSpatialSoftmaxGradient)
+def group_spatial_softmax_gradient(
+    op: GroupSpatialSoftmaxGradient, ctx: RunContext, p: Any, dp: Any
+) -> tuple[Any, ...]:
+    probabilities, slopes = op.by_class(p), op.by_class(dp)
+    inner = (probabilities * slopes).sum(axis=2, keepdims=True)
+    return ((probabilities * (slopes - inner)).reshape(p.shape),)

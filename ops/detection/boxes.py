@@ -1,0 +1,163 @@
+"""Boxes in images: moved by deltas, cut to an image, compared, and thinned out where they overlap.
+
+A box is left, top, right, bottom; a rotated one is x and y of its centre, width, height and an angle in degrees. Where
+``extra`` is 1, the right and lower edge belong to a box, which is so much wider than the difference of its edges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator
+from netbuilder.proto import ArgumentError
+
+__all__ = ["AngleArguments", "cut_boxes", "move_boxes", "overlaps", "suppress", "suppress_softly"]
+
+Array = Any
+Overlap = Callable[[int, Any], Any]
+"""``overlap(i, others)``: the share that box i has in common with each other one, of what the two cover."""
+
+_MOST_GROWTH = math.log(1000 / 16)  # upper bound of the logarithm of a scale, so that extreme deltas stay finite
+
+
+@operator_class(frozen=True)
+class AngleArguments(Operator):
+    """What operators that move rotated boxes have in common, and the extra width of boxes.
+
+    With ``angle_bound_on`` an angle outside of ``angle_bound_lo`` to ``angle_bound_hi``, degrees, is brought nearer by
+    the difference of the two. Rotated boxes are cut to the image only if their angle is within ``clip_angle_thresh``
+    degrees of 0. With ``legacy_plus_one`` the right and lower edge belong to a box.
+    ``correct_transform_coords``, which older scripts write, is not read.
+    """
+
+    angle_bound_on: bool = True
+    angle_bound_lo: int = -90
+    angle_bound_hi: int = 90
+    clip_angle_thresh: float = 1.0
+    correct_transform_coords: bool = False
+    legacy_plus_one: bool = True
+
+    def check(self) -> None:
+        period = self.angle_bound_hi - self.angle_bound_lo
+        if self.angle_bound_on and (period <= 0 or period % 180):
+            raise ArgumentError(
+                f"{self.type}: angle_bound_hi must lie a multiple of 180 degrees above angle_bound_lo, got "
+                f"{self.angle_bound_lo} to {self.angle_bound_hi}"
+            )
+
+    @property
+    def extra(self) -> int:
+        return int(self.legacy_plus_one)
+
+
+def move_boxes(
+    xp: Any, op: AngleArguments, boxes: Array, deltas: Array, weights: Sequence[float] = (1, 1, 1, 1)
+) -> Array:
+    """Return boxes moved and stretched, in the shape of ``deltas``.
+
+    Args:
+        boxes: (..., 4), or (..., 5) for rotated ones.
+        deltas: as many numbers for each box, by which the centre moves, in widths and heights, by whose exponential the
+            size grows, and, in radians, by which the angle turns; shapes broadcast.
+        weights: what the first four deltas are divided by.
+    """
+    like = boxes.dtype.type
+    if boxes.shape[-1] == 5:
+        size, centre = boxes[..., 2:4], boxes[..., :2]
+    else:
+        size = boxes[..., 2:] - boxes[..., :2] + like(op.extra)
+        centre = boxes[..., :2] + like(0.5) * size
+    shift, growth = (xp.stack([deltas[..., i] / like(weights[i]) for i in pair], axis=-1) for pair in ((0, 1), (2, 3)))
+    centre = shift * size + centre
+    size = xp.exp(xp.minimum(growth, like(_MOST_GROWTH))) * size
+    if boxes.shape[-1] == 4:
+        return xp.concatenate([centre - like(0.5) * size, centre + like(0.5) * size - like(op.extra)], axis=-1)
+    angle = deltas[..., 4:] * like(180 / math.pi) + boxes[..., 4:]
+    if op.angle_bound_on:
+        period = like(op.angle_bound_hi - op.angle_bound_lo)
+        low, high = angle < op.angle_bound_lo, angle > op.angle_bound_hi
+        angle = xp.where(low, angle + period, xp.where(high, angle - period, angle))
+    return xp.concatenate([centre, size, angle], axis=-1)
+
+
+def cut_boxes(xp: Any, op: AngleArguments, boxes: Array, extent: Array) -> Array:
+    """Return boxes cut to images.
+
+    Args:
+        boxes: (..., 4) or (..., 5).
+        extent: width and height of the image, (..., 2); shapes broadcast.
+    """
+    like = boxes.dtype.type
+    last = xp.maximum(extent - like(op.extra), like(0))
+    if boxes.shape[-1] == 4:
+        first, second = (xp.maximum(xp.minimum(edges, last), like(0)) for edges in (boxes[..., :2], boxes[..., 2:]))
+        return xp.concatenate([first, second], axis=-1)
+    half = (boxes[..., 2:4] - like(op.extra)) / like(2)
+    first, second = (
+        xp.maximum(xp.minimum(edges, last), like(0)) for edges in (boxes[..., :2] - half, boxes[..., :2] + half)
+    )
+    size = xp.minimum(boxes[..., 2:4], second - first + like(op.extra))
+    cut = xp.concatenate([(first + second) / like(2), size, boxes[..., 4:]], axis=-1)
+    return xp.where(abs(boxes[..., 4:]) <= op.clip_angle_thresh, cut, boxes)
+
+
+def overlaps(boxes: np.ndarray[Any, Any], extra: int) -> Overlap:
+    """Return the function that compares one of the boxes, (n, 4), with others of them."""
+    areas = np.prod(boxes[:, 2:] - boxes[:, :2] + boxes.dtype.type(extra), axis=1)
+
+    def overlap(i: int, others: Any) -> Any:
+        box, rest = boxes[i], boxes[others]
+        sides = np.minimum(box[2:], rest[:, 2:]) - np.maximum(box[:2], rest[:, :2]) + boxes.dtype.type(extra)
+        common = np.prod(np.maximum(sides, 0), axis=1)
+        return common / (areas[i] + areas[others] - common)
+
+    return overlap
+
+
+def suppress(order: np.ndarray[Any, Any], overlap: Overlap, threshold: float, most: int = -1) -> list[int]:
+    """Return the boxes that stay if each, in ``order``, removes those after it that overlap it by over ``threshold``.
+
+    Args:
+        most: how many at most; 0 or less: all.
+    """
+    kept: list[int] = []
+    while order.size and not 0 < most <= len(kept):
+        kept.append(int(order[0]))
+        order = order[1:]
+        order = order[overlap(kept[-1], order) <= np.float32(threshold)]
+    return kept
+
+
+def suppress_softly(
+    scores: np.ndarray[Any, Any],
+    chosen: np.ndarray[Any, Any],
+    overlap: Overlap,
+    weigh: Callable[[Any], Any],
+    least: float,
+) -> tuple[list[int], np.ndarray[Any, Any]]:
+    """Return boxes by falling score, where each multiplies the scores of those after it by ``weigh(overlap)``.
+
+    Args:
+        scores: of all boxes.
+        chosen: the boxes to begin with.
+        least: boxes whose score falls below it are dropped.
+
+    Returns:
+        The boxes that stay, and the scores as they are then.
+
+    Source: Bodla et al., "Soft-NMS", 2017, arXiv:1704.04503.
+    """
+    scores, kept = scores.copy(), []
+    while chosen.size:
+        position = int(scores[chosen].argmax())
+        best = int(chosen[position])
+        kept.append(best)
+        chosen = np.delete(chosen, position)
+        scores[chosen] *= weigh(overlap(best, chosen)).astype(scores.dtype)
+        chosen = chosen[scores[chosen] >= least]
+    return kept, scores

@@ -1,0 +1,231 @@
+"""Focal losses of anchors: SigmoidFocalLoss, SoftmaxFocalLoss, and the gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.detection.anchor_classes import AnchorArguments, softmax_by_class
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "SigmoidFocalLoss",
+    "SigmoidFocalLossGradient",
+    "SoftmaxFocalLoss",
+    "SoftmaxFocalLossGradient",
+]
+
+_LEAST = 1e-20  # probabilities are clamped to this before log
+
+
+@operator_class(frozen=True)
+class _Focal(AnchorArguments):
+    scale: float = 1.0
+    alpha: float = 0.25
+    gamma: float = 1.0
+
+    def check(self) -> None:
+        super().check()
+        if self.gamma < 0:
+            raise ArgumentError(f"{self.type}: gamma must not be negative, got {self.gamma}")
+
+    def check_inputs(self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec, *others: TensorSpec) -> None:
+        for other in (normalizer, *others):
+            require_one_float_type(self, X=x, other=other)
+        shape = self.labels_of(x)
+        right = labels.shape == shape and labels.dtype == np.int32
+        require(right, self, f"labels must be int32 of shape {shape}, got {labels.shape} of {labels.dtype}")
+        require(normalizer.size == 1, self, f"normalizer must have one element, got shape {normalizer.shape}")
+
+    def factor(self, xp: Any, normalizer: Any) -> Any:
+        normalizer = widen(normalizer)
+        one = normalizer.dtype.type(1)
+        return normalizer.dtype.type(self.scale) / xp.maximum(normalizer.reshape(()), one)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 12 * inputs[0].size
+
+
+def _check_slope(op: Operator, d_loss: TensorSpec) -> None:
+    require(d_loss.size == 1, op, f"d_loss must have one element, got shape {d_loss.shape}")
+
+
+@register
+@operator_class(frozen=True)
+class SigmoidFocalLoss(_Focal):
+    """loss = ``scale`` * the sum of focal losses of all classes / max(1, normalizer).
+
+    X holds for each anchor a number per class, (N, anchors * ``num_classes``, H, W); labels, int32, (N, anchors, H, W),
+    the class from 1 on, 0 for none, -1 where nothing counts. With p = sigmoid(X), the class of the label loses
+    -``alpha`` (1 - p)^``gamma`` ln p, each other one -(1 - ``alpha``) p^``gamma`` ln(1 - p).
+
+    Inputs:
+        X (N, D, H, W): float, D = anchors * num_classes
+        labels (N, A, H, W): int32
+        normalizer () or (1): as X
+    Outputs:
+        loss (): as X
+
+    Source: Lin et al., "Focal Loss for Dense Object Detection", 2017, arXiv:1708.02002, section 3.
+    """
+
+    inputs = ("X", "labels", "normalizer")
+    outputs = ("loss",)
+    num_classes: int = 80
+
+    def infer(self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_inputs(x, labels, normalizer)
+        return (x.with_shape(()),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("labels"), g.input("normalizer"), g.d_output("loss")]
+        return [make_op("SigmoidFocalLossGradient", inputs, [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class SigmoidFocalLossGradient(_Focal):
+    """dX of SigmoidFocalLoss."""
+
+    inputs = ("X", "labels", "normalizer", "d_loss")
+    outputs = ("dX",)
+    num_classes: int = 80
+
+    def infer(
+        self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec, d_loss: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        self.check_inputs(x, labels, normalizer, d_loss)
+        _check_slope(self, d_loss)
+        return (x.plain,)
+
+
+@register
+@operator_class(frozen=True)
+class SoftmaxFocalLoss(_Focal):
+    """loss = ``scale`` * the sum of the anchors' focal losses / max(1, normalizer); and the softmax of each anchor.
+
+    X holds for each anchor a number per class, (N, anchors * ``num_classes``, H, W), class 0 the background; labels,
+    int32, (N, anchors, H, W), the class, or -1 where nothing counts. With p the softmax at the label, an anchor loses
+    -``alpha`` (1 - p)^``gamma`` ln p, with 1 - ``alpha`` for the background.
+
+    Inputs:
+        X (N, D, H, W): float, D = anchors * num_classes
+        labels (N, A, H, W): int32
+        normalizer () or (1): as X
+    Outputs:
+        loss (): as X
+        probabilities (N, D, H, W): as X
+
+    Source: Lin et al., "Focal Loss for Dense Object Detection", 2017, arXiv:1708.02002, section 3.
+    """
+
+    inputs = ("X", "labels", "normalizer")
+    outputs = ("loss", "probabilities")
+
+    def infer(self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_inputs(x, labels, normalizer)
+        return (x.with_shape(()), x.plain)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("labels"), g.input("normalizer"), g.output("probabilities"), g.d_output("loss")]
+        return [make_op("SoftmaxFocalLossGradient", inputs, [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class SoftmaxFocalLossGradient(_Focal):
+    """dX of SoftmaxFocalLoss; a gradient of the probabilities is not looked at."""
+
+    inputs = ("X", "labels", "normalizer", "probabilities", "d_loss")
+    outputs = ("dX",)
+
+    def infer(
+        self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec, p: TensorSpec, d_loss: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        self.check_inputs(x, labels, normalizer, p, d_loss)
+        require(p.shape == x.shape, self, f"probabilities must have the shape of X, {x.shape}, got {p.shape}")
+        _check_slope(self, d_loss)
+        return (x.plain,)
+
+
+def _log(xp: Any, p: Any) -> Any:
+    return xp.log(xp.maximum(p, p.dtype.type(_LEAST)))
+
+
+def _sigmoid_terms(op: _Focal, xp: Any, x: Any, labels: Any) -> tuple[Any, Any, Any, Any]:
+    """Return, by class, X with the sign that its label gives it, that sign, its weight, and 1 - p of the sign."""
+    numbers = xp.arange(1, op.num_classes + 1).reshape(1, 1, -1, 1, 1)
+    of_label, like = labels[:, :, None] == numbers, x.dtype.type
+    sign = xp.where(of_label, like(1), like(-1))
+    weight = xp.where(of_label, like(op.alpha), like(1 - op.alpha)) * (labels[:, :, None] >= 0)
+    signed = op.by_class(x) * sign
+    e = xp.exp(-abs(signed))
+    return signed, sign, weight, xp.where(signed >= 0, e, like(1)) / (like(1) + e)
+
+
+@kernel(SigmoidFocalLoss)
+def sigmoid_focal_loss(op: SigmoidFocalLoss, ctx: RunContext, x: Any, labels: Any, normalizer: Any) -> tuple[Any, ...]:
+    xp, given = ctx.xp, x
+    x = widen(x)
+    like = x.dtype.type
+    signed, _, weight, missing = _sigmoid_terms(op, xp, x, labels)
+    entropy = xp.maximum(-signed, like(0)) + xp.log1p(xp.exp(-abs(signed)))
+    total = (weight * missing ** like(op.gamma) * entropy).sum()
+    return (narrow(xp.asarray(total * op.factor(xp, normalizer)), given),)
+
+
+@kernel(SigmoidFocalLossGradient)
+def sigmoid_focal_loss_gradient(
+    op: SigmoidFocalLossGradient, ctx: RunContext, x: Any, labels: Any, normalizer: Any, d_loss: Any
+) -> tuple[Any, ...]:
+    xp, given = ctx.xp, x
+    x = widen(x)
+    like = x.dtype.type
+    signed, sign, weight, missing = _sigmoid_terms(op, xp, x, labels)
+    entropy = xp.maximum(-signed, like(0)) + xp.log1p(xp.exp(-abs(signed)))
+    slope = -weight * missing ** like(op.gamma) * (missing + like(op.gamma) * (like(1) - missing) * entropy)
+    factor = op.factor(xp, normalizer) * widen(d_loss).reshape(())
+    return (narrow((slope * sign * factor).reshape(x.shape), given),)
+
+
+def _softmax_terms(op: _Focal, xp: Any, p: Any, labels: Any) -> tuple[Any, Any, Any]:
+    """Return the probability of each anchor's label, the anchor's weight, and the labels with a class axis."""
+    like, chosen = p.dtype.type, xp.maximum(labels, 0)[:, :, None]
+    check_indices(f"{op.type}, labels", chosen, op.num_classes)
+    at_label = xp.take_along_axis(p, chosen.astype(int), axis=2)[:, :, 0]
+    weight = xp.where(labels > 0, like(op.alpha), like(1 - op.alpha)) * (labels >= 0)
+    return at_label, weight, chosen
+
+
+@kernel(SoftmaxFocalLoss)
+def softmax_focal_loss(op: SoftmaxFocalLoss, ctx: RunContext, x: Any, labels: Any, normalizer: Any) -> tuple[Any, ...]:
+    xp, given = ctx.xp, x
+    x = widen(x)
+    like = x.dtype.type
+    p = softmax_by_class(op, xp, x)
+    at_label, weight, _ = _softmax_terms(op, xp, p, labels)
+    total = -(weight * (like(1) - at_label) ** like(op.gamma) * _log(xp, at_label)).sum()
+    return narrow(xp.asarray(total * op.factor(xp, normalizer)), given), narrow(p.reshape(x.shape), given)
+
+
+@kernel(SoftmaxFocalLossGradient)
+def softmax_focal_loss_gradient(
+    op: SoftmaxFocalLossGradient, ctx: RunContext, x: Any, labels: Any, normalizer: Any, p: Any, d_loss: Any
+) -> tuple[Any, ...]:
+    xp, by_class = ctx.xp, op.by_class(widen(p))
+    like = by_class.dtype.type
+    q, weight, chosen = _softmax_terms(op, xp, by_class, labels)
+    missing = like(1) - q
+    focus = xp.maximum(missing, like(_LEAST)) ** like(op.gamma - 1)  # of certain anchors it would be infinite
+    slope = -weight * (missing ** like(op.gamma) - like(op.gamma) * focus * q * _log(xp, q))
+    hot = chosen == xp.arange(op.num_classes).reshape(1, 1, -1, 1, 1)
+    factor = op.factor(xp, normalizer) * widen(d_loss).reshape(())
+    return ((slope[:, :, None] * (hot - by_class) * factor).reshape(x.shape).astype(x.dtype, copy=False),)

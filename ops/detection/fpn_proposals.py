@@ -1,0 +1,188 @@
+"""Proposals of a feature pyramid's levels: collected, and assigned to levels by size."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, ShapeError
+
+__all__ = ["CollectAndDistributeFpnRpnProposals", "CollectRpnProposals", "DistributeFpnProposals"]
+
+Array = np.ndarray[Any, Any]
+
+
+@operator_class(frozen=True)
+class _Host(Operator, abc.ABC):
+    dynamic: ClassVar[bool] = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    @abc.abstractmethod
+    def check_inputs(self, *inputs: TensorSpec) -> None:
+        """Raise ShapeError if the inputs do not fit."""
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_inputs(*inputs)
+        raise ShapeError(f"{self.type}: how many boxes each output has depends on their values")
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 8 * sum(spec.shape[0] for spec in inputs if spec.ndim == 2)
+
+    def check_levels(self, low: int, high: int, blobs: int, got: int, what: str) -> None:
+        if not low <= high or got != (high - low + 1) * blobs:
+            raise ArgumentError(
+                f"{self.type}: levels {low} to {high} need {max(0, high - low + 1) * blobs} {what}, got {got}"
+            )
+
+
+@operator_class(frozen=True)
+class _Collecting(_Host):
+    rpn_min_level: int = 2
+    rpn_max_level: int = 6
+    rpn_post_nms_topN: int = 2000
+
+    def check(self) -> None:
+        self.check_levels(self.rpn_min_level, self.rpn_max_level, 2, self.n_in, "inputs, boxes and scores of each,")
+        if self.rpn_post_nms_topN < 0:
+            raise ArgumentError(f"{self.type}: rpn_post_nms_topN must not be negative, got {self.rpn_post_nms_topN}")
+
+    def check_inputs(self, *inputs: TensorSpec) -> None:
+        half = len(inputs) // 2
+        for rois, scores in zip(inputs[:half], inputs[half:]):
+            require_one_float_type(self, rois=rois, scores=scores)
+            right = rois.ndim == 2 and rois.shape[1] == 5 and scores.shape in (rois.shape[:1], (rois.shape[0], 1))
+            require(
+                right, self, f"boxes must be (n, 5) and their scores (n,), got shapes {rois.shape} and {scores.shape}"
+            )
+
+
+@operator_class(frozen=True)
+class _Dealing(_Host):
+    roi_canonical_scale: int = 224
+    roi_canonical_level: int = 4
+    roi_min_level: int = 2
+    roi_max_level: int = 5
+    legacy_plus_one: bool = True
+
+    def check_outputs(self, others: int) -> None:
+        self.check_levels(self.roi_min_level, self.roi_max_level, 1, self.n_out - others, f"outputs besides {others}")
+        if self.roi_canonical_scale <= 0:
+            raise ArgumentError(f"{self.type}: roi_canonical_scale must be above 0, got {self.roi_canonical_scale}")
+
+
+@register
+@operator_class(frozen=True)
+class CollectRpnProposals(_Collecting):
+    """rois = of the boxes of all levels the ``rpn_post_nms_topN`` with the best scores, best first.
+
+    Inputs are the boxes of levels ``rpn_min_level`` to ``rpn_max_level``, beginning with the number of their image as
+    GenerateProposals gives them, then the scores of each level. No gradient.
+
+    Inputs:
+        rpn_rois_and_scores+ (...): float32, (R, 5) boxes of each level, then (R) scores of each
+    Outputs:
+        rois (K, 5): float32
+    """
+
+    inputs = ("rpn_rois_and_scores+",)
+    outputs = ("rois",)
+
+
+@register
+@operator_class(frozen=True)
+class DistributeFpnProposals(_Dealing):
+    """The boxes of levels ``roi_min_level`` to ``roi_max_level``, an output each, and rois_idx_restore.
+
+    A box whose area is that of a square with ``roi_canonical_scale`` belongs to ``roi_canonical_level``, one four times
+    as large to the next. rois_idx_restore, int32, has for each row of rois its row in the outputs joined in order. With
+    ``legacy_plus_one`` the right and lower edge belong to a box. No gradient.
+
+    Inputs:
+        rois (R, D): float32, D = 4 or 5
+    Outputs:
+        first_level (M, D): float32
+        further_levels_and_rois_idx_restore+ (...): float32|int32, (M, D) a level, then (R), int32
+
+    Source: Lin et al., "Feature Pyramid Networks for Object Detection", 2017, arXiv:1612.03144, section 4.2.
+    """
+
+    inputs = ("rois",)
+    outputs = ("first_level", "further_levels_and_rois_idx_restore+")
+
+    def check(self) -> None:
+        self.check_outputs(1)
+
+    def check_inputs(self, *inputs: TensorSpec) -> None:
+        (rois,) = inputs
+        right = rois.ndim == 2 and rois.shape[1] in (4, 5) and rois.dtype.kind == "f"
+        require(right, self, f"rois must be floats with 4 or 5 columns, got {rois.shape} of {rois.dtype}")
+
+
+@register
+@operator_class(frozen=True)
+class CollectAndDistributeFpnRpnProposals(_Dealing, _Collecting):
+    """CollectRpnProposals, whose result is the first output, and DistributeFpnProposals of it, the others.
+
+    Inputs:
+        rpn_rois_and_scores+ (...): float32, (R, 5) boxes of each level, then (R) scores of each
+    Outputs:
+        rois (K, 5): float32
+        first_level (M, 5): float32
+        further_levels_and_rois_idx_restore+ (...): float32|int32, (M, 5) a level, then (K), int32
+    """
+
+    inputs = ("rpn_rois_and_scores+",)
+    outputs = ("rois", "first_level", "further_levels_and_rois_idx_restore+")
+
+    def check(self) -> None:
+        super().check()
+        self.check_outputs(2)
+
+
+def _collect(op: _Collecting, inputs: Sequence[Array]) -> Array:
+    half = len(inputs) // 2
+    rois, scores = np.concatenate(inputs[:half]), np.concatenate([s.reshape(-1) for s in inputs[half:]])
+    order = np.argsort(-scores, kind="stable")
+    found: Array = rois[order[: op.rpn_post_nms_topN]]
+    return found
+
+
+def _deal(op: _Dealing, rois: Array) -> list[Array]:
+    """Return the boxes of each level, and the row of each box in all of them joined."""
+    like = rois.dtype.type
+    sides = rois[:, -2:] - rois[:, -4:-2] + like(op.legacy_plus_one)
+    scale = np.sqrt(np.maximum(sides, 0).prod(axis=1)) / like(op.roi_canonical_scale)
+    levels = np.floor(op.roi_canonical_level + np.log2(scale + like(1e-6)))
+    levels = levels.clip(op.roi_min_level, op.roi_max_level)
+    order = np.argsort(levels, kind="stable")
+    parts = [rois[levels == level] for level in range(op.roi_min_level, op.roi_max_level + 1)]
+    return [*parts, np.argsort(order, kind="stable").astype(np.int32)]
+
+
+@kernel(CollectRpnProposals)
+def collect_rpn_proposals(op: CollectRpnProposals, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
+    op.check_inputs(*map(spec_of, inputs))
+    return (ctx.xp.asarray(_collect(op, [ctx.host(a) for a in inputs])),)
+
+
+@kernel(DistributeFpnProposals)
+def distribute_fpn_proposals(op: DistributeFpnProposals, ctx: RunContext, rois: Any) -> tuple[Any, ...]:
+    op.check_inputs(spec_of(rois))
+    return tuple(map(ctx.xp.asarray, _deal(op, ctx.host(rois))))
+
+
+@kernel(CollectAndDistributeFpnRpnProposals)
+def collect_and_distribute(op: CollectAndDistributeFpnRpnProposals, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
+    op.check_inputs(*map(spec_of, inputs))
+    rois = _collect(op, [ctx.host(a) for a in inputs])
+    return tuple(map(ctx.xp.asarray, (rois, *_deal(op, rois))))

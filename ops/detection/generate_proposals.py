@@ -1,0 +1,151 @@
+"""GenerateProposals: boxes that may hold something, from what a region proposal network says at each position."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.operator import TensorSpec, require, spec_of
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.detection.boxes import AngleArguments, cut_boxes, move_boxes, overlaps, suppress
+from netbuilder.ops.detection.rotated_boxes import rotated_overlaps
+from netbuilder.proto import ArgumentError, ShapeError
+
+__all__ = ["GenerateProposals", "GenerateProposalsCPP"]
+
+Array = np.ndarray[Any, Any]
+
+
+@register
+@operator_class(frozen=True)
+class GenerateProposals(AngleArguments):
+    """rois = the best boxes of each image that overlap no better one too far, and rois_probs = their scores.
+
+    Anchors, (A, 4), are boxes around the first position; they are shifted to each position of the plane, whose pixels
+    are 1 / ``spatial_scale`` apart in the image, moved by bbox_deltas, (N, 4 A, H, W), as BBoxTransform moves boxes,
+    and cut to the image, whose height, width and scale are a row of im_info. Of the ``pre_nms_topN`` boxes with the
+    best scores, (N, A, H, W), those narrower or lower than ``min_size`` (at least 1) times the image's scale, and those
+    with the centre outside, are left out; then those with over ``nms_thresh`` in common with a better one. At most
+    ``post_nms_topN`` stay; 0 or less: all. Anchors with 5 columns are rotated boxes, with deltas of 5 A channels.
+
+    A row of rois is the number of the image and a box, in falling order of the scores. No gradient.
+
+    Inputs:
+        scores (N, A, H, W): float32
+        bbox_deltas (N, D, H, W): float32, D = A * B
+        im_info (N, 3): float32
+        anchors (A, B): float32, B = 4 or 5
+    Outputs:
+        rois (R, K): float32, K = B + 1
+        rois_probs (R): float32
+
+    Source: Ren et al., "Faster R-CNN", 2015, arXiv:1506.01497, section 3.1.
+    """
+
+    inputs = ("scores", "bbox_deltas", "im_info", "anchors")
+    outputs = ("rois", "rois_probs")
+    dynamic = True
+    spatial_scale: float = 0.0625
+    pre_nms_topN: int = 6000
+    post_nms_topN: int = 300
+    nms_thresh: float = 0.7
+    min_size: float = 16.0
+
+    def check(self) -> None:
+        super().check()
+        if not self.spatial_scale > 0:
+            raise ArgumentError(f"{self.type}: spatial_scale must be above 0, got {self.spatial_scale}")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def infer(
+        self, scores: TensorSpec, deltas: TensorSpec, im_info: TensorSpec, anchors: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        self.check_inputs(scores, deltas, im_info, anchors)
+        raise ShapeError(f"{self.type}: how many boxes stay depends on their values")
+
+    def flops(self, scores: TensorSpec, deltas: TensorSpec, im_info: TensorSpec, anchors: TensorSpec) -> int:
+        return 8 * deltas.size
+
+    def check_inputs(self, scores: TensorSpec, deltas: TensorSpec, im_info: TensorSpec, anchors: TensorSpec) -> None:
+        require_one_float_type(self, scores=scores, bbox_deltas=deltas, im_info=im_info, anchors=anchors)
+        require(scores.ndim == 4, self, f"scores must be (images, anchors, height, width), got shape {scores.shape}")
+        n, a, height, width = scores.shape
+        right = anchors.ndim == 2 and anchors.shape[0] == a and anchors.shape[1] in (4, 5)
+        require(right, self, f"anchors must be ({a}, 4) or ({a}, 5) for scores {scores.shape}, got {anchors.shape}")
+        shape = (n, anchors.shape[1] * a, height, width)
+        require(deltas.shape == shape, self, f"bbox_deltas must have shape {shape}, got {deltas.shape}")
+        require(im_info.shape == (n, 3), self, f"im_info must have shape {(n, 3)}, got {im_info.shape}")
+
+
+@register
+@operator_class(frozen=True)
+class GenerateProposalsCPP(GenerateProposals):
+    """GenerateProposals under its old name.
+
+    Inputs:
+        scores (N, A, H, W): float32
+        bbox_deltas (N, D, H, W): float32, D = A * B
+        im_info (N, 3): float32
+        anchors (A, B): float32, B = 4 or 5
+    Outputs:
+        rois (R, K): float32, K = B + 1
+        rois_probs (R): float32
+    """
+
+
+def _best(scores: Array, most: int) -> Array:
+    """Return the positions of the greatest scores, in falling order, ties to the lower index."""
+    order = np.argsort(-scores, kind="stable")
+    return order[:most] if most > 0 else order
+
+
+def _placed(op: GenerateProposals, anchors: Array, best: Array, width: int) -> Array:
+    """Return the anchors of some of all (position, anchor) pairs, shifted to their positions."""
+    position, anchor = np.divmod(best, len(anchors))
+    shift = (np.stack([position % width, position // width], axis=1) / op.spatial_scale).astype(anchors.dtype)
+    boxes = anchors[anchor]
+    boxes[:, :2] += shift
+    if anchors.shape[1] == 4:
+        boxes[:, 2:] += shift
+    return boxes
+
+
+def _of_image(op: GenerateProposals, scores: Array, deltas: Array, info: Array, anchors: Array) -> tuple[Array, Array]:
+    """Return the boxes of an image that stay, and their scores."""
+    numbers = anchors.shape[1]
+    by_position = np.moveaxis(scores, 0, -1).reshape(-1)
+    moves = np.moveaxis(deltas.reshape(-1, numbers, *scores.shape[1:]), (0, 1), (-2, -1)).reshape(-1, numbers)
+    best = _best(by_position, op.pre_nms_topN)
+    extent, like = info[1::-1], scores.dtype.type
+    boxes = cut_boxes(np, op, move_boxes(np, op, _placed(op, anchors, best, scores.shape[2]), moves[best]), extent)
+    if numbers == 5:
+        size, centre = boxes[:, 2:4], boxes[:, :2]
+    else:
+        size = boxes[:, 2:] - boxes[:, :2] + like(op.extra)
+        centre = boxes[:, :2] + size / like(2)
+    least = like(max(op.min_size, 1.0)) * info[2]
+    chosen = np.flatnonzero((size >= least).all(axis=1) & (centre < extent).all(axis=1))
+    overlap = rotated_overlaps(boxes) if numbers == 5 else overlaps(boxes, op.extra)
+    kept = suppress(chosen, overlap, op.nms_thresh, op.post_nms_topN)
+    return boxes[kept], by_position[best[kept]]
+
+
+@kernel(GenerateProposals)
+@kernel(GenerateProposalsCPP)
+def generate_proposals(
+    op: GenerateProposals, ctx: RunContext, scores: Any, deltas: Any, im_info: Any, anchors: Any
+) -> tuple[Any, ...]:
+    op.check_inputs(*map(spec_of, (scores, deltas, im_info, anchors)))
+    *images, around = (ctx.host(a) for a in (scores, deltas, im_info, anchors))
+    rois, values = [np.empty((0, anchors.shape[1] + 1), around.dtype)], [np.empty(0, around.dtype)]
+    for number, (values_at, moves, info) in enumerate(zip(*images)):
+        boxes, probabilities = _of_image(op, values_at, moves, info, around)
+        rois.append(np.concatenate([np.full((len(boxes), 1), number, boxes.dtype), boxes], axis=1))
+        values.append(probabilities)
+    return ctx.xp.asarray(np.concatenate(rois)), ctx.xp.asarray(np.concatenate(values))

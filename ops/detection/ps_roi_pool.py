@@ -1,0 +1,161 @@
+"""PSRoIPool: the means of the bins of boxes, each bin over channels of its own; and the gradient."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.indexing import add_rows, check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["PSRoIPool", "PSRoIPoolGradient"]
+
+_INT32 = np.dtype(np.int32)
+
+
+@operator_class(frozen=True)
+class _Boxes(Operator):
+    spatial_scale: float = 1.0
+    group_size: int = 1
+    output_dim: int = 1
+
+    def check(self) -> None:
+        if min(self.group_size, self.output_dim) < 1 or not self.spatial_scale > 0:
+            raise ArgumentError(
+                f"{self.type}: group_size and output_dim must be 1 or more and spatial_scale above 0, got "
+                f"{self.group_size}, {self.output_dim} and {self.spatial_scale}"
+            )
+
+    def pooled(self, x: TensorSpec, rois: TensorSpec) -> tuple[int, ...]:
+        """Return the shape of Y."""
+        require_one_float_type(self, X=x, RoIs=rois)
+        channels = self.output_dim * self.group_size**2
+        require(
+            x.ndim == 4 and x.shape[1] == channels, self,
+            f"X must be (N, {channels}, H, W), output_dim * group_size^2 channels, got shape {x.shape}",
+        )  # fmt: skip
+        require(rois.ndim == 2 and rois.shape[1] == 5, self, f"RoIs must have 5 columns, got shape {rois.shape}")
+        return (rois.shape[0], self.output_dim, self.group_size, self.group_size)
+
+
+@register
+@operator_class(frozen=True)
+class PSRoIPool(_Boxes):
+    """Y = the means of a grid of bins of each box, (boxes, output_dim, group_size, group_size); 0 for an empty bin.
+
+    A row of RoIs is a box: number of the image, left, top, right, bottom, rounded, then multiplied by
+    ``spatial_scale``. Bin (i, j) of result c is taken from channel (c * ``group_size`` + i) * ``group_size`` + j of X,
+    which mapping_channel names, int32.
+
+    Inputs:
+        X (N, C, H, W): float
+        RoIs (R, 5): as X
+    Outputs:
+        Y (R, output_dim, group_size, group_size): as X
+        mapping_channel (R, output_dim, group_size, group_size): int32
+
+    Source: Dai et al., "R-FCN", 2016, arXiv:1605.06409, section 2.
+    """
+
+    inputs = ("X", "RoIs")
+    outputs = ("Y", "mapping_channel")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index else "here"
+
+    def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
+        shape = self.pooled(x, rois)
+        return (x.with_shape(shape), TensorSpec(shape, _INT32))
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("RoIs"), g.output("mapping_channel"), g.d_output("Y")]
+        return [make_op("PSRoIPoolGradient", inputs, [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class PSRoIPoolGradient(_Boxes):
+    """dX = each element of dY, divided by the size of its bin, at all pixels of the bin."""
+
+    inputs = ("X", "RoIs", "mapping_channel", "dY")
+    outputs = ("dX",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return ("any", "host", "any", "here")[index]
+
+    def infer(self, x: TensorSpec, rois: TensorSpec, channels: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        shape = self.pooled(x, rois)
+        right = dy.shape == shape == channels.shape
+        text = f"got {channels.shape} and {dy.shape}"
+        require(right, self, f"mapping_channel and dY must have shape {shape}, {text}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, rois: TensorSpec, channels: TensorSpec, dy: TensorSpec) -> int:
+        return dy.size + x.size
+
+
+def _edges(op: _Boxes, first: Any, last: Any, extent: int) -> tuple[Any, Any]:
+    """Return where the bins of boxes begin and end along one axis, cut to [0, extent]: (boxes, bins)."""
+    scale, like = first.dtype.type(op.spatial_scale), first.dtype.type
+    start = (np.floor(first + like(0.5)) * scale)[:, None]
+    end = ((np.floor(last + like(0.5)) + like(1)) * scale)[:, None]
+    size = np.maximum(end - start, like(0.1)) / like(op.group_size)
+    steps = np.arange(op.group_size, dtype=first.dtype)
+    begin, stop = np.floor(steps * size + start), np.ceil((steps + like(1)) * size + start)
+    return begin.clip(0, extent).astype(np.int64), stop.clip(0, extent).astype(np.int64)
+
+
+def _corners(op: _Boxes, rois: Any, shape: tuple[int, ...]) -> tuple[list[tuple[int, Any]], Any]:
+    """Return for each corner of the bins its sign and its pixel in the sums of all planes, and the sizes of the bins.
+
+    The sum over a bin is that of its four corners, with their signs, in the sums over the upper left part of a plane
+    (N, C, H + 1, W + 1). Places and sizes are (boxes, output_dim, bins, bins).
+    """
+    numbers = rois[:, 0].astype(np.int64)
+    check_indices(f"{op.type}: numbers of images", numbers, shape[0])
+    boxes = rois[:, 1:].astype(np.float64 if rois.dtype == np.float64 else np.float32)
+    (top, bottom), (left, right) = (
+        _edges(op, boxes[:, k], boxes[:, k + 2], shape[2 + side]) for k, side in ((1, 0), (0, 1))
+    )
+    channels = np.arange(shape[1]).reshape(1, op.output_dim, op.group_size, op.group_size)
+    planes = (numbers[:, None, None, None] * shape[1] + channels) * ((shape[2] + 1) * (shape[3] + 1))
+    ends = [(1, bottom[:, None, :, None]), (-1, top[:, None, :, None])]
+    sides = [(1, right[:, None, None, :]), (-1, left[:, None, None, :])]
+    found = [(p * q, planes + row * (shape[3] + 1) + column) for p, row in ends for q, column in sides]
+    sizes = (ends[0][1] - ends[1][1]).clip(0) * (sides[0][1] - sides[1][1]).clip(0)
+    return found, np.broadcast_to(sizes, planes.shape)
+
+
+@kernel(PSRoIPool)
+def ps_roi_pool(op: PSRoIPool, ctx: RunContext, x: Any, rois: Any) -> tuple[Any, ...]:
+    xp, (n, channels, height, width) = ctx.xp, x.shape
+    corners, sizes = _corners(op, ctx.host(rois), x.shape)
+    sums = xp.zeros((n, channels, height + 1, width + 1), float)  # double: differences of large sums
+    sums[:, :, 1:, 1:] = xp.cumsum(xp.cumsum(x.astype(float), axis=2), axis=3)
+    flat = sums.reshape(-1)
+    total = sum(sign * flat[xp.asarray(positions)] for sign, positions in corners)
+    y = xp.where(xp.asarray(sizes > 0), total / xp.asarray(np.maximum(sizes, 1)), 0).astype(x.dtype)
+    mapping = xp.arange(channels, dtype=_INT32).reshape(1, *y.shape[1:])
+    return y, xp.ascontiguousarray(xp.broadcast_to(mapping, y.shape))
+
+
+@kernel(PSRoIPoolGradient)
+def ps_roi_pool_gradient(
+    op: PSRoIPoolGradient, ctx: RunContext, x: Any, rois: Any, mapping: Any, dy: Any
+) -> tuple[Any, ...]:
+    xp, (n, channels, height, width) = ctx.xp, x.shape
+    corners, sizes = _corners(op, ctx.host(rois), x.shape)
+    shares = xp.asarray((sizes > 0) / np.maximum(sizes, 1)) * dy
+    sums = xp.zeros(n * channels * (height + 1) * (width + 1), float)
+    for sign, positions in corners:
+        add_rows(xp, sums, xp.asarray(positions).reshape(-1), (sign * shares).reshape(-1))
+    turned = sums.reshape(n, channels, height + 1, width + 1)[:, :, :0:-1, :0:-1]
+    dx = xp.cumsum(xp.cumsum(turned, axis=2), axis=3)[:, :, ::-1, ::-1]
+    return (xp.ascontiguousarray(dx).astype(dy.dtype),)

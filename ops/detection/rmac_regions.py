@@ -1,0 +1,87 @@
+"""RMACRegions: a fixed grid of square regions at several scales."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+
+__all__ = ["RMACRegions"]
+
+_MOST_STEPS = 6
+
+
+@register
+@operator_class(frozen=True)
+class RMACRegions(Operator):
+    """Regions of images (N, C, H, W), rows (image, x1, y1, x2, y2) in float32 as RoIPool takes them. No gradient.
+
+    At scale l = 1 ... ``scales``, squares with sides of 2 min(H, W) / (l + 1) are placed in l rows and columns, and in
+    more along the longer axis, so that neighbours at the first scale overlap by about ``overlap``.
+
+    Inputs:
+        X (N, C, H, W): any, only the shape is read
+    Outputs:
+        RMAC_REGIONS (R, 5): float32
+
+    Source: Tolias, Sicre and Jegou, "Particular object retrieval with integral max-pooling of CNN activations", 2016,
+    arXiv:1511.05879, section 3.
+    """
+
+    inputs = ("X",)
+    outputs = ("RMAC_REGIONS",)
+    scales: int = 3
+    overlap: float = 0.4
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "any"  # only the shape is used
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.ndim == 4, self, f"X must be images (N, C, H, W), got shape {x.shape}")
+        count = len(_squares(self, *x.shape[2:])) * x.shape[0] if x.size else 0
+        return (TensorSpec((count, 5), np.dtype(np.float32)),)
+
+    def flops(self, x: TensorSpec) -> int:
+        return 0
+
+
+def _more_steps(shorter: int, longer: int, overlap: float) -> int:
+    """Return how many more regions the longer axis gets: the number whose overlap is nearest to the requested one."""
+    if shorter == longer:
+        return 0
+    steps = np.arange(1, _MOST_STEPS + 1)
+    shares = 1 - ((longer - shorter) / steps) / shorter
+    return int(steps[abs(shares - overlap).argmin()])
+
+
+def _squares(op: RMACRegions, height: int, width: int) -> list[tuple[int, int, int, int]]:
+    """Return (x1, y1, x2, y2) of the regions of an image."""
+    shorter = min(height, width)
+    more = _more_steps(shorter, max(height, width), op.overlap)
+    found = []
+    for scale in range(1, op.scales + 1):
+        side = 2 * shorter // (scale + 1)
+        if side == 0:
+            break
+        columns = _starts(width, side, scale + (more if width > height else 0))
+        rows = _starts(height, side, scale + (more if height > width else 0))
+        found += [(x, y, x + side - 1, y + side - 1) for x in columns for y in rows]
+    return found
+
+
+def _starts(extent: int, side: int, count: int) -> list[int]:
+    gap = np.float32((extent - side) / (count - 1)) if count > 1 else np.float32(0)
+    return [min(int(gap * np.float32(k)), extent - side) for k in range(count)]
+
+
+@kernel(RMACRegions)
+def rmac_regions(op: RMACRegions, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    squares = np.array(_squares(op, *x.shape[2:]) if x.size else [], np.float32).reshape(-1, 4)
+    count = x.shape[0] if x.size else 0
+    images = np.repeat(np.arange(count, dtype=np.float32), len(squares))[:, None]
+    return (ctx.xp.asarray(np.concatenate([images, np.tile(squares, (count, 1))], axis=1)),)

@@ -1,0 +1,194 @@
+"""RoIPool: the greatest elements of the bins of boxes in images; and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.indexing import add_rows, check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["RoIPool", "RoIPoolF", "RoIPoolFGradient", "RoIPoolGradient"]
+
+_PART = 1 << 26  # chunk size, bytes
+
+
+@operator_class(frozen=True)
+class _Boxes(Operator):
+    is_test: bool = False
+    order: str = "NCHW"
+    pooled_h: int = 1
+    pooled_w: int = 1
+    spatial_scale: float = 1.0
+
+    def check(self) -> None:
+        if self.order != "NCHW":
+            raise ArgumentError(f"{self.type}: order must be NCHW, got {self.order!r}")
+        if min(self.pooled_h, self.pooled_w) < 1 or not self.spatial_scale > 0:
+            raise ArgumentError(
+                f"{self.type}: pooled_h and pooled_w must be 1 or more and spatial_scale above 0, got "
+                f"{self.pooled_h}, {self.pooled_w} and {self.spatial_scale}"
+            )
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def check_boxes(self, x: TensorSpec, rois: TensorSpec) -> None:
+        right = x.ndim == 4 and x.dtype.kind == "f" and min(x.shape[2:]) >= 1
+        require(right, self, f"X must be images of floats, got {x.shape} of {x.dtype}")
+        require(rois.ndim == 2 and rois.shape[1] == 5, self, f"RoIs must have 5 columns, got shape {rois.shape}")
+
+
+@register
+@operator_class(frozen=True)
+class RoIPool(_Boxes):
+    """Y = for each box the greatest elements of a grid of bins, (boxes, C, pooled_h, pooled_w); 0 for an empty bin.
+
+    A row of RoIs is a box: number of the image, left, top, right, bottom, which are multiplied by ``spatial_scale`` and
+    rounded; both corners belong to the box. Bins may overlap. The second output, left out with ``is_test``, says where
+    the elements are in their channels, int32; -1 for an empty bin.
+
+    Inputs:
+        X (N, C, H, W): float
+        RoIs (R, 5): as X
+    Outputs:
+        Y (R, C, pooled_h, pooled_w): as X
+        argmaxes? (R, C, pooled_h, pooled_w): int32
+
+    Source: Girshick, "Fast R-CNN", 2015, arXiv:1504.08083, section 2.1.
+    """
+
+    inputs = ("X", "RoIs")
+    outputs = ("Y", "argmaxes?")
+
+    def check(self) -> None:
+        super().check()
+        if self.n_out != (1 if self.is_test else 2):
+            raise ArgumentError(f"{self.type}: has one output with is_test and two without, got {self.n_out}")
+
+    def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_boxes(x, rois)
+        shape = (rois.shape[0], x.shape[1], self.pooled_h, self.pooled_w)
+        return (x.with_shape(shape), TensorSpec(shape, np.dtype(np.int32)))[: self.n_out]
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("RoIs"), g.output("argmaxes"), g.d_output("Y")]
+        return [make_op(f"{self.type}Gradient", inputs, [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class RoIPoolF(RoIPool):
+    """RoIPool under the name that Detectron's nets have for it.
+
+    Inputs:
+        X (N, C, H, W): float
+        RoIs (R, 5): as X
+    Outputs:
+        Y (R, C, pooled_h, pooled_w): as X
+        argmaxes? (R, C, pooled_h, pooled_w): int32
+    """
+
+
+def _bins(first: Any, last: Any, count: int, extent: int) -> tuple[Any, Any]:
+    """Return where each of ``count`` bins between two pixels begins and ends, cut to [0, extent]: (boxes, count)."""
+    size = (np.maximum(last - first + 1, 1) / np.float32(count)).astype(np.float32)[:, None]
+    steps = np.arange(count, dtype=np.float32)
+    begin, end = np.floor(steps * size), np.ceil((steps + 1) * size)
+    begin, end = ((first[:, None] + side).clip(0, extent).astype(np.int64) for side in (begin, end))
+    return begin, end
+
+
+def _positions(begin: Any, end: Any) -> tuple[Any, Any]:
+    """Return the pixels of each bin, (boxes, bins, most), and which of them are in it."""
+    most = max(int((end - begin).max(initial=1)), 1)
+    positions = begin[..., None] + np.arange(most)
+    inside = positions < end[..., None]
+    return np.where(inside, positions, 0), inside
+
+
+def _parts(boxes: int, bytes_of_box: int) -> Iterator[slice]:
+    together = max(1, _PART // max(bytes_of_box, 1))
+    for begin in range(0, boxes, together):
+        yield slice(begin, min(begin + together, boxes))
+
+
+@kernel(RoIPool)
+@kernel(RoIPoolF)
+def roi_pool(op: RoIPool, ctx: RunContext, x: Any, rois: Any) -> tuple[Any, ...]:
+    xp, (count, channels, height, width) = ctx.xp, x.shape
+    boxes = ctx.host(rois).astype(np.float32)
+    require(bool(np.isfinite(boxes).all()), op, "rois must be finite numbers")
+    images = boxes[:, 0].astype(np.int64)
+    check_indices(f"{op.type}: numbers of images", images, count)
+    scaled = boxes[:, 1:] * np.float32(op.spatial_scale)
+    left, top, right, bottom = (np.sign(scaled) * np.floor(abs(scaled) + 0.5)).T
+    rows = _bins(top, bottom, op.pooled_h, height)
+    columns = _bins(left, right, op.pooled_w, width)
+    y = xp.empty((len(boxes), channels, op.pooled_h, op.pooled_w), x.dtype)
+    where = xp.empty(y.shape, np.int32)
+    sizes = [int((end - begin).max(initial=1)) for begin, end in (rows, columns)]
+    of_box = channels * op.pooled_h * op.pooled_w * max(sizes[0] * sizes[1], 1) * x.dtype.itemsize
+    for part in _parts(len(boxes), of_box):
+        i, in_rows = _positions(*(side[part] for side in rows))
+        j, in_columns = _positions(*(side[part] for side in columns))
+        # boxes, rows of bins, columns of bins, pixels in a bin
+        inside = (in_rows[:, :, None, :, None] & in_columns[:, None, :, None, :]).reshape(*i.shape[:2], j.shape[1], -1)
+        spot = (i[:, :, None, :, None] * width + j[:, None, :, None, :]).reshape(inside.shape)
+        image = xp.asarray(images[part][:, None, None, None, None])
+        found = x[image, :, xp.asarray(i[:, :, None, :, None]), xp.asarray(j[:, None, :, None, :])]
+        found = xp.moveaxis(found, -1, 1).reshape(-1, channels, *inside.shape[1:])
+        found = xp.where(xp.asarray(inside[:, None]), found, x.dtype.type(-np.inf))
+        best = found.argmax(axis=-1)[..., None]
+        there = xp.asarray(inside.any(axis=-1)[:, None])
+        spots = xp.broadcast_to(xp.asarray(spot[:, None]), found.shape)
+        y[part] = xp.where(there, xp.take_along_axis(found, best, axis=-1)[..., 0], x.dtype.type(0))
+        where[part] = xp.where(there, xp.take_along_axis(spots, best, axis=-1)[..., 0], -1)
+    return y, where
+
+
+@register
+@operator_class(frozen=True)
+class RoIPoolGradient(_Boxes):
+    """dX = the gradients of the bins, each added where its greatest element was."""
+
+    inputs = ("X", "RoIs", "argmaxes", "dY")
+    outputs = ("dX",)
+
+    def infer(self, x: TensorSpec, rois: TensorSpec, argmaxes: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_boxes(x, rois)
+        shape = (rois.shape[0], x.shape[1], self.pooled_h, self.pooled_w)
+        require(
+            dy.shape == shape and argmaxes.shape == shape,
+            self,
+            f"argmaxes and dY must have shape {shape}, got {argmaxes.shape} and {dy.shape}",
+        )
+        return (x.plain,)
+
+
+@register
+@operator_class(frozen=True)
+class RoIPoolFGradient(RoIPoolGradient):
+    """RoIPoolGradient under the name that Detectron's nets have for it."""
+
+
+@kernel(RoIPoolGradient)
+@kernel(RoIPoolFGradient)
+def roi_pool_gradient(
+    op: RoIPoolGradient, ctx: RunContext, x: Any, rois: Any, argmaxes: Any, dy: Any
+) -> tuple[Any, ...]:
+    xp, plane = ctx.xp, x.shape[2] * x.shape[3]
+    images = ctx.host(rois)[:, 0].astype(np.int64)
+    check_indices(f"{op.type}: numbers of images", images, x.shape[0])
+    first = xp.asarray((images[:, None] * x.shape[1] + np.arange(x.shape[1])) * plane)[:, :, None, None]
+    there = xp.flatnonzero(argmaxes >= 0)
+    dx = xp.zeros(x.size, x.dtype)
+    add_rows(xp, dx, (first + argmaxes).reshape(-1).take(there), dy.reshape(-1).take(there))
+    return (dx.reshape(x.shape),)

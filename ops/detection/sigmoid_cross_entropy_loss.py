@@ -1,0 +1,107 @@
+"""SigmoidCrossEntropyLoss: the mean cross entropy of sigmoids where there are targets, and the gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["SigmoidCrossEntropyLoss", "SigmoidCrossEntropyLossGradient"]
+
+_NONE = 1e-5  # added to the number of targets, so that none at all gives 0
+
+
+@operator_class(frozen=True)
+class _Loss(Operator):
+    scale: float = 1.0
+    normalize: int = 1
+
+    def check_inputs(self, x: TensorSpec, targets: TensorSpec) -> None:
+        require_one_float_type(self, X=x)
+        right = targets.shape == x.shape and targets.dtype == np.int32
+        text = f"got {targets.shape} of {targets.dtype}"
+        require(right, self, f"targets must be int32 of the shape of X, {x.shape}; {text}")
+
+    def factor(self, xp: Any, targets: Any, dtype: Any) -> Any:
+        """Return what the sum of losses is multiplied by."""
+        if not self.normalize:
+            return dtype.type(self.scale)
+        return dtype.type(self.scale) / ((targets >= 0).sum().astype(dtype) + dtype.type(_NONE))
+
+
+@register
+@operator_class(frozen=True)
+class SigmoidCrossEntropyLoss(_Loss):
+    """loss = ``scale`` times the mean of -ln(sigmoid(X)) where targets is 1, and of -ln(1 - sigmoid(X)) where it is 0.
+
+    Elements with the target -1 count nowhere. Without ``normalize`` the sum replaces the mean.
+
+    Inputs:
+        X (*S): float
+        targets (*S): int32
+    Outputs:
+        loss (): as X
+    """
+
+    inputs = ("X", "targets")
+    outputs = ("loss",)
+
+    def infer(self, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_inputs(x, targets)
+        return (x.with_shape(()),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("targets"), g.d_output("loss")]
+        return [make_op("SigmoidCrossEntropyLossGradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, targets: TensorSpec) -> int:
+        return 5 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class SigmoidCrossEntropyLossGradient(_Loss):
+    """dX = d_loss * (sigmoid(X) - targets), divided as the loss is; 0 where the target is -1."""
+
+    inputs = ("X", "targets", "d_loss")
+    outputs = ("dX",)
+
+    def infer(self, x: TensorSpec, targets: TensorSpec, d_loss: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_inputs(x, targets)
+        require_one_float_type(self, X=x, d_loss=d_loss)
+        require(d_loss.size == 1, self, f"d_loss must have one element, got shape {d_loss.shape}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, targets: TensorSpec, d_loss: TensorSpec) -> int:
+        return 5 * x.size
+
+
+@kernel(SigmoidCrossEntropyLoss)
+def sigmoid_cross_entropy_loss(op: SigmoidCrossEntropyLoss, ctx: RunContext, x: Any, targets: Any) -> tuple[Any, ...]:
+    xp, given = ctx.xp, x
+    x = widen(x)
+    like = x.dtype.type
+    losses = xp.maximum(x, like(0)) - x * targets.astype(x.dtype) + xp.log1p(xp.exp(-abs(x)))
+    total = xp.where(targets >= 0, losses, like(0)).sum()
+    return (narrow(xp.asarray(total * op.factor(xp, targets, x.dtype)), given),)
+
+
+@kernel(SigmoidCrossEntropyLossGradient)
+def sigmoid_cross_entropy_loss_gradient(
+    op: SigmoidCrossEntropyLossGradient, ctx: RunContext, x: Any, targets: Any, d_loss: Any
+) -> tuple[Any, ...]:
+    xp, given = ctx.xp, x
+    x = widen(x)
+    like = x.dtype.type
+    e = xp.exp(-abs(x))
+    slopes = xp.where(x >= 0, like(1), e) / (like(1) + e) - targets.astype(x.dtype)
+    factor = widen(d_loss).reshape(()) * op.factor(xp, targets, x.dtype)
+    return (narrow(xp.where(targets >= 0, slopes * factor, like(0)), given),)

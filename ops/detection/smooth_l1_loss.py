@@ -1,0 +1,232 @@
+"""SmoothL1Loss, and SelectSmoothL1Loss at positions of an image; with their gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["SelectSmoothL1Loss", "SelectSmoothL1LossGradient", "SmoothL1Loss", "SmoothL1LossGradient"]
+
+
+@operator_class(frozen=True)
+class _Arguments(Operator):
+    beta: float = 1.0
+    scale: float = 1.0
+
+    def check(self) -> None:
+        if self.beta <= 0:
+            raise ArgumentError(f"{self.type}: beta must be above 0, got {self.beta}")
+        if self.scale < 0:
+            raise ArgumentError(f"{self.type}: scale must not be negative, got {self.scale}")
+
+    def check_weighted(self, y_hat: TensorSpec, **others: TensorSpec) -> None:
+        """Raise ShapeError unless all have the shape of Y_hat."""
+        require_one_float_type(self, mixed_half=False, Y_hat=y_hat, **others)
+        require(y_hat.ndim >= 1, self, "Y_hat must have a first axis of samples, got a scalar")
+        for name, spec in others.items():
+            require(spec.shape == y_hat.shape, self, f"{name} must have the shape of Y_hat, got {spec.shape}")
+
+    def check_selected(self, y_hat: TensorSpec, y: TensorSpec, locations: TensorSpec, normalizer: TensorSpec) -> None:
+        """Raise ShapeError unless the positions and their labels fit Y_hat."""
+        require_one_float_type(self, Y_hat=y_hat, Y=y)
+        require(y_hat.ndim == 4, self, f"Y_hat must be (N, channels, H, W), got shape {y_hat.shape}")
+        require(y.ndim == 2 and y.shape[1] == 4, self, f"Y must be (positions, 4), got shape {y.shape}")
+        require(
+            locations.shape == y.shape,
+            self,
+            f"locations must have the shape of Y, {y.shape}: image, channel, y and x of each; got {locations.shape}",
+        )
+        require(normalizer.size == 1, self, f"normalizer must be one number, got shape {normalizer.shape}")
+
+    def losses(self, xp: Any, x: Any) -> Any:
+        """Return x^2 / (2 beta) below ``beta``, |x| - beta / 2 from there on."""
+        size, beta = abs(x), x.dtype.type(self.beta)
+        return xp.where(size < beta, x * x / (2 * beta), size - beta / 2)
+
+    def slopes(self, xp: Any, x: Any) -> Any:
+        beta = x.dtype.type(self.beta)
+        return xp.where(abs(x) < beta, x / beta, xp.sign(x))
+
+
+_WEIGHTED = ("Y_hat", "Y", "alpha_in", "alpha_out")
+
+
+@register
+@operator_class(frozen=True)
+class SmoothL1Loss(_Arguments):
+    """loss = scale / N * sum(alpha_out * f(alpha_in * (Y_hat - Y))), N the samples; a scalar.
+
+    f(x) is x^2 / (2 beta) where |x| < beta, else |x| - beta / 2.
+
+    Inputs:
+        Y_hat (N, *S): float
+        Y (N, *S): as Y_hat
+        alpha_in (N, *S): as Y_hat
+        alpha_out (N, *S): as Y_hat
+    Outputs:
+        loss (): as Y_hat
+
+    Source: Girshick, "Fast R-CNN", 2015, arXiv:1504.08083, section 2.3.
+    """
+
+    inputs = _WEIGHTED
+    outputs = ("loss",)
+
+    def infer(
+        self, y_hat: TensorSpec, y: TensorSpec, alpha_in: TensorSpec, alpha_out: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        self.check_weighted(y_hat, Y=y, alpha_in=alpha_in, alpha_out=alpha_out)
+        return (y_hat.with_shape(()),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [*map(g.input, _WEIGHTED), g.d_output("loss")]
+        return [make_op("SmoothL1LossGradient", inputs, [g.d_input("Y_hat")])]
+
+    def flops(self, y_hat: TensorSpec, *others: TensorSpec) -> int:
+        return 7 * y_hat.size
+
+
+@register
+@operator_class(frozen=True)
+class SmoothL1LossGradient(_Arguments):
+    """dY_hat of SmoothL1Loss; labels and weights have no gradient."""
+
+    inputs = (*_WEIGHTED, "dloss")
+    outputs = ("dY_hat",)
+
+    def infer(  # one parameter per input
+        self, y_hat: TensorSpec, y: TensorSpec, alpha_in: TensorSpec, alpha_out: TensorSpec, dloss: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        self.check_weighted(y_hat, Y=y, alpha_in=alpha_in, alpha_out=alpha_out)
+        require(dloss.size == 1, self, f"the gradient of the loss must be one number, got shape {dloss.shape}")
+        return (y_hat.plain,)
+
+    def flops(self, y_hat: TensorSpec, *others: TensorSpec) -> int:
+        return 6 * y_hat.size
+
+
+@kernel(SmoothL1Loss)
+def smooth_l1_loss(
+    op: SmoothL1Loss, ctx: RunContext, y_hat: Any, y: Any, alpha_in: Any, alpha_out: Any
+) -> tuple[Any, ...]:
+    apart = widen(alpha_in) * (widen(y_hat) - widen(y))
+    total = (widen(alpha_out) * op.losses(ctx.xp, apart)).sum()
+    return (narrow(ctx.xp.asarray(total * apart.dtype.type(op.scale / max(y_hat.shape[0], 1))), y_hat).reshape(()),)
+
+
+@kernel(SmoothL1LossGradient)
+def smooth_l1_loss_gradient(
+    op: SmoothL1LossGradient, ctx: RunContext, y_hat: Any, y: Any, alpha_in: Any, alpha_out: Any, dloss: Any
+) -> tuple[Any, ...]:
+    inner = widen(alpha_in)
+    slopes = op.slopes(ctx.xp, inner * (widen(y_hat) - widen(y)))
+    factor = widen(dloss).reshape(()) * slopes.dtype.type(op.scale / max(y_hat.shape[0], 1))
+    return (narrow(inner * widen(alpha_out) * slopes * factor, y_hat),)
+
+
+_SELECTED = ("Y_hat", "Y", "locations", "normalizer")
+
+
+@register
+@operator_class(frozen=True)
+class SelectSmoothL1Loss(_Arguments):
+    """loss = scale / max(normalizer, 1) * sum(f(Y_hat at the positions - Y)), f as in SmoothL1Loss; a scalar.
+
+    A row of ``locations`` has the numbers of an image, of the first of four channels, of a row and of a column.
+
+    Inputs:
+        Y_hat (N, C, H, W): float
+        Y (M, 4): as Y_hat
+        locations (M, 4): int32|int64|float32
+        normalizer (1) or (): float
+    Outputs:
+        loss (): as Y_hat
+
+    Source: Lin et al., "Focal Loss for Dense Object Detection", 2017, arXiv:1708.02002, section 4.
+    """
+
+    inputs = _SELECTED
+    outputs = ("loss",)
+
+    def infer(
+        self, y_hat: TensorSpec, y: TensorSpec, locations: TensorSpec, normalizer: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        self.check_selected(y_hat, y, locations, normalizer)
+        return (y_hat.with_shape(()),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [*map(g.input, _SELECTED), g.d_output("loss")]
+        return [make_op("SelectSmoothL1LossGradient", inputs, [g.d_input("Y_hat")])]
+
+    def flops(self, y_hat: TensorSpec, y: TensorSpec, *others: TensorSpec) -> int:
+        return 5 * y.size
+
+
+@register
+@operator_class(frozen=True)
+class SelectSmoothL1LossGradient(_Arguments):
+    """dY_hat of SelectSmoothL1Loss: 0 but at the positions; a position named twice gets both."""
+
+    inputs = (*_SELECTED, "dloss")
+    outputs = ("dY_hat",)
+
+    def infer(  # one parameter per input
+        self, y_hat: TensorSpec, y: TensorSpec, locations: TensorSpec, normalizer: TensorSpec, dloss: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        self.check_selected(y_hat, y, locations, normalizer)
+        require(dloss.size == 1, self, f"the gradient of the loss must be one number, got shape {dloss.shape}")
+        return (y_hat.plain,)
+
+    def flops(self, y_hat: TensorSpec, y: TensorSpec, *others: TensorSpec) -> int:
+        return 5 * y.size
+
+
+def _positions(op: Operator, ctx: RunContext, shape: tuple[int, ...], locations: Any) -> Any:
+    """Return where the elements at the positions are in Y_hat read as one line, (positions, 4).
+
+    Raises:
+        IndexError: a position is not in Y_hat.
+    """
+    images, channels, height, width = shape
+    image, channel, row, column = (locations[:, i].astype("int64") for i in range(4))
+    parts = ((image, "images", images), (channel, "first channels", channels - 3))
+    for numbers, what, extent in (*parts, (row, "rows", height), (column, "columns", width)):
+        check_indices(f"{op.type}, {what} of locations", numbers, extent)
+    starts = ((image * channels + channel) * height + row) * width + column
+    return starts[:, None] + ctx.xp.arange(4) * (height * width)
+
+
+def _share(ctx: RunContext, op: _Arguments, normalizer: Any, like: Any) -> Any:
+    floor = ctx.xp.maximum(normalizer.reshape(()).astype(like.dtype), like.dtype.type(1))
+    return like.dtype.type(op.scale) / floor
+
+
+@kernel(SelectSmoothL1Loss)
+def select_smooth_l1_loss(
+    op: SelectSmoothL1Loss, ctx: RunContext, y_hat: Any, y: Any, locations: Any, normalizer: Any
+) -> tuple[Any, ...]:
+    positions = _positions(op, ctx, tuple(y_hat.shape), locations)
+    apart = widen(y_hat.reshape(-1)[positions]) - widen(y)
+    total = op.losses(ctx.xp, apart).sum() * _share(ctx, op, normalizer, apart)
+    return (narrow(ctx.xp.asarray(total), y_hat).reshape(()),)
+
+
+@kernel(SelectSmoothL1LossGradient)
+def select_smooth_l1_loss_gradient(
+    op: SelectSmoothL1LossGradient, ctx: RunContext, y_hat: Any, y: Any, locations: Any, normalizer: Any, dloss: Any
+) -> tuple[Any, ...]:
+    positions = _positions(op, ctx, tuple(y_hat.shape), locations)
+    apart = widen(y_hat.reshape(-1)[positions]) - widen(y)
+    slopes = op.slopes(ctx.xp, apart) * (_share(ctx, op, normalizer, apart) * widen(dloss).reshape(()))
+    dx = ctx.xp.zeros(math.prod(y_hat.shape), slopes.dtype)
+    ctx.xp.add.at(dx, positions.reshape(-1), slopes.reshape(-1))
+    return (narrow(dx.reshape(y_hat.shape), y_hat),)

@@ -1,0 +1,122 @@
+"""Gradients of inputs that nobody reads: not computed, or, where they can be fetched, computed from dY and W then."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import Call, Later, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.engines.arrays import as_flat
+from netbuilder.ops.engines.onednn import declarations as c
+from netbuilder.ops.engines.onednn import kernels_conv_gradient as conv
+from netbuilder.ops.engines.onednn.arguments import Held, In, Out
+from netbuilder.ops.engines.onednn.convolutions import Views, backward_data, forward, free, serves
+from netbuilder.ops.engines.onednn.primitive import Step, prepared
+
+__all__ = ["conv_gradient", "conv_transpose_gradient", "without_unread_dx"]
+
+
+def conv_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    """Prepare ConvGradient: X, W, dY -> dW, [db], [dX], dX only where it is read."""
+    return _unless_unread(conv.conv_gradient, op, ctx, (x, w, dy), transposed=False)
+
+
+def conv_transpose_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    """Prepare ConvTransposeGradient: X, W, dY -> dW, [db], [dX], dX only where it is read."""
+    return _unless_unread(conv.conv_transpose_gradient, op, ctx, (x, w, dy), transposed=True)
+
+
+def _unless_unread(make: Any, op: Any, ctx: PlanContext, specs: Any, *, transposed: bool) -> Prepared | None:
+    if not op.computes_dx or not serves(*specs):
+        made: Prepared | None = make(op, ctx, *specs)
+        return made
+    return without_unread_dx(
+        op, ctx, specs[1], lambda each: make(each, ctx, *specs), lambda: _dx(op, ctx, *specs, transposed=transposed)
+    )
+
+
+class KeptCopy:
+    """A copy of a value in the layout in which it lies, see ``ops.contexts.Kept``."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.spec = spec
+        self._held = Held(spec.nbytes)
+
+    @property
+    def buffer(self) -> Any:
+        if self.spec.layout is not None:
+            return self._held.buffer
+        return as_flat(self._held.buffer, self.spec.dtype).reshape(self.spec.shape)
+
+
+def without_unread_dx(
+    op: Any,
+    ctx: PlanContext,
+    w: TensorSpec,
+    make: Callable[[Any], Prepared | None],
+    late: Callable[[], Prepared | None],
+) -> Prepared | None:
+    """Prepare the gradient of a layer with inputs X, W, dY; without dX, its last output, where no operator reads it.
+
+    W is copied for a later fetch, because it is updated before.
+
+    Args:
+        op: the gradient operator, whose last output is dX.
+        ctx: of the plan.
+        w: the weights as they lie.
+        make: prepares an operator with so many of the outputs.
+        late: prepares dX alone, from W and dY.
+    """
+    last = op.n_out - 1
+    demand = ctx.demand(last, (2,))
+    if demand == "run":
+        return make(op)
+    made = make(copy.copy(op).with_arity(op.n_in, last))
+    if made is None:
+        return None
+    made.outputs = [*made.outputs, None]
+    return made if demand == "never" else _with_copy(made, w, KeptCopy(w), late, last)
+
+
+def _with_copy(
+    made: Prepared, w: TensorSpec, kept: KeptCopy, late: Callable[[], Prepared | None], output: int
+) -> Prepared:
+    made.inputs = [made.inputs[0], w, *made.inputs[2:]]
+    bind_alone = made.bind
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        call, source, target, copy_to = bind_alone(inputs, outputs, scratch), inputs[1], kept.buffer, np.copyto
+
+        def call_and_copy() -> None:
+            copy_to(target, source)
+            call()
+
+        return call_and_copy
+
+    def prepare() -> Prepared:
+        found = late()
+        assert found is not None, "what a gradient with dX was made for serves without it"
+        return found
+
+    made.bind = bind
+    made.later = {output: Later(prepare, (2,), {1: kept})}
+    return made
+
+
+def _dx(
+    op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec, *, transposed: bool
+) -> Prepared | None:
+    """Prepare dX of a convolution alone, in float32: X, W, dY -> dX; X is not read."""
+    v = Views(op, x, w, transposed=transposed)
+    source, weights, target = (free(view, c.F32) for view in (v.x, v.weights, v.y))
+    hint = forward(v.kind, source, weights, None, target, v.window, False, (), threads=ctx.threads)
+    dx = backward_data(v.kind, source, weights, target, v.window, hint, threads=ctx.threads) if hint else None
+    if dx is None:
+        return None
+    inputs = [None, dx.spec(c.WEIGHTS, w, v.weights), dx.spec(c.DIFF_DST, dy.plain, v.y)]
+    step = Step(dx, {c.DIFF_DST: In(2), c.WEIGHTS: In(1), c.DIFF_SRC: Out(0)})
+    return prepared(inputs, [dx.spec(c.DIFF_SRC, x.plain, v.x)], [step])

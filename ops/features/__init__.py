@@ -1,0 +1,1 @@
+"""Sparse and categorical features: hashing, buckets, maps and lists."""

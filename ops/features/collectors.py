@@ -1,0 +1,283 @@
+"""Rows collected over many runs: ReservoirSampling, LastNWindowCollector; and DataCouple, which ties blobs together."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.objects import shared_object
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.features.maps import KeyMap
+from netbuilder.proto import ArgumentError, NetError
+
+__all__ = ["DataCouple", "LastNWindowCollector", "ReservoirSampling"]
+
+Arrays = tuple[Any, ...]
+_Specs = Sequence[TensorSpec | None]
+
+
+@operator_class(frozen=True)
+class _Collector(Operator, abc.ABC):
+    """What is collected is in the host's memory, whatever the device."""
+
+    dynamic = True
+    stateful = True
+    outputs_on_host = True
+    may_be_empty = (0,)
+    num_to_collect: int = -1
+    overwritten: ClassVar[tuple[int, ...]] = ()  # in-place input of each output
+    mutex: ClassVar[int] = 3
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+    def check(self) -> None:
+        if self.num_to_collect < 1:
+            raise ArgumentError(f"{self.type}: num_to_collect must be at least 1, got {self.num_to_collect}")
+
+    def run(self, ctx: RunContext, inputs: Arrays) -> Arrays:
+        """Return the outputs; under the mutex, where there is one, and of what the blobs hold then."""
+        mutex = inputs[self.mutex] if len(inputs) > self.mutex else None
+        require(
+            mutex is None or hasattr(mutex, "__enter__"), self, f"input {self.mutex} must be what CreateMutex makes"
+        )
+        with nullcontext() if mutex is None else mutex:
+            given = list(inputs)
+            if mutex is not None and ctx.workspace is not None:  # another thread may have gone on meanwhile
+                for index in self.overwritten[: self.n_out]:
+                    name = ctx.op_def.input[index]
+                    if not ctx.workspace.get(name).is_empty:
+                        given[index] = ctx.workspace.fetch(name)
+            self.check_rows(given[0], given[2])
+            made = self.collect(ctx, given)
+            if mutex is not None and ctx.workspace is not None:
+                for name, value in zip(ctx.op_def.output, made):
+                    blob = ctx.workspace.make(name)
+                    blob.store(value, blob.location)
+                return tuple(ctx.workspace.get(name).buffer for name in ctx.op_def.output)
+        return made
+
+    @abc.abstractmethod
+    def collect(self, ctx: RunContext, given: list[Any]) -> Arrays:
+        """Return the outputs."""
+
+    def count(self, name: str, value: Any, kind: Any) -> int:
+        """Return the one number that a blob holds."""
+        require(
+            value.size == 1 and value.dtype == kind,
+            self,
+            f"{name} must hold one {np.dtype(kind)}, got shape {value.shape} of {value.dtype}",
+        )
+        return int(value.reshape(-1)[0])
+
+    def check_rows(self, rows: Any, data: Any) -> None:
+        """Raise ShapeError unless DATA has rows like those collected, if there are any."""
+        require(data.ndim >= 1, self, "DATA must have rows, got a scalar")
+        require(
+            not rows.size or (rows.dtype == data.dtype and rows.shape[1:] == data.shape[1:]),
+            self,
+            f"DATA must have rows like those collected, of shape {rows.shape[1:]} and {rows.dtype}, got "
+            f"{data.shape[1:]} and {data.dtype}",
+        )
+
+
+def _with_room(rows: Any, data: Any, size: int) -> Any:
+    """Return what was collected with capacity for ``size`` rows, a copy."""
+    made = np.zeros((size, *data.shape[1:]), data.dtype)
+    if rows.size:
+        made[: min(len(rows), size)] = rows[:size]
+    return made
+
+
+@register
+@operator_class(frozen=True)
+class ReservoirSampling(_Collector):
+    """Keep ``num_to_collect`` of all the rows of DATA in all runs so far, each with the same chance.
+
+    NUM_VISITED, one int64, counts the rows. With an id, int64, for each row, a row whose id is in the reservoir is
+    passed over and not counted; the map and POS_TO_OBJECT, int64, then tell where each id is, and which is where.
+
+    Inputs:
+        RESERVOIR (M, *S): any, no value before the first run
+        NUM_VISITED (1) or (): int64
+        DATA (N, *S): any
+        MUTEX: object
+        OBJECT_ID? (N): int64
+        OBJECT_TO_POS_MAP?: object
+        POS_TO_OBJECT? (K): int64
+    Outputs:
+        RESERVOIR (num_to_collect, *S): as DATA
+        NUM_VISITED (1) or (): int64
+        OBJECT_TO_POS_MAP?: object
+        POS_TO_OBJECT? (K): int64
+
+    Source: Vitter, "Random Sampling with a Reservoir", 1985.
+    """
+
+    inputs = ("RESERVOIR", "NUM_VISITED", "DATA", "MUTEX", "OBJECT_ID?", "OBJECT_TO_POS_MAP?", "POS_TO_OBJECT?")
+    outputs = ("RESERVOIR", "NUM_VISITED", "OBJECT_TO_POS_MAP?", "POS_TO_OBJECT?")
+    must_inplace = ((0, 0), (1, 1), (5, 2), (6, 3))
+    draws = True
+    overwritten = (0, 1, 5, 6)
+
+    def check(self) -> None:
+        super().check()
+        if (self.n_in, self.n_out) not in ((4, 2), (7, 4)):
+            raise NetError(
+                "ReservoirSampling: takes 4 inputs and has 2 outputs, or with ids 7 and 4, "
+                f"got {self.n_in} and {self.n_out}"
+            )
+
+    def collect(self, ctx: RunContext, given: list[Any]) -> Arrays:
+        rows, data = given[0], given[2]
+        visited = self.count("NUM_VISITED", given[1], np.int64)
+        chances = ctx.host(ctx.uniform(data.shape[:1]))
+        if len(given) == 4:
+            turns = visited + np.arange(len(data))
+            positions = np.where(turns < self.num_to_collect, turns, np.floor(chances * (turns + 1)).astype(np.int64))
+            which = np.flatnonzero(positions < self.num_to_collect)
+            positions, visited, more = positions[which], visited + len(data), ()
+        else:
+            which, positions, visited, more = self._objects(given, visited, chances)
+        made = _with_room(rows, data, min(visited, self.num_to_collect))
+        _, last = np.unique(positions[::-1], return_index=True)  # the later of two rows for one position is kept
+        chosen = len(positions) - 1 - last
+        made[positions[chosen]] = data[which[chosen]]
+        return (made, np.full(given[1].shape, visited, np.int64), *more)
+
+    def _objects(self, given: list[Any], visited: int, chances: Any) -> tuple[Any, Any, int, Arrays]:
+        """Return which rows go where, how many were visited, and the books of the ids."""
+        ids, entries = given[4], shared_object(self, given[5], KeyMap, "CreateMap")
+        require(
+            ids.shape == given[2].shape[:1] and ids.dtype == np.int64,
+            self,
+            f"OBJECT_ID must hold an int64 for each of {len(given[2])} rows, got shape {ids.shape} of {ids.dtype}",
+        )
+        where = given[6].tolist()
+        which, positions = [], []
+        for row, name in enumerate(ids.tolist()):
+            if name in entries:
+                continue
+            position = visited if visited < self.num_to_collect else int(chances[row] * (visited + 1))
+            visited += 1
+            if position >= self.num_to_collect:
+                continue
+            if position < len(where):
+                entries.pop(where[position], None)
+                where[position] = name
+            else:
+                where.append(name)
+            entries[name] = position
+            which.append(row)
+            positions.append(position)
+        return np.array(which, int), np.array(positions, int), visited, (entries, np.array(where, np.int64))
+
+
+@kernel(ReservoirSampling)
+def reservoir_sampling(op: ReservoirSampling, ctx: RunContext, *inputs: Any) -> Arrays:
+    return op.run(ctx, inputs)
+
+
+@register
+@operator_class(frozen=True)
+class LastNWindowCollector(_Collector):
+    """Keep the last ``num_to_collect`` rows of DATA of all runs so far, each at the position of the oldest one.
+
+    The second input, one int32, is the position that is next; the last one, int64, counts the rows.
+
+    Inputs:
+        LAST_N (M, *S): any, no value before the first run
+        NEXT (1) or (): int32
+        DATA (N, *S): any
+        MUTEX?: object
+        NUM_VISITED? (1) or (): int64
+    Outputs:
+        LAST_N (num_to_collect, *S): as DATA
+        NEXT (1) or (): int32
+        NUM_VISITED? (1) or (): int64
+    """
+
+    inputs = ("LAST_N", "NEXT", "DATA", "MUTEX?", "NUM_VISITED?")
+    outputs = ("LAST_N", "NEXT", "NUM_VISITED?")
+    must_inplace = ((0, 0), (1, 1), (4, 2))
+    overwritten = (0, 1, 4)
+
+    def check(self) -> None:
+        super().check()
+        if (self.n_out == 3) != (self.n_in == 5):
+            raise NetError(
+                "LastNWindowCollector: NUM_VISITED is both the last input and the last output, "
+                f"got {self.n_in} inputs and {self.n_out} outputs"
+            )
+
+    def infer_partial(self, inputs: _Specs, outputs: _Specs) -> tuple[_Specs, _Specs]:
+        """Infer the most rows that there can be, as Caffe2 does; there are fewer until so many have come."""
+        if inputs[2] is None or not inputs[2].shape:
+            return inputs, outputs
+        rows = inputs[2].with_shape((self.num_to_collect, *inputs[2].shape[1:]))
+        return inputs, (rows, *(inputs[index] for index in self.overwritten[1 : self.n_out]))
+
+    def collect(self, ctx: RunContext, given: list[Any]) -> Arrays:
+        size, data = self.num_to_collect, given[2]
+        begin = self.count("NEXT", given[1], np.int32)
+        require(0 <= begin < size, self, f"NEXT must lie in [0, {size}), got {begin}")
+        count = len(data)
+        new = data[-size:]
+        begin = begin if count <= size else 0
+        positions = (begin + np.arange(len(new))) % size
+        before = min(len(given[0]), size)
+        made = _with_room(given[0], data, max(before, min(begin + len(new), size)))
+        made[positions] = new
+        end = np.full(given[1].shape, (begin + len(new)) % size, np.int32)
+        if self.n_out == 2:
+            return made, end
+        visited = self.count("NUM_VISITED", given[4], np.int64) + count
+        return made, end, np.full(given[4].shape, visited, np.int64)
+
+
+@kernel(LastNWindowCollector)
+def last_n_window_collector(op: LastNWindowCollector, ctx: RunContext, *inputs: Any) -> Arrays:
+    return op.run(ctx, inputs)
+
+
+@register
+@operator_class(frozen=True)
+class DataCouple(Operator):
+    """Leave blobs as they are, and count as a writer of all: a reader of one runs after the writers of all.
+
+    Inputs:
+        X* (...): any
+    Outputs:
+        Y* (...): any, the inputs
+    """
+
+    inputs = ("X*",)
+    outputs = ("Y*",)
+    must_inplace = tuple((i, i) for i in range(100))
+    dynamic = True
+    stateful = True
+
+    def check(self) -> None:
+        if self.n_out > min(self.n_in, 100):
+            raise NetError(f"DataCouple: output i is input i, up to 100; got {self.n_in} inputs, {self.n_out} outputs")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "any"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(DataCouple)
+def data_couple(op: DataCouple, ctx: RunContext, *values: Any) -> Arrays:
+    return values[: op.n_out]

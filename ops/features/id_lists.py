@@ -1,0 +1,146 @@
+"""Lists of ids merged, made from dense samples, and padded where they are empty: MergeIdLists and others."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import (
+    check_integers,
+    counts_of_lengths,
+    lengths_on_host,
+    positions_in_segments,
+    segment_starts,
+)
+from netbuilder.proto import NetError
+
+__all__ = ["DenseVectorToIdList", "MergeIdLists", "PadEmptySamples"]
+
+
+@register
+@operator_class(frozen=True)
+class MergeIdLists(Operator):
+    """For each sample the ids of all its lists, ascending, each once; inputs are lengths and ids of each list.
+
+    Inputs:
+        lists+ (...): int32|int64, of each list lengths (N) and ids (I)
+    Outputs:
+        lengths (N): int32
+        values (M): int32|int64
+    """
+
+    inputs = ("lists+",)
+    outputs = ("lengths", "values")
+    dynamic = True
+
+    def check(self) -> None:
+        if self.n_in % 2:
+            raise NetError(f"MergeIdLists: takes lengths and values of each list, got {self.n_in} inputs")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(MergeIdLists)
+def merge_id_lists(op: MergeIdLists, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
+    rows, ids = [], []
+    for lengths, values in zip(given[::2], given[1::2]):
+        check_integers(op, "lengths", lengths)
+        check_integers(op, "values", values)
+        require(
+            lengths.shape == given[0].shape and values.dtype == given[1].dtype,
+            op,
+            f"all lists must have lengths of shape {given[0].shape} and ids of {given[1].dtype}, "
+            f"got {lengths.shape} and {values.dtype}",
+        )
+        counts = counts_of_lengths(op, ctx, lengths, values.shape[0])
+        rows.append(np.repeat(np.arange(counts.size), counts))
+        ids.append(ctx.host(values))
+    row, value = np.concatenate(rows), np.concatenate(ids)
+    order = np.lexsort((value, row))
+    row, value = row[order], value[order]
+    first = np.ones(row.size, bool)
+    first[1:] = (row[1:] != row[:-1]) | (value[1:] != value[:-1])
+    merged = np.bincount(row[first], minlength=given[0].shape[0]).astype(given[0].dtype)
+    return ctx.xp.asarray(merged), ctx.xp.asarray(value[first])
+
+
+@register
+@operator_class(frozen=True)
+class PadEmptySamples(Operator):
+    """Samples without rows get one, of zeroes; inputs are lengths, and features whose rows they count.
+
+    Inputs:
+        lengths (N): int32
+        features* (I, ...): any
+    Outputs:
+        lengths_out (N): int32
+        features_out* (M, ...): any
+    """
+
+    inputs = ("lengths", "features*")
+    outputs = ("lengths_out", "features_out*")
+    dynamic = True
+
+    def check(self) -> None:
+        if self.n_in != self.n_out:
+            raise NetError(f"PadEmptySamples: needs an output for each input, got {self.n_in} and {self.n_out}")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 0 else "here"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(PadEmptySamples)
+def pad_empty_samples(op: PadEmptySamples, ctx: RunContext, lengths: Any, *features: Any) -> tuple[Any, ...]:
+    counts = lengths_on_host(op, ctx, lengths)
+    padded = np.maximum(counts, 1)
+    rows = ctx.xp.asarray(np.repeat(segment_starts(padded), counts) + positions_in_segments(counts))
+    made = []
+    for feature in features:
+        require(
+            feature.ndim >= 1 and feature.shape[0] == rows.size,
+            op,
+            f"features must have {rows.size} rows, the sum of the lengths, got shape {feature.shape}",
+        )
+        y = ctx.xp.zeros((int(padded.sum()), *feature.shape[1:]), feature.dtype)
+        y[rows] = feature
+        made.append(y)
+    return (ctx.xp.asarray(padded.astype(lengths.dtype)), *made)
+
+
+@register
+@operator_class(frozen=True)
+class DenseVectorToIdList(Operator):
+    """For each row of a matrix the columns that are not 0: how many, and which, int32.
+
+    Inputs:
+        X (N, D): any
+    Outputs:
+        lengths (N): int32
+        values (M): int32
+    """
+
+    inputs = ("X",)
+    outputs = ("lengths", "values")
+    dynamic = True
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(DenseVectorToIdList)
+def dense_vector_to_id_list(op: DenseVectorToIdList, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    require(x.ndim == 2 and x.dtype.kind in "fiub", op, f"X must be a matrix of numbers, got {x.shape} of {x.dtype}")
+    there = x != 0
+    return there.sum(axis=1).astype(np.int32), ctx.xp.nonzero(there)[1].astype(np.int32)

@@ -1,0 +1,168 @@
+"""Values looked up: Find in an index, Bucketize and Histogram among bounds, BatchOneHot."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError
+
+__all__ = ["BatchOneHot", "Bucketize", "Find", "Histogram"]
+
+
+@register
+@operator_class(frozen=True)
+class Find(Operator):
+    """For each element of ``query`` its last position in ``index``, or ``missing_value``. No gradient.
+
+    Inputs:
+        index (N): int32|int64
+        query (*S): as index
+    Outputs:
+        query_indices (*S): as index
+    """
+
+    inputs = ("index", "query")
+    outputs = ("query_indices",)
+    missing_value: int = -1
+
+    def infer(self, index: TensorSpec, query: TensorSpec) -> tuple[TensorSpec, ...]:
+        right = index.dtype == query.dtype and index.dtype in (np.int32, np.int64) and index.ndim == 1
+        text = f"got shape {index.shape} of type {index.dtype}, and {query.dtype}"
+        require(right, self, f"index must be a vector, of the type of query, int32 or int64; {text}")
+        return (query.plain,)
+
+
+@kernel(Find)
+def find(op: Find, ctx: RunContext, index: Any, query: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    if not index.size:
+        return (xp.full(query.shape, op.missing_value, query.dtype),)
+    # Positions are sorted too, so that the last of equal elements is found.
+    order = xp.lexsort(xp.stack([xp.arange(index.size, dtype=np.int64), index.astype(np.int64)]))
+    values = index[order]
+    above = xp.searchsorted(values, query.reshape(-1), side="right")
+    last = xp.maximum(above - 1, 0)
+    found = (above > 0) & (values[last] == query.reshape(-1))
+    positions = xp.where(found, order[last], op.missing_value)
+    return (positions.reshape(query.shape).astype(query.dtype),)
+
+
+@register
+@operator_class(frozen=True)
+class Bucketize(Operator):
+    """For each element how many of the ``boundaries`` are below it, int32. No gradient.
+
+    Inputs:
+        data (*S): float
+    Outputs:
+        output (*S): int32
+    """
+
+    inputs = ("data",)
+    outputs = ("output",)
+    boundaries: tuple[float, ...] = ()
+
+    def check(self) -> None:
+        if not self.boundaries or list(self.boundaries) != sorted(self.boundaries):
+            raise ArgumentError(f"Bucketize: boundaries must be given, and not fall, got {self.boundaries}")
+
+    def infer(self, data: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(data.dtype.kind == "f", self, f"data must hold floating-point numbers, got {data.dtype}")
+        return (data.with_dtype(np.int32),)
+
+
+@kernel(Bucketize)
+def bucketize(op: Bucketize, ctx: RunContext, data: Any) -> tuple[Any, ...]:
+    bounds = ctx.xp.asarray(np.array(op.boundaries, np.float32))
+    found = ctx.xp.searchsorted(bounds, data.reshape(-1).astype(np.float32), side="left")
+    return (found.reshape(data.shape).astype(np.int32),)
+
+
+@register
+@operator_class(frozen=True)
+class Histogram(Operator):
+    """How many elements of all inputs are between each of the ``bin_edges`` and the next, int64. No gradient.
+
+    A lower edge belongs to its bin; what is outside of all, and what is not a number, is not counted.
+
+    Inputs:
+        X+ (...): float
+    Outputs:
+        histogram (B): int64
+    """
+
+    inputs = ("X+",)
+    outputs = ("histogram",)
+    bin_edges: tuple[float, ...] = ()
+
+    def check(self) -> None:
+        edges = self.bin_edges
+        if len(edges) < 2:
+            raise ArgumentError(f"Histogram: Number of bin edges must be greater than or equal to 2, got {edges}")
+        if not all(a < b for a, b in zip(edges, edges[1:])):
+            raise ArgumentError(f"Histogram: bin_edges must be a strictly increasing sequence of values, got {edges}")
+
+    def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
+        for spec in x:
+            require(spec.dtype.kind == "f", self, f"inputs must hold floating-point numbers, got {spec.dtype}")
+        return (TensorSpec((len(self.bin_edges) - 1,), np.dtype(np.int64)),)
+
+
+@kernel(Histogram)
+def histogram(op: Histogram, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    xp, bins = ctx.xp, len(op.bin_edges) - 1
+    edges = xp.asarray(np.array(op.bin_edges, np.float32))
+    total = xp.zeros(bins, np.int64)
+    for x in xs:
+        flat = x.reshape(-1).astype(np.float32)
+        positions = xp.searchsorted(edges, flat, side="right") - 1
+        inside = (flat >= edges[0]) & (flat < edges[-1])
+        total += xp.bincount(positions[inside], minlength=bins)
+    return (total,)
+
+
+@register
+@operator_class(frozen=True)
+class BatchOneHot(Operator):
+    """For each column of ``data`` and each of its possible values, whether the element equals it. No gradient.
+
+    ``lengths`` says for each column how many values of ``values`` are its own; the output, of data's type, has as many
+    columns as there are values.
+
+    Inputs:
+        data (N, D): int|bool
+        lengths (D): int32
+        values (M): as data
+    Outputs:
+        output (N, M): as data
+    """
+
+    inputs = ("data", "lengths", "values")
+    outputs = ("output",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def infer(self, data: TensorSpec, lengths: TensorSpec, values: TensorSpec) -> tuple[TensorSpec, ...]:
+        right = data.ndim == 2 and lengths.shape == data.shape[1:] and values.ndim == 1
+        shapes = f"got {data.shape}, {lengths.shape} and {values.shape}"
+        require(right, self, f"data must be a matrix, lengths one number per column, values a vector; {shapes}")
+        text = f"got {data.dtype}, {lengths.dtype} and {values.dtype}"
+        right = data.dtype == values.dtype and data.dtype.kind in "iub" and lengths.dtype == np.int32
+        require(right, self, f"data and values must be of one type, of integers or bool, and lengths of int32; {text}")
+        return (data.with_shape((data.shape[0], values.shape[0])),)
+
+
+@kernel(BatchOneHot)
+def batch_one_hot(op: BatchOneHot, ctx: RunContext, data: Any, lengths: Any, values: Any) -> tuple[Any, ...]:
+    counts = ctx.host(lengths)
+    right = int(counts.sum()) == values.shape[0] and bool((counts >= 0).all())
+    require(right, op, f"lengths must add up to the number of values, {values.shape[0]}; got {counts.tolist()}")
+    columns = ctx.xp.asarray(np.repeat(np.arange(data.shape[1]), counts))
+    return ((data[:, columns] == values[None, :]).astype(data.dtype),)

@@ -1,0 +1,89 @@
+"""NGramFromCategorical: several categorical columns as one number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+
+__all__ = ["NGramFromCategorical"]
+
+
+@register
+@operator_class(frozen=True)
+class NGramFromCategorical(Operator):
+    """For each row of X the number of its combination of categories, int64, of shape (N,).
+
+    The columns ``col_ids`` hold categories: column k one of the next ``categorical_limits[k]`` numbers in ``vals``.
+    Which of them it is, counted from 0, is its digit, and the first column's digit counts least. Elements are rounded;
+    those that are in no list count as the first one.
+
+    Inputs:
+        X (N, D): float32
+    Outputs:
+        Y (N): int64
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    col_ids: tuple[int, ...] = ()
+    categorical_limits: tuple[int, ...] = ()
+    vals: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        limits = self.categorical_limits
+        if not self.col_ids or len(self.col_ids) != len(limits) or min(self.col_ids) < 0:
+            raise ArgumentError(
+                "NGramFromCategorical: col_ids, not negative, and as many categorical_limits must be given, got "
+                f"{list(self.col_ids)} and {list(limits)}"
+            )
+        if min(limits) < 1 or sum(limits) != len(self.vals):
+            raise ArgumentError(
+                "NGramFromCategorical: categorical_limits must be positive, and their sum the number of vals, got "
+                f"{list(limits)} for {len(self.vals)} vals"
+            )
+        if math.prod(limits) >= 2**63:
+            raise ArgumentError(f"NGramFromCategorical: {list(limits)} make more combinations than int64 can count")
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(
+            x.ndim >= 1 and x.dtype == np.float32,
+            self,
+            f"X must be rows of float32, got shape {x.shape} of {x.dtype}",
+        )
+        columns = math.prod(x.shape[1:])
+        require(
+            max(self.col_ids) < columns, self, f"column {max(self.col_ids)} is asked for, but X has {columns} columns"
+        )
+        return (TensorSpec(x.shape[:1], np.dtype(np.int64)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # the numbers do not change with small steps of X
+
+
+@kernel(NGramFromCategorical)
+def ngram_from_categorical(op: NGramFromCategorical, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    rows = x.reshape(x.shape[0], math.prod(x.shape[1:]))
+    y = ctx.xp.zeros(x.shape[0], np.int64)
+    begin, weight = 0, 1
+    for column, limit in zip(op.col_ids, op.categorical_limits):
+        y += weight * _digits(ctx, rows[:, column].astype(np.float64), op.vals[begin : begin + limit])
+        begin, weight = begin + limit, weight * limit
+    return (y,)
+
+
+def _digits(ctx: RunContext, elements: Any, categories: tuple[int, ...]) -> Any:
+    """Return the position of each element, rounded away from 0, among the categories; of two equal ones the last."""
+    whole = ctx.xp.sign(elements) * ctx.xp.floor(ctx.xp.abs(elements) + 0.5)
+    listed = np.array(categories, np.float64)
+    order = np.argsort(listed, kind="stable")
+    known = ctx.xp.asarray(listed[order])
+    at = ctx.xp.maximum(ctx.xp.searchsorted(known, whole, side="right") - 1, 0)
+    return ctx.xp.where(known[at] == whole, ctx.xp.asarray(order)[at], 0)

@@ -1,0 +1,177 @@
+"""Rows distributed over parts by their keys, and joined again: Partition, LengthsPartition, GatherByKey."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import counts_of_lengths, segment_numbers
+from netbuilder.proto import NetError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["GatherByKey", "LengthsPartition", "Partition"]
+
+
+def _check_keys(op: Operator, keys: Any) -> None:
+    require(keys.dtype in (np.int32, np.int64), op, f"keys must be int32 or int64, got {keys.dtype}")
+
+
+def _dealt(ctx: RunContext, keys: Any, parts: int) -> tuple[Any, Any]:
+    """Return the part of each key, key modulo ``parts``, and how many keys each part has, on the host."""
+    part = keys.reshape(-1) % parts
+    return part, np.bincount(ctx.host(part), minlength=parts)
+
+
+@operator_class(frozen=True)
+class _Parts(Operator):
+    """Base: for each part, an output for each input; the part of a row is its key modulo their number.
+
+    With ``pack_first_input`` the keys that come out are divided by the number of parts, rounded down.
+    """
+
+    outputs: ClassVar[tuple[str, ...]] = ("partitions+",)
+    dynamic = True
+    first: ClassVar[int] = 0  # the input that holds the keys
+    pack_first_input: bool = False
+
+    def check(self) -> None:
+        if self.n_out % self.n_in:
+            raise NetError(
+                f"{self.type}: needs as many outputs for each part as there are inputs, {self.n_in}, got {self.n_out}"
+            )
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # not differentiable, as in Caffe2
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+    def split(self, ctx: RunContext, keys: Any, others: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], Any]:
+        """Return keys and rows of each part, and the part of each key."""
+        _check_keys(self, keys)
+        parts = self.n_out // self.n_in
+        part, counts = _dealt(ctx, keys, parts)
+        order = ctx.xp.argsort(part, kind="stable")
+        ends = np.cumsum(counts)
+        flat = (keys // parts if self.pack_first_input else keys).reshape(-1)
+        rows = [flat]
+        for i, other in enumerate(others):
+            require(
+                other.shape[: keys.ndim] == keys.shape,
+                self,
+                f"input {self.first + 1 + i} must begin with the shape of the keys, {keys.shape}, got {other.shape}",
+            )
+            rows.append(
+                other.reshape(-1, *other.shape[keys.ndim :])
+                if other.size
+                else other.reshape(flat.shape + other.shape[keys.ndim :])
+            )
+        chosen = [order[end - n : end] for n, end in zip(counts.tolist(), ends.tolist())]
+        return [tuple(row.take(which, axis=0) for row in rows) for which in chosen], part
+
+
+@register
+@operator_class(frozen=True)
+class Partition(_Parts):
+    """Keys, and rows that go with them, distributed over parts: an element goes to part (key modulo number of parts).
+
+    Inputs:
+        keys (*S): int32|int64
+        others* (*S, ...): any
+    Outputs:
+        partitions+ (...): any, of each part keys and others
+    """
+
+    inputs = ("keys", "others*")
+
+
+@kernel(Partition)
+def partition(op: Partition, ctx: RunContext, keys: Any, *others: Any) -> tuple[Any, ...]:
+    made, _ = op.split(ctx, keys, others)
+    return tuple(array for arrays in made for array in arrays)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsPartition(_Parts):
+    """As Partition, of segments: the first input holds their lengths, and each part gets its own, int32.
+
+    Inputs:
+        lengths (N): int32
+        keys (I): int32|int64
+        others* (I, ...): any
+    Outputs:
+        partitions+ (...): any, of each part lengths, keys and others
+    """
+
+    inputs = ("lengths", "keys", "others*")
+    first = 1
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 0 else "here"
+
+
+@kernel(LengthsPartition)
+def lengths_partition(op: LengthsPartition, ctx: RunContext, lengths: Any, keys: Any, *others: Any) -> tuple[Any, ...]:
+    require(keys.ndim == 1, op, f"keys must be a vector, got shape {keys.shape}")
+    counts = counts_of_lengths(op, ctx, lengths, keys.shape[0])
+    made, part = op.split(ctx, keys, others)
+    parts = len(made)
+    where = ctx.host(segment_numbers(ctx, counts)) * parts + ctx.host(part)
+    counted = np.bincount(where, minlength=counts.size * parts).reshape(counts.size, parts).astype(np.int32)
+    lengths_of_parts = [ctx.xp.asarray(np.ascontiguousarray(counted[:, p])) for p in range(parts)]
+    return tuple(array for n, arrays in zip(lengths_of_parts, made) for array in (n, *arrays))
+
+
+@register
+@operator_class(frozen=True)
+class GatherByKey(Operator):
+    """Y[i] = the next row of the part of ``keys[i]``: what Partition made by the same keys, in order again.
+
+    Inputs:
+        keys (N): int32|int64
+        values+ (..., *S): any, (M, *S), the rows of each part
+    Outputs:
+        Y (N, *S): as values
+    """
+
+    inputs = ("keys", "values+")
+    outputs = ("Y",)
+
+    def infer(self, keys: TensorSpec, *values: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_keys(self, keys)
+        require(keys.ndim == 1, self, f"keys must be a vector, got shape {keys.shape}")
+        first = values[0]
+        for value in values:
+            require(
+                value.ndim >= 1 and value.shape[1:] == first.shape[1:] and value.dtype == first.dtype,
+                self,
+                f"all values must have rows like the first, {first.shape[1:]} of {first.dtype}, "
+                f"got shape {value.shape} of {value.dtype}",
+            )
+        rows = sum(value.shape[0] for value in values)
+        require(rows == keys.shape[0], self, f"there must be a row for each of the {keys.shape[0]} keys, got {rows}")
+        return (first.with_shape((keys.shape[0], *first.shape[1:])),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        parts = range(1, self.n_in)
+        outputs = [name for i in parts for name in (f"_{g.d_input(i)}_keys", g.d_input(i))]
+        return [make_op("Partition", [g.input("keys"), g.d_output("Y")], outputs, pack_first_input=0)]
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(GatherByKey)
+def gather_by_key(op: GatherByKey, ctx: RunContext, keys: Any, *values: Any) -> tuple[Any, ...]:
+    part, counts = _dealt(ctx, keys, len(values))
+    got = [value.shape[0] for value in values]
+    require(counts.tolist() == got, op, f"the keys need {counts.tolist()} rows of the parts, got {got}")
+    y = ctx.xp.empty((keys.shape[0], *values[0].shape[1:]), values[0].dtype)
+    y[ctx.xp.argsort(part, kind="stable")] = ctx.xp.concatenate(values)
+    return (y,)

@@ -1,0 +1,105 @@
+"""Dropout of ids: SparseDropoutWithReplacement, SparseItemwiseDropoutWithReplacement."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import counts_of_lengths, positions_in_segments, segment_starts
+from netbuilder.proto import ArgumentError, OperatorDef
+
+__all__ = ["SparseDropoutWithReplacement", "SparseItemwiseDropoutWithReplacement"]
+
+
+@operator_class(frozen=True)
+class _SparseDropout(Operator):
+    """Base: ids of samples replaced at random.
+
+    Inputs:
+        X (I): int64
+        Lengths (N): int32
+    Outputs:
+        Y (J): int64
+        OutputLengths (N): int32
+    """
+
+    inputs = ("X", "Lengths")
+    outputs = ("Y", "OutputLengths")
+    stateful = True
+    draws = True
+    ratio: float = 0.0
+    replacement_value: int = 0
+
+    def check(self) -> None:
+        if not 0 <= self.ratio <= 1:
+            raise ArgumentError(f"{self.type}: ratio, a probability, must lie in [0, 1], got {self.ratio}")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def check_specs(self, x: Any, lengths: Any) -> None:
+        """Raise ShapeError unless X is a vector of int64 and Lengths one of int32."""
+        for name, given, expected in (("X", x, np.int64), ("Lengths", lengths, np.int32)):
+            require(
+                len(given.shape) == 1 and given.dtype == expected,
+                self,
+                f"{name} must be a vector of {np.dtype(expected)}, got shape {tuple(given.shape)} of {given.dtype}",
+            )
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # integers have none
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class SparseDropoutWithReplacement(_SparseDropout):
+    """Replace all ids of a sample, with probability ``ratio``, by the one id ``replacement_value``.
+
+    Lengths counts the ids of each sample, OutputLengths those in Y. A sample without ids may get one.
+    """
+
+    dynamic = True
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_specs(*inputs)
+        return super().infer(*inputs)
+
+
+@kernel(SparseDropoutWithReplacement)
+def sparse_dropout(op: SparseDropoutWithReplacement, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
+    op.check_specs(x, lengths)
+    counts = counts_of_lengths(op, ctx, lengths, x.shape[0])
+    drop = ctx.host(ctx.uniform(counts.shape, per_sample=True)) < op.ratio
+    left = np.where(drop, 1, counts)
+    kept = np.repeat(~drop, counts)
+    positions = np.repeat(segment_starts(left), counts) + positions_in_segments(counts)
+    y = ctx.xp.full(int(left.sum()), op.replacement_value, np.int64)
+    y[ctx.xp.asarray(positions[kept])] = x[ctx.xp.asarray(np.flatnonzero(kept))]
+    return y, ctx.xp.asarray(left.astype(np.int32))
+
+
+@register
+@operator_class(frozen=True)
+class SparseItemwiseDropoutWithReplacement(_SparseDropout):
+    """Replace each id, with probability ``ratio``, by ``replacement_value``; OutputLengths is Lengths."""
+
+    def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_specs(x, lengths)
+        return x.plain, lengths.plain
+
+
+@kernel(SparseItemwiseDropoutWithReplacement)
+def sparse_itemwise_dropout(
+    op: SparseItemwiseDropoutWithReplacement, ctx: RunContext, x: Any, lengths: Any
+) -> tuple[Any, ...]:
+    counts_of_lengths(op, ctx, lengths, x.shape[0])
+    drop = ctx.uniform(x.shape, per_sample=True) < op.ratio
+    return ctx.xp.where(drop, np.int64(op.replacement_value), x), ctx.xp.asarray(ctx.host(lengths).copy())

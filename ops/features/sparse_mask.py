@@ -1,0 +1,217 @@
+"""Sparse samples made dense, a position for each requested id: SparseToDenseMask, SegmentOneHot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents, one_integer
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import check_integers, counts_of_lengths
+from netbuilder.proto import ArgumentError, OperatorDef, OperatorError
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["SegmentOneHot", "SparseToDenseMask", "SparseToDenseMaskGradient"]
+
+
+@operator_class(frozen=True)
+class _Mask(Operator):
+    """Base: ``mask`` lists the ids that are requested, each once."""
+
+    lengths_at: ClassVar[int]
+    mask: tuple[int, ...] = ()
+    return_presence_mask: bool = False
+    max_skipped_indices: int = 50
+
+    def check(self) -> None:
+        if not self.mask or len(set(self.mask)) < len(self.mask):
+            raise ArgumentError(f"{self.type}: mask must list the requested ids, each once, got {list(self.mask)}")
+        if not -(2**63) <= min(self.mask) <= max(self.mask) < 2**63:
+            raise ArgumentError(f"{self.type}: ids in mask must fit into 64 bits, got {list(self.mask)}")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index in (0, self.lengths_at) else "here"
+
+    def check_sparse(self, indices: Any, lengths: Any) -> None:
+        check_integers(self, "indices", indices)
+        if lengths is not None:
+            check_integers(self, "lengths", lengths)
+
+    def positions(self, ctx: RunContext, indices: Any, lengths: Any) -> tuple[Any, Any]:
+        """Return which indices are requested, and where their values go: sample * len(mask) + position in the mask.
+
+        Of an id that a sample has several times, only the last one counts.
+        """
+        ids = ctx.host(indices)
+        order = np.argsort(np.array(self.mask, np.int64), kind="stable")
+        expected = np.array(self.mask, np.int64)[order]
+        at = np.searchsorted(expected, ids).clip(0, expected.size - 1)
+        which = np.flatnonzero(expected[at] == ids)
+        sample = np.zeros(ids.size, np.int64)
+        if lengths is not None:
+            counts = counts_of_lengths(self, ctx, lengths, ids.size)
+            sample = np.repeat(np.arange(counts.size), counts)
+        where = sample[which] * expected.size + order[at[which]]
+        _, last = np.unique(where[::-1], return_index=True)
+        kept = where.size - 1 - last
+        return which[kept], where[kept]
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class SparseToDenseMask(_Mask):
+    """Y[s, k] = the value of id ``mask[k]`` in sample s, or the default; lengths are the ids of each sample.
+
+    Without lengths there is one sample, and Y has no axis for it. With ``return_presence_mask`` a second output says
+    which ids were there. Ids below 0 are not valid; there may be at most ``max_skipped_indices`` of them.
+
+    Inputs:
+        indices (I): int32|int64
+        values (I, *S): any
+        default_value (*S): as values
+        lengths? (N): int32|int64
+    Outputs:
+        Y (N, M, *S) or (M, *S): as values
+        presence_mask? (N, M) or (M): bool
+    """
+
+    inputs = ("indices", "values", "default_value", "lengths?")
+    outputs = ("Y", "presence_mask?")
+    lengths_at = 3
+
+    def check(self) -> None:
+        super().check()
+        if (self.n_out == 2) != self.return_presence_mask:
+            raise ArgumentError(
+                f"{self.type}: return_presence_mask and a second output go together, got {self.return_presence_mask} "
+                f"and {self.n_out} outputs"
+            )
+
+    def infer(
+        self, indices: TensorSpec, values: TensorSpec, default: TensorSpec, lengths: TensorSpec | None = None
+    ) -> tuple[TensorSpec, ...]:
+        self.check_sparse(indices, lengths)
+        require(
+            values.shape[:1] == indices.shape,
+            self,
+            f"values must have a row for each of the {indices.shape[0]} indices, got shape {values.shape}",
+        )
+        row = values.shape[1:]
+        require(
+            default.dtype == values.dtype and default.size == _size(row),
+            self,
+            f"default_value must be like a row of values, {row} of {values.dtype}, "
+            f"got {default.shape} of {default.dtype}",
+        )
+        lead = (len(self.mask),) if lengths is None else (lengths.shape[0], len(self.mask))
+        return (values.with_shape((*lead, *row)), TensorSpec(lead, np.dtype(np.bool_)))[: self.n_out]
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("indices"), g.d_output("Y"), *([g.input("lengths")] if self.n_in > 3 else [])]
+        return [make_op("SparseToDenseMaskGradient", inputs, [g.d_input("values")])]
+
+
+def _size(shape: Sequence[int]) -> int:
+    n = 1
+    for extent in shape:
+        n *= extent
+    return n
+
+
+@kernel(SparseToDenseMask)
+def sparse_to_dense_mask(
+    op: SparseToDenseMask, ctx: RunContext, indices: Any, values: Any, default: Any, lengths: Any = None
+) -> tuple[Any, ...]:
+    invalid = int((ctx.host(indices) < 0).sum())
+    if invalid > op.max_skipped_indices:
+        raise OperatorError(
+            f"{op.type}: indices must not be negative, but {invalid} are, more than max_skipped_indices "
+            f"{op.max_skipped_indices}"
+        )
+    which, where = (ctx.xp.asarray(found) for found in op.positions(ctx, indices, lengths))
+    lead = (len(op.mask),) if lengths is None else (lengths.shape[0], len(op.mask))
+    row = values.shape[1:]
+    y = ctx.xp.empty((_size(lead), *row), values.dtype)
+    y[...] = default.reshape(row)
+    y[where] = values.take(which, axis=0)
+    present = ctx.xp.zeros(_size(lead), np.bool_)
+    present[where] = True
+    return y.reshape((*lead, *row)), present.reshape(lead)
+
+
+@register
+@operator_class(frozen=True)
+class SparseToDenseMaskGradient(_Mask):
+    """dvalues = for each value the gradient of the position that it went to, 0 if it went nowhere."""
+
+    inputs = ("indices", "dY", "lengths?")
+    outputs = ("dvalues",)
+    lengths_at = 2
+
+    def infer(self, indices: TensorSpec, dy: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        self.check_sparse(indices, lengths)
+        lead = (len(self.mask),) if lengths is None else (lengths.shape[0], len(self.mask))
+        require(dy.shape[: len(lead)] == lead, self, f"dY must begin with extents {lead}, got shape {dy.shape}")
+        return (dy.with_shape((indices.shape[0], *dy.shape[len(lead) :])),)
+
+
+@kernel(SparseToDenseMaskGradient)
+def sparse_to_dense_mask_gradient(
+    op: SparseToDenseMaskGradient, ctx: RunContext, indices: Any, dy: Any, lengths: Any = None
+) -> tuple[Any, ...]:
+    which, where = (ctx.xp.asarray(found) for found in op.positions(ctx, indices, lengths))
+    row = dy.shape[1 if lengths is None else 2 :]
+    samples = 1 if lengths is None else lengths.shape[0]
+    d_values = ctx.xp.zeros((indices.shape[0], *row), dy.dtype)
+    d_values[which] = dy.reshape((samples * len(op.mask), *row)).take(where, axis=0)
+    return (d_values,)
+
+
+@register
+@operator_class(frozen=True)
+class SegmentOneHot(Operator):
+    """Y[s, i] = 1 where index i is in segment s, else 0, float32; the third input holds the number of columns.
+
+    Inputs:
+        lengths (N): int32|int64
+        indices (I): int32|int64
+        index_size (1): int32|int64
+    Outputs:
+        Y (N, K): float32
+    """
+
+    inputs = ("lengths", "indices", "index_size")
+    outputs = ("Y",)
+    dynamic = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # not differentiable
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(SegmentOneHot)
+def segment_one_hot(op: SegmentOneHot, ctx: RunContext, lengths: Any, indices: Any, size: Any) -> tuple[Any, ...]:
+    check_integers(op, "lengths", lengths)
+    check_integers(op, "indices", indices)
+    require(size.size == 1, op, f"index_size must hold one number, got shape {size.shape}")
+    counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
+    columns = one_integer(op, ctx, size, "index_size")
+    check_extents("SegmentOneHot: Y", (counts.size, columns), np.float32)
+    check_indices(op.type, indices, columns)
+    y = np.zeros((counts.size, columns), np.float32)
+    y[np.repeat(np.arange(counts.size), counts), ctx.host(indices)] = 1
+    return (ctx.xp.asarray(y),)

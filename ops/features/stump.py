@@ -1,0 +1,70 @@
+"""Two values, or two lists of positions, by a threshold: StumpFunc and StumpFuncIndex."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+
+__all__ = ["StumpFunc", "StumpFuncIndex"]
+
+
+@register
+@operator_class(frozen=True)
+class StumpFunc(Operator):
+    """Y = ``low_value`` where X is at most ``threshold``, and else (also for NaN) ``high_value``. No gradient.
+
+    Inputs:
+        X (*S): float
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    threshold: float = 0.0
+    low_value: float = 0.0
+    high_value: float = 0.0
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
+        return (x.plain,)
+
+
+@kernel(StumpFunc)
+def stump(op: StumpFunc, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    number = x.dtype.type
+    return (ctx.xp.where(x <= number(op.threshold), number(op.low_value), number(op.high_value)),)
+
+
+@register
+@operator_class(frozen=True)
+class StumpFuncIndex(Operator):
+    """Where X, in row-major order, is at most ``threshold``, and where it is not, each as a vector of int64.
+
+    Inputs:
+        X (...): float
+    Outputs:
+        Index_Low (M): int64
+        Index_High (K): int64
+    """
+
+    inputs = ("X",)
+    outputs = ("Index_Low", "Index_High")
+    dynamic = True
+    threshold: float = 0.0
+
+    def flops(self, x: TensorSpec) -> int:
+        return x.size
+
+
+@kernel(StumpFuncIndex)
+def stump_index(op: StumpFuncIndex, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    require(x.dtype.kind == "f", op, f"X must hold floating-point numbers, got {x.dtype}")
+    low = x.reshape(-1) <= x.dtype.type(op.threshold)
+    return tuple(ctx.xp.flatnonzero(side).astype(np.int64, copy=False) for side in (low, ~low))

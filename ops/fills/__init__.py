@@ -1,0 +1,1 @@
+"""Operators that make values: constants, given values, random numbers and ranges."""

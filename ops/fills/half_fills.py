@@ -1,0 +1,81 @@
+"""Fills in float16: Float16ConstantFill and Float16UniformFill."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+
+__all__ = ["Float16ConstantFill", "Float16UniformFill"]
+
+_LARGEST = float(np.finfo(np.float16).max)
+
+
+@operator_class(frozen=True)
+class _HalfFill(Operator):
+    """Base: a tensor of ``shape``, () if it is not given.
+
+    Outputs:
+        Y (*S): float16
+    """
+
+    outputs = ("Y",)
+    shape: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        if any(n < 0 for n in self.shape):
+            raise ArgumentError(f"{self.type}: extents must not be negative, got {self.shape}")
+
+    def infer(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(self.shape, np.dtype(np.float16)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # there is no input that a gradient could reach
+
+
+@register
+@operator_class(frozen=True)
+class Float16ConstantFill(_HalfFill):
+    """Y = ``value`` in float16, of ``shape``."""
+
+    value: float = 0.0
+
+    def check(self) -> None:
+        super().check()
+        if _LARGEST < abs(self.value) < math.inf:
+            raise ArgumentError(f"{self.type}: float16 ends at 65504, got value {self.value}")
+
+
+@register
+@operator_class(frozen=True)
+class Float16UniformFill(_HalfFill):
+    """Uniform between ``min`` and ``max``, drawn in float32 and rounded to float16, which may give ``max`` itself."""
+
+    stateful = True
+    draws = True
+    min: float = 0.0
+    max: float = 1.0
+
+    def check(self) -> None:
+        super().check()
+        if not self.min < self.max:
+            raise ArgumentError(f"{self.type}: min must be below max, got min={self.min}, max={self.max}")
+        if max(-self.min, self.max) > _LARGEST:
+            raise ArgumentError(f"{self.type}: float16 ends at 65504, got min={self.min}, max={self.max}")
+
+
+@kernel(Float16ConstantFill)
+def float16_constant_fill(op: Float16ConstantFill, ctx: RunContext) -> tuple[Any, ...]:
+    return (ctx.xp.full(op.shape, op.value, dtype=np.float16),)
+
+
+@kernel(Float16UniformFill)
+def float16_uniform_fill(op: Float16UniformFill, ctx: RunContext) -> tuple[Any, ...]:
+    return ((ctx.uniform(op.shape) * (op.max - op.min) + op.min).astype(np.float16),)

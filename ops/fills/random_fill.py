@@ -1,0 +1,209 @@
+"""Fills with random numbers: XavierFill, MSRAFill, GaussianFill, UniformFill, UniformIntFill."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import one_number
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.fills.fill import Fill
+from netbuilder.proto import ArgumentError
+
+__all__ = ["GaussianFill", "MSRAFill", "UniformFill", "UniformIntFill", "XavierFill"]
+
+Shape = tuple[int, ...]
+
+
+@register
+@operator_class(frozen=True)
+class XavierFill(Fill):
+    """Uniform in [-b, b] with b = sqrt(3 / fan_in), fan_in = elements per index of the first axis.
+
+    Inputs:
+        shape? (...): any, as of ConstantFill
+    Outputs:
+        Y (...): float32
+
+    Source: Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010.
+    """
+
+    stateful = True
+    draws = True
+
+    def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
+        out = super().infer(like)[0]
+        _fan(self, out.shape, 0)
+        return (out,)
+
+
+@register
+@operator_class(frozen=True)
+class MSRAFill(Fill):
+    """Normal with deviation sqrt(2 / fan_out), fan_out = elements per index of the second axis.
+
+    Inputs:
+        shape? (...): any, as of ConstantFill
+    Outputs:
+        Y (...): float32
+
+    Source: He et al., "Delving deep into rectifiers", 2015, equation 14.
+    """
+
+    stateful = True
+    draws = True
+
+    def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
+        out = super().infer(like)[0]
+        _fan(self, out.shape, 1)
+        return (out,)
+
+
+def _fan(op: Operator, shape: Shape, axis: int) -> int:
+    """Return how many elements there are per index of ``axis``, at least 1."""
+    require(len(shape) > axis, op, f"the fan is counted along axis {axis}, which shape {shape} does not have")
+    return max(math.prod(shape[:axis] + shape[axis + 1 :]), 1)
+
+
+@kernel(XavierFill)
+def xavier_fill(op: XavierFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
+    shape = op.target(ctx, like)
+    bound = math.sqrt(3.0 / _fan(op, shape, 0))
+    return (((ctx.uniform(shape) * 2.0 - 1.0) * bound).astype(np.float32),)
+
+
+@kernel(MSRAFill)
+def msra_fill(op: MSRAFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
+    shape = op.target(ctx, like)
+    return ((ctx.normal(shape) * math.sqrt(2.0 / _fan(op, shape, 1))).astype(np.float32),)
+
+
+@register
+@operator_class(frozen=True)
+class GaussianFill(Fill):
+    """Normal with ``mean`` and deviation ``std``.
+
+    Inputs:
+        shape? (...): any, as of ConstantFill
+    Outputs:
+        Y (...): float32
+    """
+
+    stateful = True
+    draws = True
+    mean: float = 0.0
+    std: float = 1.0
+
+    def check(self) -> None:
+        super().check()
+        if not self.std > 0:
+            raise ArgumentError(f"GaussianFill: std must be above 0, got {self.std}")
+
+
+@kernel(GaussianFill)
+def gaussian_fill(op: GaussianFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
+    return ((ctx.normal(op.target(ctx, like)) * op.std + op.mean).astype(np.float32),)
+
+
+def _bounds_on_host(op: Fill, index: int) -> Literal["here", "host", "any"]:
+    return "host" if index > 0 else Fill.input_place(op, index)
+
+
+def _check_range(op_type: str, low: float, high: float) -> None:
+    if not low < high:
+        raise ArgumentError(f"{op_type}: min must be below max, got min={low}, max={high}")
+
+
+@register
+@operator_class(frozen=True)
+class UniformFill(Fill):
+    """Uniform in [min, max); the bounds may come as the second and third input, of one element each.
+
+    With inputs that leave no range, min above max, the result has no rows.
+
+    Inputs:
+        shape? (...): any, as of ConstantFill
+        min? (1): float32
+        max? (1): float32
+    Outputs:
+        Y (...): float32
+    """
+
+    inputs = ("shape?", "min?", "max?")
+    stateful = True
+    draws = True
+    input_place = _bounds_on_host
+    min: float = 0.0
+    max: float = 1.0
+
+    def check(self) -> None:
+        super().check()
+        _check_range(self.type, self.min, self.max)
+        _check_bounds_together(self)
+
+
+@register
+@operator_class(frozen=True)
+class UniformIntFill(Fill):
+    """Integers (int32) from ``min`` to ``max``, both included, equally likely; bounds as for UniformFill.
+
+    Inputs:
+        shape? (...): any, as of ConstantFill
+        min? (1): int32
+        max? (1): int32
+    Outputs:
+        Y (...): int32
+    """
+
+    inputs = ("shape?", "min?", "max?")
+    dtype_made = np.dtype(np.int32)
+    input_place = _bounds_on_host
+    stateful = True
+    draws = True
+    min: int = 0
+    max: int = 1
+
+    def check(self) -> None:
+        super().check()
+        _check_range(self.type, self.min, self.max)
+        _check_bounds_together(self)
+
+
+def _check_bounds_together(op: Fill) -> None:
+    if op.n_in == 2:
+        raise ArgumentError(f"{op.type}: min and max come as inputs together; got 2 inputs, give 0, 1 or 3")
+
+
+def _drawn(op: UniformFill | UniformIntFill, ctx: RunContext, like: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+    """Return the bounds, and numbers in [0, 1) of the output's shape: without rows where the inputs leave no range."""
+    shape = op.target(ctx, like)
+    if low is None:
+        return op.min, op.max, ctx.uniform(shape)
+    least, most = one_number(op, ctx, low, "min"), one_number(op, ctx, high, "max")
+    if least > most:
+        if not shape:
+            _check_range(op.type, least, most)
+        shape = (0, *shape[1:])
+    return least, most, ctx.uniform(shape)
+
+
+@kernel(UniformFill)
+def uniform_fill(
+    op: UniformFill, ctx: RunContext, like: Any = None, low: Any = None, high: Any = None
+) -> tuple[Any, ...]:
+    least, most, drawn = _drawn(op, ctx, like, low, high)
+    return ((drawn * (most - least) + least).astype(np.float32),)
+
+
+@kernel(UniformIntFill)
+def uniform_int_fill(
+    op: UniformIntFill, ctx: RunContext, like: Any = None, low: Any = None, high: Any = None
+) -> tuple[Any, ...]:
+    least, most, drawn = _drawn(op, ctx, like, low, high)
+    steps = ctx.xp.floor(drawn * (int(most) - int(least) + 1))
+    return ((steps + int(least)).astype(np.int32),)

@@ -1,0 +1,1 @@
+"""Resizing, padding and rearranging images."""

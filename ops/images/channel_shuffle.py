@@ -1,0 +1,82 @@
+"""ChannelShuffle: the channels of several groups interleaved."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["ChannelShuffle", "ChannelShuffleGradient"]
+
+
+@operator_class(frozen=True)
+class _Shuffle(Operator):
+    inputs: ClassVar[tuple[str, ...]] = ("X",)
+    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+    group: int = 1
+    order: str = "NCHW"
+    kernel: int = 1  # not read; Caffe2 has it
+
+    def check(self) -> None:
+        check_order(self, self.order)
+        if self.group < 1:
+            raise ArgumentError(f"{self.type}: group must be 1 or more, got {self.group}")
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.ndim >= 2, self, f"X must have axes of samples and channels, got shape {x.shape}")
+        channels = x.shape[channel_axis(self.order, x.ndim)]
+        require(channels % self.group == 0, self, f"{channels} channels do not divide by group={self.group}")
+        return (x.plain,)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class ChannelShuffle(_Shuffle):
+    """Y = the first channel of each of ``group`` groups, then the second of each, and so on.
+
+    Inputs:
+        X (*S): any, (N, C, ...) or (N, ..., C) by the order
+    Outputs:
+        Y (*S): as X
+
+    Source: Zhang et al., "ShuffleNet", 2017, arXiv:1707.01083, section 3.1.
+    """
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("ChannelShuffleGradient", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class ChannelShuffleGradient(_Shuffle):
+    """dX = the channels of dY back in their groups."""
+
+    inputs = ("dY",)
+    outputs = ("dX",)
+
+
+def _swap(op: _Shuffle, ctx: RunContext, x: Any, rows: int) -> tuple[Any, ...]:
+    """Return X with its channels, written row by row into a table of ``rows`` rows, read column by column."""
+    axis = channel_axis(op.order, x.ndim)
+    channels = x.shape[axis]
+    table = x.reshape(*x.shape[:axis], rows, channels // rows, *x.shape[axis + 1 :])
+    return (ctx.xp.ascontiguousarray(table.swapaxes(axis, axis + 1)).reshape(x.shape),)
+
+
+@kernel(ChannelShuffle)
+def channel_shuffle(op: ChannelShuffle, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return _swap(op, ctx, x, op.group)
+
+
+@kernel(ChannelShuffleGradient)
+def channel_shuffle_gradient(op: ChannelShuffleGradient, ctx: RunContext, dy: Any) -> tuple[Any, ...]:
+    return _swap(op, ctx, dy, max(1, dy.shape[channel_axis(op.order, dy.ndim)] // op.group))

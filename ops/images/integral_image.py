@@ -1,0 +1,83 @@
+"""IntegralImage: sums over the upper left part of images, and the gradient."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["IntegralImage", "IntegralImageGradient"]
+
+
+def _integral(op: Operator, x: TensorSpec) -> TensorSpec:
+    require(x.ndim == 4, op, f"X must be (N, C, H, W), got shape {x.shape}")
+    return x.with_shape((*x.shape[:2], x.shape[2] + 1, x.shape[3] + 1))
+
+
+@register
+@operator_class(frozen=True)
+class IntegralImage(Operator):
+    """Y[n, c, i, j] = the sum of X[n, c] over the first i rows and j columns, (N, C, H + 1, W + 1).
+
+    Inputs:
+        X (N, C, H, W): float
+    Outputs:
+        Y (N, C, H + 1, W + 1): as X
+
+    Source: Viola and Jones, "Rapid Object Detection using a Boosted Cascade of Simple Features", 2001.
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        return (_integral(self, x),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("IntegralImageGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class IntegralImageGradient(Operator):
+    """dX[n, c, i, j] = the sum of dY[n, c] below row i and right of column j, where X[n, c, i, j] was added."""
+
+    inputs = ("X", "dY")
+    outputs = ("dX",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "here" if index else "any"  # only the shape of X is used
+
+    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, dY=dy)
+        shape = _integral(self, x).shape
+        require(dy.shape == shape, self, f"dY must have shape {shape} for X of shape {x.shape}, got {dy.shape}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, dy: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@kernel(IntegralImage)
+def integral_image(op: IntegralImage, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    n, channels, height, width = x.shape
+    y = ctx.xp.zeros((n, channels, height + 1, width + 1), x.dtype)
+    y[:, :, 1:, 1:] = narrow(ctx.xp.cumsum(ctx.xp.cumsum(widen(x), axis=2), axis=3), x)
+    return (y,)
+
+
+@kernel(IntegralImageGradient)
+def integral_image_gradient(op: IntegralImageGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    turned = xp.cumsum(xp.cumsum(widen(dy)[:, :, :0:-1, :0:-1], axis=2), axis=3)
+    return (xp.ascontiguousarray(narrow(turned[:, :, ::-1, ::-1], dy)),)

@@ -1,0 +1,159 @@
+"""PadImage: a border around images, of a constant, mirrored, or of the edge repeated, and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.image_order import check_order
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Borders", "PadImage", "PadImageGradient"]
+
+Pair = tuple[int, int]
+
+
+@operator_class(frozen=True)
+class Borders(Operator):
+    """Base of operators with a border around images: one width for all sides, or one for each."""
+
+    pad: int = 0
+    pad_t: int = 0
+    pad_l: int = 0
+    pad_b: int = 0
+    pad_r: int = 0
+
+    def check(self) -> None:
+        given = (self.pad, self.pad_t, self.pad_l, self.pad_b, self.pad_r)
+        if min(given) < 0:
+            raise ArgumentError(f"{self.type}: pads must not be negative, got {given}")
+
+    @property
+    def borders(self) -> tuple[Pair, Pair]:
+        """Widths above and below, and to the left and right."""
+        sides = (self.pad_t, self.pad_b), (self.pad_l, self.pad_r)
+        return sides if any(map(any, sides)) else ((self.pad, self.pad), (self.pad, self.pad))
+
+
+@operator_class(frozen=True)
+class _Padding(Borders):
+    mode: str = "constant"
+    value: float = 0.0
+    order: str = "NCHW"
+
+    def check(self) -> None:  # negative pads are taken: they crop
+        check_order(self, self.order)
+        if self.mode not in ("constant", "reflect", "edge"):
+            raise ArgumentError(f"{self.type}: mode must be constant, reflect or edge, got {self.mode!r}")
+
+    @property
+    def first_axis(self) -> int:
+        """The axis of the height."""
+        return 2 if self.order == "NCHW" else 1
+
+    def resized(self, x: TensorSpec, sign: int) -> TensorSpec:
+        """Return the spec of images with the border put around them (sign 1) or taken off (-1)."""
+        require(x.ndim == 4, self, f"{self.inputs[0]} must have 4 axes, got shape {x.shape}")
+        shape = list(x.shape)
+        for axis, pads in enumerate(self.borders, self.first_axis):
+            shape[axis] += sign * sum(pads)
+            extent = shape[axis] if sign < 0 else x.shape[axis]
+            least = max(*pads, 0) + 1 if self.mode == "reflect" else 1 if self.mode == "edge" else 0
+            require(
+                extent >= least,
+                self,
+                f"with mode {self.mode} and pads {pads} along axis {axis}, images need an extent of {least} there, "
+                f"got {extent}",
+            )
+            require(
+                min(pads) >= 0 or min(shape[axis], x.shape[axis]) > 0,
+                self,
+                f"pads {pads} along axis {axis} must leave something of images, got shape {x.shape}",
+            )
+        return x.with_shape(shape)
+
+
+@register
+@operator_class(frozen=True)
+class PadImage(_Padding):
+    """Y = the images X with a border: of ``value``, of X mirrored at its edge (``reflect``), or of its ``edge``.
+
+    A negative pad crops the images at that side.
+
+    Inputs:
+        X (N, C, H, W) or (N, H, W, C): float, by the order
+    Outputs:
+        Y (N, C, P, Q) or (N, P, Q, C): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        return (self.resized(x, 1),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("PadImageGradient", [g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class PadImageGradient(_Padding):
+    """dX = dY inside the border, and what is in the border added to the pixels that it was copied from."""
+
+    inputs = ("dY",)
+    outputs = ("dX",)
+
+    def infer(self, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, dY=dy)
+        return (self.resized(dy, -1),)
+
+
+@kernel(PadImage)
+def pad_image(op: PadImage, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    added, cut = _added_and_cut(op)
+    how = {"constant_values": op.value} if op.mode == "constant" else {}
+    y = ctx.xp.pad(x, added, mode=op.mode, **how)
+    inside = tuple(slice(before, extent - after) for (before, after), extent in zip(cut, y.shape))
+    return (ctx.xp.ascontiguousarray(y[inside]),)
+
+
+def _added_and_cut(op: _Padding) -> tuple[list[Pair], list[Pair]]:
+    """Return, for each axis of the images, how much is added before and after, and how much is cut off."""
+    pads = [(0, 0), *op.borders, (0, 0)] if op.order == "NHWC" else [(0, 0), (0, 0), *op.borders]
+    return [(max(a, 0), max(b, 0)) for a, b in pads], [(max(-a, 0), max(-b, 0)) for a, b in pads]
+
+
+@kernel(PadImageGradient)
+def pad_image_gradient(op: PadImageGradient, ctx: RunContext, dy: Any) -> tuple[Any, ...]:
+    added, cut = _added_and_cut(op)
+    slopes = ctx.xp.pad(widen(dy), cut)  # what was cut off has no gradient
+    for axis, pads in enumerate(added):
+        slopes = _fold(ctx.xp, slopes, axis, pads, op.mode)
+    return (narrow(ctx.xp.ascontiguousarray(slopes), dy),)
+
+
+def _fold(xp: Any, dy: Any, axis: int, pads: Pair, mode: str) -> Any:
+    """Return the gradient along one axis without its border, that of the border added inside."""
+    before, after = pads
+    extent = dy.shape[axis] - before - after
+    rows = xp.moveaxis(dy, axis, 0)
+    inside = rows[before : before + extent]
+    if mode != "constant" and (before or after):
+        inside, head, tail = inside.copy(), rows[:before], rows[before + extent :]
+        if mode == "reflect":
+            inside[1 : 1 + before] += head[::-1]
+            inside[extent - 1 - after : extent - 1] += tail[::-1]
+        else:
+            inside[0] += head.sum(axis=0)
+            inside[-1] += tail.sum(axis=0)
+    return xp.moveaxis(inside, 0, axis)

@@ -1,0 +1,108 @@
+"""SpaceToBatch and BatchToSpace: images cut into a grid of smaller ones, as samples of their own, and joined again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.images.pad_image import Borders
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["BatchToSpace", "SpaceToBatch"]
+
+
+@operator_class(frozen=True)
+class _Blocks(Borders):
+    inputs = ("X",)
+    outputs = ("Y",)
+    block_size: int = 2
+    order: str = "NCHW"
+
+    def check(self) -> None:
+        super().check()
+        if self.order != "NCHW":
+            raise ArgumentError(f"{self.type}: order must be NCHW, got {self.order!r}; put NHWC2NCHW before")
+        if self.block_size < 1:
+            raise ArgumentError(f"{self.type}: block_size must be 1 or more, got {self.block_size}")
+
+    def check_axes(self, x: TensorSpec) -> None:
+        require(x.ndim == 4, self, f"X must have 4 axes, got shape {x.shape}")
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class SpaceToBatch(_Blocks):
+    """Y = every ``block_size``-th row and column of the images X (within a border of zeros), one sample per start.
+
+    The samples that begin at row i and column j come as batch number i * block_size + j.
+
+    Inputs:
+        X (N, C, H, W): any
+    Outputs:
+        Y (N * block_size * block_size, C, P, Q): as X
+    """
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_axes(x)
+        block = self.block_size
+        extents = [n + sum(pads) for n, pads in zip(x.shape[2:], self.borders)]
+        text = f"height and width, with pads {tuple(extents)}, must divide by block_size={block}"
+        require(all(n % block == 0 for n in extents), self, text)
+        return (x.with_shape((x.shape[0] * block * block, x.shape[1], *(n // block for n in extents))),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("BatchToSpace", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class BatchToSpace(_Blocks):
+    """Y = the images that SpaceToBatch cuts into X, without their border.
+
+    Inputs:
+        X (N * block_size * block_size, C, H, W): any
+    Outputs:
+        Y (N, C, P, Q): as X
+    """
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_axes(x)
+        block = self.block_size
+        require(
+            x.shape[0] % (block * block) == 0,
+            self,
+            f"the batch must divide by block_size ** 2, got {x.shape[0]} samples",
+        )
+        extents = [n * block - sum(pads) for n, pads in zip(x.shape[2:], self.borders)]
+        require(min(extents) >= 0, self, f"the pads are larger than the images: {tuple(extents)} would be left")
+        return (x.with_shape((x.shape[0] // (block * block), x.shape[1], *extents)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("SpaceToBatch", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@kernel(SpaceToBatch)
+def space_to_batch(op: SpaceToBatch, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    block = op.block_size
+    if any(map(any, op.borders)):
+        x = ctx.xp.pad(x, [(0, 0), (0, 0), *op.borders], mode="constant")
+    n, c, height, width = x.shape
+    grid = x.reshape(n, c, height // block, block, width // block, block).transpose(3, 5, 0, 1, 2, 4)
+    return (ctx.xp.ascontiguousarray(grid).reshape(block * block * n, c, height // block, width // block),)
+
+
+@kernel(BatchToSpace)
+def batch_to_space(op: BatchToSpace, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    block, ((top, bottom), (left, right)) = op.block_size, op.borders
+    samples, c, height, width = x.shape
+    n = samples // (block * block)
+    grid = x.reshape(block, block, n, c, height, width).transpose(2, 3, 4, 0, 5, 1)
+    whole = grid.reshape(n, c, height * block, width * block)
+    return (ctx.xp.ascontiguousarray(whole[:, :, top : height * block - bottom, left : width * block - right]),)

@@ -1,0 +1,100 @@
+"""Images of four bytes a pixel (blue, green, red, alpha) made planes of float32, and back: for nets that paint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError
+
+__all__ = ["BRGNCHWCToPackedInt8BGRAStylizerDeprocess", "PackedInt8BGRANHWCToNCHWCStylizerPreprocess"]
+
+
+def _check(op: Operator, x: TensorSpec, mean: TensorSpec, shape: str, axis: int, channels: int, dtype: Any) -> None:
+    right = x.ndim == 4 and x.shape[axis] == channels and x.dtype == dtype
+    require(right, op, f"X must be {shape} with C = {channels}, of {np.dtype(dtype)}, got {x.shape} {x.dtype}")
+    text = f"mean must hold 3 numbers in float32, got {mean.shape} {mean.dtype}"
+    require(mean.size == 3 and mean.dtype == np.float32, op, text)
+
+
+@register
+@operator_class(frozen=True)
+class PackedInt8BGRANHWCToNCHWCStylizerPreprocess(Operator):
+    """Y = X - mean + noise for the first three channels of images (N, H, W, 4) of uint8, as (N, 3, H, W).
+
+    The noise is ``noise_size`` normal numbers of deviation ``noise_std``, which go round over all pixels and channels
+    of an image, the same for each image and in each run.
+
+    Inputs:
+        X (N, H, W, 4): uint8
+        mean (3): float32
+    Outputs:
+        Y (N, 3, H, W): float32
+    """
+
+    inputs = ("X", "mean")
+    outputs = ("Y",)
+    noise_std: float = 10.0
+    noise_size: int = 491
+
+    def check(self) -> None:
+        if self.noise_size < 1 or not self.noise_std >= 0:
+            raise ArgumentError(
+                f"{self.type}: noise_size must be at least 1 and noise_std at least 0, "
+                f"got {self.noise_size} and {self.noise_std}"
+            )
+
+    def infer(self, x: TensorSpec, mean: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check(self, x, mean, "(N, H, W, C)", 3, 4, np.uint8)
+        n, h, w, _ = x.shape
+        return (TensorSpec((n, 3, h, w), np.dtype(np.float32)),)
+
+
+@kernel(PackedInt8BGRANHWCToNCHWCStylizerPreprocess)
+def stylizer_preprocess(
+    op: PackedInt8BGRANHWCToNCHWCStylizerPreprocess, ctx: RunContext, x: Any, mean: Any
+) -> tuple[Any, ...]:
+    xp, (h, w) = ctx.xp, x.shape[1:3]
+    noise = np.random.default_rng(op.noise_size).standard_normal(min(op.noise_size, h * w * 3)) * op.noise_std
+    spread = xp.asarray(np.resize(noise, h * w * 3).astype(np.float32)).reshape(h, w, 3)
+    y = x[..., :3].astype(np.float32) - mean.reshape(3) + spread
+    return (xp.ascontiguousarray(y.transpose(0, 3, 1, 2)),)
+
+
+@register
+@operator_class(frozen=True)
+class BRGNCHWCToPackedInt8BGRAStylizerDeprocess(Operator):
+    """Images (N, 3, H, W) of float32 plus ``mean``, truncated to integers in [0, 255], as (N, H, W, 4) of uint8.
+
+    The fourth channel is 255. NaN becomes 0.
+
+    Inputs:
+        X (N, 3, H, W): float32
+        mean (3): float32
+    Outputs:
+        Y (N, H, W, 4): uint8
+    """
+
+    inputs = ("X", "mean")
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec, mean: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check(self, x, mean, "(N, C, H, W)", 1, 3, np.float32)
+        n, _, h, w = x.shape
+        return (TensorSpec((n, h, w, 4), np.dtype(np.uint8)),)
+
+
+@kernel(BRGNCHWCToPackedInt8BGRAStylizerDeprocess)
+def stylizer_deprocess(
+    op: BRGNCHWCToPackedInt8BGRAStylizerDeprocess, ctx: RunContext, x: Any, mean: Any
+) -> tuple[Any, ...]:
+    xp, (n, _, h, w) = ctx.xp, x.shape
+    values = xp.clip(x + mean.reshape(3, 1, 1), 0, 255)
+    y = xp.full((n, h, w, 4), 255, "uint8")
+    y[..., :3] = xp.where(values == values, values, 0).astype("uint8").transpose(0, 2, 3, 1)
+    return (y,)

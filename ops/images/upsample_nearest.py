@@ -1,0 +1,86 @@
+"""UpsampleNearest: each pixel of images repeated, and the gradient."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["UpsampleNearest", "UpsampleNearestGradient"]
+
+
+@operator_class(frozen=True)
+class _Scaling(Operator):
+    scale: int = 2
+
+    def check(self) -> None:
+        if self.scale < 1:
+            raise ArgumentError(f"{self.type}: scale must be at least 1, got {self.scale}")
+
+    def scaled(self, x: TensorSpec) -> TensorSpec:
+        require(x.ndim == 4, self, f"X must be (N, C, H, W), got shape {x.shape}")
+        n, channels, height, width = x.shape
+        return x.with_shape((n, channels, height * self.scale, width * self.scale))
+
+
+@register
+@operator_class(frozen=True)
+class UpsampleNearest(_Scaling):
+    """Y = X, (N, C, H, W), with each pixel ``scale`` times down and as often across.
+
+    Inputs:
+        X (N, C, H, W): float
+    Outputs:
+        Y (N, C, H * scale, W * scale): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        return (self.scaled(x),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("UpsampleNearestGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class UpsampleNearestGradient(_Scaling):
+    """dX = for each pixel the sum of dY over its copies."""
+
+    inputs = ("X", "dY")
+    outputs = ("dX",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "here" if index else "any"  # only the shape of X is used
+
+    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, dY=dy)
+        shape = self.scaled(x).shape
+        require(dy.shape == shape, self, f"dY must have shape {shape} for X of shape {x.shape}, got {dy.shape}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, dy: TensorSpec) -> int:
+        return dy.size
+
+
+@kernel(UpsampleNearest)
+def upsample_nearest(op: UpsampleNearest, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    n, channels, height, width = x.shape
+    copies = ctx.xp.broadcast_to(x[:, :, :, None, :, None], (n, channels, height, op.scale, width, op.scale))
+    return (ctx.xp.ascontiguousarray(copies).reshape(n, channels, height * op.scale, width * op.scale),)
+
+
+@kernel(UpsampleNearestGradient)
+def upsample_nearest_gradient(op: UpsampleNearestGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
+    n, channels, height, width = x.shape
+    copies = widen(dy).reshape(n, channels, height, op.scale, width, op.scale)
+    return (narrow(copies.sum(axis=(3, 5)), dy),)

@@ -1,0 +1,73 @@
+"""APMeter: the average precision of each class over the latest samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError
+
+__all__ = ["APMeter"]
+
+
+@register
+@operator_class(frozen=True)
+class APMeter(Operator):
+    """AP = for each class the mean, over the samples that have it, of the share of such samples up to their rank.
+
+    predictions are scores, (N, classes); labels, int32, are 1 where the sample has the class, else 0. The rank is that
+    of the score, ties to the lower index. Samples of earlier runs count too, the latest ``buffer_size`` in all; a class
+    that none of them has gives 0. No gradient.
+
+    Inputs:
+        predictions (N, C): float
+        labels (N, C): int32
+    Outputs:
+        AP (C): as predictions
+    """
+
+    inputs = ("predictions", "labels")
+    outputs = ("AP",)
+    stateful = True
+    buffer_size: int = 1000
+
+    def check(self) -> None:
+        if self.buffer_size < 1:
+            raise ArgumentError(f"APMeter: buffer_size must be at least 1, got {self.buffer_size}")
+
+    def infer(self, predictions: TensorSpec, labels: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, predictions=predictions)
+        require(predictions.ndim == 2, self, f"predictions must be (samples, classes), got shape {predictions.shape}")
+        right = labels.shape == predictions.shape and labels.dtype == np.int32
+        text = f"got {labels.shape} of {labels.dtype}"
+        require(right, self, f"labels must be int32 of the shape of predictions, {predictions.shape}; {text}")
+        return (predictions.with_shape(predictions.shape[1:]),)
+
+    def flops(self, predictions: TensorSpec, labels: TensorSpec) -> int:
+        return 4 * predictions.size
+
+    def latest(self, xp: Any, predictions: Any, labels: Any) -> tuple[Any, Any]:
+        """Return the latest samples, those given now among them, and keep them for the next run."""
+        kept = self.__dict__.get("_kept")
+        if kept is not None and kept[0].shape[1] == predictions.shape[1]:
+            predictions, labels = (xp.concatenate(pair) for pair in zip(kept, (predictions, labels)))
+        found = tuple(a[-self.buffer_size :].copy() for a in (predictions, labels))
+        object.__setattr__(self, "_kept", found)
+        return found[0], found[1]
+
+
+@kernel(APMeter)
+def ap_meter(op: APMeter, ctx: RunContext, predictions: Any, labels: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    scores, has = op.latest(xp, predictions, labels)
+    order = xp.argsort(-scores, axis=0, kind="stable")
+    hits = xp.take_along_axis(has, order, axis=0) > 0
+    ranks = xp.arange(1, len(scores) + 1)[:, None]
+    precision = xp.where(hits, xp.cumsum(hits, axis=0) / ranks, 0)
+    return ((precision.sum(axis=0) / xp.maximum(hits.sum(axis=0), 1)).astype(predictions.dtype),)

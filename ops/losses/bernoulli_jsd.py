@@ -1,0 +1,93 @@
+"""BernoulliJSD: how far two coins differ, and the gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["BernoulliJSD", "BernoulliJSDGradient"]
+
+_LEAST = 1e-20  # probabilities are clamped to this before log
+
+
+@register
+@operator_class(frozen=True)
+class BernoulliJSD(Operator):
+    """L = the Jensen-Shannon divergence, in nats, of events with the probabilities X and T.
+
+    It is the entropy of an event with their mean probability, less the mean of their entropies. The gradient is for X.
+
+    Inputs:
+        X (*S): float
+        T (*S): as X
+    Outputs:
+        L (*S): as X
+
+    Source: Lin, "Divergence measures based on the Shannon entropy", IEEE Transactions on Information Theory 37, 1991.
+    """
+
+    inputs = ("X", "T")
+    outputs = ("L",)
+
+    def infer(self, x: TensorSpec, t: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, T=t)
+        require(x.size == t.size, self, f"T must have as many elements as X, got shapes {t.shape} and {x.shape}")
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("BernoulliJSDGradient", [g.d_output("L"), g.input("X"), g.input("T")], [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, t: TensorSpec) -> int:
+        return 20 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class BernoulliJSDGradient(Operator):
+    """dX = dL * (logit(X) - logit((X + T) / 2)) / 2, with logarithms of no less than 1e-20."""
+
+    inputs = ("dL", "X", "T")
+    outputs = ("dX",)
+
+    def infer(self, dl: TensorSpec, x: TensorSpec, t: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, dL=dl, X=x, T=t)
+        right = dl.size == x.size == t.size
+        require(right, self, f"dL, X and T must have one size, got shapes {dl.shape}, {x.shape} and {t.shape}")
+        return (x.plain,)
+
+    def flops(self, dl: TensorSpec, x: TensorSpec, t: TensorSpec) -> int:
+        return 10 * x.size
+
+
+def _log(xp: Any, p: Any) -> Any:
+    return xp.log(xp.maximum(p, p.dtype.type(_LEAST) or xp.finfo(p.dtype).tiny))
+
+
+def _entropy(xp: Any, p: Any) -> Any:
+    rest = 1 - p
+    return -(p * _log(xp, p) + rest * _log(xp, rest))
+
+
+def _logit(xp: Any, p: Any) -> Any:
+    return _log(xp, p) - _log(xp, 1 - p)
+
+
+@kernel(BernoulliJSD)
+def bernoulli_jsd(op: BernoulliJSD, ctx: RunContext, x: Any, t: Any) -> tuple[Any, ...]:
+    xp, other = ctx.xp, t.reshape(x.shape)
+    mixed = _entropy(xp, (x + other) / 2) - (_entropy(xp, x) + _entropy(xp, other)) / 2
+    return (mixed.astype(x.dtype, copy=False),)
+
+
+@kernel(BernoulliJSDGradient)
+def bernoulli_jsd_gradient(op: BernoulliJSDGradient, ctx: RunContext, dl: Any, x: Any, t: Any) -> tuple[Any, ...]:
+    xp, other = ctx.xp, t.reshape(x.shape)
+    slope = (_logit(xp, x) - _logit(xp, (x + other) / 2)) / 2
+    return ((dl.reshape(x.shape) * slope).astype(x.dtype, copy=False),)

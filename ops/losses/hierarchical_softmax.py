@@ -1,0 +1,372 @@
+"""Softmax over many classes as a walk down a tree: HSoftmax, the search for the best classes, and Huffman's tree."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
+from netbuilder.proto.arguments import make_op
+from netbuilder.proto.hsm_pb2 import HierarchyProto, NodeProto, TreeProto
+
+__all__ = ["HSoftmax", "HSoftmaxGradient", "HSoftmaxSearch", "HuffmanTreeHierarchy"]
+
+_LEAST = 1e-20  # probabilities are clamped to this before log
+
+_Message = TypeVar("_Message", HierarchyProto, TreeProto)
+
+
+def _read(op_type: str, name: str, kind: type[_Message], data: bytes) -> _Message:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise ArgumentError(f"{op_type}: {name} must be a serialised {kind.__name__}: {error}") from None
+
+
+@functools.lru_cache(maxsize=8)
+def _paths(data: bytes) -> tuple[int, dict[int, np.ndarray[Any, Any]]]:
+    """Return the rows of weights that a hierarchy needs, and for each word its choices, rows (index, length, target).
+
+    Raises:
+        ArgumentError: a choice is none of its node's, or a node has no rows.
+    """
+    rows, found = 0, {}
+    for path in _read("HSoftmax", "hierarchy", HierarchyProto, data).paths:
+        steps = [(node.index, node.length, node.target) for node in path.path_nodes]
+        for index, length, target in steps:
+            if index < 0 or not 0 <= target < length:
+                raise ArgumentError(
+                    f"HSoftmax: hierarchy: word {path.word_id} has a node with index {index}, length {length} and "
+                    f"target {target}; the index must not be negative, the target less than the length"
+                )
+            rows = max(rows, index + length)
+        found[path.word_id] = np.array(steps, np.int64).reshape(-1, 3)
+    return rows, found
+
+
+def _matrix(x: Any) -> Any:
+    """Return samples as rows; a vector is one sample."""
+    return x.reshape(1, -1) if x.ndim == 1 else x.reshape(x.shape[0], int(np.prod(x.shape[1:])))
+
+
+def _check_weights(op: Operator, x: Any, w: Any, b: Any, rows: int) -> None:
+    require(x.dtype.kind == "f" and x.ndim >= 1, op, f"X must hold samples of floating-point numbers, got {x.dtype}")
+    width = _matrix(np.empty(x.shape, bool)).shape[1] if x.ndim else 0
+    right = w.ndim == 2 and w.shape[1] == width and w.shape[0] >= rows and b.shape == w.shape[:1]
+    text = f"W must have shape (at least {rows}, {width}) and b a number for each of its rows, got {w.shape} {b.shape}"
+    require(right and w.dtype == b.dtype == x.dtype, op, f"{text}, {w.dtype} {b.dtype} for X {x.dtype}")
+
+
+@operator_class(frozen=True)
+class _Hierarchical(Operator):
+    hierarchy: bytes = b""
+
+    dynamic = True  # the intermediate output's size depends on the labels
+
+    def check(self) -> None:
+        _paths(self.hierarchy)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if type(self).inputs[index] == "labels" else "here"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+    def check_shapes(self, x: Any, w: Any, b: Any, labels: Any) -> None:
+        """Raise ShapeError unless the inputs fit each other and the hierarchy."""
+        _check_weights(self, x, w, b, _paths(self.hierarchy)[0])
+        count = _matrix(np.empty(x.shape, bool)).shape[0]
+        text = f"labels must be integers, one for each of {count} samples, got {labels.shape} {labels.dtype}"
+        require(labels.size == count and labels.dtype.kind in "iu", self, text)
+
+
+@dataclass
+class _Group:
+    """All samples that come through one node: which, where the node's part of their intermediate output begins."""
+
+    index: int
+    length: int
+    samples: Any
+    positions: Any
+    targets: Any
+
+
+def _groups(op: _Hierarchical, labels: np.ndarray[Any, Any]) -> tuple[int, list[_Group]]:
+    """Return the size of the intermediate output, and its parts by node.
+
+    Sample after sample, it holds for each node on the way the scores of the choices, then their probabilities.
+    """
+    known = _paths(op.hierarchy)[1]
+    nodes: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    position = 0
+    for sample, label in enumerate(labels.reshape(-1).tolist()):
+        if label not in known:
+            raise ShapeError(f"{op.type}: label {label} of sample {sample} is no word of the hierarchy")
+        for index, length, target in known[label].tolist():
+            nodes.setdefault((index, length), []).append((sample, position, target))
+            position += 2 * length
+    groups = []
+    for (index, length), members in nodes.items():
+        samples, positions, targets = np.array(members, np.int64).T
+        groups.append(_Group(index, length, samples, positions[:, None] + np.arange(length), targets))
+    return position, groups
+
+
+def _softmax(xp: Any, scores: Any) -> Any:
+    e = xp.exp(scores - scores.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+@register
+@operator_class(frozen=True)
+class HSoftmax(_Hierarchical):
+    """Y = -log of the probability of each sample's label, the product of the probabilities on the way to the word.
+
+    A node's choices have the probabilities softmax(X W' + b), with rows of W and b of the node's own; ``hierarchy`` (a
+    serialised HierarchyProto, see ``netbuilder.model.hierarchy``) says which and names the choices for each word. The
+    second output keeps scores and probabilities for the gradient.
+
+    Inputs:
+        X (N, D): float
+        W (R, D): as X
+        b (R): as X
+        labels (N): int
+    Outputs:
+        Y (N): as X
+        intermediate_output (M): as X
+
+    Source: Morin and Bengio, "Hierarchical Probabilistic Neural Network Language Model", 2005.
+    """
+
+    inputs = ("X", "W", "b", "labels")
+    outputs = ("Y", "intermediate_output")
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input(i) for i in range(4)] + [g.output("intermediate_output"), g.d_output("Y")]
+        kept = g.d_output(1) if g.has_d_output(1) else g.d_input("X") + "_intermediate"  # Caffe2 requires a name for it
+        return [make_op("HSoftmaxGradient", inputs, [*(g.d_input(i) for i in range(3)), kept])]
+
+
+@kernel(HSoftmax)
+def h_softmax(op: HSoftmax, ctx: RunContext, x: Any, w: Any, b: Any, labels: Any) -> tuple[Any, ...]:
+    op.check_shapes(x, w, b, labels)
+    xp, rows = ctx.xp, _matrix(x)
+    size, groups = _groups(op, ctx.host(labels))
+    y, kept = xp.zeros(rows.shape[0], x.dtype), xp.zeros(size, x.dtype)
+    for group in groups:
+        which, part = xp.asarray(group.samples), slice(group.index, group.index + group.length)
+        scores = rows[which] @ w[part].T + b[part]
+        chances = _softmax(xp, scores)
+        positions = xp.asarray(group.positions)
+        kept[positions], kept[positions + group.length] = scores, chances
+        chosen = chances[xp.arange(group.samples.size), xp.asarray(group.targets)]
+        y[which] -= xp.log(xp.maximum(chosen, _LEAST))
+    return y, kept
+
+
+@register
+@operator_class(frozen=True)
+class HSoftmaxGradient(_Hierarchical):
+    """dX, dW and db of HSoftmax, and the gradients of the scores and probabilities that it kept."""
+
+    inputs = ("X", "W", "b", "labels", "intermediate_output", "dY")
+    outputs = ("dX", "dW", "db", "dintermediate_output")
+
+
+@kernel(HSoftmaxGradient)
+def h_softmax_gradient(
+    op: HSoftmaxGradient, ctx: RunContext, x: Any, w: Any, b: Any, labels: Any, kept: Any, dy: Any
+) -> tuple[Any, ...]:
+    op.check_shapes(x, w, b, labels)
+    xp, rows = ctx.xp, _matrix(x)
+    size, groups = _groups(op, ctx.host(labels))
+    require(kept.shape == (size,), op, f"intermediate_output must have shape {(size,)}, got {kept.shape}")
+    require(dy.shape == rows.shape[:1], op, f"dY must have shape {rows.shape[:1]}, got {dy.shape}")
+    dx, dw, db, d_kept = (xp.zeros_like(array) for array in (rows, w, b, kept))
+    for group in groups:
+        which, part = xp.asarray(group.samples), slice(group.index, group.index + group.length)
+        positions, chosen = xp.asarray(group.positions), (xp.arange(group.samples.size), xp.asarray(group.targets))
+        chances = kept[positions + group.length]
+        slope = xp.zeros_like(chances)
+        slope[chosen] = -dy[which] / xp.maximum(chances[chosen], _LEAST)
+        d_scores = (slope - (slope * chances).sum(axis=1, keepdims=True)) * chances
+        d_kept[positions], d_kept[positions + group.length] = d_scores, slope
+        dw[part] += d_scores.T @ rows[which]
+        db[part] += d_scores.sum(axis=0)
+        dx[which] += d_scores @ w[part]  # a sample comes through a node once
+    return dx.reshape(x.shape), dw, db, d_kept
+
+
+@register
+@operator_class(frozen=True)
+class HSoftmaxSearch(Operator):
+    """The ``topN`` most probable nodes and words of each sample: names (words by number), and -log of probabilities.
+
+    From the root on, those choices are followed whose score is less than their node's plus ``beam``. ``tree`` is a
+    serialised TreeProto whose nodes have names, and offsets as ``create_hierarchy`` writes them. Where fewer are
+    found, names are empty and scores 0. No gradient.
+
+    Inputs:
+        X (N, D): float
+        W (R, D): as X
+        b (R): as X
+    Outputs:
+        Y_names (N, topN): string
+        Y_scores (N, topN): as X
+    """
+
+    inputs = ("X", "W", "b")
+    outputs = ("Y_names", "Y_scores")
+    dynamic = True
+    outputs_on_host = True
+    tree: bytes = b""
+    beam: float = 0.01
+    topN: int = 5
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def check(self) -> None:
+        if self.topN < 1:
+            raise ArgumentError(f"HSoftmaxSearch: topN must be at least 1, got {self.topN}")
+        root = _tree(self.tree)
+        for node in _nodes(root):
+            if not (node.HasField("offset") and node.HasField("name")) or node.offset < 0:
+                raise ArgumentError(
+                    "HSoftmaxSearch: tree: every node needs a name, and an offset as create_hierarchy writes it; "
+                    f"node {node.name!r} has {'none' if node.HasField('name') else 'no name'}"
+                )
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@functools.lru_cache(maxsize=8)
+def _tree(data: bytes) -> NodeProto:
+    return _read("HSoftmaxSearch", "tree", TreeProto, data).root_node
+
+
+def _nodes(node: NodeProto) -> Iterator[NodeProto]:
+    yield node
+    for child in node.children:
+        yield from _nodes(child)
+
+
+@kernel(HSoftmaxSearch)
+def h_softmax_search(op: HSoftmaxSearch, ctx: RunContext, x: Any, w: Any, b: Any) -> tuple[Any, ...]:
+    x, w, b = map(ctx.host, (x, w, b))
+    root = _tree(op.tree)
+    ends = [node.offset + len(node.children) + len(node.word_ids) for node in _nodes(root)]
+    _check_weights(op, x, w, b, max(ends))
+    rows = _matrix(x)
+    found: list[list[tuple[Any, str]]] = [[] for _ in range(rows.shape[0])]
+    _search(op, root, rows, w, b, np.arange(rows.shape[0]), np.zeros(rows.shape[0], x.dtype), found)
+    names, scores = np.full((rows.shape[0], op.topN), b"", object), np.zeros((rows.shape[0], op.topN), x.dtype)
+    for sample, hits in enumerate(found):
+        for k, (score, name) in enumerate(sorted(hits, key=lambda hit: hit[0])[: op.topN]):
+            names[sample, k], scores[sample, k] = name.encode(), score
+    return names, scores
+
+
+def _search(
+    op: HSoftmaxSearch, node: NodeProto, x: Any, w: Any, b: Any, samples: Any, above: Any, found: list[Any]
+) -> None:
+    """Add what is below ``node`` for ``samples``, whose score there is ``above``."""
+    count = len(node.children) + len(node.word_ids)
+    if not count or not samples.size:
+        return
+    part = slice(node.offset, node.offset + count)
+    chances = _softmax(np, x[samples] @ w[part].T + b[part])
+    scores = above[:, None] - np.log(np.maximum(chances, x.dtype.type(_LEAST)))
+    near = scores < above[:, None] + x.dtype.type(op.beam)
+    names = [child.name for child in node.children] + [str(word) for word in node.word_ids]
+    for k, name in enumerate(names):
+        for sample, score in zip(samples[near[:, k]].tolist(), scores[near[:, k], k]):
+            found[sample].append((score, name))
+        if k < len(node.children):
+            _search(op, node.children[k], x, w, b, samples[near[:, k]], scores[near[:, k], k], found)
+
+
+@register
+@operator_class(frozen=True)
+class HuffmanTreeHierarchy(Operator):
+    """Huffman's tree of the classes 0 ... ``num_classes`` - 1 by how often they are among the labels: a TreeProto.
+
+    The output, of shape (1,), holds its bytes. The rarer a class, the longer the way to it. No gradient.
+
+    Inputs:
+        Labels (...): int
+    Outputs:
+        Hierarchy (1): string
+
+    Source: Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952.
+    """
+
+    inputs = ("Labels",)
+    outputs = ("Hierarchy",)
+    outputs_on_host = True
+    num_classes: int = -1
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def check(self) -> None:
+        if self.num_classes < 1:
+            raise ArgumentError(f"HuffmanTreeHierarchy: num_classes must be at least 1, got {self.num_classes}")
+
+    def infer(self, labels: TensorSpec) -> tuple[TensorSpec, ...]:
+        text = f"Labels must be a vector of integers, got {labels.shape} {labels.dtype}"
+        require(labels.ndim == 1 and labels.dtype.kind in "iu", self, text)
+        return (TensorSpec((1,), np.dtype(object)),)
+
+
+@dataclass
+class _Counted:
+    """A node of the tree: how many labels are below it, and its class, or its two parts."""
+
+    count: int
+    label: int = -1
+    parts: tuple[_Counted, ...] = ()
+
+    def __lt__(self, other: _Counted) -> bool:
+        return self.count < other.count
+
+
+@kernel(HuffmanTreeHierarchy)
+def huffman_tree(op: HuffmanTreeHierarchy, ctx: RunContext, labels: Any) -> tuple[Any, ...]:
+    if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < op.num_classes:
+        text = f"labels must lie in [0, {op.num_classes}), got some from {labels.min()} to {labels.max()}"
+        raise ShapeError(f"{op.type}: {text}")
+    heap: list[_Counted] = []
+    for label, count in enumerate(np.bincount(labels, minlength=op.num_classes).tolist()):
+        heapq.heappush(heap, _Counted(count, label))
+    while len(heap) > 1:
+        parts = heapq.heappop(heap), heapq.heappop(heap)
+        heapq.heappush(heap, _Counted(parts[0].count + parts[1].count, parts=parts))
+    tree = TreeProto()
+    tree.root_node.offset = 0
+    _build(heap[0], tree.root_node, 2)
+    made = np.empty(1, object)
+    made[0] = tree.SerializeToString()
+    return (made,)
+
+
+def _build(counted: _Counted, node: NodeProto, offset: int) -> int:
+    """Add the parts of ``counted`` to ``node``; return the first offset that is free, as Caffe2 counts them."""
+    for side, part in enumerate(counted.parts):
+        if part.parts:
+            offset = _build(part, node.children.add(offset=offset), offset + 2)
+        else:
+            node.word_ids.append(part.label)
+            offset += side
+    return offset

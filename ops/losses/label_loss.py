@@ -1,0 +1,68 @@
+"""What the losses of softmax with labels have in common: inputs, shapes, gradient and work."""
+
+from __future__ import annotations
+
+import abc
+from typing import ClassVar
+
+from netbuilder.ops.core.contexts import GradientContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["LabelLoss", "LabelLossBackward", "LabelLossForward"]
+
+
+@operator_class(frozen=True)
+class LabelLoss(Operator, abc.ABC):
+    """Base of a loss and of its gradient."""
+
+    scale: float = 1.0
+
+    def check(self) -> None:
+        if self.scale < 0:
+            raise ArgumentError(f"{self.type}: scale must not be negative, got {self.scale}")
+
+    @abc.abstractmethod
+    def check_labels(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None) -> None:
+        """Raise ShapeError unless label and weight fit X."""
+
+
+@operator_class(frozen=True)
+class LabelLossForward(LabelLoss):
+    """Base: P, of the shape of X, and the loss, one number."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("X", "label", "weight?")
+    outputs: ClassVar[tuple[str, ...]] = ("P", "loss")
+
+    def infer(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        self.check_labels(x, label, weight)
+        return (x.plain, x.with_shape(()))
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input(i) for i in range(self.n_in)] + [g.output("P"), g.d_output("loss")]
+        return [make_op(f"{self.type}Gradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> int:
+        return 6 * x.size
+
+
+@operator_class(frozen=True)
+class LabelLossBackward(LabelLoss):
+    """Base: dX from what the loss read, P, and the gradient of the loss."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("X", "label", "weight_or_P", "P_or_dloss", "dloss?")
+    outputs: ClassVar[tuple[str, ...]] = ("dX",)
+
+    def infer(self, x: TensorSpec, label: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
+        *weight, p, dloss = others
+        self.check_labels(x, label, weight[0] if weight else None)
+        require(
+            p.plain == x.plain, self, f"P must have shape and type of X, {x.shape} {x.dtype}, got {p.shape} {p.dtype}"
+        )
+        require(dloss.size == 1, self, f"the gradient of the loss must be one number, got shape {dloss.shape}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, label: TensorSpec, *others: TensorSpec) -> int:
+        return 3 * x.size

@@ -1,0 +1,300 @@
+"""Losses of probabilities: LabelCrossEntropy, CrossEntropy, and AveragedLoss, with their gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
+from netbuilder.ops.core.labels import Positions, check_label_spec, chosen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "AveragedLoss",
+    "AveragedLossGradient",
+    "CrossEntropy",
+    "CrossEntropyGradient",
+    "LabelCrossEntropy",
+    "LabelCrossEntropyGradient",
+]
+
+_TINY = 1e-20  # probabilities are clamped to this in the loss and in its gradient, as in Caffe2
+
+
+class _Labels:
+    """Labels that are integers, one per row."""
+
+    def check_rows(self: Any, x: TensorSpec, label: TensorSpec) -> int:
+        """Return the number of rows; raise ShapeError unless the labels fit."""
+        require(x.ndim >= 1, self, "X must have a row per sample, got a scalar")
+        check_label_spec(self, label, x.shape[0])
+        return x.shape[0]
+
+
+class _Probabilities:
+    """Labels that are the probabilities of all classes."""
+
+    def check_rows(self: Any, x: TensorSpec, label: TensorSpec) -> int:
+        """Return the number of rows; raise ShapeError unless the labels fit."""
+        require(x.ndim >= 1, self, "X must have a row per sample, got a scalar")
+        require(label.shape == x.shape, self, f"label must have the shape of X, {x.shape}, got {label.shape}")
+        return x.shape[0]
+
+
+@operator_class(frozen=True)
+class _RowLoss(Operator):
+    """A loss per row of probabilities."""
+
+    inputs = ("X", "label")
+    outputs = ("Y",)
+
+    def infer(self: Any, x: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        return (x.with_shape((self.check_rows(x, label),)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("label"), g.d_output("Y")]
+        return [make_op(self.type + "Gradient", inputs, [g.d_input("X")])]
+
+
+@operator_class(frozen=True)
+class _RowLossGradient(Operator):
+    inputs = ("X", "label", "dY")
+    outputs = ("dX",)
+
+    def infer(self: Any, x: TensorSpec, label: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, dY=dy)
+        rows = self.check_rows(x, label)
+        require(dy.size == rows, self, f"dY must have one number per row of X, {rows} in all, got shape {dy.shape}")
+        return (x.plain,)
+
+
+def _rows(x: Any) -> Any:
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
+
+
+@register
+@operator_class(frozen=True)
+class LabelCrossEntropy(_Labels, _RowLoss):
+    """Y[i] = -log(max(X[i, label[i]], 1e-20)).
+
+    Inputs:
+        X (N, D): float
+        label (N) or (N, 1): int
+    Outputs:
+        Y (N): as X
+    """
+
+    def flops(self, x: TensorSpec, label: TensorSpec) -> int:
+        return 2 * x.shape[0]
+
+
+@kernel(LabelCrossEntropy)
+def label_cross_entropy(op: LabelCrossEntropy, ctx: RunContext, x: Any, label: Any) -> tuple[Any, ...]:
+    rows = _rows(x)
+    gathered = widen(rows[chosen(op, ctx, label, rows.shape[1])])
+    return (narrow(-ctx.xp.log(ctx.xp.maximum(gathered, gathered.dtype.type(_TINY))), x),)
+
+
+@register
+@operator_class(frozen=True)
+class LabelCrossEntropyGradient(_Labels, _RowLossGradient):
+    """dX[i, label[i]] = -dY[i] / max(X[i, label[i]], 1e-20), all else 0."""
+
+    def flops(self, x: TensorSpec, label: TensorSpec, dy: TensorSpec) -> int:
+        return 2 * x.shape[0]
+
+
+@kernel(LabelCrossEntropyGradient)
+def label_cross_entropy_gradient(
+    op: LabelCrossEntropyGradient, ctx: RunContext, x: Any, label: Any, dy: Any
+) -> tuple[Any, ...]:
+    rows = _rows(x)
+    gathered = chosen(op, ctx, label, rows.shape[1])
+    dx = ctx.xp.zeros(rows.shape, x.dtype)
+    chances = widen(rows[gathered])
+    dx[gathered] = -dy.reshape(-1) / ctx.xp.maximum(chances, chances.dtype.type(_TINY))
+    return (dx.reshape(x.shape),)
+
+
+@register
+@operator_class(frozen=True)
+class CrossEntropy(_Probabilities, _RowLoss):
+    """Y[i] = -sum over classes of label[i] * log(max(X[i], 1e-20)).
+
+    Inputs:
+        X (N, D): float
+        label (N, D): float
+    Outputs:
+        Y (N): as X
+    """
+
+    def flops(self, x: TensorSpec, label: TensorSpec) -> int:
+        return 4 * x.size
+
+
+@kernel(CrossEntropy)
+def cross_entropy(op: CrossEntropy, ctx: RunContext, x: Any, label: Any) -> tuple[Any, ...]:
+    chances = widen(x)
+    logs = ctx.xp.log(ctx.xp.maximum(chances, chances.dtype.type(_TINY)))
+    return (narrow(-_rows(label * logs).sum(axis=1), x),)
+
+
+@register
+@operator_class(frozen=True)
+class CrossEntropyGradient(_Probabilities, _RowLossGradient):
+    """dX[i] = -dY[i] * label[i] / max(X[i], 1e-20)."""
+
+    def flops(self, x: TensorSpec, label: TensorSpec, dy: TensorSpec) -> int:
+        return 3 * x.size
+
+
+@kernel(CrossEntropyGradient)
+def cross_entropy_gradient(op: CrossEntropyGradient, ctx: RunContext, x: Any, label: Any, dy: Any) -> tuple[Any, ...]:
+    slopes, chances = -dy.reshape(-1, *(1,) * (x.ndim - 1)), widen(x)
+    return (narrow(slopes * label / ctx.xp.maximum(chances, chances.dtype.type(_TINY)), x),)
+
+
+@register
+@operator_class(frozen=True)
+class AveragedLoss(Operator):
+    """Y = the mean of all elements of X, a scalar; 0 for an empty X.
+
+    Inputs:
+        X (*S): float
+    Outputs:
+        Y (): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        return (x.with_shape(()),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("AveragedLossGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return x.size
+
+
+@kernel(AveragedLoss)
+def averaged_loss(op: AveragedLoss, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    values = widen(x)
+    return (narrow(ctx.xp.asarray(values.sum() / values.dtype.type(max(x.size, 1))), x).reshape(()),)
+
+
+@register
+@operator_class(frozen=True)
+class AveragedLossGradient(Operator):
+    """dX = dY / the number of elements of X, everywhere."""
+
+    inputs = ("X", "dY")
+    outputs = ("dX",)
+
+    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(dy.size == 1, self, f"dY must be one number, got shape {dy.shape}")
+        return (x.plain,)
+
+
+@kernel(AveragedLossGradient)
+def averaged_loss_gradient(op: AveragedLossGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
+    share = dy.reshape(()) / x.dtype.type(max(x.size, 1))
+    return (ctx.xp.broadcast_to(share, x.shape).astype(x.dtype),)
+
+
+@prepare(LabelCrossEntropy, device=CPU)
+def _prepare_label_cross_entropy(
+    op: LabelCrossEntropy, ctx: PlanContext, x: TensorSpec, label: TensorSpec
+) -> Prepared | None:
+    if not one_float_type(x):
+        return None
+    rows = x.shape[0]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        flat, y, positions = inputs[0].reshape(-1), outputs[0], Positions(op, ctx.run, inputs[1], x.size // rows)
+        tiny, maximum, log, negative = x.dtype.type(_TINY), np.maximum, np.log, np.negative
+
+        def call() -> None:
+            flat.take(positions.update(), None, y, "clip")
+            maximum(y, tiny, out=y)
+            log(y, y)
+            negative(y, y)
+
+        return call
+
+    return Prepared([x.plain, label.plain], op.infer(x, label), bind, name="numpy")
+
+
+@prepare(LabelCrossEntropyGradient, device=CPU)
+def _prepare_label_cross_entropy_gradient(
+    op: LabelCrossEntropyGradient, ctx: PlanContext, x: TensorSpec, label: TensorSpec, dy: TensorSpec
+) -> Prepared | None:
+    if not one_float_type(x, dy):
+        return None
+    rows = x.shape[0]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        flat, dy, dx = inputs[0].reshape(-1), inputs[2].reshape(-1), outputs[0].reshape(-1)
+        positions, gathered = Positions(op, ctx.run, inputs[1], x.size // rows), np.empty(rows, x.dtype)
+        tiny, maximum, divide, negative = x.dtype.type(_TINY), np.maximum, np.divide, np.negative
+
+        def call() -> None:
+            at = positions.update()
+            flat.take(at, None, gathered, "clip")
+            maximum(gathered, tiny, out=gathered)
+            divide(dy, gathered, gathered)
+            negative(gathered, gathered)
+            dx.fill(0)
+            dx[at] = gathered
+
+        return call
+
+    return Prepared([x.plain, label.plain, dy.plain], [x.plain], bind, name="numpy")
+
+
+@prepare(AveragedLoss, device=CPU)
+def _prepare_averaged_loss(op: AveragedLoss, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    if not one_float_type(x):
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
+        flat, y, share, add_up, multiply = (
+            inputs[0].reshape(-1),
+            outputs[0],
+            x.dtype.type(1 / x.size),
+            np.add.reduce,
+            np.multiply,
+        )
+
+        def call() -> None:
+            multiply(add_up(flat), share, y)
+
+        return call
+
+    return Prepared([x.plain], [x.with_shape(())], bind, name="numpy")
+
+
+@prepare(AveragedLossGradient, device=CPU)
+def _prepare_averaged_loss_gradient(
+    op: AveragedLossGradient, ctx: PlanContext, x: TensorSpec, dy: TensorSpec
+) -> Prepared | None:
+    """Bind one product; X is not read."""
+    if not one_float_type(x, dy):
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return partial(np.multiply, inputs[1].reshape(()), x.dtype.type(1 / x.size), outputs[0])
+
+    return Prepared([None, dy.plain], [x.plain], bind, name="numpy.multiply")

@@ -1,0 +1,156 @@
+"""Losses with a margin, element by element: MarginRankingCriterion and CosineEmbeddingCriterion; with gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "CosineEmbeddingCriterion",
+    "CosineEmbeddingCriterionGradient",
+    "MarginRankingCriterion",
+    "MarginRankingCriterionGradient",
+]
+
+
+def _check_sizes(op: Operator, label: TensorSpec, **specs: TensorSpec) -> None:
+    require_one_float_type(op, mixed_half=False, **specs)
+    require(label.dtype.kind == "i", op, f"Y must hold 1 or -1 as integers (int32), got {label.dtype}")
+    first, *others = {**specs, "Y": label}.items()
+    for name, spec in others:
+        require(
+            spec.shape == first[1].shape,
+            op,
+            f"{name} must have the shape of {first[0]}, {first[1].shape}, got {spec.shape}",
+        )
+
+
+@register
+@operator_class(frozen=True)
+class MarginRankingCriterion(Operator):
+    """loss = max(0, margin - Y * (X1 - X2)): with Y = 1, X1 should be the greater by the margin, with Y = -1, X2.
+
+    Inputs:
+        X1 (*S): float
+        X2 (*S): as X1
+        Y (*S): int32|int64
+    Outputs:
+        loss (*S): as X1
+    """
+
+    inputs = ("X1", "X2", "Y")
+    outputs = ("loss",)
+    margin: float = 1.0
+
+    def infer(self, x1: TensorSpec, x2: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_sizes(self, label, X1=x1, X2=x2)
+        return (x1.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [*map(g.input, self.inputs), g.d_output("loss")]
+        return [make_op("MarginRankingCriterionGradient", inputs, [g.d_input("X1"), g.d_input("X2")])]
+
+    def flops(self, x1: TensorSpec, x2: TensorSpec, label: TensorSpec) -> int:
+        return 4 * x1.size
+
+
+@register
+@operator_class(frozen=True)
+class MarginRankingCriterionGradient(Operator):
+    """dX1 = -Y * dloss where the loss is above 0, else 0; dX2 = -dX1."""
+
+    inputs = ("X1", "X2", "Y", "dloss")
+    outputs = ("dX1", "dX2")
+    margin: float = 1.0
+
+    def infer(self, x1: TensorSpec, x2: TensorSpec, label: TensorSpec, dloss: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_sizes(self, label, X1=x1, X2=x2, dloss=dloss)
+        return (x1.plain, x2.plain)
+
+    def flops(self, x1: TensorSpec, *others: TensorSpec) -> int:
+        return 5 * x1.size
+
+
+@kernel(MarginRankingCriterion)
+def margin_ranking(op: MarginRankingCriterion, ctx: RunContext, x1: Any, x2: Any, label: Any) -> tuple[Any, ...]:
+    a, b = widen(x1), widen(x2)
+    loss = a.dtype.type(op.margin) - label.astype(a.dtype) * (a - b)
+    return (narrow(ctx.xp.maximum(loss, a.dtype.type(0)), x1),)
+
+
+@kernel(MarginRankingCriterionGradient)
+def margin_ranking_gradient(
+    op: MarginRankingCriterionGradient, ctx: RunContext, x1: Any, x2: Any, label: Any, dloss: Any
+) -> tuple[Any, ...]:
+    a, b = widen(x1), widen(x2)
+    sign = label.astype(a.dtype)
+    active = a.dtype.type(op.margin) - sign * (a - b) > 0
+    dx2 = ctx.xp.where(active, sign * widen(dloss), a.dtype.type(0))
+    return narrow(-dx2, x1), narrow(dx2, x2)
+
+
+@register
+@operator_class(frozen=True)
+class CosineEmbeddingCriterion(Operator):
+    """loss = 1 - S where Y is 1, else max(0, S - margin); S is the cosine of a pair, Y says if it belongs together.
+
+    Inputs:
+        S (*S): float
+        Y (*S): int32|int64
+    Outputs:
+        loss (*S): as S
+    """
+
+    inputs = ("S", "Y")
+    outputs = ("loss",)
+    margin: float = 0.0
+
+    def infer(self, s: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_sizes(self, label, S=s)
+        return (s.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("S"), g.input("Y"), g.d_output("loss")]
+        return [make_op("CosineEmbeddingCriterionGradient", inputs, [g.d_input("S")])]
+
+    def flops(self, s: TensorSpec, label: TensorSpec) -> int:
+        return 3 * s.size
+
+
+@register
+@operator_class(frozen=True)
+class CosineEmbeddingCriterionGradient(Operator):
+    """dS = -dloss where Y is 1, else dloss where S is at least the margin, else 0."""
+
+    inputs = ("S", "Y", "dloss")
+    outputs = ("dS",)
+    margin: float = 0.0
+
+    def infer(self, s: TensorSpec, label: TensorSpec, dloss: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_sizes(self, label, S=s, dloss=dloss)
+        return (s.plain,)
+
+    def flops(self, s: TensorSpec, label: TensorSpec, dloss: TensorSpec) -> int:
+        return 3 * s.size
+
+
+@kernel(CosineEmbeddingCriterion)
+def cosine_embedding(op: CosineEmbeddingCriterion, ctx: RunContext, s: Any, label: Any) -> tuple[Any, ...]:
+    kind = s.dtype.type
+    return (ctx.xp.where(label == 1, kind(1) - s, ctx.xp.maximum(s - kind(op.margin), kind(0))),)
+
+
+@kernel(CosineEmbeddingCriterionGradient)
+def cosine_embedding_gradient(
+    op: CosineEmbeddingCriterionGradient, ctx: RunContext, s: Any, label: Any, dloss: Any
+) -> tuple[Any, ...]:
+    kind = s.dtype.type
+    apart = ctx.xp.where(s >= kind(op.margin), dloss, kind(0))
+    return (ctx.xp.where(label == 1, -dloss, apart),)

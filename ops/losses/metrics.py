@@ -1,0 +1,92 @@
+"""Perplexity and MultiClassAccuracy: measures of classifiers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.labels import check_label_spec, chosen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+
+__all__ = ["MultiClassAccuracy", "Perplexity"]
+
+_INT32 = np.dtype(np.int32)
+
+
+@register
+@operator_class(frozen=True)
+class Perplexity(Operator):
+    """Y = exp(-the mean of log X), a scalar; X has the probability of each sample's label. No gradient.
+
+    Inputs:
+        probabilities (N): float
+    Outputs:
+        output (): as probabilities
+    """
+
+    inputs = ("probabilities",)
+    outputs = ("output",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        require(
+            x.ndim >= 1 and x.size == x.shape[0], self, f"needs one probability per sample, got X of shape {x.shape}"
+        )
+        return (x.with_shape(()),)
+
+    def flops(self, x: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@kernel(Perplexity)
+def perplexity(op: Perplexity, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    logs = ctx.xp.log(widen(x))
+    total = logs.sum() / logs.dtype.type(max(x.size, 1))
+    return (narrow(ctx.xp.asarray(ctx.xp.exp(-total)), x).reshape(()),)
+
+
+@register
+@operator_class(frozen=True)
+class MultiClassAccuracy(Operator):
+    """For each class the share of its samples whose greatest score is its own, and their number, int32.
+
+    Of equal scores the first counts; a class without samples has 0. No gradient.
+
+    Inputs:
+        prediction (N, C): float
+        labels (N): int
+    Outputs:
+        accuracies (C): as prediction
+        amounts (C): int32
+    """
+
+    inputs = ("prediction", "labels")
+    outputs = ("accuracies", "amounts")
+
+    def infer(self, scores: TensorSpec, labels: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, prediction=scores)
+        require(
+            scores.ndim == 2 and scores.shape[1] > 0, self, f"prediction must be (rows, classes), got {scores.shape}"
+        )
+        check_label_spec(self, labels, scores.shape[0])
+        classes = scores.shape[1:]
+        return (scores.with_shape(classes), TensorSpec(classes, _INT32))
+
+    def flops(self, scores: TensorSpec, labels: TensorSpec) -> int:
+        return 2 * scores.size
+
+
+@kernel(MultiClassAccuracy)
+def multi_class_accuracy(op: MultiClassAccuracy, ctx: RunContext, scores: Any, labels: Any) -> tuple[Any, ...]:
+    xp, classes = ctx.xp, scores.shape[1]
+    _, flat = chosen(op, ctx, labels, classes)
+    own = flat[:, None] == xp.arange(classes)
+    amounts = own.sum(axis=0)
+    right = (own & (scores.argmax(axis=1) == flat)[:, None]).sum(axis=0)
+    shares = right / xp.maximum(amounts, 1)
+    return shares.astype(scores.dtype), amounts.astype(_INT32)

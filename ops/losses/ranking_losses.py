@@ -1,0 +1,247 @@
+"""Losses of rankings, session by session: PairWiseLoss and LambdaRankNdcg; with their gradients.
+
+Sessions follow each other in the inputs; ``lengths`` says how many items each has. They are laid side by side,
+(sessions, longest), so that all pairs within sessions, (sessions, longest, longest), are computed at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.losses.sigmoid_losses import sigmoid, softplus
+from netbuilder.proto import OperatorDef, ShapeError
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["LambdaRankNdcg", "LambdaRankNdcgGradient", "PairWiseLoss", "PairWiseLossGradient"]
+
+
+class _Sessions:
+    """Items laid out by sessions."""
+
+    def __init__(self, op: Operator, ctx: RunContext, lengths: Any, items: int) -> None:
+        self.xp = ctx.xp
+        least, total = (int(lengths.min()), int(lengths.sum())) if lengths.size else (0, 0)
+        if least < 0 or total != items:
+            raise ShapeError(
+                f"{op.type}: the lengths of sessions must not be negative and sum up to the number of items, {items}; "
+                f"got the least {least} and the sum {total}"
+            )
+        longest = int(lengths.max()) if lengths.size else 0
+        flat = lengths.reshape(-1).astype("int64")
+        positions = self.xp.arange(longest)
+        self.there = positions < flat[:, None]
+        self._index = self.xp.where(self.there, (self.xp.cumsum(flat) - flat)[:, None] + positions, 0)
+
+    def lay(self, values: Any, filler: float = 0.0) -> Any:
+        """Return (sessions, longest), ``filler`` after the items of a session."""
+        if not values.size:
+            return self.xp.zeros(self.there.shape, values.dtype)
+        return self.xp.where(self.there, values.reshape(-1)[self._index], values.dtype.type(filler))
+
+    def back(self, laid: Any) -> Any:
+        """Return the items in a line again."""
+        return laid[self.there]
+
+
+def _check_lengths(op: Operator, lengths: TensorSpec) -> None:
+    require(
+        lengths.ndim == 1 and lengths.dtype.kind in "iu",
+        op,
+        f"the lengths of sessions must be integers (int32) on one axis, got {lengths.dtype} {lengths.shape}",
+    )
+
+
+def _check_column(op: Operator, x: TensorSpec, label: TensorSpec) -> None:
+    require_one_float_type(op, X=x, label=label)
+    require(x.ndim in (1, 2) and x.size == x.shape[0], op, f"X must be (items,) or (items, 1), got shape {x.shape}")
+    require(label.size == x.size, op, f"there must be one label per item, {x.size} in all, got shape {label.shape}")
+
+
+@register
+@operator_class(frozen=True)
+class PairWiseLoss(Operator):
+    """Y = for each session the mean of log(1 + exp(X[j] - X[i])) over its pairs with label[i] > label[j].
+
+    A session without such pairs has 0. Without ``lengths`` all items are one session.
+
+    Inputs:
+        X (N) or (N, 1): float
+        label (N) or (N, 1): as X
+        lengths? (S): int
+    Outputs:
+        Y (S) or (1): as X
+
+    Source: Burges et al., "Learning to Rank using Gradient Descent", 2005, section 3.
+    """
+
+    inputs = ("X", "label", "lengths?")
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec, label: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        _check_column(self, x, label)
+        if lengths is None:
+            return (x.with_shape((1,)),)
+        _check_lengths(self, lengths)
+        return (x.with_shape(lengths.shape),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("label"), g.d_output("Y")]
+        if self.n_in > 2:
+            inputs.append(g.input("lengths"))
+        return [make_op("PairWiseLossGradient", inputs, [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class PairWiseLossGradient(Operator):
+    """dX of PairWiseLoss."""
+
+    inputs = ("X", "label", "dY", "lengths?")
+    outputs = ("dX",)
+
+    def infer(
+        self, x: TensorSpec, label: TensorSpec, dy: TensorSpec, lengths: TensorSpec | None = None
+    ) -> tuple[TensorSpec, ...]:
+        _check_column(self, x, label)
+        if lengths is not None:
+            _check_lengths(self, lengths)
+        sessions = 1 if lengths is None else lengths.size
+        require(dy.size == sessions, self, f"dY must have one number per session, {sessions}, got shape {dy.shape}")
+        return (x.plain,)
+
+
+def _pairs(op: Operator, ctx: RunContext, x: Any, label: Any, lengths: Any) -> tuple[_Sessions, Any, Any, Any]:
+    """Return the sessions, X[j] - X[i], which of these pairs count, and by how much each is divided."""
+    xp = ctx.xp
+    sessions = _Sessions(op, ctx, xp.full(1, x.size, "int64") if lengths is None else lengths, x.size)
+    scores = sessions.lay(x if x.dtype != "float16" else x.astype("float32"))
+    labels = sessions.lay(label)
+    counts = (labels[:, :, None] > labels[:, None, :]) & sessions.there[:, :, None] & sessions.there[:, None, :]
+    number = xp.maximum(counts.sum(axis=(1, 2)), 1).astype(scores.dtype)
+    return sessions, scores[:, None, :] - scores[:, :, None], counts, number
+
+
+@kernel(PairWiseLoss)
+def pair_wise_loss(op: PairWiseLoss, ctx: RunContext, x: Any, label: Any, lengths: Any = None) -> tuple[Any, ...]:
+    _, apart, counts, number = _pairs(op, ctx, x, label, lengths)
+    losses = ctx.xp.where(counts, softplus(ctx.xp, apart), apart.dtype.type(0))
+    return (narrow(losses.sum(axis=(1, 2)) / number, x),)
+
+
+@kernel(PairWiseLossGradient)
+def pair_wise_loss_gradient(
+    op: PairWiseLossGradient, ctx: RunContext, x: Any, label: Any, dy: Any, lengths: Any = None
+) -> tuple[Any, ...]:
+    sessions, apart, counts, number = _pairs(op, ctx, x, label, lengths)
+    slopes = ctx.xp.where(counts, sigmoid(ctx.xp, apart), apart.dtype.type(0))
+    laid = (slopes.sum(axis=1) - slopes.sum(axis=2)) * (dy.reshape(-1) / number)[:, None]
+    return (narrow(sessions.back(laid).reshape(x.shape), x),)
+
+
+@operator_class(frozen=True)
+class _LambdaRank(Operator):
+    use_ndcg_as_loss: bool = False
+    use_idcg_normalization: bool = True
+    use_exp_gain: bool = True
+
+
+@register
+@operator_class(frozen=True)
+class LambdaRankNdcg(_LambdaRank):
+    """The loss of the scores y for the relevances r, session by session, and its gradient dy.
+
+    An item has the gain 2^r (r with ``use_ndcg_as_loss`` but without ``use_exp_gain``) and the discount 1 / log2(1 +
+    its rank by y). The loss is the sum of |difference in gain * difference in discount| * log(1 + exp(y[j] - y[i]))
+    over pairs with r[i] > r[j], counted both ways; with ``use_ndcg_as_loss`` it is what gain * discount falls short of
+    the best order. Both are divided by the sum of the best order, unless ``use_idcg_normalization`` is 0. A session in
+    which no item is relevant has 0.
+
+    Inputs:
+        y (N): float
+        r (N): as y
+        session_lengths (S): int
+    Outputs:
+        loss (S): as y
+        dy (N): as y
+
+    Source: Wu, Burges, Svore and Gao, "Adapting Boosting for Information Retrieval Measures", 2010.
+    """
+
+    inputs = ("y", "r", "session_lengths")
+    outputs = ("loss", "dy")
+
+    def infer(self, y: TensorSpec, r: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, y=y, r=r)
+        require(y.ndim == 1 and r.shape == y.shape, self, f"y and r must be (items,), got {y.shape} and {r.shape}")
+        _check_lengths(self, lengths)
+        return (y.with_shape(lengths.shape), y.plain)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("y"), g.input("session_lengths"), g.output("dy"), g.d_output("loss")]
+        return [make_op("LambdaRankNdcgGradient", inputs, [g.d_input("y")])]
+
+
+@register
+@operator_class(frozen=True)
+class LambdaRankNdcgGradient(_LambdaRank):
+    """The gradient of y: dy, times the gradient of the loss of the item's session."""
+
+    inputs = ("y", "session_lengths", "dy", "dloss")
+    outputs = ("d_y",)
+
+    def infer(self, y: TensorSpec, lengths: TensorSpec, dy: TensorSpec, dloss: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_lengths(self, lengths)
+        require(dy.shape == y.shape, self, f"dy must have the shape of y, {y.shape}, got {dy.shape}")
+        require(
+            dloss.shape == lengths.shape, self, f"dloss must be {lengths.shape}, one per session, got {dloss.shape}"
+        )
+        return (y.plain,)
+
+
+def _discounts(xp: Any, laid: Any, there: Any) -> Any:
+    """Return 1 / log2(1 + rank) of each item, the greatest having rank 1; 0 after a session."""
+    order = xp.argsort(xp.where(there, -laid, laid.dtype.type(float("inf"))), axis=1, kind="stable")
+    ranks = xp.argsort(order, axis=1, kind="stable").astype(laid.dtype)
+    return xp.where(there, 1 / xp.log2(ranks + 2), laid.dtype.type(0))
+
+
+@kernel(LambdaRankNdcg)
+def lambda_rank_ndcg(op: LambdaRankNdcg, ctx: RunContext, y: Any, r: Any, lengths: Any) -> tuple[Any, ...]:
+    xp, sessions = ctx.xp, _Sessions(op, ctx, lengths, y.size)
+    wide = "float32" if y.dtype == "float16" else y.dtype
+    scores, relevance = sessions.lay(y.astype(wide)), sessions.lay(r.astype(wide))
+    linear = op.use_ndcg_as_loss and not op.use_exp_gain
+    gain = xp.where(sessions.there, relevance if linear else xp.exp2(relevance), scores.dtype.type(0))
+    ideal = (gain * _discounts(xp, relevance, sessions.there)).sum(axis=1)
+    discount = _discounts(xp, scores, sessions.there)
+
+    def apart(values: Any) -> Any:
+        return values[:, :, None] - values[:, None, :]
+
+    weights = abs(apart(discount) * apart(gain))  # 0 after a session, whose items are in no pair
+    weights = weights * (sessions.there[:, :, None] & sessions.there[:, None, :])
+    sign = xp.sign(apart(relevance))
+    signed = sign * apart(scores)
+    if op.use_ndcg_as_loss:
+        loss = ideal - (gain * discount).sum(axis=1)
+    else:
+        loss = (weights * softplus(xp, -signed)).sum(axis=(1, 2))
+    slopes = -(weights * sign * sigmoid(xp, -signed)).sum(axis=2)
+    relevant = abs(relevance).sum(axis=1) > 1e-6
+    share = relevant.astype(scores.dtype)
+    if op.use_idcg_normalization:
+        share = share / xp.maximum(ideal, scores.dtype.type(1e-5))
+    return narrow(loss * share, y), narrow(sessions.back(slopes * share[:, None]), y)
+
+
+@kernel(LambdaRankNdcgGradient)
+def lambda_rank_ndcg_gradient(
+    op: LambdaRankNdcgGradient, ctx: RunContext, y: Any, lengths: Any, dy: Any, dloss: Any
+) -> tuple[Any, ...]:
+    sessions = _Sessions(op, ctx, lengths, y.size)
+    return (dy * sessions.back(ctx.xp.where(sessions.there, dloss[:, None], dloss.dtype.type(0))),)

@@ -1,0 +1,238 @@
+"""Cross entropy of scores by a sigmoid, plain and weighted; MakeTwoClass; with their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "MakeTwoClass",
+    "MakeTwoClassGradient",
+    "SigmoidCrossEntropyWithLogits",
+    "SigmoidCrossEntropyWithLogitsGradient",
+    "WeightedSigmoidCrossEntropyWithLogits",
+    "WeightedSigmoidCrossEntropyWithLogitsGradient",
+    "sigmoid",
+    "softplus",
+]
+
+
+def softplus(xp: Any, x: Any) -> Any:
+    """Return log(1 + exp(x)), which does not overflow."""
+    return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x)))
+
+
+def sigmoid(xp: Any, x: Any) -> Any:
+    """Return 1 / (1 + exp(-x)), which does not overflow."""
+    e = xp.exp(-abs(x))
+    return xp.where(x >= 0, x.dtype.type(1), e) / (1 + e)
+
+
+def _check_alike(op: Operator, x: TensorSpec, **others: TensorSpec) -> None:
+    require_one_float_type(op, mixed_half=False, X=x, **others)
+    require(x.ndim >= 1, op, "X must have a last axis to average over, got a scalar")
+    for name, spec in others.items():
+        require(spec.shape == x.shape, op, f"{name} must have the shape of X, {x.shape}, got {spec.shape}")
+
+
+def _check_slopes(op: Operator, x: TensorSpec, dy: TensorSpec) -> None:
+    require(dy.shape == x.shape[:-1], op, f"dY must have the shape of Y, {x.shape[:-1]}, got {dy.shape}")
+
+
+@operator_class(frozen=True)
+class _Variant(Operator):
+    log_D_trick: bool = False
+    unjoined_lr_loss: bool = False
+
+    def check(self) -> None:
+        if self.log_D_trick and self.unjoined_lr_loss:
+            raise ArgumentError(f"{self.type}: give log_D_trick or unjoined_lr_loss, not both")
+
+
+@register
+@operator_class(frozen=True)
+class SigmoidCrossEntropyWithLogits(_Variant):
+    """Y = the mean over the last axis of -(t * log s + (1 - t) * log(1 - s)), with s = sigmoid(logits), t the targets.
+
+    With ``log_D_trick`` of (1 - 2 * t) * log s, the loss of a generator that does not saturate (Goodfellow et al.,
+    "Generative Adversarial Networks", 2014, section 3). With ``unjoined_lr_loss`` of (1 - t) * log(1 + exp(logits))
+    - t * logits: a positive sample is paired with a negative one that is its own.
+
+    Inputs:
+        logits (*S) or (*S, D): float
+        targets (*S) or (*S, D): as logits
+    Outputs:
+        Y (*S): as logits
+    """
+
+    inputs = ("logits", "targets")
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_alike(self, x, targets=targets)
+        return (x.with_shape(x.shape[:-1]),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("Y"), g.input("logits"), g.input("targets")]
+        return [make_op("SigmoidCrossEntropyWithLogitsGradient", inputs, [g.d_input("logits")])]
+
+    def flops(self, x: TensorSpec, targets: TensorSpec) -> int:
+        return 6 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class SigmoidCrossEntropyWithLogitsGradient(_Variant):
+    """The gradient of the logits; targets have none."""
+
+    inputs = ("dY", "logits", "targets")
+    outputs = ("dlogits",)
+
+    def infer(self, dy: TensorSpec, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_alike(self, x, targets=targets)
+        _check_slopes(self, x, dy)
+        return (x.plain,)
+
+    def flops(self, dy: TensorSpec, x: TensorSpec, targets: TensorSpec) -> int:
+        return 6 * x.size
+
+
+@kernel(SigmoidCrossEntropyWithLogits)
+def sigmoid_cross_entropy(op: SigmoidCrossEntropyWithLogits, ctx: RunContext, x: Any, targets: Any) -> tuple[Any, ...]:
+    xp, values, t = ctx.xp, widen(x), widen(targets)
+    if op.log_D_trick:
+        losses = (2 * t - 1) * softplus(xp, -values)
+    elif op.unjoined_lr_loss:
+        losses = (1 - t) * softplus(xp, values) - t * values
+    else:
+        losses = softplus(xp, values) - t * values
+    return (narrow(xp.asarray(losses.mean(axis=-1)), x),)
+
+
+@kernel(SigmoidCrossEntropyWithLogitsGradient)
+def sigmoid_cross_entropy_gradient(
+    op: SigmoidCrossEntropyWithLogitsGradient, ctx: RunContext, dy: Any, x: Any, targets: Any
+) -> tuple[Any, ...]:
+    xp, values, t = ctx.xp, widen(x), widen(targets)
+    if op.log_D_trick:
+        slopes = (1 - 2 * t) * sigmoid(xp, -values)
+    elif op.unjoined_lr_loss:
+        slopes = (1 - t) * sigmoid(xp, values) - t
+    else:
+        slopes = sigmoid(xp, values) - t
+    return (narrow(slopes * (widen(dy)[..., None] / max(x.shape[-1], 1)), x),)
+
+
+@register
+@operator_class(frozen=True)
+class WeightedSigmoidCrossEntropyWithLogits(Operator):
+    """Y = the mean over the last axis of -w * (t * log s + (1 - t) * log(1 - s)), with s = sigmoid(logits).
+
+    Inputs:
+        logits (*S) or (*S, D): float
+        targets (*S) or (*S, D): as logits
+        weights (*S) or (*S, D): as logits
+    Outputs:
+        Y (*S): as logits
+    """
+
+    inputs = ("logits", "targets", "weights")
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec, targets: TensorSpec, weights: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_alike(self, x, targets=targets, weights=weights)
+        return (x.with_shape(x.shape[:-1]),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("Y"), *map(g.input, self.inputs)]
+        return [make_op("WeightedSigmoidCrossEntropyWithLogitsGradient", inputs, [g.d_input("logits")])]
+
+    def flops(self, x: TensorSpec, targets: TensorSpec, weights: TensorSpec) -> int:
+        return 7 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class WeightedSigmoidCrossEntropyWithLogitsGradient(Operator):
+    """The gradient of the logits; targets and weights have none."""
+
+    inputs = ("dY", "logits", "targets", "weights")
+    outputs = ("dlogits",)
+
+    def infer(self, dy: TensorSpec, x: TensorSpec, targets: TensorSpec, weights: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_alike(self, x, targets=targets, weights=weights)
+        _check_slopes(self, x, dy)
+        return (x.plain,)
+
+    def flops(self, dy: TensorSpec, x: TensorSpec, *others: TensorSpec) -> int:
+        return 7 * x.size
+
+
+@kernel(WeightedSigmoidCrossEntropyWithLogits)
+def weighted_sigmoid_cross_entropy(
+    op: WeightedSigmoidCrossEntropyWithLogits, ctx: RunContext, x: Any, targets: Any, weights: Any
+) -> tuple[Any, ...]:
+    values = widen(x)
+    losses = widen(weights) * (softplus(ctx.xp, values) - widen(targets) * values)
+    return (narrow(ctx.xp.asarray(losses.mean(axis=-1)), x),)
+
+
+@kernel(WeightedSigmoidCrossEntropyWithLogitsGradient)
+def weighted_sigmoid_cross_entropy_gradient(
+    op: WeightedSigmoidCrossEntropyWithLogitsGradient, ctx: RunContext, dy: Any, x: Any, targets: Any, weights: Any
+) -> tuple[Any, ...]:
+    slopes = widen(weights) * (sigmoid(ctx.xp, widen(x)) - widen(targets))
+    return (narrow(slopes * (widen(dy)[..., None] / max(x.shape[-1], 1)), x),)
+
+
+@register
+@operator_class(frozen=True)
+class MakeTwoClass(Operator):
+    """Y = (1 - X, X) along a new last axis: the probabilities of two classes from that of the second.
+
+    Inputs:
+        X (*S): float
+    Outputs:
+        Y (*S, 2): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        return (x.with_shape((*x.shape, 2)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("MakeTwoClassGradient", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class MakeTwoClassGradient(Operator):
+    """dX = dY[..., 1] - dY[..., 0]."""
+
+    inputs = ("dY",)
+    outputs = ("dX",)
+
+    def infer(self, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, dY=dy)
+        require(dy.ndim >= 1 and dy.shape[-1] == 2, self, f"the last axis of dY must have extent 2, got {dy.shape}")
+        return (dy.with_shape(dy.shape[:-1]),)
+
+
+@kernel(MakeTwoClass)
+def make_two_class(op: MakeTwoClass, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.stack([1 - x, x], axis=-1),)
+
+
+@kernel(MakeTwoClassGradient)
+def make_two_class_gradient(op: MakeTwoClassGradient, ctx: RunContext, dy: Any) -> tuple[Any, ...]:
+    return (ctx.xp.asarray(dy[..., 1] - dy[..., 0]),)

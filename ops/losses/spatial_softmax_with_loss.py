@@ -1,0 +1,117 @@
+"""Softmax over the channels of each position of images, with cross entropy; and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.losses.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
+from netbuilder.proto import ArgumentError, ShapeError
+
+__all__ = ["SpatialSoftmaxWithLoss", "SpatialSoftmaxWithLossGradient"]
+
+_NO_LABEL = -1
+
+
+@operator_class(frozen=True)
+class _Arguments(LabelLoss):
+    order: str = "NCHW"
+
+    def check(self) -> None:
+        super().check()
+        if self.order != "NCHW":
+            raise ArgumentError(f"{self.type}: order must be NCHW, got {self.order!r}; put NHWC2NCHW before")
+
+    def check_labels(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None) -> None:
+        """Raise ShapeError unless label and weight fit X."""
+        require_one_float_type(self, X=x)
+        require(x.ndim == 4, self, f"X must be (N, classes, H, W), got shape {x.shape}")
+        shape = (x.shape[0], *x.shape[2:])
+        require(label.dtype.kind in "iu", self, f"labels must be integers (int32), got {label.dtype}")
+        for name, spec in (("label", label), ("weight", weight or label)):
+            require(
+                spec.shape == shape,
+                self,
+                f"{name} must have shape {shape}, one number per position of X {x.shape}, got {spec.shape}",
+            )
+
+
+@register
+@operator_class(frozen=True)
+class SpatialSoftmaxWithLoss(_Arguments, LabelLossForward):
+    """P = softmax of X over its channels; loss = scale * the weighted mean over all positions of -log P[label].
+
+    A position whose label is -1 does not count. Without weights all others weigh 1. If no position has weight, the loss
+    is 0. Caffe2 leaves ``scale`` out of the loss on CPUs, though not out of its gradient; here both have it.
+
+    Inputs:
+        X (N, C, H, W): float
+        label (N, H, W): int32|int64
+        weight? (N, H, W): float
+    Outputs:
+        P (N, C, H, W): as X
+        loss (): as X
+    """
+
+
+@register
+@operator_class(frozen=True)
+class SpatialSoftmaxWithLossGradient(_Arguments, LabelLossBackward):
+    """dX = (P - label) * weight * dloss * scale / the sum of weights; 0 where the label is -1."""
+
+
+def _weights(op: Operator, ctx: RunContext, values: Any, label: Any, weight: Any) -> tuple[Any, Any, Any]:
+    """Return labels (N, 1, H, W) with a class in each position, the weights likewise, and the sum of weights.
+
+    Raises:
+        ShapeError: a label is neither -1 nor a class.
+    """
+    require(label.dtype.kind == "i", op, f"labels must be integers with a sign, got {label.dtype}")
+    xp, classes = ctx.xp, values.shape[1]
+    counts = label != _NO_LABEL
+    known = xp.where(counts, label, 0)
+    if known.size and not bool(((known >= 0) & (known < classes)).all()):
+        raise ShapeError(
+            f"{op.type}: labels must be -1 or lie in [0, {classes}), the number of classes, "
+            f"got {int(label.min())} to {int(label.max())}"
+        )
+    weights = counts.astype(values.dtype)
+    if weight is not None:
+        weights = weights * widen(weight)
+    return known[:, None], weights[:, None], weights.sum()
+
+
+def _share(ctx: RunContext, value: Any, total: Any) -> Any:
+    """Return ``value / total``, or 0 where the weights sum to nothing."""
+    one, zero = total.dtype.type(1), total.dtype.type(0)
+    return ctx.xp.where(total > 0, value / ctx.xp.where(total > 0, total, one), zero)
+
+
+@kernel(SpatialSoftmaxWithLoss)
+def spatial_softmax_with_loss(
+    op: SpatialSoftmaxWithLoss, ctx: RunContext, x: Any, label: Any, weight: Any = None
+) -> tuple[Any, ...]:
+    xp, values = ctx.xp, widen(x)
+    shifted = values - values.max(axis=1, keepdims=True)  # keeps exp from overflowing
+    e = xp.exp(shifted)
+    sums = e.sum(axis=1, keepdims=True)
+    known, weights, total = _weights(op, ctx, values, label, weight)
+    losses = (xp.log(sums) - xp.take_along_axis(shifted, known, axis=1)) * weights
+    loss = _share(ctx, losses.sum() * values.dtype.type(op.scale), total)
+    return narrow(e / sums, x), xp.asarray(loss, dtype=x.dtype).reshape(())
+
+
+@kernel(SpatialSoftmaxWithLossGradient)
+def spatial_softmax_with_loss_gradient(
+    op: SpatialSoftmaxWithLossGradient, ctx: RunContext, x: Any, label: Any, *others: Any
+) -> tuple[Any, ...]:
+    *weight, p, dloss = others
+    xp, chances = ctx.xp, widen(p)
+    known, weights, total = _weights(op, ctx, chances, label, weight[0] if weight else None)
+    right = xp.arange(p.shape[1]).reshape(1, -1, 1, 1) == known
+    factor = _share(ctx, narrow(dloss.reshape(()), chances) * chances.dtype.type(op.scale), total)
+    return (narrow((chances - right) * (weights * factor), x),)

@@ -1,0 +1,119 @@
+"""The best path through scores and transitions, and scores that follow it: ViterbiPath, SwapBestPath."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+
+__all__ = ["SwapBestPath", "ViterbiPath"]
+
+
+def _check_scores(op: Operator, scores: TensorSpec) -> None:
+    require(
+        scores.ndim == 2 and scores.shape[1] > 0 and scores.dtype.kind == "f",
+        op,
+        f"the scores must have the shape (steps, classes) and hold floating-point numbers, got {scores.shape} of "
+        f"{scores.dtype}",
+    )
+
+
+@register
+@operator_class(frozen=True)
+class ViterbiPath(Operator):
+    """path = the classes c that make the sum of scores[t, c[t]] and transitions[c[t - 1], c[t]] greatest.
+
+    Of equal ones the lowest class is taken, from the end on.
+
+    Inputs:
+        scores (T, C): float
+        transitions (C, C): as scores
+    Outputs:
+        path (T): int32
+
+    Source: Forney, "The Viterbi algorithm", Proceedings of the IEEE 61, 1973.
+    """
+
+    inputs = ("scores", "transitions")
+    outputs = ("path",)
+
+    def infer(self, scores: TensorSpec, transitions: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_scores(self, scores)
+        classes = scores.shape[1]
+        require(
+            transitions.shape == (classes, classes) and transitions.dtype == scores.dtype,
+            self,
+            f"transitions must have the shape {(classes, classes)} and type {scores.dtype}, got {transitions.shape} "
+            f"{transitions.dtype}",
+        )
+        return (TensorSpec(scores.shape[:1], np.dtype(np.int32)),)
+
+    def flops(self, scores: TensorSpec, transitions: TensorSpec) -> int:
+        return 2 * scores.shape[0] * transitions.size
+
+
+@kernel(ViterbiPath)
+def viterbi_path(op: ViterbiPath, ctx: RunContext, scores: Any, transitions: Any) -> tuple[Any, ...]:
+    steps = scores.shape[0]
+    path = np.zeros(steps, np.int32)
+    if steps:
+        best, before = scores[0], []
+        for row in scores[1:]:
+            ways = best[:, None] + transitions
+            before.append(ways.argmax(axis=0))
+            best = row + ways.max(axis=0)
+        path[-1] = int(best.argmax())
+        came_from = ctx.host(ctx.xp.stack(before)) if before else ()
+        for t in range(steps - 1, 0, -1):
+            path[t - 1] = came_from[t - 1][path[t]]
+    return (ctx.xp.asarray(path),)
+
+
+@register
+@operator_class(frozen=True)
+class SwapBestPath(Operator):
+    """Y = the scores, in each row the greatest one and that of the path's class exchanged.
+
+    Inputs:
+        scores (T, C): float
+        path (T): int32|int64
+    Outputs:
+        Y (T, C): as scores
+    """
+
+    inputs = ("scores", "path")
+    outputs = ("Y",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def infer(self, scores: TensorSpec, path: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_scores(self, scores)
+        require(
+            path.shape == scores.shape[:1] and path.dtype.kind == "i",
+            self,
+            f"path must hold an integer for each of the {scores.shape[0]} rows, got {path.shape} of {path.dtype}",
+        )
+        return (scores.plain,)
+
+    def flops(self, scores: TensorSpec, path: TensorSpec) -> int:
+        return scores.size
+
+
+@kernel(SwapBestPath)
+def swap_best_path(op: SwapBestPath, ctx: RunContext, scores: Any, path: Any) -> tuple[Any, ...]:
+    count, classes = scores.shape
+    expected = ctx.host(path).astype(np.int64)
+    wrong = expected[(expected < 0) | (expected >= classes)]
+    require(not wrong.size, op, f"the path's classes must lie in [0, {classes}), got {wrong[:1]}")
+    best = scores.argmax(axis=1)
+    first = ctx.xp.arange(count) * classes
+    given, y = scores.reshape(-1), scores.reshape(-1).copy()
+    chosen, best = first + ctx.xp.asarray(expected), first + best
+    y[best], y[chosen] = given.take(chosen), given.take(best)
+    return (y.reshape(scores.shape),)

@@ -1,0 +1,1 @@
+"""Elementwise arithmetic, comparisons, roundings, casts, and sums of several inputs."""

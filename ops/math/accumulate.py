@@ -1,0 +1,51 @@
+"""Accumulate: a running sum in the operator's own output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+
+__all__ = ["Accumulate"]
+
+
+@register
+@operator_class(frozen=True)
+class Accumulate(Operator):
+    """Y = X + gamma * Y, from run to run; Y counts as 0 where it is not there, or has more or fewer elements.
+
+    No gradient.
+
+    Inputs:
+        input (*S): float
+    Outputs:
+        output (*S): as input
+    """
+
+    inputs = ("input",)
+    outputs = ("output",)
+    dynamic = True  # reads its output, which a plan does not take for an input
+    stateful = True
+    gamma: float = 1.0
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, input=x)
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@kernel(Accumulate)
+def accumulate(op: Accumulate, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    name, workspace = ctx.op_def.output[0], ctx.workspace
+    if workspace is None or not workspace.has(name) or workspace.spec(name) is None:
+        return (x.copy(),)
+    before = workspace.fetch(name)
+    if before.size != x.size or before.dtype != x.dtype:
+        return (x.copy(),)
+    return (x + x.dtype.type(op.gamma) * ctx.xp.asarray(before).reshape(x.shape),)

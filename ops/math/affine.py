@@ -1,0 +1,214 @@
+"""A factor and a summand per feature or channel: ElementwiseLinear and AffineChannel, with their gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import NetError, OperatorDef
+from netbuilder.proto.arguments import make_op
+from netbuilder.proto.errors import counted
+
+__all__ = ["AffineChannel", "AffineChannelGradient", "ElementwiseLinear", "ElementwiseLinearGradient"]
+
+
+@operator_class(frozen=True)
+class _Features(Operator):
+    axis: int = 1
+
+    def extents(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return rows and columns of X read as a matrix from ``axis`` on."""
+        n = len(shape)
+        require(-n <= self.axis < n, self, f"axis must lie in [{-n}, {n}) for X of shape {shape}, got {self.axis}")
+        return math.prod(shape[: self.axis % n]), math.prod(shape[self.axis % n :])
+
+    def check_features(self, x: TensorSpec, **specs: TensorSpec) -> None:
+        """Raise ShapeError unless each of ``specs`` has one number per feature."""
+        _, columns = self.extents(x.shape)
+        for name, spec in specs.items():
+            require(
+                spec.shape == (columns,),
+                self,
+                f"{name} must have shape ({columns},), one number per feature of X {x.shape}, got {spec.shape}",
+            )
+
+
+@register
+@operator_class(frozen=True)
+class ElementwiseLinear(_Features):
+    """Y = X * w + b, with a number per feature: the axes of X from ``axis`` on.
+
+    Inputs:
+        X (*A, *B): float
+        w (prod(B)): as X
+        b (prod(B)): as X
+    Outputs:
+        Y (*A, *B): as X
+    """
+
+    inputs = ("X", "w", "b")
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, w=w, b=b)
+        self.check_features(x, w=w, b=b)
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("Y"), g.input("X"), g.input("w")]
+        return [make_op("ElementwiseLinearGradient", inputs, [g.d_input(i) for i in range(3)])]
+
+    def flops(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class ElementwiseLinearGradient(_Features):
+    """dX = dY * w; dw and db are the sums of dY * X and of dY over all samples."""
+
+    inputs = ("dY", "X", "w")
+    outputs = ("dX", "dw", "db")
+
+    def infer(self, dy: TensorSpec, x: TensorSpec, w: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, dY=dy, w=w)
+        self.check_features(x, w=w)
+        require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
+        return (x.plain, w.plain, w.plain)
+
+    def flops(self, dy: TensorSpec, x: TensorSpec, w: TensorSpec) -> int:
+        return 4 * x.size
+
+
+@kernel(ElementwiseLinear)
+def elementwise_linear(op: ElementwiseLinear, ctx: RunContext, x: Any, w: Any, b: Any) -> tuple[Any, ...]:
+    rows = x.reshape(op.extents(x.shape))
+    return ((rows * w + b).reshape(x.shape),)
+
+
+@kernel(ElementwiseLinearGradient)
+def elementwise_linear_gradient(
+    op: ElementwiseLinearGradient, ctx: RunContext, dy: Any, x: Any, w: Any
+) -> tuple[Any, ...]:
+    shape = op.extents(x.shape)
+    slopes, rows = widen(dy).reshape(shape), widen(x).reshape(shape)
+    dw, db = (slopes * rows).sum(axis=0), slopes.sum(axis=0)
+    return (dy.reshape(shape) * w).reshape(x.shape), narrow(dw, w), narrow(db, w)
+
+
+@operator_class(frozen=True)
+class _Channels(Operator):
+    order: str = "NCHW"
+    is_learnable: bool = False
+
+    def check(self) -> None:
+        check_order(self, self.order)
+
+    def check_channels(self, x: TensorSpec, **specs: TensorSpec) -> None:
+        """Raise ShapeError unless each of ``specs`` has one number per channel."""
+        require(x.ndim >= 2, self, f"X must have a batch and a channel axis at least, got shape {x.shape}")
+        shape = (x.shape[channel_axis(self.order, x.ndim)],)
+        for name, spec in specs.items():
+            require(
+                spec.shape == shape,
+                self,
+                f"{name} must have shape {shape}, one number per channel of X {x.shape} in order {self.order}, "
+                f"got {spec.shape}",
+            )
+
+    def laid(self, ndim: int) -> tuple[int, ...]:
+        """Return the shape that lays channels along X."""
+        channel = channel_axis(self.order, ndim)
+        return tuple(-1 if i == channel else 1 for i in range(ndim))
+
+
+@register
+@operator_class(frozen=True)
+class AffineChannel(_Channels):
+    """Y = X * scale + bias, with a number per channel: what batch normalisation comes to when its statistics are fixed.
+
+    Scale and bias have gradients with ``is_learnable`` alone.
+
+    Inputs:
+        X (N, C, *S) or (N, *S, C): float, by the order
+        scale (C): as X
+        bias (C): as X
+    Outputs:
+        Y (N, C, *S) or (N, *S, C): as X
+    """
+
+    inputs = ("X", "scale", "bias")
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+
+    def infer(self, x: TensorSpec, scale: TensorSpec, bias: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, scale=scale, bias=bias)
+        self.check_channels(x, scale=scale, bias=bias)
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs, outputs = [g.d_output("Y")], [g.d_input("X")]
+        if self.is_learnable:
+            inputs.append(g.input("X"))
+            outputs += [g.d_input("scale"), g.d_input("bias")]
+        return [make_op("AffineChannelGradient", [*inputs, g.input("scale")], outputs)]
+
+    def flops(self, x: TensorSpec, scale: TensorSpec, bias: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class AffineChannelGradient(_Channels):
+    """dX = dY * scale; with ``is_learnable`` also dscale and dbias, the sums of dY * X and of dY per channel.
+
+    The inputs are dY and scale or, with ``is_learnable``, dY, X and scale.
+    """
+
+    inputs = ("dY", "X_or_scale", "scale?")
+    outputs = ("dX", "dscale?", "dbias?")
+    inplace = ((0, 0),)
+
+    def check(self) -> None:
+        super().check()
+        expected = (3, 3) if self.is_learnable else (2, 1)
+        if (self.n_in, self.n_out) != expected:
+            raise NetError(
+                f"AffineChannelGradient: with is_learnable={self.is_learnable} it takes {expected[0]} inputs and makes "
+                f"{counted(expected[1], 'output')}, got {self.n_in} and {self.n_out}"
+            )
+
+    def infer(self, dy: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
+        *x, scale = others
+        require_one_float_type(self, dY=dy, scale=scale)
+        self.check_channels(dy, scale=scale)
+        if not x:
+            return (dy.plain,)
+        require(x[0].shape == dy.shape, self, f"dY must have the shape of X, {x[0].shape}, got {dy.shape}")
+        return (dy.plain, scale.plain, scale.plain)
+
+    def flops(self, dy: TensorSpec, *others: TensorSpec) -> int:
+        return (4 if self.is_learnable else 1) * dy.size
+
+
+@kernel(AffineChannel)
+def affine_channel(op: AffineChannel, ctx: RunContext, x: Any, scale: Any, bias: Any) -> tuple[Any, ...]:
+    laid = op.laid(x.ndim)
+    return (x * scale.reshape(laid) + bias.reshape(laid),)
+
+
+@kernel(AffineChannelGradient)
+def affine_channel_gradient(op: AffineChannelGradient, ctx: RunContext, dy: Any, *others: Any) -> tuple[Any, ...]:
+    *x, scale = others
+    laid = op.laid(dy.ndim)
+    dx = dy * scale.reshape(laid)
+    if not x:
+        return (dx,)
+    over, slopes = tuple(i for i, n in enumerate(laid) if n == 1), widen(dy)
+    return dx, narrow((slopes * widen(x[0])).sum(axis=over), scale), narrow(slopes.sum(axis=over), scale)

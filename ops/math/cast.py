@@ -1,0 +1,71 @@
+"""Cast: elements turned into another type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.data_types import data_type, numpy_type
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, GradientError, OperatorDef, TensorProto
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Cast"]
+
+
+@register
+@operator_class(frozen=True)
+class Cast(Operator):
+    """Y = X in type ``to``, a number or a name; numbers are truncated to integers, bool is whether X is not 0.
+
+    As strings, integers are decimal, other numbers have six digits after the point, bools are 0 and 1.
+    The gradient is cast back to ``from_type``, so it needs that argument.
+
+    Inputs:
+        X (*S): any
+    Outputs:
+        Y (*S): any, the type ``to``
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    copy_arguments = False
+    to: Any = TensorProto.FLOAT
+    from_type: Any = None
+
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        object.__setattr__(self, "outputs_on_host", numpy_type(self.to, "Cast: to") == STRING)
+        return super().with_arity(n_in, n_out)
+
+    def check(self) -> None:
+        if self.from_type is not None and numpy_type(self.from_type, "Cast: from_type") == STRING:
+            raise ArgumentError(f"Cast: from_type must be a type of numbers, got {self.from_type!r}")
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype != STRING, self, "X holds strings; only numbers can be cast")
+        return (x.with_dtype(numpy_type(self.to, "Cast: to")),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        if numpy_type(self.to, "Cast: to") == STRING:
+            raise GradientError("Cast: strings have no gradient")
+        if self.from_type is None:
+            raise GradientError("Cast: its gradient needs the argument from_type, the type of X")
+        back: dict[str, Any] = {
+            "to": data_type(self.from_type, "Cast: from_type"),
+            "from_type": data_type(self.to, "Cast: to"),
+        }
+        return [make_op("Cast", [g.d_output("Y")], [g.d_input("X")], **back)]
+
+
+@kernel(Cast)
+def cast(op: Cast, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    if op.outputs_on_host:
+        pattern = b"%.6f" if x.dtype.kind == "f" else b"%d"
+        texts = np.array([pattern % element for element in ctx.host(x).reshape(-1).tolist()], object)
+        return (texts.reshape(x.shape),)
+    with np.errstate(all="ignore"):  # values out of range are undefined, as in C
+        return (x.astype(numpy_type(op.to, "Cast: to")),)

@@ -1,0 +1,249 @@
+"""Comparisons (EQ, NE, LT, LE, GT, GE), logic (And, Or, Xor, Not), Where and Conditional."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from netbuilder.ops.core.broadcasting import Broadcasting
+from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+
+__all__ = ["EQ", "GE", "GT", "LE", "LT", "NE", "And", "Conditional", "Not", "Or", "Where", "Xor"]
+
+_BOOL = np.dtype(np.bool_)
+
+
+@operator_class(frozen=True)
+class _Comparison(Broadcasting):
+    """Base of comparisons and logic of two tensors, element by element.
+
+    Inputs:
+        A (*S): any
+        B (...): as A, broadcast as in Add
+    Outputs:
+        Y (...): bool, of the shape of Add's result
+    """
+
+    inputs = ("A", "B")
+    outputs = ("Y",)
+    inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
+    kinds: ClassVar[str] = "fiub"  # of dtypes served
+
+    def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(a.dtype.kind in self.kinds, self, f"cannot compare elements of type {a.dtype}")
+        return (TensorSpec(self.joined(a, b), _BOOL),)
+
+
+@register
+@operator_class(frozen=True)
+class EQ(_Comparison):
+    """Y = whether A equals B, element by element. No gradient."""
+
+
+@register
+@operator_class(frozen=True)
+class NE(_Comparison):
+    """Y = whether A differs from B, element by element. No gradient."""
+
+
+@register
+@operator_class(frozen=True)
+class LT(_Comparison):
+    """Y = A < B, element by element; false comes before true. No gradient."""
+
+
+@register
+@operator_class(frozen=True)
+class LE(_Comparison):
+    """Y = A <= B, element by element; false comes before true. No gradient."""
+
+
+@register
+@operator_class(frozen=True)
+class GT(_Comparison):
+    """Y = A > B, element by element; false comes before true. No gradient."""
+
+
+@register
+@operator_class(frozen=True)
+class GE(_Comparison):
+    """Y = A >= B, element by element; false comes before true. No gradient."""
+
+
+@operator_class(frozen=True)
+class _Logic(_Comparison):
+    inplace = ((0, 0),)
+    kinds = "b"
+
+
+@register
+@operator_class(frozen=True)
+class And(_Logic):
+    """Y = A and B, element by element. No gradient.
+
+    Inputs:
+        A (*S): bool
+        B (...): bool, broadcast as in Add
+    Outputs:
+        Y (...): bool, of the shape of Add's result
+    """
+
+
+@register
+@operator_class(frozen=True)
+class Or(_Logic):
+    """Y = A or B or both, element by element. No gradient.
+
+    Inputs:
+        A (*S): bool
+        B (...): bool, broadcast as in Add
+    Outputs:
+        Y (...): bool, of the shape of Add's result
+    """
+
+
+@register
+@operator_class(frozen=True)
+class Xor(_Logic):
+    """Y = A or B but not both, element by element. No gradient.
+
+    Inputs:
+        A (*S): bool
+        B (...): bool, broadcast as in Add
+    Outputs:
+        Y (...): bool, of the shape of Add's result
+    """
+
+
+_FUNCTIONS = {
+    EQ: "equal",
+    NE: "not_equal",
+    LT: "less",
+    LE: "less_equal",
+    GT: "greater",
+    GE: "greater_equal",
+    And: "logical_and",
+    Or: "logical_or",
+    Xor: "logical_xor",
+}
+
+
+def _compare(op: _Comparison, ctx: RunContext, a: Any, b: Any) -> tuple[Any, ...]:
+    return (getattr(ctx.xp, _FUNCTIONS[type(op)])(*op.aligned(a, b)),)
+
+
+def _prepare_compare(op: _Comparison, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared:
+    function = getattr(np, _FUNCTIONS[type(op)])
+    outs = op.infer(a.plain, b.plain)
+    view = op.view(a.shape, b.shape)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return partial(function, inputs[0], inputs[1].reshape(view), outputs[0])
+
+    inplace = op.inplace if a.shape == outs[0].shape else ()
+    return Prepared((a.plain, b.plain), outs, bind, inplace=inplace, name=f"numpy.{function.__name__}")
+
+
+for _cls in _FUNCTIONS:
+    kernel(_cls)(_compare)
+    prepare(_cls, device=CPU)(_prepare_compare)
+
+
+@register
+@operator_class(frozen=True)
+class Not(Operator):
+    """Y = not X, element by element. No gradient.
+
+    Inputs:
+        X (*S): bool
+    Outputs:
+        Y (*S): bool
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype == _BOOL, self, f"X must be bool, got {x.dtype}")
+        return (x.plain,)
+
+
+@kernel(Not)
+def logical_not(op: Not, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.logical_not(x),)
+
+
+@register
+@operator_class(frozen=True)
+class Where(Operator):
+    """Y = X where C is true, else Z; with ``broadcast_on_rows`` C has one element a row. No gradient.
+
+    Inputs:
+        C (*S) or (N): bool
+        X (*S) or (N, *R): any
+        Z (*S) or (N, *R): as X
+    Outputs:
+        Y (*S) or (N, *R): as X
+    """
+
+    inputs = ("C", "X", "Z")
+    outputs = ("Y",)
+    broadcast_on_rows: bool = False
+
+    def infer(self, c: TensorSpec, x: TensorSpec, z: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(c.dtype == _BOOL, self, f"C must be bool, got {c.dtype}")
+        require(
+            x.shape == z.shape and x.dtype == z.dtype,
+            self,
+            f"X and Z must have one shape and type, got {x.shape} {x.dtype} and {z.shape} {z.dtype}",
+        )
+        expected = x.shape[:1] if self.broadcast_on_rows else x.shape
+        require(c.shape == expected, self, f"C must have shape {expected} for X of shape {x.shape}, got {c.shape}")
+        return (x.plain,)
+
+
+@kernel(Where)
+def where(op: Where, ctx: RunContext, c: Any, x: Any, z: Any) -> tuple[Any, ...]:
+    if op.broadcast_on_rows:
+        c = c.reshape(c.shape + (1,) * (x.ndim - 1))
+    return (ctx.xp.where(c, x, z),)
+
+
+@register
+@operator_class(frozen=True)
+class Conditional(Operator):
+    """Y = the rows of X where C, one element a row, is true, else those of Z. No gradient.
+
+    Inputs:
+        C (N): bool
+        X (N, *S): any
+        Z (N, *S): as X
+    Outputs:
+        Y (N, *S): as X
+    """
+
+    inputs = ("C", "X", "Z")
+    outputs = ("Y",)
+
+    def infer(self, c: TensorSpec, x: TensorSpec, z: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(c.dtype == _BOOL, self, f"C must be bool, got {c.dtype}")
+        require(
+            x.shape == z.shape and x.dtype == z.dtype and x.ndim > 0,
+            self,
+            f"X and Z must have rows of one shape and type, got {x.shape} {x.dtype} and {z.shape} {z.dtype}",
+        )
+        require(
+            c.shape == x.shape[:1], self, f"C must have shape {x.shape[:1]} for X of shape {x.shape}, got {c.shape}"
+        )
+        return (x.plain,)
+
+
+@kernel(Conditional)
+def conditional(op: Conditional, ctx: RunContext, c: Any, x: Any, z: Any) -> tuple[Any, ...]:
+    return (ctx.xp.where(c.reshape(c.shape + (1,) * (x.ndim - 1)), x, z),)

@@ -1,0 +1,261 @@
+"""Add, Sub, Mul, Div and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from netbuilder.ops.core.broadcasting import Broadcasting, sum_to
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Exchange, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Add", "AddGradient", "Div", "DivGradient", "Mul", "MulGradient", "Sub", "SubGradient"]
+
+Arrays = tuple[Any, ...]
+
+
+@operator_class(frozen=True)
+class _Binary(Broadcasting):
+    """Base of arithmetic on two tensors, which are broadcast to one shape.
+
+    Inputs:
+        A (*S): float|int
+        B (*T): as A, broadcast to A's shape or, by NumPy's rule, with it
+    Outputs:
+        Y (...): as A
+    """
+
+    inputs = ("A", "B")
+    outputs = ("Y",)
+    inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (1, 0))
+
+    def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(a.dtype.kind in "fiu", self, f"needs numbers, got {a.dtype}")
+        return (a.with_shape(self.joined(a, b)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("Y"), self.operand(g, "A"), self.operand(g, "B")]
+        return [make_op(self.type + "Gradient", inputs, [g.d_input("A"), g.d_input("B")])]
+
+    def operand(self, g: GradientContext, name: str) -> str:
+        """Return the blob that the gradient reads an operand's shape from; the result has it, if it overwrote it."""
+        return g.output("Y") if g.op.input[self.inputs.index(name)] == g.op.output[0] else g.input(name)
+
+
+@operator_class(frozen=True)
+class _BinaryGradient(Broadcasting):
+    inputs: ClassVar[tuple[str, ...]] = ("dY", "A", "B")
+    outputs = ("dA", "dB")
+    inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (0, 1))
+
+    def infer(
+        self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, y: TensorSpec | None = None
+    ) -> tuple[TensorSpec, ...]:
+        shape = self.joined(a, b)
+        require(dy.dtype.kind in "fiu", self, f"dY must hold numbers, got {dy.dtype}")
+        require(dy.shape == shape, self, f"dY must have the shape of the result, {shape}, got {dy.shape}")
+        require(y is None or y.shape == shape, self, f"Y must have the shape {shape}, got {y.shape if y else None}")
+        return a.plain, b.plain
+
+    def flops(self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, y: TensorSpec | None = None) -> int:
+        return 2 * dy.size
+
+
+def _finish(op: _BinaryGradient, a: Any, b: Any, da: Any, db: Any) -> Arrays:
+    """Sum the gradients of a joined shape down to the operands' shapes."""
+    view = op.view(a.shape, b.shape)
+    return sum_to(da, a.shape, a.shape), sum_to(db, view, b.shape)
+
+
+@register
+@operator_class(frozen=True)
+class Add(_Binary):
+    """Y = A + B."""
+
+    exchanges = Exchange.BETWEEN_DEVICES
+
+
+@kernel(Add)
+def add(op: Add, ctx: RunContext, a: Any, b: Any) -> Arrays:
+    return (ctx.xp.add(*op.aligned(a, b)),)
+
+
+@register
+@operator_class(frozen=True)
+class AddGradient(_BinaryGradient):
+    """dA = dY and dB = dY, each summed over the axes along which its operand was repeated."""
+
+
+@kernel(AddGradient)
+def add_gradient(op: AddGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> Arrays:
+    return _finish(op, a, b, dy, dy)
+
+
+@register
+@operator_class(frozen=True)
+class Sub(_Binary):
+    """Y = A - B."""
+
+
+@kernel(Sub)
+def sub(op: Sub, ctx: RunContext, a: Any, b: Any) -> Arrays:
+    return (ctx.xp.subtract(*op.aligned(a, b)),)
+
+
+@register
+@operator_class(frozen=True)
+class SubGradient(_BinaryGradient):
+    """dA = dY and dB = -dY, each summed over the axes along which its operand was repeated."""
+
+
+@kernel(SubGradient)
+def sub_gradient(op: SubGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> Arrays:
+    return _finish(op, a, b, dy, -dy)
+
+
+@register
+@operator_class(frozen=True)
+class Mul(_Binary):
+    """Y = A * B."""
+
+    def operand(self, g: GradientContext, name: str) -> str:
+        return g.input(name)  # the gradient reads its elements too
+
+
+@kernel(Mul)
+def mul(op: Mul, ctx: RunContext, a: Any, b: Any) -> Arrays:
+    return (ctx.xp.multiply(*op.aligned(a, b)),)
+
+
+@register
+@operator_class(frozen=True)
+class MulGradient(_BinaryGradient):
+    """dA = dY * B and dB = dY * A, each summed over the axes along which its operand was repeated."""
+
+
+@kernel(MulGradient)
+def mul_gradient(op: MulGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> Arrays:
+    wide_a, wide_b = op.aligned(a, b)
+    return _finish(op, a, b, dy * wide_b, dy * wide_a)
+
+
+@register
+@operator_class(frozen=True)
+class Div(_Binary):
+    """Y = A / B; integers are divided towards zero."""
+
+    inplace = ((0, 0),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("Y"), self.operand(g, "A"), g.input("B"), g.output("Y")]
+        return [make_op("DivGradient", inputs, [g.d_input("A"), g.d_input("B")])]
+
+
+@kernel(Div)
+def div(op: Div, ctx: RunContext, a: Any, b: Any) -> Arrays:
+    a, b = op.aligned(a, b)
+    if a.dtype.kind == "f":
+        with np.errstate(all="ignore"):  # x / 0 is an infinity, as in C
+            return (ctx.xp.divide(a, b),)
+    if bool((b == 0).any()):
+        raise ZeroDivisionError("Div: integers are divided by a B that holds 0; cast to float, or keep 0 out of B")
+    quotient = a // b
+    return (quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype),)
+
+
+@register
+@operator_class(frozen=True)
+class DivGradient(_BinaryGradient):
+    """dA = dY / B and dB = -dY * Y / B, each summed over the axes along which its operand was repeated.
+
+    With three inputs, as in older nets, these are B, Y and dY, and A has the shape of Y.
+    """
+
+    inputs = ("dY", "A", "B", "Y?")
+    inplace = ((0, 0),)
+
+    def infer(
+        self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, y: TensorSpec | None = None
+    ) -> tuple[TensorSpec, ...]:
+        return super().infer(dy, a, b, y) if y is not None else super().infer(b, a, dy)
+
+
+@kernel(DivGradient)
+def div_gradient(op: DivGradient, ctx: RunContext, dy: Any, a: Any, b: Any, y: Any = None) -> Arrays:
+    if y is None:
+        b, y, dy = dy, a, b
+        a = y
+    wide_b = op.aligned(a, b)[1]
+    with np.errstate(all="ignore"):
+        da = dy / wide_b
+        db = -da * y
+    return _finish(op, a, b, da, db)
+
+
+def _quietly(call: Callable[[], object]) -> Callable[[], object]:
+    def run() -> None:
+        with np.errstate(all="ignore"):
+            call()
+
+    return run
+
+
+def _prepare_binary(op: _Binary, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
+    """One call of a universal function with ``out``; NumPy needs no memory for it."""
+    if isinstance(op, Div) and a.dtype.kind != "f":
+        return None
+    function = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}[op.type]
+    out = op.infer(a.plain, b.plain)[0]
+    view = op.view(a.shape, b.shape)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        call = partial(function, inputs[0], inputs[1].reshape(view), outputs[0])
+        return _quietly(call) if isinstance(op, Div) else call
+
+    inplace = [(i, 0) for i, spec in enumerate((a, b)) if spec.shape == out.shape and (i, 0) in op.inplace]
+    return Prepared((a.plain, b.plain), (out,), bind, inplace=inplace, name=f"numpy.{function.__name__}")
+
+
+for _cls in (Add, Sub, Mul, Div):
+    prepare(_cls, device=CPU)(_prepare_binary)
+
+
+def _prepare_gradient(
+    op: _BinaryGradient, ctx: PlanContext, dy: TensorSpec, a: TensorSpec, b: TensorSpec
+) -> Prepared | None:
+    """The gradients of Add, Sub and Mul where nothing was repeated."""
+    if not dy.shape == a.shape == b.shape or op.view(a.shape, b.shape) != b.shape:
+        return None
+    specs = (dy.plain, a.plain, b.plain)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        (g, x, z), (da, db) = inputs, outputs
+        if isinstance(op, MulGradient):
+            calls = [partial(np.multiply, g, z, da), partial(np.multiply, g, x, db)]
+        else:
+            second = np.positive if isinstance(op, AddGradient) else np.negative
+            calls = [partial(np.positive, g, da), partial(second, g, db)]
+        if np.may_share_memory(g, da):  # what overwrites dY goes last
+            calls.reverse()
+        first, last = calls
+
+        def run() -> None:
+            first()
+            last()
+
+        return run
+
+    # A and B may be left unread (their shapes are known), but an in-place Add has overwritten them by now.
+    read = specs if isinstance(op, MulGradient) else (specs[0], None, None)
+    return Prepared(read, specs[1:], bind, inplace=((0, 0), (0, 1)), name=f"numpy {op.type}")
+
+
+for _gradient in (AddGradient, SubGradient, MulGradient):
+    prepare(_gradient, device=CPU)(_prepare_gradient)

@@ -1,0 +1,102 @@
+"""Casts of whole tensors between float32 and float16: FloatToHalf and HalfToFloat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["FloatToHalf", "HalfToFloat"]
+
+_LARGEST = float(np.finfo(np.float16).max)
+
+
+def _require_type(op: Operator, x: TensorSpec, dtype: Any) -> None:
+    require(x.dtype == dtype, op, f"X must be {np.dtype(dtype)}, got {x.dtype}; Cast takes any type")
+
+
+@register
+@operator_class(frozen=True)
+class FloatToHalf(Operator):
+    """Y = X, float32, rounded to the nearest float16; what is beyond 65504 becomes infinite.
+
+    With ``clip`` it becomes 65504 instead, with its sign; a NaN stays one.
+
+    Inputs:
+        X (N, D): float32
+    Outputs:
+        Y (N, D): float16
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    copy_arguments = False
+    clip: bool = False
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        _require_type(self, x, np.float32)
+        return (x.with_dtype(np.float16),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("HalfToFloat", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class HalfToFloat(Operator):
+    """Y = X, float16, as float32, which holds all its values.
+
+    Inputs:
+        X (N, D): float16
+    Outputs:
+        Y (N, D): float32
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        _require_type(self, x, np.float16)
+        return (x.with_dtype(np.float32),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("FloatToHalf", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@kernel(FloatToHalf)
+def float_to_half(op: FloatToHalf, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    if op.clip:
+        x = ctx.xp.clip(x, -_LARGEST, _LARGEST)
+    with np.errstate(over="ignore"):
+        return (x.astype(np.float16),)
+
+
+@kernel(HalfToFloat)
+def half_to_float(op: HalfToFloat, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x.astype(np.float32),)
+
+
+@prepare(FloatToHalf, device=CPU)
+@prepare(HalfToFloat, device=CPU)
+def prepare_cast(op: FloatToHalf | HalfToFloat, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    if getattr(op, "clip", False):
+        return None
+    (y,) = op.infer(x)
+
+    def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
+        source, target = inputs[0], outputs[0]
+
+        def call() -> None:
+            with np.errstate(over="ignore"):
+                np.copyto(target, source, casting="same_kind")
+
+        return call
+
+    return Prepared([x.plain], [y], bind, name="numpy")

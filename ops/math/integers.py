@@ -1,0 +1,99 @@
+"""Integers: the remainder Mod, and bit by bit BitwiseAnd, BitwiseOr, BitwiseXor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.broadcasting import Broadcasting
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError
+
+__all__ = ["BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"]
+
+
+@register
+@operator_class(frozen=True)
+class Mod(Operator):
+    """Y = the remainder of X / ``divisor``, of X's sign, or with ``sign_follow_divisor`` of the divisor's.
+
+    Inputs:
+        X (*S): int32|int64
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+    divisor: int = 0
+    sign_follow_divisor: bool = False
+
+    def check(self) -> None:
+        if self.divisor == 0:
+            raise ArgumentError("Mod: the argument divisor must be given, and not be 0")
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind == "i", self, f"X must hold signed integers, got {x.dtype}")
+        return (x.plain,)
+
+
+@kernel(Mod)
+def mod(op: Mod, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    divide = ctx.xp.remainder if op.sign_follow_divisor else ctx.xp.fmod
+    return (divide(x, x.dtype.type(op.divisor)),)
+
+
+@operator_class(frozen=True)
+class _Bitwise(Broadcasting):
+    """Base of operations on the bits of two tensors.
+
+    Inputs:
+        A (*S): int|bool
+        B (...): as A, broadcast as in Add
+    Outputs:
+        C (...): as A, of the shape of Add's result
+    """
+
+    inputs = ("A", "B")
+    outputs = ("C",)
+    inplace = ((0, 0),)
+
+    def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(a.dtype.kind in "iub", self, f"A and B must hold integers or bools, got {a.dtype}")
+        return (a.with_shape(self.joined(a, b)),)
+
+
+@register
+@operator_class(frozen=True)
+class BitwiseAnd(_Bitwise):
+    """C = the bits set in both A and B. No gradient."""
+
+
+@register
+@operator_class(frozen=True)
+class BitwiseOr(_Bitwise):
+    """C = the bits set in A or B. No gradient."""
+
+
+@register
+@operator_class(frozen=True)
+class BitwiseXor(_Bitwise):
+    """C = the bits set in just one of A and B. No gradient."""
+
+
+@kernel(BitwiseAnd)
+def bitwise_and(op: BitwiseAnd, ctx: RunContext, a: Any, b: Any) -> tuple[Any, ...]:
+    return (ctx.xp.bitwise_and(*op.aligned(a, b)),)
+
+
+@kernel(BitwiseOr)
+def bitwise_or(op: BitwiseOr, ctx: RunContext, a: Any, b: Any) -> tuple[Any, ...]:
+    return (ctx.xp.bitwise_or(*op.aligned(a, b)),)
+
+
+@kernel(BitwiseXor)
+def bitwise_xor(op: BitwiseXor, ctx: RunContext, a: Any, b: Any) -> tuple[Any, ...]:
+    return (ctx.xp.bitwise_xor(*op.aligned(a, b)),)

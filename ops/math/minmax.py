@@ -1,0 +1,158 @@
+"""Max and Min of several tensors, element by element, and ArgMax and ArgMin along an axis."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["ArgMax", "ArgMin", "Max", "MaxGradient", "Min", "MinGradient"]
+
+
+def _check_alike(op: Operator, specs: tuple[TensorSpec, ...]) -> None:
+    require(specs[0].dtype.kind == "f", op, f"needs floating-point numbers, got {specs[0].dtype}")
+    for i, spec in enumerate(specs):
+        require(
+            spec.shape == specs[0].shape and spec.dtype == specs[0].dtype,
+            op,
+            f"all must have one shape and type; 0 has {specs[0].shape} {specs[0].dtype}, "
+            f"{i} has {spec.shape} {spec.dtype}",
+        )
+
+
+@operator_class(frozen=True)
+class _Extremum(Operator):
+    """Base: the extremum of several tensors, element by element.
+
+    Inputs:
+        X+ (*S): float, all of one shape
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X+",)
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+
+    def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_alike(self, x)
+        return (x[0].plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        count = range(len(g.op.input))
+        inputs = [g.output("Y"), g.d_output("Y"), *(g.input(i) for i in count)]
+        return [make_op(self.type + "Gradient", inputs, [g.d_input(i) for i in count])]
+
+    def flops(self, *x: TensorSpec) -> int:
+        return (len(x) - 1) * x[0].size
+
+
+@operator_class(frozen=True)
+class _ExtremumGradient(Operator):
+    """dXi = dY where Xi = Y, else 0; of tied elements each gets all of it."""
+
+    inputs = ("Y", "dY", "X+")
+    outputs = ("dX+",)
+
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_alike(self, specs)
+        return tuple(spec.plain for spec in specs[2:])
+
+
+@register
+@operator_class(frozen=True)
+class Max(_Extremum):
+    """Y = the largest of X0, X1, ..., element by element."""
+
+
+@register
+@operator_class(frozen=True)
+class Min(_Extremum):
+    """Y = the smallest of X0, X1, ..., element by element."""
+
+
+@register
+@operator_class(frozen=True)
+class MaxGradient(_ExtremumGradient):
+    """dXi = dY where Xi is the largest, else 0; of tied elements each gets all of it."""
+
+
+@register
+@operator_class(frozen=True)
+class MinGradient(_ExtremumGradient):
+    """dXi = dY where Xi is the smallest, else 0; of tied elements each gets all of it."""
+
+
+@kernel(Max)
+def max_(op: Max, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    return (reduce(ctx.xp.maximum, xs),)
+
+
+@kernel(Min)
+def min_(op: Min, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    return (reduce(ctx.xp.minimum, xs),)
+
+
+def _extremum_gradient(op: _ExtremumGradient, ctx: RunContext, y: Any, dy: Any, *xs: Any) -> tuple[Any, ...]:
+    return tuple(dy * (x == y) for x in xs)
+
+
+kernel(MaxGradient)(_extremum_gradient)
+kernel(MinGradient)(_extremum_gradient)
+
+
+@operator_class(frozen=True)
+class _Where(Operator):
+    """Base: the index of an extremum along ``axis``.
+
+    Inputs:
+        X (*A, N, *B): float|int
+    Outputs:
+        Y (*A, *B) or (*A, 1, *B): int64, with the 1 for keepdims
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    axis: int = -1
+    keepdims: bool = True
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind in "fiu", self, f"X must hold numbers, got {x.dtype}")
+        require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
+        axis = self.axis % x.ndim
+        require(x.shape[axis] > 0, self, f"axis {axis} of X {x.shape} has no elements to choose from")
+        kept = (1,) if self.keepdims else ()
+        return (TensorSpec(x.shape[:axis] + kept + x.shape[axis + 1 :], np.dtype(np.int64)),)
+
+    def flops(self, x: TensorSpec) -> int:
+        return x.size
+
+
+@register
+@operator_class(frozen=True)
+class ArgMax(_Where):
+    """Y = the index of the largest element along ``axis``, the first of equals, int64. No gradient."""
+
+
+@register
+@operator_class(frozen=True)
+class ArgMin(_Where):
+    """Y = the index of the smallest element along ``axis``, the first of equals, int64. No gradient."""
+
+
+def _found(op: _Where, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    axis = op.axis % x.ndim
+    index = ctx.xp.asarray((x.argmax if isinstance(op, ArgMax) else x.argmin)(axis=axis)).astype(np.int64)
+    return (ctx.xp.expand_dims(index, axis) if op.keepdims else index,)
+
+
+kernel(ArgMax)(_found)
+kernel(ArgMin)(_found)

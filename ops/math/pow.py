@@ -1,0 +1,106 @@
+"""Pow: powers with a fixed exponent, or with exponents from a second operand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.broadcasting import Broadcasting
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, GradientError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Pow"]
+
+
+@register
+@operator_class(frozen=True)
+class Pow(Broadcasting):
+    """Y = X to the power of ``exponent``, or of the second input, which joins X as in Add.
+
+    Inputs:
+        X (*S): float
+        E? (...): as X, broadcast as in Add
+    Outputs:
+        Y (...): as X
+    """
+
+    inputs = ("X", "E?")
+    outputs = ("Y",)
+    inplace = ((0, 0), (1, 0))
+    copy_arguments = False
+    exponent: float | None = None
+
+    def check(self) -> None:
+        super().check()
+        if self.n_in < 2 and self.exponent is None:
+            raise ArgumentError("Pow: give the argument exponent, or a second input")
+
+    def infer(self, x: TensorSpec, e: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
+        return (x.plain if e is None else x.with_shape(self.joined(x, e)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        if len(g.op.input) == 1:
+            return self._fixed_gradient(g)
+        if g.op.output[0] in g.op.input:
+            raise GradientError("Pow: the gradient needs both inputs, and the output overwrites one; name it otherwise")
+        return self._joined_gradient(g)
+
+    def _fixed_gradient(self, g: GradientContext) -> list[OperatorDef]:
+        exponent = self.exponent or 0.0
+        dy, dx = g.d_output("Y"), g.d_input("X")
+        if g.op.input[0] == g.op.output[0]:
+            # X is gone; where it was positive it is Y to the power of 1 / exponent.
+            if exponent == 0.0:
+                raise GradientError("Pow: in place with exponent 0, X cannot be had back; use another output name")
+            base, power = g.output("Y"), (exponent - 1.0) / exponent
+        else:
+            base, power = g.input("X"), exponent - 1.0
+        # In place, dX and dY are one blob, which must not be overwritten before it is read.
+        part = dx if dx != dy else f"{dx}_autogen_power"
+        return [
+            make_op("Pow", [base], [part], exponent=power),
+            make_op("Mul", [part, dy], [dx]),
+            make_op("Scale", [dx], [dx], scale=exponent),
+        ]
+
+    def _joined_gradient(self, g: GradientContext) -> list[OperatorDef]:
+        x, e, y, dy = g.input("X"), g.input("E"), g.output("Y"), g.d_output("Y")
+        dx, de = g.d_input("X"), g.d_input("E")
+        pre = f"{de}_autogen_pre_red"
+        where: dict[str, Any] = {}
+        if self.broadcast:
+            where = {"axis": self.axis, "axis_str": self.axis_str, "order": self.order}
+        joined = {"broadcast": 1, **where} if self.broadcast else {}
+        return [
+            make_op("ConstantFill", [e], [de], value=1.0),
+            make_op("Sub", [e, de], [de]),
+            make_op("Pow", [x, de], [dx], **joined),
+            make_op("Mul", [dx, dy], [dx]),
+            make_op("Mul", [dx, e], [dx], **joined),
+            make_op("Log", [x], [pre]),
+            make_op("Mul", [pre, y], [pre]),
+            *(
+                [make_op("Mul", [pre, dy], [pre]), make_op("SumReduceLike", [pre, e], [de], **where)]
+                if self.broadcast
+                else [make_op("Mul", [pre, dy], [de])]
+            ),
+        ]
+
+    def flops(self, x: TensorSpec, e: TensorSpec | None = None) -> int:
+        return 10 * self.infer(x, e)[0].size
+
+
+@kernel(Pow)
+def power(op: Pow, ctx: RunContext, x: Any, e: Any = None) -> tuple[Any, ...]:
+    with np.errstate(all="ignore"):
+        if e is not None:
+            return (ctx.xp.power(*op.aligned(x, e)),)
+        if op.exponent == 2.0:
+            return (x * x,)
+        return (ctx.xp.power(x, x.dtype.type(op.exponent)),)

@@ -1,0 +1,128 @@
+"""Magnitude, sign, rounding and bounds: Abs, Sign, Floor, Ceil, Clip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.math.unary import Unary, UnaryGradient, prepare_unary
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Abs", "AbsGradient", "Ceil", "Clip", "ClipGradient", "Floor", "Sign"]
+
+Arrays = tuple[Any, ...]
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@register
+@dataclass(frozen=True)
+class Abs(Unary):
+    """Y = the absolute value of X; its gradient at 0 is 0."""
+
+    inplace = ()
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("AbsGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
+
+
+@kernel(Abs)
+def absolute(op: Abs, ctx: RunContext, x: Any) -> Arrays:
+    return (ctx.xp.abs(x),)
+
+
+@register
+@dataclass(frozen=True)
+class AbsGradient(UnaryGradient):
+    """dX = dY * sign(X)."""
+
+    inputs = ("X", "dY")
+
+
+@kernel(AbsGradient)
+def abs_gradient(op: AbsGradient, ctx: RunContext, x: Any, dy: Any) -> Arrays:
+    return (dy * ctx.xp.sign(x),)
+
+
+@register
+@dataclass(frozen=True)
+class Sign(Unary):
+    """Y = -1, 0 or 1 by the sign of X; it has no gradient."""
+
+    inplace = ()
+
+
+@kernel(Sign)
+def sign(op: Sign, ctx: RunContext, x: Any) -> Arrays:
+    return (ctx.xp.sign(x),)
+
+
+@register
+@dataclass(frozen=True)
+class Floor(Unary):
+    """Y = the largest integer not above X; it has no gradient."""
+
+
+@kernel(Floor)
+def floor(op: Floor, ctx: RunContext, x: Any) -> Arrays:
+    return (ctx.xp.floor(x),)
+
+
+@register
+@dataclass(frozen=True)
+class Ceil(Unary):
+    """Y = the smallest integer not below X; it has no gradient."""
+
+
+@kernel(Ceil)
+def ceil(op: Ceil, ctx: RunContext, x: Any) -> Arrays:
+    return (ctx.xp.ceil(x),)
+
+
+@register
+@dataclass(frozen=True)
+class Clip(Unary):
+    """Y = X held within [min, max]; its gradient at the bounds is 0."""
+
+    min: float = -_FLOAT32_MAX
+    max: float = _FLOAT32_MAX
+
+    def check(self) -> None:
+        if not self.min <= self.max:
+            raise ArgumentError(f"Clip: min must not exceed max, got min={self.min}, max={self.max}")
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("ClipGradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
+
+
+@kernel(Clip)
+def clip(op: Clip, ctx: RunContext, x: Any) -> Arrays:
+    kind = x.dtype.type
+    return (ctx.xp.minimum(ctx.xp.maximum(x, kind(op.min)), kind(op.max)),)
+
+
+@register
+@dataclass(frozen=True)
+class ClipGradient(UnaryGradient):
+    """dX = dY where min < Y < max, else 0."""
+
+    inputs = ("Y", "dY")
+    inplace = ((1, 0),)
+    min: float = -_FLOAT32_MAX
+    max: float = _FLOAT32_MAX
+
+
+@kernel(ClipGradient)
+def clip_gradient(op: ClipGradient, ctx: RunContext, y: Any, dy: Any) -> Arrays:
+    kind = y.dtype.type
+    return (dy * ((y > kind(op.min)) & (y < kind(op.max))),)
+
+
+prepare_unary(Abs, np.abs)
+prepare_unary(Ceil, np.ceil)
+prepare_unary(Floor, np.floor)

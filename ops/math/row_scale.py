@@ -1,0 +1,134 @@
+"""A number per sample: RowMul multiplies by it, SquareRootDivide divides by its root, ReduceTailSum sums to it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef, ShapeError
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["ReduceTailSum", "RowMul", "SquareRootDivide"]
+
+
+def _check_rows(op: Operator, x: TensorSpec, name: str, numbers: TensorSpec) -> None:
+    require(x.ndim >= 1, op, "the first input must have a first axis of samples, got a scalar")
+    require(
+        numbers.size == x.shape[0],
+        op,
+        f"{name} must have one number per sample, {x.shape[0]} in all, got shape {numbers.shape}",
+    )
+
+
+def _laid(numbers: Any, x: Any) -> Any:
+    return numbers.reshape(-1, *[1] * (x.ndim - 1))
+
+
+@register
+@operator_class(frozen=True)
+class RowMul(Operator):
+    """Y[i] = mat[i] * w[i], for each sample i of the first axis.
+
+    Inputs:
+        mat (N, *S): float
+        w (N): as mat
+    Outputs:
+        output (N, *S): as mat
+    """
+
+    inputs = ("mat", "w")
+    outputs = ("output",)
+
+    def infer(self, x: TensorSpec, w: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, mat=x, w=w)
+        _check_rows(self, x, "w", w)
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        dy, dw = g.d_output("output"), g.d_input("w")
+        products = dw + "before_aggregate"
+        return [
+            make_op("RowMul", [dy, g.input("w")], [g.d_input("mat")]),
+            make_op("Mul", [dy, g.input("mat")], [products]),
+            make_op("ReduceTailSum", [products], [dw]),
+        ]
+
+
+@kernel(RowMul)
+def row_mul(op: RowMul, ctx: RunContext, x: Any, w: Any) -> tuple[Any, ...]:
+    return (x * _laid(w, x),)
+
+
+@register
+@operator_class(frozen=True)
+class ReduceTailSum(Operator):
+    """Y[i] = the sum of mat[i], for each sample i of the first axis. No gradient.
+
+    Inputs:
+        mat (N, ...): float
+    Outputs:
+        output (N): as mat
+    """
+
+    inputs = ("mat",)
+    outputs = ("output",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, mat=x)
+        require(x.ndim >= 1, self, "mat must have a first axis of samples, got a scalar")
+        return (x.with_shape(x.shape[:1]),)
+
+    def flops(self, x: TensorSpec) -> int:
+        return x.size
+
+
+@kernel(ReduceTailSum)
+def reduce_tail_sum(op: ReduceTailSum, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    rows = widen(x).reshape(x.shape[0], math.prod(x.shape[1:]))
+    return (narrow(rows.sum(axis=1), x),)
+
+
+@register
+@operator_class(frozen=True)
+class SquareRootDivide(Operator):
+    """Y[i] = data[i] / sqrt(scale[i]), for each sample i of the first axis; data[i] where scale[i] is 0.
+
+    The scale is of the type of data, or int32 or int64.
+
+    Inputs:
+        data (N, *S): float32
+        scale (N): float32|int32|int64
+    Outputs:
+        output (N, *S): float32
+    """
+
+    inputs = ("data", "scale")
+    outputs = ("output",)
+    inplace = ((0, 0),)
+
+    def infer(self, x: TensorSpec, scale: TensorSpec) -> tuple[TensorSpec, ...]:
+        whole = scale.dtype in (np.int32, np.int64)
+        require_one_float_type(self, data=x, scale=x if whole else scale)
+        _check_rows(self, x, "scale", scale)
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("SquareRootDivide", [g.d_output("output"), g.input("scale")], [g.d_input("data")])]
+
+    def flops(self, x: TensorSpec, scale: TensorSpec) -> int:
+        return x.size
+
+
+@kernel(SquareRootDivide)
+def square_root_divide(op: SquareRootDivide, ctx: RunContext, x: Any, scale: Any) -> tuple[Any, ...]:
+    if scale.size and bool((scale < 0).any()):
+        raise ShapeError(f"SquareRootDivide: scale must not be negative, got {float(scale.min())}")
+    roots = ctx.xp.sqrt(ctx.xp.where(scale > 0, scale, scale.dtype.type(1)))
+    return (x / _laid(roots.astype(x.dtype), x),)

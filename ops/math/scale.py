@@ -1,0 +1,195 @@
+"""Scale and WeightedSum: tensors times scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.data_types import exact_reciprocal
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.engines import flat
+from netbuilder.ops.engines.piecewise import Piecewise, piecewise
+from netbuilder.proto import NetError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Scale", "WeightedSum", "WeightedSumGradient"]
+
+
+@register
+@operator_class(frozen=True)
+class Scale(Operator):
+    """Y = scale * X.
+
+    The scale of a stored operator is a float32. Where that is the one nearest to 1/n, as the loss scale over n devices
+    is, it is 1/n for X of float64.
+
+    Inputs:
+        X (*S): float
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+    scale: float = 1.0
+
+    def factor(self, dtype: np.dtype[Any]) -> Any:
+        """Return the scale in the type of X."""
+        return dtype.type(exact_reciprocal(self.scale) if dtype == np.float64 else self.scale)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
+        return (x.plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("Scale", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@kernel(Scale)
+def scale(op: Scale, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x * op.factor(x.dtype),)
+
+
+@prepare(Scale, device=CPU)
+def _prepare_scale(op: Scale, ctx: PlanContext, x: TensorSpec) -> Prepared:
+    factor = op.factor(x.dtype)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return partial(np.multiply, inputs[0], factor, outputs[0])
+
+    return Prepared((x.plain,), (x.plain,), bind, inplace=((0, 0),), name="numpy.multiply")
+
+
+def _check_pairs(op: Operator, pairs: Sequence[TensorSpec]) -> None:
+    for i in range(0, len(pairs), 2):
+        x, w = pairs[i], pairs[i + 1]
+        require(
+            x.shape == pairs[0].shape and x.dtype == pairs[0].dtype,
+            op,
+            f"X{i // 2} must have the shape and type of X0, {pairs[0].shape} {pairs[0].dtype}; got {x.shape} {x.dtype}",
+        )
+        require(w.size == 1, op, f"weight {i // 2} must have one element, got shape {w.shape}")
+    require(pairs[0].dtype.kind == "f", op, f"needs floating-point numbers, got {pairs[0].dtype}")
+
+
+@register
+@operator_class(frozen=True)
+class WeightedSum(Operator):
+    """Y = w0 * X0 + w1 * X1 + ...; the inputs are X0, w0, X1, w1, ..., each weight of one element.
+
+    With ``grad_on_w`` the weights have gradients too.
+
+    Inputs:
+        X0 (*S): float
+        w0 (...): float, one element
+        more* (*S) or (...): float, tensors of X0's shape and type, each followed by its weight
+    Outputs:
+        Y (*S): as X0
+    """
+
+    inputs = ("X0", "w0", "more*")
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+    grad_on_w: bool = False
+
+    def check(self) -> None:
+        if self.n_in % 2:
+            raise NetError(f"WeightedSum: takes pairs of a tensor and its weight, got {self.n_in} inputs")
+
+    def infer(self, *pairs: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_pairs(self, pairs)
+        return (pairs[0].plain,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        count = len(g.op.input)
+        inputs = [g.d_output("Y"), *(g.input(i) for i in range(count))]
+        outputs = [g.d_input(i) for i in range(0, count, 2)]
+        if self.grad_on_w:
+            outputs += [g.d_input(i) for i in range(1, count, 2)]
+        return [make_op("WeightedSumGradient", inputs, outputs)]
+
+    def flops(self, *pairs: TensorSpec) -> int:
+        return (len(pairs) - 1) * pairs[0].size
+
+
+@kernel(WeightedSum)
+def weighted_sum(op: WeightedSum, ctx: RunContext, *pairs: Any) -> tuple[Any, ...]:
+    kind = pairs[0].dtype
+    wide = np.dtype(np.float32) if kind == np.float16 else kind
+    terms = [
+        x.astype(wide, copy=False) * w.astype(wide, copy=False).reshape(()) for x, w in zip(pairs[::2], pairs[1::2])
+    ]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return (total.astype(kind, copy=False),)
+
+
+@piecewise(WeightedSum)
+def _weighted_sum_pieces(op: WeightedSum, *pairs: TensorSpec) -> Piecewise | None:
+    spec = flat.common_spec(pairs[::2])
+    if spec is None or any(w.dtype != spec.dtype for w in pairs[1::2]):
+        return None
+
+    def steps(
+        ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], needed: Sequence[bool]
+    ) -> Iterator[flat.Step]:
+        (y,), (term,) = outs, spare
+        tensors, weights = list(ins[::2]), ins[1::2]
+        total = tensors[0]
+        if weights[0] is not None or len(tensors) == 1:
+            yield (np.multiply, (total, weights[0], y)) if weights[0] is not None else (np.copyto, (y, total))
+            total = y
+        for x, weight in zip(tensors[1:], weights[1:]):
+            if weight is not None:
+                yield np.multiply, (x, weight, term)
+            yield np.add, (total, x if weight is None else term, y)
+            total = y
+
+    weights = frozenset(range(1, len(pairs), 2))
+    return Piecewise(spec, weights, steps, temporaries=1, units=weights)
+
+
+@register
+@operator_class(frozen=True)
+class WeightedSumGradient(Operator):
+    """dXi = wi * dY for each i and, with ``grad_on_w``, dwi = sum(Xi * dY); inputs are dY, X0, w0, X1, w1, ..."""
+
+    inputs = ("dY", "X0", "w0", "more*")
+    outputs = ("dX+",)
+    grad_on_w: bool = False
+
+    def check(self) -> None:
+        if self.n_in % 2 == 0:
+            raise NetError(
+                f"WeightedSumGradient: takes dY and pairs of a tensor and its weight, got {self.n_in} inputs"
+            )
+        count = (self.n_in - 1) // 2 * (2 if self.grad_on_w else 1)
+        if self.n_out != count:
+            raise NetError(
+                f"WeightedSumGradient: makes {count} outputs of {self.n_in} inputs with grad_on_w={self.grad_on_w}, "
+                f"got {self.n_out}"
+            )
+
+    def infer(self, dy: TensorSpec, *pairs: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_pairs(self, pairs)
+        require(dy.shape == pairs[0].shape, self, f"dY {dy.shape} must have the shape of X0, {pairs[0].shape}")
+        tensors = tuple(s.plain for s in pairs[::2])
+        return tensors + tuple(s.plain for s in pairs[1::2]) if self.grad_on_w else tensors
+
+
+@kernel(WeightedSumGradient)
+def weighted_sum_gradient(op: WeightedSumGradient, ctx: RunContext, dy: Any, *pairs: Any) -> tuple[Any, ...]:
+    d_tensors = tuple(dy * w.astype(dy.dtype, copy=False).reshape(()) for w in pairs[1::2])
+    if not op.grad_on_w:
+        return d_tensors
+    wide = np.float32 if dy.dtype == np.float16 else dy.dtype
+    d_weights = ((x * dy).sum(dtype=wide).astype(w.dtype).reshape(w.shape) for x, w in zip(pairs[::2], pairs[1::2]))
+    return d_tensors + tuple(d_weights)

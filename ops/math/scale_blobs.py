@@ -1,0 +1,125 @@
+"""ScaleBlobs, several tensors times one number, and ReduceFrontWeightedSum, the weighted sum of rows."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import check_weights, per_row
+from netbuilder.proto import ArgumentError, NetError, OperatorDef, ShapeError
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["ReduceFrontWeightedSum", "ReduceFrontWeightedSumGradient", "ScaleBlobs"]
+
+
+@register
+@operator_class(frozen=True)
+class ScaleBlobs(Operator):
+    """Each output is its input times ``scale``. No gradient.
+
+    Inputs:
+        X+ (...): float
+    Outputs:
+        Y+ (...): as X
+    """
+
+    inputs = ("X+",)
+    outputs = ("Y+",)
+    inplace = "one-to-one"
+    scale: float = 1.0
+
+    def check(self) -> None:
+        if self.n_in != self.n_out:
+            raise NetError(f"ScaleBlobs: needs an output for each input, got {self.n_in} and {self.n_out}")
+
+    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
+        for i, x in enumerate(xs):
+            require(x.dtype.kind == "f", self, f"input {i} must hold floating-point numbers, got {x.dtype}")
+        return tuple(x.plain for x in xs)
+
+
+@kernel(ScaleBlobs)
+def scale_blobs(op: ScaleBlobs, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    return tuple(narrow(widen(x) * x.dtype.type(op.scale), x) for x in xs)
+
+
+def _check_grad_on_weights(op: Operator, grad_on_weights: bool) -> None:
+    if grad_on_weights:
+        raise ArgumentError(f"{op.type}: grad_on_weights is served by operators on lengths only, as LengthsWeightedSum")
+
+
+@register
+@operator_class(frozen=True)
+class ReduceFrontWeightedSum(Operator):
+    """Y = the sum of the rows of X, each times its weight; weights get no gradient.
+
+    Inputs:
+        X (N, *S): float
+        weights (N): as X
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X", "weights")
+    outputs = ("Y",)
+    grad_on_weights: bool = False
+
+    def check(self) -> None:
+        _check_grad_on_weights(self, self.grad_on_weights)
+
+    def infer(self, x: TensorSpec, weights: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.ndim >= 1 and x.dtype.kind == "f", self, f"X must be rows of floats, got {x.shape} of {x.dtype}")
+        check_weights(self, weights, x, x.shape[0])
+        return (x.with_shape(x.shape[1:]),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        shape = f"_{g.output('Y')}_dims"
+        inputs = [g.input("weights"), g.d_output("Y"), shape]
+        return [
+            make_op("Shape", [g.input("X")], [shape]),
+            make_op("ReduceFrontWeightedSumGradient", inputs, [g.d_input("X")]),
+        ]
+
+    def flops(self, x: TensorSpec, weights: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@kernel(ReduceFrontWeightedSum)
+def reduce_front_weighted_sum(op: ReduceFrontWeightedSum, ctx: RunContext, x: Any, weights: Any) -> tuple[Any, ...]:
+    return (narrow((widen(x) * per_row(weights, widen(x))).sum(axis=0), x),)
+
+
+@register
+@operator_class(frozen=True)
+class ReduceFrontWeightedSumGradient(Operator):
+    """dX[i] = dY times ``weights[i]``, in the shape that the third input holds."""
+
+    inputs = ("weights", "dY", "shape")
+    outputs = ("dX",)
+    dynamic = True
+    grad_on_weights: bool = False
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 2 else "here"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(ReduceFrontWeightedSumGradient)
+def reduce_front_weighted_sum_gradient(
+    op: ReduceFrontWeightedSumGradient, ctx: RunContext, weights: Any, dy: Any, shape: Any
+) -> tuple[Any, ...]:
+    expected = tuple(np.asarray(ctx.host(shape)).tolist())
+    if expected != (*weights.shape, *dy.shape):
+        raise ShapeError(
+            f"{op.type}: weights {weights.shape} and dY {dy.shape} make a gradient of shape "
+            f"{(*weights.shape, *dy.shape)}, but {expected} is needed"
+        )
+    return (weights.reshape((-1,) + (1,) * dy.ndim) * dy,)

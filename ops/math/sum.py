@@ -1,0 +1,189 @@
+"""Sum and Mean of any number of tensors of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Mean", "MeanGradient", "Sum"]
+
+
+def _one_shape(op: Operator, specs: Sequence[TensorSpec]) -> TensorSpec:
+    first = specs[0]
+    for i, spec in enumerate(specs[1:], 1):
+        require(
+            spec.shape == first.shape,
+            op,
+            f"all inputs must have one shape; input 0 has {first.shape}, input {i} has {spec.shape}",
+        )
+        require(
+            spec.dtype == first.dtype,
+            op,
+            f"all inputs must have one type; input 0 has {first.dtype}, input {i} has {spec.dtype}",
+        )
+    require(first.dtype.kind in "fiu", op, f"needs numbers, got {first.dtype}")
+    return first.plain
+
+
+def _spread(
+    op: Operator, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
+) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
+    """Give every unknown spec the known one; two known ones that differ are refused by name of their position."""
+    known: tuple[str, TensorSpec] | None = None
+    for what, specs in (("input", inputs), ("output", outputs)):
+        for i, spec in enumerate(specs):
+            if spec is None:
+                continue
+            here = f"{what} {i}"
+            if known is None:
+                known = here, spec.plain
+            require(
+                spec.shape == known[1].shape,
+                op,
+                f"{known[0]} has shape {known[1].shape} and {here} has shape {spec.shape}; all must have one shape",
+            )
+    if known is None:
+        return inputs, outputs
+    return [known[1] if s is None else s for s in inputs], [known[1] if s is None else s for s in outputs]
+
+
+@register
+@operator_class(frozen=True)
+class Sum(Operator):
+    """Y = X0 + X1 + ...; the gradient of each input is the output's gradient itself.
+
+    Inputs:
+        X+ (*S): float|int
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X+",)
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+    exchanges = Exchange.BETWEEN_DEVICES
+
+    def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (_one_shape(self, x),)
+
+    def infer_partial(
+        self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
+    ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
+        return _spread(self, inputs, outputs)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        dy = g.d_output("Y")
+        for i in range(len(g.op.input)):
+            g.set_d_input(i, dy)
+        return []
+
+    def flops(self, *x: TensorSpec) -> int:
+        return (len(x) - 1) * x[0].size
+
+
+def _added(xp: Any, xs: Sequence[Any]) -> Any:
+    """Return the sum of arrays in a fresh array, added from the first to the last."""
+    if len(xs) == 1:
+        return xs[0].copy()
+    if xs[0].dtype == np.float16:
+        return xp.stack(xs).sum(axis=0, dtype=np.float32)
+    total = xp.asarray(xp.add(xs[0], xs[1]))
+    for x in xs[2:]:
+        xp.add(total, x, out=total)
+    return total
+
+
+@kernel(Sum)
+def sum_(op: Sum, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    return (_added(ctx.xp, xs).astype(xs[0].dtype, copy=False),)
+
+
+@prepare(Sum, device=CPU)
+def _prepare_sum(op: Sum, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    out = op.infer(*(s.plain for s in specs))[0]
+    if len(specs) > 2 and (out.dtype == np.float16 or ctx.op_def.output[0] in ctx.op_def.input[1:]):
+        return None  # the running sum would lose bits, or overwrite an input that comes later
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        y = outputs[0]
+        if len(inputs) == 1:
+            return partial(np.copyto, y, inputs[0])
+        first = partial(np.add, inputs[0], inputs[1], y)
+        if len(inputs) == 2:
+            return first
+        rest = [partial(np.add, y, x, y) for x in inputs[2:]]
+
+        def run() -> None:
+            first()
+            for call in rest:
+                call()
+
+        return run
+
+    return Prepared([s.plain for s in specs], (out,), bind, inplace=((0, 0),), name="numpy.add")
+
+
+@register
+@operator_class(frozen=True)
+class Mean(Operator):
+    """Y = (X0 + X1 + ...) / number of inputs.
+
+    Inputs:
+        X+ (*S): float
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X+",)
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+
+    def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x[0].dtype.kind == "f", self, f"needs floating-point numbers, got {x[0].dtype}")
+        return (_one_shape(self, x),)
+
+    def infer_partial(
+        self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
+    ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
+        return _spread(self, inputs, outputs)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("MeanGradient", [g.d_output("Y")], [g.d_input(i) for i in range(len(g.op.input))])]
+
+    def flops(self, *x: TensorSpec) -> int:
+        return len(x) * x[0].size
+
+
+@kernel(Mean)
+def mean(op: Mean, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    total = _added(ctx.xp, xs)
+    return ((total / total.dtype.type(len(xs))).astype(xs[0].dtype, copy=False),)
+
+
+@register
+@operator_class(frozen=True)
+class MeanGradient(Operator):
+    """Each output is dY / number of outputs."""
+
+    inputs = ("dY",)
+    outputs = ("dX+",)
+    inplace = ((0, 0),)
+
+    def infer(self, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (dy.plain,) * self.n_out
+
+
+@kernel(MeanGradient)
+def mean_gradient(op: MeanGradient, ctx: RunContext, dy: Any) -> tuple[Any, ...]:
+    share = dy / dy.dtype.type(op.n_out)
+    return (share, *(share.copy() for _ in range(op.n_out - 1)))

@@ -1,0 +1,208 @@
+"""Sines, tangents, their inverses and the hyperbolic ones, with their gradients; Tanh is an activation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.math.unary import Unary, UnaryGradient
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "Acos",
+    "AcosGradient",
+    "Asin",
+    "AsinGradient",
+    "Atan",
+    "AtanGradient",
+    "Cos",
+    "CosGradient",
+    "Cosh",
+    "CoshGradient",
+    "Sin",
+    "SinGradient",
+    "Sinh",
+    "SinhGradient",
+    "Tan",
+    "TanGradient",
+]
+
+Arrays = tuple[Any, ...]
+
+
+@operator_class(frozen=True)
+class _Function(Unary):
+    """Base of functions whose gradient operator reads X, then dY."""
+
+    inplace = ()
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op(f"{self.type}Gradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
+
+
+@operator_class(frozen=True)
+class _Slope(UnaryGradient):
+    inputs = ("X", "dY")
+
+
+@operator_class(frozen=True)
+class _Hyperbolic(Unary):
+    """Base of functions whose gradient operator reads dY, then X."""
+
+    inplace = ()
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op(f"{self.type}Gradient", [g.d_output("Y"), g.input("X")], [g.d_input("X")])]
+
+
+@operator_class(frozen=True)
+class _HyperbolicSlope(UnaryGradient):
+    inputs = ("dY", "X")
+
+
+@register
+@operator_class(frozen=True)
+class Sin(_Function):
+    """Y = the sine of X, in radians."""
+
+
+@register
+@operator_class(frozen=True)
+class SinGradient(_Slope):
+    """dX = dY * cos(X)."""
+
+
+@register
+@operator_class(frozen=True)
+class Cos(_Function):
+    """Y = the cosine of X, in radians."""
+
+
+@register
+@operator_class(frozen=True)
+class CosGradient(_Slope):
+    """dX = -dY * sin(X)."""
+
+
+@register
+@operator_class(frozen=True)
+class Tan(_Function):
+    """Y = the tangent of X, in radians."""
+
+
+@register
+@operator_class(frozen=True)
+class TanGradient(_Slope):
+    """dX = dY / cos(X) ** 2."""
+
+
+@register
+@operator_class(frozen=True)
+class Asin(_Function):
+    """Y = the angle in [-pi/2, pi/2] whose sine is X; NaN outside [-1, 1]."""
+
+
+@register
+@operator_class(frozen=True)
+class AsinGradient(_Slope):
+    """dX = dY / sqrt(1 - X * X)."""
+
+
+@register
+@operator_class(frozen=True)
+class Acos(_Function):
+    """Y = the angle in [0, pi] whose cosine is X; NaN outside [-1, 1]."""
+
+
+@register
+@operator_class(frozen=True)
+class AcosGradient(_Slope):
+    """dX = -dY / sqrt(1 - X * X)."""
+
+
+@register
+@operator_class(frozen=True)
+class Atan(_Function):
+    """Y = the angle in (-pi/2, pi/2) whose tangent is X."""
+
+
+@register
+@operator_class(frozen=True)
+class AtanGradient(_Slope):
+    """dX = dY / (1 + X * X)."""
+
+
+@register
+@operator_class(frozen=True)
+class Sinh(_Hyperbolic):
+    """Y = (exp(X) - exp(-X)) / 2."""
+
+
+@register
+@operator_class(frozen=True)
+class SinhGradient(_HyperbolicSlope):
+    """dX = dY * cosh(X)."""
+
+
+@register
+@operator_class(frozen=True)
+class Cosh(_Hyperbolic):
+    """Y = (exp(X) + exp(-X)) / 2."""
+
+
+@register
+@operator_class(frozen=True)
+class CoshGradient(_HyperbolicSlope):
+    """dX = dY * sinh(X)."""
+
+
+_FUNCTIONS: dict[type[Unary], str] = {
+    Sin: "sin",
+    Cos: "cos",
+    Tan: "tan",
+    Asin: "arcsin",
+    Acos: "arccos",
+    Atan: "arctan",
+    Sinh: "sinh",
+    Cosh: "cosh",
+}
+
+_SLOPES: dict[type[UnaryGradient], Callable[[Any, Any, Any], Any]] = {
+    SinGradient: lambda xp, x, dy: dy * xp.cos(x),
+    CosGradient: lambda xp, x, dy: -dy * xp.sin(x),
+    TanGradient: lambda xp, x, dy: dy / xp.square(xp.cos(x)),
+    AsinGradient: lambda xp, x, dy: dy / xp.sqrt(1 - x * x),
+    AcosGradient: lambda xp, x, dy: -dy / xp.sqrt(1 - x * x),
+    AtanGradient: lambda xp, x, dy: dy / (1 + x * x),
+    SinhGradient: lambda xp, x, dy: dy * xp.cosh(x),
+    CoshGradient: lambda xp, x, dy: dy * xp.sinh(x),
+}
+
+
+def _serve(cls: type[Unary], name: str) -> None:
+    @kernel(cls)
+    def function(op: Unary, ctx: RunContext, x: Any) -> Arrays:
+        with np.errstate(all="ignore"):
+            return (getattr(ctx.xp, name)(x),)
+
+
+def _serve_slope(cls: type[UnaryGradient], slope: Callable[[Any, Any, Any], Any]) -> None:
+    dy_first = cls.inputs[0] == "dY"
+
+    @kernel(cls)
+    def gradient(op: UnaryGradient, ctx: RunContext, first: Any, second: Any) -> Arrays:
+        x, dy = (second, first) if dy_first else (first, second)
+        with np.errstate(all="ignore"):
+            return (slope(ctx.xp, x, dy),)
+
+
+for _cls, _name in _FUNCTIONS.items():
+    _serve(_cls, _name)
+for _gradient, _slope in _SLOPES.items():
+    _serve_slope(_gradient, _slope)

@@ -1,0 +1,290 @@
+"""Functions of one operand, element by element: Negative, powers, roots, Exp and Log; the base of all such."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "Cube",
+    "CubeGradient",
+    "Exp",
+    "Log",
+    "Negative",
+    "Reciprocal",
+    "ReciprocalGradient",
+    "Rsqrt",
+    "RsqrtGradient",
+    "Sqr",
+    "Sqrt",
+    "Unary",
+    "UnaryGradient",
+    "prepare_unary",
+]
+
+Arrays = tuple[Any, ...]
+
+
+@operator_class(frozen=True)
+class Unary(Operator):
+    """Base of functions of one operand: the output has its shape and type.
+
+    Inputs:
+        X (*S): float
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0),)
+    kinds: ClassVar[str] = "f"  # of dtypes served
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind in self.kinds, self, f"X must hold {_KINDS[self.kinds]}, got {x.dtype}")
+        return (x.plain,)
+
+
+_KINDS = {"f": "floating-point numbers", "fi": "signed numbers", "fiu": "numbers"}
+
+
+@operator_class(frozen=True)
+class UnaryGradient(Operator):
+    """Base of gradients made of the output's gradient and one more tensor of its shape."""
+
+    outputs = ("dX",)
+
+    def infer(self, first: TensorSpec, second: TensorSpec) -> tuple[TensorSpec, ...]:
+        named: dict[str, Any] = dict(zip(self.inputs, (first, second)))
+        require_one_float_type(self, **named)
+        names = " and ".join(self.inputs)
+        require(first.shape == second.shape, self, f"{names} must have one shape, got {first.shape}, {second.shape}")
+        return (first.plain,)
+
+
+@register
+@operator_class(frozen=True)
+class Negative(Unary):
+    """Y = -X.
+
+    Inputs:
+        X (*S): float|int32|int64
+    Outputs:
+        Y (*S): as X
+    """
+
+    kinds = "fi"
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("Negative", [g.d_output("Y")], [g.d_input("X")])]
+
+
+@kernel(Negative)
+def negative(op: Negative, ctx: RunContext, x: Any) -> Arrays:
+    return (-x,)
+
+
+@register
+@operator_class(frozen=True)
+class Sqr(Unary):
+    """Y = X * X.
+
+    Inputs:
+        X (*S): float|int
+    Outputs:
+        Y (*S): as X
+    """
+
+    kinds = "fiu"
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        # Caffe2 scales the output's gradient in place; it may be another operator's input too (after a Sum).
+        x, dy, dx = g.input("X"), g.d_output("Y"), g.d_input("X")
+        return [make_op("Scale", [dy], [dx], scale=2.0), make_op("Mul", [dx, x], [dx])]
+
+
+@kernel(Sqr)
+def sqr(op: Sqr, ctx: RunContext, x: Any) -> Arrays:
+    return (x * x,)
+
+
+@register
+@operator_class(frozen=True)
+class Sqrt(Unary):
+    """Y = the square root of X; NaN where X is negative."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        dx = g.d_input("X")
+        return [make_op("Scale", [g.d_output("Y")], [dx], scale=0.5), make_op("Div", [dx, g.output("Y")], [dx])]
+
+
+@kernel(Sqrt)
+def sqrt(op: Sqrt, ctx: RunContext, x: Any) -> Arrays:
+    with np.errstate(all="ignore"):
+        return (ctx.xp.sqrt(x),)
+
+
+@register
+@operator_class(frozen=True)
+class Exp(Unary):
+    """Y = e to the power of X."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("Mul", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
+
+
+@kernel(Exp)
+def exp(op: Exp, ctx: RunContext, x: Any) -> Arrays:
+    with np.errstate(all="ignore"):
+        return (ctx.xp.exp(x),)
+
+
+@register
+@operator_class(frozen=True)
+class Log(Unary):
+    """Y = the natural logarithm of X."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("Div", [g.d_output("Y"), g.input("X")], [g.d_input("X")])]
+
+
+@kernel(Log)
+def log(op: Log, ctx: RunContext, x: Any) -> Arrays:
+    with np.errstate(all="ignore"):
+        return (ctx.xp.log(x),)
+
+
+@register
+@operator_class(frozen=True)
+class Reciprocal(Unary):
+    """Y = 1 / X."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("ReciprocalGradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
+
+
+@kernel(Reciprocal)
+def reciprocal(op: Reciprocal, ctx: RunContext, x: Any) -> Arrays:
+    with np.errstate(all="ignore"):
+        return (ctx.xp.reciprocal(x),)
+
+
+@register
+@operator_class(frozen=True)
+class ReciprocalGradient(UnaryGradient):
+    """dX = -dY * Y * Y."""
+
+    inputs = ("Y", "dY")
+    inplace = ((1, 0),)
+
+
+@kernel(ReciprocalGradient)
+def reciprocal_gradient(op: ReciprocalGradient, ctx: RunContext, y: Any, dy: Any) -> Arrays:
+    return (-dy * y * y,)
+
+
+@register
+@operator_class(frozen=True)
+class Rsqrt(Unary):
+    """Y = 1 / the square root of X."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("RsqrtGradient", [g.d_output("Y"), g.output("Y")], [g.d_input("X")])]
+
+
+@kernel(Rsqrt)
+def rsqrt(op: Rsqrt, ctx: RunContext, x: Any) -> Arrays:
+    with np.errstate(all="ignore"):
+        return (ctx.xp.reciprocal(ctx.xp.sqrt(x)),)
+
+
+@register
+@operator_class(frozen=True)
+class RsqrtGradient(UnaryGradient):
+    """dX = -dY * Y * Y * Y / 2."""
+
+    inputs = ("dY", "Y")
+    inplace = ((0, 0),)
+
+
+@kernel(RsqrtGradient)
+def rsqrt_gradient(op: RsqrtGradient, ctx: RunContext, dy: Any, y: Any) -> Arrays:
+    return (dy * (y * y * y) * y.dtype.type(-0.5),)
+
+
+@register
+@operator_class(frozen=True)
+class Cube(Unary):
+    """Y = X * X * X.
+
+    Inputs:
+        X (*S): float|int32|int64
+    Outputs:
+        Y (*S): as X
+    """
+
+    inplace = ()
+    kinds = "fi"
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("CubeGradient", [g.d_output("Y"), g.input("X")], [g.d_input("X")])]
+
+
+@kernel(Cube)
+def cube(op: Cube, ctx: RunContext, x: Any) -> Arrays:
+    return (x * x * x,)
+
+
+@register
+@operator_class(frozen=True)
+class CubeGradient(UnaryGradient):
+    """dX = 3 * dY * X * X."""
+
+    inputs = ("dY", "X")
+
+
+@kernel(CubeGradient)
+def cube_gradient(op: CubeGradient, ctx: RunContext, dy: Any, x: Any) -> Arrays:
+    return (dy * x * x * x.dtype.type(3),)
+
+
+def prepare_unary(cls: type[Unary], function: Any, *, quiet: bool = False) -> None:
+    """Register one call of a universal function with ``out`` as a prepared kernel on the CPU.
+
+    Args:
+        cls: the operator.
+        function: NumPy's function.
+        quiet: its results outside the range (infinities, NaN) come without a warning.
+    """
+
+    def make(op: Unary, ctx: PlanContext, x: TensorSpec) -> Prepared:
+        def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+            call = partial(function, inputs[0], outputs[0])
+
+            def silenced() -> None:
+                with np.errstate(all="ignore"):
+                    call()
+
+            return silenced if quiet else call
+
+        return Prepared((x.plain,), op.infer(x.plain), bind, inplace=op.inplace, name=f"numpy.{function.__name__}")
+
+    prepare(cls, device=CPU)(make)
+
+
+prepare_unary(Negative, np.negative)
+prepare_unary(Sqr, np.square)
+prepare_unary(Sqrt, np.sqrt, quiet=True)
+prepare_unary(Exp, np.exp, quiet=True)
+prepare_unary(Log, np.log, quiet=True)

@@ -1,0 +1,1 @@
+"""Batch, group, layer and local response normalization."""

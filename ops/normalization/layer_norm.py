@@ -1,0 +1,186 @@
+"""LayerNorm: each sample normalised over its last axes, and its gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, NetError, OperatorDef
+from netbuilder.proto.arguments import make_op
+from netbuilder.proto.errors import counted
+
+__all__ = ["C10LayerNorm_DontUseThisOpYet", "FromAxis", "LayerNorm", "LayerNormGradient"]
+
+
+@operator_class(frozen=True)
+class FromAxis(Operator):
+    """Normalises over the axes from ``axis`` on."""
+
+    axis: int = 1
+
+    def extents(self, x: TensorSpec) -> tuple[int, int]:
+        """Return rows and columns of X: what is normalised by itself, and how many elements each is of."""
+        require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
+        columns = math.prod(x.shape[self.axis % x.ndim :])
+        require(columns > 0, self, f"X of shape {x.shape} has no elements to normalise from axis {self.axis} on")
+        return math.prod(x.shape[: self.axis % x.ndim]), columns
+
+    def check_affine(self, x: TensorSpec, **specs: TensorSpec) -> None:
+        """Raise ShapeError unless each of ``specs`` has one number per column."""
+        _, columns = self.extents(x)
+        for name, spec in specs.items():
+            require(
+                spec.size == columns,
+                self,
+                f"{name} must have one number per element from axis {self.axis} on of X {x.shape}, {columns} in all, "
+                f"got shape {spec.shape}",
+            )
+
+
+@operator_class(frozen=True)
+class _Arguments(FromAxis):
+    epsilon: float = 1e-5
+    elementwise_affine: bool = False
+
+    def check(self) -> None:
+        if self.epsilon < 0:
+            raise ArgumentError(f"{self.type}: epsilon must not be negative, got {self.epsilon}")
+
+
+@register
+@operator_class(frozen=True)
+class LayerNorm(_Arguments):
+    """Y = (X - mean) / std, over all axes from ``axis`` on; std = sqrt(variance + epsilon).
+
+    With ``elementwise_affine``, Y * gamma + beta. Mean and std have the axes before ``axis``, and one of extent 1.
+
+    Inputs:
+        X (*A, *B): float
+        gamma? (*B): as X
+        beta? (*B): as X
+    Outputs:
+        Y (*A, *B): as X
+        mean (*A, 1): as X
+        std (*A, 1): as X
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
+    """
+
+    inputs = ("X", "gamma?", "beta?")
+    outputs = ("Y", "mean", "std")
+
+    def check(self) -> None:
+        super().check()
+        if self.elementwise_affine and self.n_in != 3:
+            raise NetError(
+                f"{self.type}: with elementwise_affine=1 it takes the inputs X, gamma and beta, got {self.n_in} inputs"
+            )
+
+    def infer(self, x: TensorSpec, *affine: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, mixed_half=True, X=x, **dict(zip(("gamma", "beta"), affine)))
+        self.extents(x)
+        if self.elementwise_affine:
+            self.check_affine(x, gamma=affine[0], beta=affine[1])
+        stats = x.with_shape((*x.shape[: self.axis % x.ndim], 1))
+        return (x.plain, stats, stats)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("Y"), g.output("Y"), g.output("mean"), g.output("std"), g.input("X")]
+        outputs = [g.d_input("X")]
+        if self.elementwise_affine:
+            inputs.append(g.input("gamma"))
+            outputs += [g.d_input("gamma"), g.d_input("beta")]
+        return [make_op("LayerNormGradient", inputs, outputs)]
+
+    def flops(self, x: TensorSpec, *affine: TensorSpec) -> int:
+        return (8 if self.elementwise_affine else 6) * x.size
+
+
+@register
+@operator_class(frozen=True)
+class C10LayerNorm_DontUseThisOpYet(LayerNorm):
+    """LayerNorm under the name of a trial in Caffe2's last releases, without a gradient.
+
+    Inputs:
+        X (*A, *B): float
+        gamma? (*B): as X
+        beta? (*B): as X
+    Outputs:
+        Y (*A, *B): as X
+        mean (*A, 1): as X
+        std (*A, 1): as X
+    """
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        raise NotImplementedError(f"{self.type}: has no gradient; LayerNorm has one")
+
+
+@register
+@operator_class(frozen=True)
+class LayerNormGradient(_Arguments):
+    """dX of LayerNorm and, with ``elementwise_affine``, the gradients of gamma and beta."""
+
+    inputs = ("dY", "Y", "mean", "std", "X", "gamma?")
+    outputs = ("dX", "dgamma?", "dbeta?")
+
+    def check(self) -> None:
+        super().check()
+        expected = (6, 3) if self.elementwise_affine else (5, 1)
+        if (self.n_in, self.n_out) != expected:
+            raise NetError(
+                f"LayerNormGradient: with elementwise_affine={self.elementwise_affine} it takes {expected[0]} inputs "
+                f"and makes {counted(expected[1], 'output')}, got {self.n_in} and {self.n_out}"
+            )
+
+    def infer(
+        self, dy: TensorSpec, y: TensorSpec, mean: TensorSpec, std: TensorSpec, x: TensorSpec, *gamma: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, dY=dy)
+        rows, _ = self.extents(x)
+        require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
+        for name, spec in (("mean", mean), ("std", std)):
+            require(spec.size == rows, self, f"{name} must have {rows} numbers for X {x.shape}, got shape {spec.shape}")
+        if not gamma:
+            return (x.plain,)
+        self.check_affine(x, gamma=gamma[0])
+        return (x.plain, gamma[0].plain, gamma[0].plain)
+
+    def flops(self, dy: TensorSpec, *others: TensorSpec) -> int:
+        return 10 * dy.size
+
+
+@kernel(LayerNorm)
+@kernel(C10LayerNorm_DontUseThisOpYet)
+def layer_norm(op: LayerNorm, ctx: RunContext, x: Any, *affine: Any) -> tuple[Any, ...]:
+    rows = widen(x).reshape(op.extents(spec_of(x)))
+    mean = rows.mean(axis=1, keepdims=True)
+    y = rows - mean
+    variance = (y * y).mean(axis=1, keepdims=True)
+    std = ctx.xp.sqrt(variance + variance.dtype.type(op.epsilon))
+    y /= std
+    if op.elementwise_affine:
+        gamma, beta = (widen(a).reshape(1, -1) for a in affine)
+        y = y * gamma + beta
+    stats = (*x.shape[: op.axis % x.ndim], 1)
+    return narrow(y.reshape(x.shape), x), narrow(mean.reshape(stats), x), narrow(std.reshape(stats), x)
+
+
+@kernel(LayerNormGradient)
+def layer_norm_gradient(
+    op: LayerNormGradient, ctx: RunContext, dy: Any, y: Any, mean: Any, std: Any, x: Any, gamma: Any = None
+) -> tuple[Any, ...]:
+    shape = op.extents(spec_of(x))
+    slopes, deviation = widen(dy).reshape(shape), widen(std).reshape(-1, 1)
+    normal = (widen(x).reshape(shape) - widen(mean).reshape(-1, 1)) / deviation
+    inner = slopes if gamma is None else slopes * widen(gamma).reshape(1, -1)
+    along = (inner * normal).mean(axis=1, keepdims=True)
+    dx = narrow(((inner - inner.mean(axis=1, keepdims=True) - normal * along) / deviation).reshape(x.shape), x)
+    if gamma is None:
+        return (dx,)
+    dgamma, dbeta = (slopes * normal).sum(axis=0), slopes.sum(axis=0)
+    return dx, narrow(dgamma.reshape(gamma.shape), gamma), narrow(dbeta.reshape(gamma.shape), gamma)

@@ -1,0 +1,176 @@
+"""Vectors brought to length 1 (Normalize, NormalizeL1), and norms of whole tensors (LpNorm); with gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["LpNorm", "LpNormGradient", "Normalize", "NormalizeGradient", "NormalizeL1"]
+
+_TINY = 1e-12  # lengths are clamped to this, as in Caffe2
+
+
+@operator_class(frozen=True)
+class _AlongAxis(Operator):
+    axis: int = -1
+
+    def check_axis(self, x: TensorSpec) -> None:
+        """Raise ShapeError unless X has the axis."""
+        require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
+
+
+@operator_class(frozen=True)
+class _Normalised(_AlongAxis):
+    """Base of normalization by a norm along ``axis``.
+
+    Inputs:
+        X (*S): float
+    Outputs:
+        Y (*S): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        self.check_axis(x)
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec) -> int:
+        return 3 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class Normalize(_Normalised):
+    """Y = X / max(the Euclidean length of X along ``axis``, 1e-12)."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("NormalizeGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class NormalizeL1(_Normalised):
+    """Y = X / the sum of magnitudes of X along ``axis``, 0 where that is 0. No gradient."""
+
+
+@register
+@operator_class(frozen=True)
+class NormalizeGradient(_AlongAxis):
+    """dX = dY / n - X * sum(X * dY) / n^3, where n is the length that Normalize divides by."""
+
+    inputs = ("X", "dY")
+    outputs = ("dX",)
+
+    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, dY=dy)
+        self.check_axis(x)
+        require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, dy: TensorSpec) -> int:
+        return 7 * x.size
+
+
+def _lengths(op: _AlongAxis, ctx: RunContext, values: Any) -> Any:
+    squares = (values * values).sum(axis=op.axis, keepdims=True)
+    return ctx.xp.maximum(ctx.xp.sqrt(squares), values.dtype.type(_TINY))
+
+
+@kernel(Normalize)
+def normalize(op: Normalize, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    values = widen(x)
+    return (narrow(values / _lengths(op, ctx, values), x),)
+
+
+@kernel(NormalizeGradient)
+def normalize_gradient(op: NormalizeGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
+    values, slopes = widen(x), widen(dy)
+    n = _lengths(op, ctx, values)
+    normal = values / n  # before the other factors: the cube of a length may be too small for its type
+    return (narrow((slopes - normal * (normal * slopes).sum(axis=op.axis, keepdims=True)) / n, x),)
+
+
+@kernel(NormalizeL1)
+def normalize_l1(op: NormalizeL1, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    values = widen(x)
+    sums = abs(values).sum(axis=op.axis, keepdims=True)
+    return (narrow(values / ctx.xp.where(sums == 0, values.dtype.type(1), sums), x),)
+
+
+@operator_class(frozen=True)
+class _Power(Operator):
+    p: int = 2
+    average: bool = False
+
+    def check(self) -> None:
+        if self.p not in (1, 2):
+            raise ArgumentError(f"{self.type}: p must be 1 or 2, got {self.p}")
+
+
+@register
+@operator_class(frozen=True)
+class LpNorm(_Power):
+    """Y = the sum of magnitudes (``p`` = 1) or of squares (``p`` = 2) of all of X, (1,); with ``average`` their mean.
+
+    As in Caffe2, the sum of squares is not rooted.
+
+    Inputs:
+        X (...): float
+    Outputs:
+        Y (1): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        return (x.with_shape((1,)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("LpNormGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class LpNormGradient(_Power):
+    """dX = dY * sign(X), or dY * 2 * X for ``p`` = 2; with ``average`` divided by the number of elements."""
+
+    inputs = ("X", "dY")
+    outputs = ("dX",)
+
+    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, dY=dy)
+        require(dy.size == 1, self, f"dY must be one number, got shape {dy.shape}")
+        return (x.plain,)
+
+
+def _share(op: _Power, x: Any) -> float:
+    return 1.0 / max(x.size, 1) if op.average else 1.0
+
+
+@kernel(LpNorm)
+def lp_norm(op: LpNorm, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    flat = widen(x).reshape(-1)
+    total = abs(flat).sum() if op.p == 1 else ctx.xp.vdot(flat, flat)
+    return (narrow((total * flat.dtype.type(_share(op, x))).reshape(1), x),)
+
+
+@kernel(LpNormGradient)
+def lp_norm_gradient(op: LpNormGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
+    values = widen(x)
+    direction = ctx.xp.sign(values) if op.p == 1 else 2 * values
+    return (narrow(direction * (widen(dy).reshape(()) * values.dtype.type(_share(op, x))), x),)

@@ -1,0 +1,97 @@
+"""RMSNorm: each sample divided by the root of the mean of its squares, and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import TensorSpec, require, spec_of
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.normalization.layer_norm import FromAxis
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["RMSNorm", "RMSNormGradient"]
+
+
+@operator_class(frozen=True)
+class _Arguments(FromAxis):
+    eps: float = 0.0
+
+    def check(self) -> None:
+        if self.eps < 0:
+            raise ArgumentError(f"{self.type}: eps must not be negative, got {self.eps}")
+
+
+@register
+@operator_class(frozen=True)
+class RMSNorm(_Arguments):
+    """Y = X * rrms * gamma + beta; rrms = 1 / sqrt(mean of X^2 + eps), over all axes from ``axis`` on.
+
+    Inputs:
+        X (*A, *B): float
+        gamma (*B): as X
+        beta (*B): as X
+    Outputs:
+        Y (*A, *B): as X
+        rrms (*A): as X
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
+    """
+
+    inputs = ("X", "gamma", "beta")
+    outputs = ("Y", "rrms")
+
+    def infer(self, x: TensorSpec, gamma: TensorSpec, beta: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, gamma=gamma, beta=beta)
+        self.check_affine(x, gamma=gamma, beta=beta)
+        return (x.plain, x.with_shape(x.shape[: self.axis % x.ndim]))
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("Y"), g.input("X"), g.input("gamma"), g.output("rrms")]
+        return [make_op("RMSNormGradient", inputs, [g.d_input(i) for i in range(3)])]
+
+    def flops(self, x: TensorSpec, gamma: TensorSpec, beta: TensorSpec) -> int:
+        return 5 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class RMSNormGradient(_Arguments):
+    """Gradients of RMSNorm: of X, gamma and beta."""
+
+    inputs = ("dY", "X", "gamma", "rrms")
+    outputs = ("dX", "dgamma", "dbeta")
+
+    def infer(self, dy: TensorSpec, x: TensorSpec, gamma: TensorSpec, rrms: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, dY=dy, gamma=gamma, rrms=rrms)
+        self.check_affine(x, gamma=gamma)
+        rows, _ = self.extents(x)
+        require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
+        require(rrms.size == rows, self, f"rrms must have {rows} numbers for X {x.shape}, got shape {rrms.shape}")
+        return (x.plain, gamma.plain, gamma.plain)
+
+    def flops(self, dy: TensorSpec, *others: TensorSpec) -> int:
+        return 9 * dy.size
+
+
+@kernel(RMSNorm)
+def rms_norm(op: RMSNorm, ctx: RunContext, x: Any, gamma: Any, beta: Any) -> tuple[Any, ...]:
+    rows = widen(x).reshape(op.extents(spec_of(x)))
+    squares = (rows * rows).mean(axis=1, keepdims=True)
+    rrms = 1 / ctx.xp.sqrt(squares + squares.dtype.type(op.eps))
+    y = rows * rrms * widen(gamma).reshape(1, -1) + widen(beta).reshape(1, -1)
+    return narrow(y.reshape(x.shape), x), narrow(rrms.reshape(x.shape[: op.axis % x.ndim]), x)
+
+
+@kernel(RMSNormGradient)
+def rms_norm_gradient(op: RMSNormGradient, ctx: RunContext, dy: Any, x: Any, gamma: Any, rrms: Any) -> tuple[Any, ...]:
+    shape = op.extents(spec_of(x))
+    slopes, inverse = widen(dy).reshape(shape), widen(rrms).reshape(-1, 1)
+    normal = widen(x).reshape(shape) * inverse
+    inner = slopes * widen(gamma).reshape(1, -1)
+    dx = (inner - normal * (inner * normal).mean(axis=1, keepdims=True)) * inverse
+    dgamma, dbeta = ((slopes * normal).sum(axis=0), slopes.sum(axis=0))
+    return narrow(dx.reshape(x.shape), x), *(narrow(d.reshape(gamma.shape), gamma) for d in (dgamma, dbeta))

@@ -1,0 +1,1 @@
+"""Operators that read and write records: databases, images, files, queues and data sets."""

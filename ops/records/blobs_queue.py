@@ -1,0 +1,286 @@
+"""Queues of blobs: CreateBlobsQueue makes one, other nets, in other threads, put blobs in and take them out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, NetError, OperatorDef, ShapeError
+
+__all__ = [
+    "CloseBlobsQueue",
+    "CreateBlobsQueue",
+    "DequeueBlobs",
+    "EnqueueBlobs",
+    "SafeDequeueBlobs",
+    "SafeEnqueueBlobs",
+    "as_it_was",
+    "record_here",
+]
+
+_MOST = 100
+
+
+@register
+@operator_class(frozen=True)
+class CreateBlobsQueue(Operator):
+    """Make a queue of ``capacity`` records, each of ``num_blobs`` blobs.
+
+    With ``enforce_unique_name``, a blob that holds a queue already is not replaced.
+
+    Outputs:
+        queue: object
+    """
+
+    inputs = ()
+    outputs = ("queue",)
+    stateful = True
+    capacity: int = 1
+    num_blobs: int = 1
+    enforce_unique_name: bool = False
+    field_names: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        if self.capacity < 1 or self.num_blobs < 1:
+            raise ArgumentError(
+                f"CreateBlobsQueue: capacity and num_blobs must be at least 1, got {self.capacity}, {self.num_blobs}"
+            )
+        if self.field_names and len(self.field_names) != self.num_blobs:
+            raise ArgumentError(
+                f"CreateBlobsQueue: {len(self.field_names)} field_names for {self.num_blobs} blobs; give one for each"
+            )
+
+    def infer(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec((), STRING),)
+
+    def flops(self) -> int:
+        return 0
+
+
+@kernel(CreateBlobsQueue)
+def create_blobs_queue(op: CreateBlobsQueue, ctx: RunContext) -> tuple[Any, ...]:
+    name = ctx.op_def.output[0] if ctx.op_def.output else ""
+    if op.enforce_unique_name and ctx.workspace is not None and ctx.workspace.has(name):
+        before = ctx.workspace.get(name).buffer
+        if isinstance(before, BlobsQueue):
+            raise NetError(f"CreateBlobsQueue: blob {name!r} is a queue already, and enforce_unique_name is given")
+    return (BlobsQueue(op.num_blobs, op.capacity, name, op.field_names),)
+
+
+class _Enqueue(Operator):
+    """What both operators have that put blobs into a queue."""
+
+    inputs = ("queue", "blob*")
+    dynamic = True
+    stateful = True
+    waits = True
+    must_inplace = tuple((i + 1, i) for i in range(_MOST))
+
+
+@register
+@operator_class(frozen=True)
+class EnqueueBlobs(_Enqueue):
+    """Put a copy of the blobs into a queue, when there is space; a closed queue that is full is an error.
+
+    The outputs are the blobs themselves, which keep their values (in Caffe2 they lose them).
+
+    Inputs:
+        queue: object
+        blob* (...): any
+    Outputs:
+        blob+ (...): any, the inputs
+    """
+
+    outputs = ("blob+",)
+
+    def check(self) -> None:
+        if self.n_out != self.n_in - 1 or self.n_in > _MOST:
+            raise ArgumentError(
+                f"EnqueueBlobs: takes a queue and up to {_MOST} blobs, and names these as outputs too; "
+                f"got {self.n_in} inputs and {self.n_out} outputs"
+            )
+
+
+@register
+@operator_class(frozen=True)
+class SafeEnqueueBlobs(_Enqueue):
+    """Like ``EnqueueBlobs``; the last output says whether the queue was closed and full, so that nothing went in.
+
+    Inputs:
+        queue: object
+        blob* (...): any
+    Outputs:
+        blob (...): any
+        status+ (...): any, further blobs, then the status, bool
+    """
+
+    outputs = ("blob", "status+")
+
+    def check(self) -> None:
+        if self.n_out != self.n_in or not 2 <= self.n_in <= _MOST:
+            raise ArgumentError(
+                f"SafeEnqueueBlobs: takes a queue and up to {_MOST} blobs, and names these and a status as outputs; "
+                f"got {self.n_in} inputs and {self.n_out} outputs"
+            )
+
+
+def _queue(op: Operator, value: Any, blobs: int) -> BlobsQueue:
+    if not isinstance(value, BlobsQueue):
+        raise NetError(f"{op.type}: its first input must be the queue that CreateBlobsQueue makes, got {value!r}")
+    if blobs != value.num_blobs:
+        raise NetError(f"{op.type}: queue {value.name!r} has {value.num_blobs} blobs a record, got {blobs}")
+    return value
+
+
+def _write(op: Operator, queue: Any, blobs: tuple[Any, ...]) -> None:
+    _queue(op, queue, len(blobs)).write([blob.copy() if hasattr(blob, "dtype") else blob for blob in blobs])
+
+
+@kernel(EnqueueBlobs)
+def enqueue_blobs(op: EnqueueBlobs, ctx: RunContext, queue: Any, *blobs: Any) -> tuple[Any, ...]:
+    _write(op, queue, blobs)
+    return blobs
+
+
+@kernel(SafeEnqueueBlobs)
+def safe_enqueue_blobs(op: SafeEnqueueBlobs, ctx: RunContext, queue: Any, *blobs: Any) -> tuple[Any, ...]:
+    try:
+        _write(op, queue, blobs)
+        failed = False
+    except QueueClosedError:
+        failed = True
+    return (*blobs, ctx.xp.asarray(np.array(failed)))
+
+
+@register
+@operator_class(frozen=True)
+class DequeueBlobs(Operator):
+    """Take the first record out of a queue, when there is one; a closed queue that is empty is an error.
+
+    So is a queue that stays empty for ``timeout_secs``; 0: it is waited for without end.
+
+    Inputs:
+        queue: object
+    Outputs:
+        blob+ (...): any
+    """
+
+    inputs = ("queue",)
+    outputs = ("blob+",)
+    dynamic = True
+    stateful = True
+    waits = True
+    timeout_secs: float = 0.0
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # a source: no gradient
+
+    def check(self) -> None:
+        if self.timeout_secs < 0:
+            raise ArgumentError(f"DequeueBlobs: timeout_secs must not be negative, got {self.timeout_secs}")
+
+
+@kernel(DequeueBlobs)
+def dequeue_blobs(op: DequeueBlobs, ctx: RunContext, queue: Any) -> tuple[Any, ...]:
+    return record_here(ctx, _queue(op, queue, op.n_out).read(op.timeout_secs))
+
+
+@register
+@operator_class(frozen=True)
+class SafeDequeueBlobs(Operator):
+    """Take ``num_records`` records out of a queue; the last output says whether it was closed and empty.
+
+    Then the other outputs stay as they were. Several records are joined along the first axis; what is left in a closed
+    queue may be fewer.
+
+    Inputs:
+        queue: object
+    Outputs:
+        blob (...): any
+        status+ (...): any, further blobs, then the status, bool
+    """
+
+    inputs = ("queue",)
+    outputs = ("blob", "status+")
+    dynamic = True
+    stateful = True
+    waits = True
+    num_records: int = 1
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # a source: no gradient
+
+    def check(self) -> None:
+        if self.num_records < 1:
+            raise ArgumentError(f"SafeDequeueBlobs: num_records must be at least 1, got {self.num_records}")
+
+
+@kernel(SafeDequeueBlobs)
+def safe_dequeue_blobs(op: SafeDequeueBlobs, ctx: RunContext, queue: Any) -> tuple[Any, ...]:
+    source = _queue(op, queue, op.n_out - 1)
+    records: list[tuple[Any, ...]] = []
+    try:
+        while len(records) < op.num_records:
+            records.append(record_here(ctx, source.read()))
+    except QueueClosedError:
+        pass
+    status = ctx.xp.asarray(np.array(not records))
+    if not records:
+        return (*(as_it_was(ctx, name) for name in ctx.op_def.output[:-1]), status)
+    if len(records) == 1:
+        return (*records[0], status)
+    return (*(_joined(op, ctx, values) for values in zip(*records)), status)
+
+
+def record_here(ctx: RunContext, record: Any) -> tuple[Any, ...]:
+    """Return the values of a record where the operator runs."""
+    tensors = (hasattr(value, "dtype") and value.dtype != STRING for value in record)
+    to_here = ctx.xp.asarray if ctx.is_gpu else ctx.host
+    return tuple(to_here(value) if is_tensor else value for value, is_tensor in zip(record, tensors))
+
+
+def as_it_was(ctx: RunContext, name: str) -> Any:
+    """Return what a blob holds, as a result that leaves it alone."""
+    blob = ctx.workspace.make(name)
+    blob.materialise()
+    return blob.buffer
+
+
+def _joined(op: SafeDequeueBlobs, ctx: RunContext, values: Any) -> Any:
+    shapes = [value.shape for value in values if hasattr(value, "shape")]
+    if len(shapes) < len(values) or not all(shape and shape[1:] == shapes[0][1:] for shape in shapes):
+        raise ShapeError(
+            f"SafeDequeueBlobs: {len(values)} records can be joined only if they hold tensors that differ in the "
+            f"first axis alone, got shapes {shapes}"
+        )
+    xp = np if values[0].dtype == STRING else ctx.xp
+    return xp.concatenate(values)
+
+
+@register
+@operator_class(frozen=True)
+class CloseBlobsQueue(Operator):
+    """Close a queue: operators that wait for it, or would have to, end; what is left in it can be read.
+
+    Inputs:
+        queue: object
+    """
+
+    inputs = ("queue",)
+    outputs = ()
+    dynamic = True
+    stateful = True
+
+
+@kernel(CloseBlobsQueue)
+def close_blobs_queue(op: CloseBlobsQueue, ctx: RunContext, queue: Any) -> tuple[Any, ...]:
+    if not isinstance(queue, BlobsQueue):
+        raise NetError(f"CloseBlobsQueue: its input must be the queue that CreateBlobsQueue makes, got {queue!r}")
+    queue.close()
+    return ()

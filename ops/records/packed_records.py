@@ -1,0 +1,88 @@
+"""Rows of records packed into objects, and unpacked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.blob_values import BlobObject
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import STRING
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.records.datasets import Arrays, OnHost, tree_of
+from netbuilder.proto import NetError
+
+__all__ = ["PackRecords", "PackedRecord", "UnPackRecords"]
+
+
+class PackedRecord(BlobObject):
+    """Columns of a record in one object, as UnPackRecords takes apart.
+
+    Attributes:
+        fields: the columns.
+    """
+
+    def __init__(self, fields: Arrays) -> None:
+        self.fields = fields
+
+
+@register
+@operator_class(frozen=True)
+class PackRecords(OnHost):
+    """The output is a tensor of objects, one for each row of a record; ``pack_to_single_shared_ptr``: one for all.
+
+    Inputs:
+        field+ (...): any
+    Outputs:
+        packed (N) or (): string, objects
+    """
+
+    inputs = ("field+",)
+    outputs = ("packed",)
+    fields: tuple[str, ...] = ()
+    pack_to_single_shared_ptr: bool = False
+
+
+@kernel(PackRecords)
+def pack_records(op: PackRecords, ctx: RunContext, *fields: Any) -> Arrays:
+    tree = tree_of(op, op.fields, fields)
+    if op.pack_to_single_shared_ptr:
+        packed = np.empty(1, STRING)
+        packed[0] = PackedRecord(tuple(field.copy() for field in fields))
+        return (packed,)
+    places = tree.places(fields)
+    packed = np.empty(len(places) - 1, STRING)
+    for i in range(len(packed)):
+        packed[i] = PackedRecord(tuple(part.copy() for part in tree.rows(fields, places[i], places[i + 1])))
+    return (packed,)
+
+
+@register
+@operator_class(frozen=True)
+class UnPackRecords(OnHost):
+    """The opposite of PackRecords. For no rows, the inputs after the first one say what the columns are like.
+
+    Inputs:
+        packed (N): string, objects
+        prototype* (...): any
+    Outputs:
+        field+ (...): any
+    """
+
+    inputs = ("packed", "prototype*")
+    outputs = ("field+",)
+    fields: tuple[str, ...] = ()
+
+
+@kernel(UnPackRecords)
+def unpack_records(op: UnPackRecords, ctx: RunContext, packed: Any, *prototypes: Any) -> Arrays:
+    records = list(packed.reshape(-1))
+    if not all(isinstance(record, PackedRecord) and len(record.fields) == op.n_out for record in records):
+        raise NetError(f"UnPackRecords: its first input must be what PackRecords makes of {op.n_out} columns")
+    if records:
+        return tuple(np.concatenate(parts) for parts in zip(*(record.fields for record in records)))
+    if len(prototypes) != op.n_out:
+        raise NetError("UnPackRecords: there is no row, so the columns must be given as further inputs")
+    return tuple(prototype[:0].copy() for prototype in prototypes)

@@ -1,0 +1,122 @@
+"""Queues of blobs as sources: one of several drawn by weights (WeightedSampleDequeueBlobs), or read as a database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError
+from netbuilder.data.queue_reader import QueueReader
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.objects import shared_object
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.records.blobs_queue import as_it_was, record_here
+from netbuilder.proto import ArgumentError, NetError, OperatorDef
+
+__all__ = ["CreateBlobsQueueDB", "WeightedSampleDequeueBlobs"]
+
+
+@operator_class(frozen=True)
+class _OfQueues(Operator):
+    dynamic = True
+    stateful = True
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # a source: no gradient
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class WeightedSampleDequeueBlobs(_OfQueues):
+    """Take the first record out of one of several queues, drawn by ``weights`` (none given: each has the same chance).
+
+    The last output says whether that queue was closed and empty; then the others stay as they were. With
+    ``table_idx_blob`` the output of that number becomes the number of the queue, int32, of shape (1,).
+
+    Inputs:
+        queue+: object
+    Outputs:
+        blob (...): any
+        status+ (...): any, further blobs, then the status, bool
+    """
+
+    inputs = ("queue+",)
+    outputs = ("blob", "status+")
+    waits = True
+    draws = True
+    weights: tuple[float, ...] = ()
+    table_idx_blob: int = -1
+
+    def check(self) -> None:
+        given = self.weights
+        if given and (len(given) != self.n_in or min(given) < 0 or not sum(given) > 0):
+            raise ArgumentError(
+                f"WeightedSampleDequeueBlobs: needs a weight for each of {self.n_in} queues, none negative, and "
+                f"not all 0, got {list(given)}"
+            )
+        if not -1 <= self.table_idx_blob < self.n_out - 1:
+            raise ArgumentError(
+                "WeightedSampleDequeueBlobs: table_idx_blob must be -1 or an output before the status, "
+                f"[0, {self.n_out - 1}), got {self.table_idx_blob}"
+            )
+
+
+@kernel(WeightedSampleDequeueBlobs)
+def weighted_sample_dequeue_blobs(op: WeightedSampleDequeueBlobs, ctx: RunContext, *queues: Any) -> tuple[Any, ...]:
+    sources = [shared_object(op, queue, BlobsQueue, "CreateBlobsQueue") for queue in queues]
+    for source in sources:
+        if source.num_blobs != op.n_out - 1:
+            raise NetError(
+                f"{op.type}: queue {source.name!r} has {source.num_blobs} blobs a record, got {op.n_out - 1} outputs "
+                "for them"
+            )
+    sums = np.cumsum(op.weights or [1.0] * len(sources))
+    drawn = float(ctx.host(ctx.uniform((1,), per_sample=True))[0]) * sums[-1]
+    chosen = int(np.searchsorted(sums, drawn, side="right"))
+    try:
+        record, closed = [*record_here(ctx, sources[chosen].read())], False
+        if op.table_idx_blob >= 0:
+            record[op.table_idx_blob] = ctx.xp.asarray(np.array([chosen], np.int32))
+    except QueueClosedError:
+        record, closed = [as_it_was(ctx, name) for name in ctx.op_def.output[:-1]], True
+    return (*record, ctx.xp.asarray(np.array(closed)))
+
+
+@register
+@operator_class(frozen=True)
+class CreateBlobsQueueDB(_OfQueues):
+    """A reader, as CreateDB makes, of a queue's records: their blob ``value_blob_index`` is the value.
+
+    Blob ``key_blob_index`` is the key, -1: keys are empty; both are strings. A queue that is closed and empty, or that
+    stays empty for ``timeout_secs``, is an error; 0: it is waited for without end.
+
+    Inputs:
+        queue: object
+    Outputs:
+        reader: object
+    """
+
+    inputs = ("queue",)
+    outputs = ("reader",)
+    key_blob_index: int = -1
+    value_blob_index: int = 0
+    timeout_secs: float = 0.0
+
+    def check(self) -> None:
+        if self.key_blob_index < -1 or self.value_blob_index < 0 or self.timeout_secs < 0:
+            raise ArgumentError(
+                "CreateBlobsQueueDB: key_blob_index must be -1 or more, value_blob_index and timeout_secs 0 or more, "
+                f"got {self.key_blob_index}, {self.value_blob_index}, {self.timeout_secs}"
+            )
+
+
+@kernel(CreateBlobsQueueDB)
+def create_blobs_queue_db(op: CreateBlobsQueueDB, ctx: RunContext, queue: Any) -> tuple[Any, ...]:
+    source = shared_object(op, queue, BlobsQueue, "CreateBlobsQueue")
+    return (QueueReader(source, key=op.key_blob_index, value=op.value_blob_index, timeout=op.timeout_secs),)

@@ -1,0 +1,143 @@
+"""Queues that cut batches anew: CreateRebatchingQueue, EnqueueRebatchingQueue and related operators."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from netbuilder.data.rebatching_queue import RebatchingQueue
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.objects import shared_object
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, NetError, OperatorDef
+
+__all__ = ["CloseRebatchingQueue", "CreateRebatchingQueue", "DequeueRebatchingQueue", "EnqueueRebatchingQueue"]
+
+
+@operator_class(frozen=True)
+class _OnQueue(Operator):
+    """Base: samples are in the host's memory while they are in a queue."""
+
+    inputs: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[str, ...]] = ()
+    dynamic = True
+    stateful = True
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # a source: no gradient
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+    def queue(self, value: Any, blobs: int | None = None) -> RebatchingQueue:
+        """Return the queue, which has so many blobs a sample."""
+        found = shared_object(self, value, RebatchingQueue, "CreateRebatchingQueue")
+        if blobs is not None and blobs != found.num_blobs:
+            raise NetError(f"{self.type}: queue {found.name!r} has {found.num_blobs} blobs a sample, got {blobs}")
+        return found
+
+
+@register
+@operator_class(frozen=True)
+class CreateRebatchingQueue(_OnQueue):
+    """Make a queue of ``capacity`` samples, each of ``num_blobs`` tensors.
+
+    Outputs:
+        queue: object
+    """
+
+    outputs = ("queue",)
+    dynamic = False
+    num_blobs: int = 1
+    capacity: int = 1
+
+    def check(self) -> None:
+        if self.capacity < 1 or self.num_blobs < 1:
+            raise ArgumentError(
+                "CreateRebatchingQueue: num_blobs and capacity must be at least 1, "
+                f"got {self.num_blobs}, {self.capacity}"
+            )
+
+    def infer(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec((), STRING),)
+
+
+@kernel(CreateRebatchingQueue)
+def create_rebatching_queue(op: CreateRebatchingQueue, ctx: RunContext) -> tuple[Any, ...]:
+    name = ctx.op_def.output[0] if ctx.op_def.output else ""
+    return (RebatchingQueue(op.num_blobs, op.capacity, name),)
+
+
+@register
+@operator_class(frozen=True)
+class EnqueueRebatchingQueue(_OnQueue):
+    """Put tensors into a queue as one sample, or with ``enqueue_batch`` each of their rows as one, as there is space.
+
+    A closed queue is an error.
+
+    Inputs:
+        queue: object
+        tensor+ (...): any
+    """
+
+    inputs = ("queue", "tensor+")
+    waits = True
+    enqueue_batch: bool = False
+
+
+@kernel(EnqueueRebatchingQueue)
+def enqueue_rebatching_queue(op: EnqueueRebatchingQueue, ctx: RunContext, queue: Any, *tensors: Any) -> tuple[Any, ...]:
+    found = op.queue(queue, len(tensors))
+    for number, tensor in enumerate(tensors):
+        require(hasattr(tensor, "dtype"), op, f"input {number + 1} must be a tensor, got {type(tensor).__name__}")
+    copies = [tensor.copy() if tensor.dtype == STRING else ctx.host(tensor).copy() for tensor in tensors]
+    found.write(copies, batch=op.enqueue_batch)
+    return ()
+
+
+@register
+@operator_class(frozen=True)
+class DequeueRebatchingQueue(_OnQueue):
+    """Take ``num_elements`` samples out of a queue, and stack each of their tensors along a new first axis.
+
+    They are waited for; what is left in a closed queue may be fewer, and nothing left is an error.
+
+    Inputs:
+        queue: object
+    Outputs:
+        tensor+ (N, ...): any
+    """
+
+    inputs = ("queue",)
+    outputs = ("tensor+",)
+    waits = True
+    num_elements: int = 1
+
+    def check(self) -> None:
+        if self.num_elements < 1:
+            raise ArgumentError(f"DequeueRebatchingQueue: num_elements must be at least 1, got {self.num_elements}")
+
+
+@kernel(DequeueRebatchingQueue)
+def dequeue_rebatching_queue(op: DequeueRebatchingQueue, ctx: RunContext, queue: Any) -> tuple[Any, ...]:
+    batch = op.queue(queue, op.n_out).read(op.num_elements)
+    return tuple(array if array.dtype == STRING else ctx.xp.asarray(array) for array in batch)
+
+
+@register
+@operator_class(frozen=True)
+class CloseRebatchingQueue(_OnQueue):
+    """Close a queue: nothing goes in any more, what is in it can be read.
+
+    Inputs:
+        queue: object
+    """
+
+    inputs = ("queue",)
+
+
+@kernel(CloseRebatchingQueue)
+def close_rebatching_queue(op: CloseRebatchingQueue, ctx: RunContext, queue: Any) -> tuple[Any, ...]:
+    op.queue(queue).close()
+    return ()

@@ -1,0 +1,352 @@
+"""Blobs to and from databases: Save, Checkpoint, Snapshot, Load, DBExists."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.data.blob_records import CHUNK_SIZE, BlobParts, blob_records, record_name
+from netbuilder.data.db_reader import DATABASES, DBReader, read_records, write_records
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.records.serialization_options import as_bfloat16, option_of, parse_options
+from netbuilder.proto import PROTO_CUDA, ArgumentError, BlobError, BlobProto, DeviceOption, NetError, OperatorDef
+from netbuilder.proto.files import parse
+from netbuilder.proto.netbuilder_pb2 import BlobSerializationOptions
+
+__all__ = ["Checkpoint", "DBExists", "Load", "Save", "Snapshot"]
+
+_DEFAULT_CHUNKS = -1
+_CONVERSION = re.compile(r"%(%|[-+ 0]*\d*l{0,2}[diu])")
+
+
+@operator_class(frozen=True)
+class _Saving(Operator):
+    """What all operators share that write blobs to a database."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("X+",)
+    outputs = ()
+    dynamic = True
+    stateful = True
+    db: str = ""
+    db_type: str = ""
+    absolute_path: bool = False
+    strip_prefix: str = ""
+    blob_name_overrides: tuple[str, ...] = ()
+    chunk_size: int = _DEFAULT_CHUNKS
+    options: bytes = b""
+
+    def check(self) -> None:
+        if not self.db:
+            raise ArgumentError(f"{self.type}: db, the path of the file, must be given")
+        if self.db_type.lower() not in DATABASES:
+            raise ArgumentError(
+                f"{self.type}: db_type must be {' or '.join(map(repr, DATABASES))}, which are written; "
+                f"got {self.db_type!r}"
+            )
+        if self.chunk_size < _DEFAULT_CHUNKS:
+            raise ArgumentError(
+                f"{self.type}: chunk_size counts elements; 0: no chunks, -1: the default; got {self.chunk_size}"
+            )
+        parse_options(self.type, self.options)
+        if self.blob_name_overrides and self.strip_prefix:
+            raise ArgumentError(f"{self.type}: give strip_prefix or blob_name_overrides, not both")
+        if self.blob_name_overrides and len(self.blob_name_overrides) != self.n_in:
+            raise ArgumentError(
+                f"{self.type}: blob_name_overrides must have one name for each of {self.n_in} inputs, "
+                f"got {len(self.blob_name_overrides)}"
+            )
+
+    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return ()
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def flops(self, *xs: TensorSpec) -> int:
+        return 0
+
+    def stored_names(self, blobs: Sequence[str]) -> list[str]:
+        """Return the names that the blobs get in the file.
+
+        Raises:
+            NetError: two get the same.
+        """
+        names = list(self.blob_name_overrides) or [_stripped(blob, self.strip_prefix) for blob in blobs]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise NetError(f"{self.type}: several blobs would be stored as {twice}; the inputs are {list(blobs)}")
+        return names
+
+
+@register
+@operator_class(frozen=True)
+class Save(_Saving):
+    """Write blobs to a file, whole or not at all; an existing one is replaced.
+
+    ``db_type``: "minidb", or "lmdb", which is a folder.
+
+    Names lose all up to the end of the first ``strip_prefix`` in them, or are ``blob_name_overrides``. A relative path
+    begins at the workspace's root folder, unless ``absolute_path`` is set. ``chunk_size``: elements a record.
+    ``options``, a SerializationOptions, says it for single blobs: the first whose ``blob_name_regex`` fits a name has
+    its ``chunk_size``, and with ``float_format`` FLOAT_BFLOAT16 stores float32 in two bytes, rounded.
+
+    Inputs:
+        X+ (...): any
+    """
+
+
+@register
+@operator_class(frozen=True)
+class Checkpoint(_Saving):
+    """Every ``every`` iterations, as the first input counts them, write all inputs to a file as Save does.
+
+    ``db`` is a pattern that the iteration is put into, as in "checkpoint_%08d.db".
+
+    Inputs:
+        iter (1) or (): int32|int64
+        X* (...): any
+    """
+
+    inputs = ("iter", "X*")
+    every: int = 1
+
+    def check(self) -> None:
+        super().check()
+        if self.every < 1:
+            raise ArgumentError(f"{self.type}: every counts iterations, from 1 on, got {self.every}")
+        found = [text for text in _CONVERSION.findall(self.db) if text != "%"]
+        if len(found) > 1 or "%" in _CONVERSION.sub("", self.db):
+            raise ArgumentError(f"{self.type}: db may hold one place for an integer, as %08d, got {self.db!r}")
+
+
+@register
+@operator_class(frozen=True)
+class Snapshot(Checkpoint):
+    """The old name of Checkpoint.
+
+    Inputs:
+        iter (1) or (): int32|int64
+        X* (...): any
+    """
+
+
+@kernel(Save)
+def save(op: Save, ctx: RunContext, *values: Any) -> tuple[Any, ...]:
+    _write(op, ctx, op.db, values)
+    return ()
+
+
+@kernel(Checkpoint)
+@kernel(Snapshot)
+def checkpoint(op: Checkpoint, ctx: RunContext, *values: Any) -> tuple[Any, ...]:
+    counter = ctx.host(values[0]) if hasattr(values[0], "dtype") else values[0]
+    if not isinstance(counter, np.ndarray) or counter.dtype.kind not in "iu" or counter.size != 1:
+        raise NetError(f"{op.type}: its first input counts iterations in one integer, got {counter!r}")
+    iteration = int(counter.reshape(()))
+    if iteration % op.every == 0:
+        _write(op, ctx, _CONVERSION.sub(lambda m: _formatted(m[0], iteration), op.db), values)
+    return ()
+
+
+def _formatted(conversion: str, iteration: int) -> str:
+    return "%" if conversion == "%%" else (conversion.rstrip("diul") + "d") % iteration
+
+
+def _write(op: _Saving, ctx: RunContext, db: str, values: Iterable[Any]) -> None:
+    names = op.stored_names(ctx.op_def.input)
+    options = parse_options(op.type, op.options)
+    device = ctx.op_def.device_option if ctx.is_gpu else None
+    arrays = [ctx.host(v) if hasattr(v, "dtype") and v.dtype != STRING else v for v in values]
+    write_records(
+        _path(ctx, db, op.absolute_path),
+        op.db_type.lower(),
+        (
+            record
+            for name, array in zip(names, arrays)
+            for record in _records(op, name, array, option_of(options, name), device)
+        ),
+    )
+
+
+def _records(
+    op: _Saving, name: str, value: Any, option: BlobSerializationOptions, device: DeviceOption | None
+) -> Iterator[tuple[str, bytes]]:
+    chunk_size = option.chunk_size if option.chunk_size > 0 else op.chunk_size
+    return blob_records(
+        name,
+        value,
+        chunk_size=CHUNK_SIZE if chunk_size == _DEFAULT_CHUNKS else chunk_size,
+        device=device,
+        bfloat16=as_bfloat16(option, getattr(value, "dtype", None)),
+    )
+
+
+@register
+@operator_class(frozen=True)
+class Load(Operator):
+    """Read blobs from files (``db``, or several ``dbs``), or from readers given as inputs.
+
+    Blobs are found by the outputs' names, or by ``source_blob_names``; a name in the file first loses all up to the
+    end of the first ``strip_prefix`` in it, then gets ``add_prefix`` in front. ``load_all``: all that the files have.
+    A blob that is not there is an error, unless ``allow_incomplete`` is set: then it stays as it is. ``keep_device``:
+    blobs go to the devices that they were saved from, not to the operator's. Nothing is set before all is read.
+
+    Inputs:
+        reader*: object
+    Outputs:
+        blob* (...): any
+    """
+
+    inputs = ("reader*",)
+    outputs = ("blob*",)
+    dynamic = True
+    stateful = True
+    db: str = ""
+    dbs: tuple[str, ...] = ()
+    db_type: str = ""
+    absolute_path: bool = False
+    add_prefix: str = ""
+    strip_prefix: str = ""
+    source_blob_names: tuple[str, ...] = ()
+    keep_device: bool = False
+    load_all: bool = False
+    allow_incomplete: bool = False
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # a source: no gradient
+
+    def check(self) -> None:
+        if not self.n_in and not self.db and not self.dbs:
+            raise ArgumentError("Load: db, the path of the file, dbs or a reader as input must be given")
+        if self.db and self.dbs:
+            raise ArgumentError(f"Load: give db or dbs, not both; got {self.db!r} and {list(self.dbs)}")
+        if len(set(self.dbs)) < len(self.dbs):
+            raise ArgumentError(f"Load: dbs must differ from each other, got {list(self.dbs)}")
+        if self.source_blob_names and (self.strip_prefix or self.load_all):
+            other = "strip_prefix" if self.strip_prefix else "load_all"
+            raise ArgumentError(f"Load: give source_blob_names or {other}, not both")
+        if self.source_blob_names and len(self.source_blob_names) != self.n_out:
+            raise ArgumentError(
+                f"Load: source_blob_names must have one name for each of {self.n_out} outputs, "
+                f"got {len(self.source_blob_names)}"
+            )
+
+    def flops(self, *xs: TensorSpec) -> int:
+        return 0
+
+    def loaded_name(self, key: bytes) -> str:
+        """Return the name under which a record's blob is looked for."""
+        return self.add_prefix + _stripped(record_name(key), self.strip_prefix)
+
+
+@kernel(Load)
+def load(op: Load, ctx: RunContext, *readers: Any) -> tuple[Any, ...]:
+    outputs = list(ctx.op_def.output)
+    if twice := sorted({blob for blob in outputs if outputs.count(blob) > 1}):
+        raise NetError(f"Load: the outputs must differ from each other, {twice} are there more than once")
+    wanted = list(op.source_blob_names) or outputs
+    parts, where = BlobParts(), []
+    for source, records in _sources(op, ctx, readers):
+        where.append(source)
+        for key, value in records:
+            name = op.loaded_name(key)
+            if op.load_all or name in wanted:
+                place = f"{source}, record {key.decode(errors='replace')!r}"
+                parts.add(name, parse(value, BlobProto, source=place), place)
+    found = {name: parts.value(name, ", ".join(where)) for name in parts.names}
+    missing = [name for name in wanted if name not in found]
+    if missing and not op.allow_incomplete:
+        raise BlobError(
+            f"Load: {', '.join(map(repr, where))} has no blobs {missing}; give allow_incomplete=1 to go on without"
+        )
+    devices = _kept_devices(parts.devices) if op.keep_device else {}
+    if op.load_all:
+        for name in found.keys() - set(wanted):
+            _feed(ctx, name, found[name], devices.get(name))
+    return tuple(
+        _feed(ctx, blob, found[name], devices.get(name)) if name in found else _as_it_is(ctx, blob)
+        for blob, name in zip(outputs, wanted)
+    )
+
+
+def _sources(op: Load, ctx: RunContext, readers: Sequence[Any]) -> Iterator[tuple[str, Iterator[tuple[bytes, bytes]]]]:
+    """Yield each source's name and its records."""
+    for reader in readers:
+        if not isinstance(reader, DBReader):
+            raise NetError(f"Load: its inputs must be readers that CreateDB makes, got {reader!r}")
+        yield reader.path, reader.rest()
+    if not readers:
+        for db in op.dbs or (op.db,):
+            path = _path(ctx, db, op.absolute_path)
+            yield path, read_records(path, op.db_type.lower())
+
+
+def _kept_devices(devices: dict[str, DeviceOption]) -> dict[str, DeviceOption]:
+    for device in devices.values():
+        if device.device_type == PROTO_CUDA:
+            gpu(device.device_id)  # raise before any state changes
+    return devices
+
+
+def _feed(ctx: RunContext, name: str, value: Any, device: DeviceOption | None) -> Any:
+    """Set a blob of the workspace; return its buffer."""
+    is_numbers = hasattr(value, "dtype") and value.dtype != STRING
+    if device is None and is_numbers:
+        value = ctx.xp.asarray(value)
+    ctx.workspace.feed(name, value, device if is_numbers else None)
+    return ctx.workspace.get(name).buffer
+
+
+def _as_it_is(ctx: RunContext, name: str) -> Any:
+    blob = ctx.workspace.make(name)
+    blob.materialise()
+    return blob.buffer
+
+
+@register
+@operator_class(frozen=True)
+class DBExists(Operator):
+    """Whether there is a database under a path, as one bool.
+
+    Outputs:
+        exists () or (1): bool
+    """
+
+    inputs = ()
+    outputs = ("exists",)
+    stateful = True
+    outputs_on_host = True
+    db_name: str = ""
+    db_type: str = ""
+    absolute_path: bool = False
+
+    def check(self) -> None:
+        if not self.db_name:
+            raise ArgumentError("DBExists: db_name, the path of the database, must be given")
+
+    def infer(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec((), np.dtype(np.bool_)),)
+
+    def flops(self) -> int:
+        return 0
+
+
+@kernel(DBExists)
+def db_exists(op: DBExists, ctx: RunContext) -> tuple[Any, ...]:
+    return (np.array(os.path.exists(_path(ctx, op.db_name, op.absolute_path))),)
+
+
+def _stripped(name: str, prefix: str) -> str:
+    _, found, rest = name.partition(prefix) if prefix else (name, "", "")
+    return rest if found else name
+
+
+def _path(ctx: RunContext, db: str, absolute: bool) -> str:
+    return db if absolute else os.path.normpath(os.path.join(getattr(ctx.workspace, "root_folder", "."), db))

@@ -1,0 +1,192 @@
+"""Tensors of strings: StringPrefix, StringSuffix, StringStartsWith, StringEndsWith, StringEquals, StringJoin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError
+
+__all__ = ["StringEndsWith", "StringEquals", "StringJoin", "StringPrefix", "StringStartsWith", "StringSuffix"]
+
+Strings = np.ndarray[Any, Any]
+
+
+@operator_class(frozen=True)
+class _OnStrings(Operator):
+    """Base: strings are in the host's memory, whatever the device."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("strings",)
+    outputs_on_host = True
+    made: ClassVar[np.dtype[Any]] = STRING
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def infer(self, strings: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(strings.dtype == STRING, self, f"takes a tensor of strings, got one of {strings.dtype}")
+        return (TensorSpec(strings.shape, self.made),)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+def _each(op: _OnStrings, strings: Strings, function: Callable[[bytes], Any]) -> tuple[Strings]:
+    """Return what ``function`` makes of each string."""
+    require(strings.dtype == STRING, op, f"takes a tensor of strings, got one of {strings.dtype}")
+    made = np.empty(strings.shape, op.made)
+    made[...] = np.frompyfunc(function, 1, 1)(strings)
+    return (made,)
+
+
+@operator_class(frozen=True)
+class _Part(_OnStrings):
+    length: int = 3
+
+    def check(self) -> None:
+        if self.length < 0:
+            raise ArgumentError(f"{self.type}: length, in bytes, must not be negative, got {self.length}")
+
+
+@register
+@operator_class(frozen=True)
+class StringPrefix(_Part):
+    """The first ``length`` bytes of each string; shorter strings stay as they are.
+
+    Inputs:
+        strings (*S): string
+    Outputs:
+        prefixes (*S): string
+    """
+
+    outputs = ("prefixes",)
+
+
+@kernel(StringPrefix)
+def string_prefix(op: StringPrefix, ctx: RunContext, strings: Any) -> tuple[Any, ...]:
+    return _each(op, strings, lambda text: text[: op.length])
+
+
+@register
+@operator_class(frozen=True)
+class StringSuffix(_Part):
+    """The last ``length`` bytes of each string; shorter strings stay as they are.
+
+    Inputs:
+        strings (*S): string
+    Outputs:
+        suffixes (*S): string
+    """
+
+    outputs = ("suffixes",)
+
+
+@kernel(StringSuffix)
+def string_suffix(op: StringSuffix, ctx: RunContext, strings: Any) -> tuple[Any, ...]:
+    return _each(op, strings, lambda text: text[max(len(text) - op.length, 0) :])
+
+
+@operator_class(frozen=True)
+class _Test(_OnStrings):
+    """Base of comparisons of each string with ``text``.
+
+    Inputs:
+        strings (*S): string
+    Outputs:
+        bools (*S): bool
+    """
+
+    outputs = ("bools",)
+    made = np.dtype(np.bool_)
+
+
+@register
+@operator_class(frozen=True)
+class StringStartsWith(_Test):
+    """Whether each string begins with ``prefix``."""
+
+    prefix: bytes = b""
+
+
+@kernel(StringStartsWith)
+def string_starts_with(op: StringStartsWith, ctx: RunContext, strings: Any) -> tuple[Any, ...]:
+    return _each(op, strings, lambda text: text.startswith(op.prefix))
+
+
+@register
+@operator_class(frozen=True)
+class StringEndsWith(_Test):
+    """Whether each string ends with ``suffix``."""
+
+    suffix: bytes = b""
+
+
+@kernel(StringEndsWith)
+def string_ends_with(op: StringEndsWith, ctx: RunContext, strings: Any) -> tuple[Any, ...]:
+    return _each(op, strings, lambda text: text.endswith(op.suffix))
+
+
+@register
+@operator_class(frozen=True)
+class StringEquals(_Test):
+    """Whether each string is ``text``."""
+
+    text: bytes = b""
+
+
+@kernel(StringEquals)
+def string_equals(op: StringEquals, ctx: RunContext, strings: Any) -> tuple[Any, ...]:
+    return _each(op, strings, lambda text: text == op.text)
+
+
+@register
+@operator_class(frozen=True)
+class StringJoin(_OnStrings):
+    """The elements of each row (``axis`` 0) or column (1) of a matrix as one string, ``delimiter`` after every one.
+
+    Numbers are written with six digits, bools as 0 and 1; a vector is a matrix with one column.
+
+    Inputs:
+        X (N) or (N, D): any
+    Outputs:
+        strings (M): string
+    """
+
+    inputs = ("X",)
+    outputs = ("strings",)
+    delimiter: bytes = b","
+    axis: int = 0
+
+    def check(self) -> None:
+        if self.axis not in (0, 1):
+            raise ArgumentError(f"StringJoin: axis must be 0 or 1, got {self.axis}")
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(
+            len(x.shape) in (1, 2) and x.size > 0,
+            self,
+            f"X must be a vector or a matrix with elements, got shape {x.shape}",
+        )
+        require(self.axis < len(x.shape), self, f"axis 1 needs a matrix, got shape {x.shape}")
+        return (TensorSpec((x.shape[self.axis],), STRING),)
+
+
+def _text(element: Any) -> bytes:
+    if isinstance(element, bytes):
+        return element
+    return (f"{element:g}" if isinstance(element, float) else str(int(element))).encode()
+
+
+@kernel(StringJoin)
+def string_join(op: StringJoin, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    op.infer(TensorSpec(tuple(x.shape), x.dtype))
+    rows = x.reshape(x.shape[0], -1) if op.axis == 0 else x.T
+    made = np.empty(len(rows), STRING)
+    made[:] = [b"".join([_text(element) + op.delimiter for element in row]) for row in rows.tolist()]
+    return (made,)

@@ -1,0 +1,88 @@
+"""CreateTextFileReader and TextFileReaderRead: rows of text files, batch by batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.data.text_rows import TextRows
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.objects import shared_object
+from netbuilder.ops.core.operator import Operator
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef
+
+__all__ = ["CreateTextFileReader", "TextFileReaderRead"]
+
+
+@register
+@operator_class(frozen=True)
+class CreateTextFileReader(Operator):
+    """Open a text file of rows, each with one line, and tabs between its columns; see TextFileReaderRead.
+
+    ``field_types``: STRING or FLOAT for each column; ``num_passes``: how often the file is read.
+
+    Outputs:
+        handler: object
+    """
+
+    inputs = ()
+    outputs = ("handler",)
+    dynamic = True
+    stateful = True
+    outputs_on_host = True
+    filename: str = ""
+    num_passes: int = 1
+    field_types: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        if not self.filename or not self.field_types:
+            raise ArgumentError("CreateTextFileReader: filename, and field_types, one for each column, must be given")
+
+    def flops(self) -> int:
+        return 0
+
+
+@kernel(CreateTextFileReader)
+def create_text_file_reader(op: CreateTextFileReader, ctx: RunContext) -> tuple[Any, ...]:
+    return (TextRows(op.filename, list(op.field_types), op.num_passes),)
+
+
+@register
+@operator_class(frozen=True)
+class TextFileReaderRead(Operator):
+    """Give the next ``batch_size`` rows of a text file, an output a column; fewer at the end, none after it.
+
+    Inputs:
+        handler: object
+    Outputs:
+        field+ (N): string|float32
+    """
+
+    inputs = ("handler",)
+    outputs = ("field+",)
+    dynamic = True
+    stateful = True
+    outputs_on_host = True
+    batch_size: int = 1
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # a source: no gradient
+
+    def check(self) -> None:
+        if self.batch_size < 1:
+            raise ArgumentError(f"TextFileReaderRead: batch_size must be at least 1, got {self.batch_size}")
+
+    def input_place(self, index: int) -> Any:
+        return "host"
+
+    def flops(self, *inputs: Any) -> int:
+        return 0
+
+
+@kernel(TextFileReaderRead)
+def text_file_reader_read(op: TextFileReaderRead, ctx: RunContext, handler: Any) -> tuple[Any, ...]:
+    rows = shared_object(op, handler, TextRows, "CreateTextFileReader")
+    if op.n_out != rows.columns:
+        raise ArgumentError(f"TextFileReaderRead: {rows.path!r} has {rows.columns} columns, got {op.n_out} outputs")
+    return tuple(rows.next(op.batch_size))

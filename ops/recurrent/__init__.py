@@ -1,0 +1,1 @@
+"""RecurrentNetwork, its gradient, and steps of recurrent cells."""

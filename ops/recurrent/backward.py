@@ -1,0 +1,402 @@
+"""The backward pass over a sequence: where the gradients are stored, and the calls of all steps bound to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from netbuilder.ops.core.instructions import Instruction
+from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.recurrent.arena import Arena, Slot
+from netbuilder.ops.recurrent.forward import ForwardPlan
+from netbuilder.ops.recurrent.links import Link, Recurrent
+from netbuilder.ops.recurrent.loop import BoundLoop, Loop, LoopOperators, Views, assign, fixed, rows, step_of
+from netbuilder.ops.recurrent.products import Product, products
+from netbuilder.proto import NetError
+
+__all__ = ["BackwardPlan", "BoundBackward", "further_sequences"]
+
+Array = Any
+
+_GRADIENT = "_grad"
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A gradient that the backward step net writes: of rows of a state, or of an input.
+
+    Args:
+        link: its link.
+        state: the state's name, "" for an input.
+        output: the number of the operator's output, -1 if none takes it.
+        direct: it is written into its place; else it is added there.
+    """
+
+    link: Link
+    state: str
+    output: int
+    direct: bool
+
+    @property
+    def taken(self) -> bool:
+        """Whether anything takes it: a state, or an output of the operator."""
+        return bool(self.state) or self.output >= 0
+
+
+def further_sequences(op: Recurrent, backward_links: Sequence[str] | None, params: Sequence[int]) -> list[int]:
+    """Return the inputs after the first, by number, to whose gradients a backward link leads."""
+    linked = set(op.backward_link_external if backward_links is None else backward_links)
+    others = {0, *params, *op.initial_recurrent_state_ids}
+    inputs = enumerate(op.forward_inputs)
+    return [i for i, name in inputs if i not in others and name + _GRADIENT in linked and name != op.forward_inputs[0]]
+
+
+class BackwardPlan:
+    """Where the values of a backward pass are stored.
+
+    Args:
+        op: the gradient operator.
+        specs: of its inputs.
+        join: compute gradients of weights as one product over all steps.
+
+    Raises:
+        ShapeError: they do not fit.
+        NetError: a link or a blob is unknown.
+    """
+
+    def __init__(self, op: Recurrent, specs: Sequence[TensorSpec], *, join: bool = True) -> None:
+        self.op = op
+        self.given = len(op.outputs_with_grads)
+        count = len(op.forward_inputs)
+        self.forward = ForwardPlan(op, specs[self.given : self.given + count])
+        self._check_given(specs)
+        self.sequences = self._sequences()
+        self.arena = Arena()
+        self.states = {name: self.arena.add(slot.shape, slot.dtype) for name, slot in self.forward.states.items()}
+        self.incoming = [link for link in op.backward_links if link.internal in op.backward.read]
+        self.outgoing = [
+            self._outgoing(link)
+            for link in op.backward_links
+            if link.internal in op.backward.written and link.internal not in op.backward.read
+        ]
+        self._check_reads()
+        self.specs = self._step_specs()
+        self.once = self._once()
+        self.products = self._products() if join else []
+        self.body = self._body()
+        self.sums = set(op.slopes_of_params).difference(*(p.operator.outputs[:2] for p in self.products))
+        self.stacked = self._stacked()
+        self.local = self._local()
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The names of the forward operator's outputs."""
+        return self.op.input_names[self.given + len(self.op.forward_inputs) :]
+
+    def _check_given(self, specs: Sequence[TensorSpec]) -> None:
+        made = self.forward.output_specs(self.shown)
+        for number, spec in zip(self.op.outputs_with_grads, specs):
+            require(
+                0 <= number < len(made) - 1 and spec == made[number],
+                self.op,
+                f"the gradient of output {number} must have the shape and type of that output, got {spec.shape} "
+                f"{spec.dtype}",
+            )
+        require(
+            specs[-1].shape == made[-1].shape,
+            self.op,
+            f"step_workspaces must be what RecurrentNetwork has made of the same step net, {made[-1].shape[0]} bytes; "
+            f"got {specs[-1].shape}",
+        )
+
+    def _sequences(self) -> dict[str, int]:
+        """Return for each linked input the number of the output that is its gradient; -1: none is."""
+        op = self.op
+        found = {op.forward_inputs[0]: 0}
+        place = 1 + len(op.param) + len(op.states)
+        for number in further_sequences(op, op.backward_link_external, op.param):
+            found[op.forward_inputs[number]] = place if place < op.n_out else -1
+            place += 1
+        return found
+
+    def _outgoing(self, link: Link) -> Outgoing:
+        name = self.meant(link)
+        if name in self.states:
+            fed = bool(self._fed(name))
+            single = sum(other.external == link.external for other in self.op.backward_links) <= 2
+            return Outgoing(link, name, -1, link.window == 1 and not fed and single)
+        if name in self.sequences:
+            covers = link.window == 1 and link.offset == 0 and self.forward.inputs[name].shape[0] == self.forward.steps
+            single = sum(other.external == link.external for other in self.op.backward_links) == 1
+            return Outgoing(link, "", self.sequences[name], covers and single)
+        raise NetError(
+            f"{self.op.type}: backward_link_external names {link.external!r}, which is the gradient of no state "
+            f"({list(self.states)}) and of no linked input ({list(self.sequences)})"
+        )
+
+    def _fed(self, state: str) -> list[tuple[int, int]]:
+        """Return (number of the given gradient, row from which it is that of the state)."""
+        aliases = self.op.shown(self.shown)
+        found = []
+        for number, output in enumerate(self.op.outputs_with_grads):
+            alias = aliases[self.shown[output]]
+            if alias.source == state:
+                found.append((number, alias.offset))
+        return found
+
+    def _check_reads(self) -> None:
+        op = self.op
+        known = {*op.linked, *op.forward_inputs, op.timestep, *op.step.written}
+        known.update(link.internal for link in self.incoming)
+        for name, operator in op.backward.read.items():
+            if name not in known:
+                raise NetError(
+                    f"{op.type}: {op.backward.describe(operator)} reads blob {name!r}, which is neither linked, nor of "
+                    "the step net, nor an input, nor made by an earlier operator of the backward step net"
+                )
+
+    def _step_specs(self) -> dict[str, TensorSpec]:
+        op, specs = self.op, dict(self.forward.specs)
+        for link in self.incoming:
+            specs[link.internal] = self._gradient_rows(link)
+        for operator in op.backward.ops:
+            op.backward.infer(operator, specs, op.linked)
+        for out in self.outgoing:
+            want = self._gradient_rows(out.link)
+            got = specs[out.link.internal]
+            require(got == want, op, f"{out.link.internal!r} has shape {got.shape}, and its link takes {want.shape}")
+        for number, name in zip(op.param, op.slopes_of_params):
+            want = self.forward.inputs[op.forward_inputs[number]]
+            require(name in specs, op, f"param_grads names {name!r}, which the backward step net does not write")
+            got = specs[name]
+            require(got == want, op, f"{name!r} has shape {got.shape}, and the parameter has {want.shape}")
+        return specs
+
+    def meant(self, link: Link) -> str:
+        """Return the state or the input whose gradient a link leads to."""
+        name = link.external.removesuffix(_GRADIENT)
+        first = self.op.forward_inputs[0]
+        others = [other.external for other in self.op.backward_links]
+        if name not in self.forward.states and name not in self.forward.inputs and first + _GRADIENT not in others:
+            return first  # the input has got another name since
+        return name
+
+    def _gradient_rows(self, link: Link) -> TensorSpec:
+        name = self.meant(link)
+        forward = Link(link.internal, name, link.offset, link.window)
+        if name not in self.states and name not in self.forward.inputs:
+            raise NetError(f"{self.op.type}: backward_link_external names {link.external!r}, which is unknown")
+        return self.forward.link_spec(forward)
+
+    def _once(self) -> list[Instruction]:
+        op = self.op
+        varying = {link.internal for link in (*op.links, *op.backward_links)} | {op.timestep, *op.slopes_of_params}
+        fixed_names = [name for name in self.forward.inputs if name not in varying]
+        return op.backward.invariant([*fixed_names, *self.forward.kept_once], varying)
+
+    def _products(self) -> list[Product]:
+        """Return the products after the loop; values that are computed again, to save memory, are not kept for them."""
+        varying = {link.internal for link in (*self.op.links, *self.op.backward_links)} | {self.op.timestep}
+        once = {name for operator in self.once for name in operator.outputs} | set(self.forward.kept_once)
+        fixed_names = once.union(name for name in self.forward.inputs if name not in varying)
+        ends = {out.link.internal for out in self.outgoing if out.direct and not out.state and out.output >= 0}
+        found = products(self.op, self.specs, fixed_names, self.forward.steps, ends)
+        incoming = {link.internal for link in self.incoming}
+        made = self.op.backward.written
+        return [p for p in found if p.dy not in incoming and p.x not in made and self._stacks(p.x)]
+
+    def _body(self) -> list[Instruction]:
+        """Return the operators of a step: the backward step net's, slopes in the place of products."""
+        slopes = {product.operator: product.slope for product in self.products}
+        body = [slopes.get(operator, operator) for operator in self.op.backward.ops if operator not in self.once]
+        for product in self.products:
+            self.specs.update(product.specs)
+        return [operator for operator in body if operator is not None]
+
+    @property
+    def operators(self) -> LoopOperators:
+        """All operators that are run."""
+        joined = [product.joined for product in self.products]
+        stored = {*self.local, *self.stacked, *self._linked()}
+        stored.update(name for operator in joined for name in operator.outputs)
+        return LoopOperators(
+            self.op.backward.name, self.once, self.body, joined, self.specs, frozenset(stored), frozenset(self.fixed),
+            self.op.timestep,
+        )  # fmt: skip
+
+    def _linked(self) -> set[str]:
+        """Return the blobs of the backward step net that are rows of gradients of sequences or states."""
+        direct = {out.link.internal for out in self.outgoing if out.direct and out.taken}
+        return direct.union(link.internal for link in self.incoming)
+
+    @property
+    def fixed(self) -> set[str]:
+        """The blobs that are the same in all steps."""
+        zeros = {product.zeros for product in self.products if product.zeros is not None}
+        linked = {link.internal for link in self.op.backward_links}
+        return {*self.forward.fixed, *zeros} - linked
+
+    def _stacks(self, name: str) -> bool:
+        """Whether the values of a blob in all steps are, or can be, stored one after the other."""
+        link = self.op.linked.get(name)
+        return link is None or link.window == 1
+
+    def _stacked(self) -> dict[str, Slot]:
+        """Return where the values of all steps are stored that a product after the loop reads."""
+        linked, stacked = self._linked(), {}
+        for name in {name for product in self.products for name in (product.x, product.dy)} - linked:
+            if name in self.op.backward.written:
+                spec = self.specs[name]
+                stacked[name] = self.arena.add((self.forward.steps, *spec.shape), spec.dtype)
+        return stacked
+
+    def _local(self) -> dict[str, Slot]:
+        """Return where values are stored that are computed before the loop, or added up after each step."""
+        names = [name for operator in self.once for name in operator.outputs]
+        names += [out.link.internal for out in self.outgoing if out.taken and not out.direct]
+        found = dict.fromkeys([*names, *sorted(self.sums)])
+        return {
+            name: self.arena.add(self.specs[name].shape, self.specs[name].dtype)
+            for name in found
+            if name not in self.stacked
+        }
+
+    def output_specs(self) -> tuple[TensorSpec, ...]:
+        """Return the specs of the gradients: of the first input, the parameters, the initial states, other inputs."""
+        inputs = [self.forward.inputs[name].plain for name in self.op.forward_inputs]
+        made = [inputs[0], *(inputs[number] for number in self.op.param)]
+        made += [inputs[state.initial] for state in self.op.states]
+        made += [self.forward.inputs[name].plain for name, number in self.sequences.items() if number > 0]
+        return tuple(made)
+
+
+class BoundBackward:
+    """A backward pass bound to its arrays; see ``ops.recurrent.forward.bind_forward``."""
+
+    def __init__(
+        self,
+        plan: BackwardPlan,
+        loop: Loop,
+        zeros: Mapping[str, Array],
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        local: Array,
+        scratch: Array | None,
+    ) -> None:
+        self._plan, self._inputs, self._outputs = plan, inputs, outputs
+        self._states = {name: slot.of(local) for name, slot in plan.states.items()}
+        self._local = {name: slot.of(local) for name, slot in plan.local.items()}
+        self._stacks = {name: slot.of(local) for name, slot in plan.stacked.items()}
+        self._totals = dict(zip(plan.op.slopes_of_params, outputs[1:]))
+        views = self._views()
+        for product in plan.products:
+            self._add_matrices(views, product)
+        for name, array in zeros.items():
+            views[name] = fixed(array)
+        self.calls = BoundLoop(loop, views, scratch)
+        self._begin()
+        self.calls.before()
+        for time in reversed(range(plan.forward.steps)):
+            self.calls.step(time)
+            self._collect(time)
+        self.calls.after()
+        self._end()
+
+    def _begin(self) -> None:
+        """Append the calls that begin the gradients of the states with those of the outputs, and sums with 0."""
+        plan, add = self._plan, self.calls.add
+        for name, array in self._states.items():
+            fed = plan._fed(name)
+            if len(fed) == 1 and fed[0][1] >= 0:
+                number, offset = fed[0]
+                add(partial(assign, array[:offset], 0))
+                add(partial(assign, array[offset:], self._inputs[number]))
+                continue
+            add(partial(assign, array, 0))
+            for number, offset in fed:
+                add(partial(_add, array[offset:], self._inputs[number]))
+        written = {out.output for out in plan.outgoing if out.direct}
+        for number in plan.sequences.values():
+            if number >= 0 and number not in written:
+                add(partial(assign, self._outputs[number], 0))
+
+    def _views(self) -> Views:
+        plan = self._plan
+        count = plan.given
+        inputs = self._inputs[count : count + len(plan.op.forward_inputs)]
+        views = plan.forward.views(inputs, self._inputs[-1])
+        for name, array in self._local.items():
+            views[name] = fixed(array)
+        for name, array in self._stacks.items():
+            views[name] = step_of(array)
+        for link in plan.incoming:
+            views[link.internal] = rows(self._target(link), link)
+        for out in plan.outgoing:
+            if out.direct and out.taken:
+                views[out.link.internal] = rows(self._target(out.link), out.link)
+        return views
+
+    def _target(self, link: Link) -> Array:
+        name = self._plan.meant(link)
+        return self._states[name] if name in self._states else self._outputs[self._plan.sequences[name]]
+
+    def _add_matrices(self, views: Views, product: Product) -> None:
+        """Give a product its matrices over all steps."""
+        results = product.operator.outputs
+        arrays = [self._all_steps(product.x), views.at(0)(product.w), self._all_steps(product.dy)]
+        arrays += [self._totals[name] for name in results[:2]]
+        arrays += [self._all_steps(name) for name in results[2 : len(product.joined.outputs)]]
+        for name, array in zip((*product.joined.inputs, *product.joined.outputs), arrays):
+            views[name] = fixed(array.reshape(product.specs[name].shape))
+
+    def _all_steps(self, name: str) -> Array:
+        """Return the values of a blob in all steps, one after the other."""
+        plan = self._plan
+        if name in self._stacks:
+            return self._stacks[name]
+        steps = plan.forward.steps
+        for out in plan.outgoing:
+            if out.link.internal == name:
+                return self._target(out.link)[out.link.offset : out.link.offset + steps]
+        memory = self._inputs[-1]
+        link = plan.op.linked.get(name)
+        if link is None:
+            return plan.forward.kept[name].of(memory)
+        slot = plan.forward.states.get(link.external)
+        given = dict(zip(plan.op.forward_inputs, self._inputs[plan.given :]))
+        whole = given[link.external] if slot is None else slot.of(memory)
+        return whole[link.offset : link.offset + steps]
+
+    def _collect(self, time: int) -> None:
+        """Append the calls that add up the gradients of a step."""
+        plan = self._plan
+        for out in plan.outgoing:
+            if out.taken and not out.direct:
+                target = rows(self._target(out.link), out.link)(time)
+                name = out.link.internal
+                made = self._stacks[name][time] if name in self._stacks else self._local[name]
+                self.calls.add(partial(_add, target, made))
+        last = time == plan.forward.steps - 1
+        for name, total in self._totals.items():
+            if name in plan.sums:
+                self.calls.add(partial(assign if last else _add, total, self._local[name]))
+
+    def _end(self) -> None:
+        """Append the calls that give the initial states their gradients."""
+        plan = self._plan
+        for state, out in zip(plan.op.states, self._outputs[1 + len(plan.op.param) :]):
+            first = self._states[state.name][: plan.forward.initial_rows[state.name]]
+            if out.ndim == 1:
+                self.calls.add(partial(_sum_over_samples, out, first))
+            else:
+                self.calls.add(partial(assign, out, first.reshape(out.shape)))
+
+
+def _add(out: Array, value: Array) -> None:
+    out += value
+
+
+def _sum_over_samples(out: Array, first: Array) -> None:
+    out[...] = first.sum(axis=(0, 1))

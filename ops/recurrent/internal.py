@@ -1,0 +1,111 @@
+"""What Caffe2 puts into step nets for itself: rows of a sequence as a step's blob, a step's gradient added to them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, ShapeError
+
+__all__ = ["rnn_internal_accumulate_gradient_input", "rnn_internal_apply_link"]
+
+
+@operator_class(frozen=True)
+class _OfStep(Operator):
+    """Base: the number of the step comes first; rows from that number + ``offset`` on are meant."""
+
+    offset: int = 0
+
+    def check(self) -> None:
+        if self.offset < 0:
+            raise ArgumentError(f"{self.type}: offset must be 0 or more, got {self.offset}")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 0 else "here"
+
+    def first_row(self, ctx: RunContext, timestep: Any, sequence: Any, count: int) -> int:
+        first = int(ctx.host(timestep).item()) + self.offset
+        if not 0 <= first <= sequence.shape[0] - count:
+            raise ShapeError(
+                f"{self.type}: step {first - self.offset} with offset {self.offset} means rows {first} to "
+                f"{first + count - 1} of a sequence of {sequence.shape[0]}"
+            )
+        return first
+
+    def check_step(self, timestep: TensorSpec, sequence: TensorSpec) -> None:
+        require(timestep.size == 1, self, f"timestep must hold one number, got shape {timestep.shape}")
+        require(sequence.ndim > 0, self, "the sequence must have rows, got a scalar")
+
+
+@register
+@operator_class(frozen=True)
+class rnn_internal_apply_link(_OfStep):
+    """Y = ``window`` rows of X, from row timestep + offset on; X stays as it is, and is an output for the order.
+
+    Inputs:
+        timestep (1): int
+        X (T, *S): any
+    Outputs:
+        Y (window, *S): as X
+        X_out (T, *S): as X
+    """
+
+    inputs = ("timestep", "X")
+    outputs = ("Y", "X_out")
+    must_inplace = ((1, 1),)
+    window: int = 1
+
+    def check(self) -> None:
+        super().check()
+        if self.window < 1:
+            raise ArgumentError(f"{self.type}: window must be 1 or more, got {self.window}")
+
+    def infer(self, timestep: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_step(timestep, x)
+        return x.with_shape((self.window, *x.shape[1:])), x.plain
+
+
+@kernel(rnn_internal_apply_link)
+def apply_link(op: rnn_internal_apply_link, ctx: RunContext, timestep: Any, x: Any) -> tuple[Any, ...]:
+    first = op.first_row(ctx, timestep, x, op.window)
+    return x[first : first + op.window], x
+
+
+@register
+@operator_class(frozen=True)
+class rnn_internal_accumulate_gradient_input(_OfStep):
+    """Y = G, with the row of number timestep of dY added to the row timestep + offset.
+
+    Inputs:
+        timestep (1): int
+        dY (T, *S): as G
+        G (U, *S): float|int
+    Outputs:
+        Y (U, *S): as G
+    """
+
+    inputs = ("timestep", "dY", "G")
+    outputs = ("Y",)
+    inplace = ((2, 0),)
+
+    def infer(self, timestep: TensorSpec, dy: TensorSpec, g: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_step(timestep, g)
+        require(
+            dy.shape[1:] == g.shape[1:] and dy.dtype == g.dtype and dy.ndim > 0,
+            self,
+            f"dY and G must have rows of the same shape and type, got {dy.shape} {dy.dtype} and {g.shape} {g.dtype}",
+        )
+        return (g.plain,)
+
+
+@kernel(rnn_internal_accumulate_gradient_input)
+def accumulate_gradient_input(
+    op: rnn_internal_accumulate_gradient_input, ctx: RunContext, timestep: Any, dy: Any, g: Any
+) -> tuple[Any, ...]:
+    first = op.first_row(ctx, timestep, g, 1)
+    total = g.copy()
+    total[first] += dy[first - op.offset]
+    return (total,)

@@ -1,0 +1,160 @@
+"""The loop over a sequence: the arrays of a step net's blobs in each step, and the calls of all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import BoundStep, CompiledSegment, PlanContext, Segment
+from netbuilder.ops.core.instructions import Instruction, run_in_order
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.recurrent.links import Link
+
+__all__ = ["BoundLoop", "Loop", "LoopOperators", "Views", "assign", "fixed", "rows", "step_of"]
+
+Array = Any
+View = Callable[[int], Array]
+
+
+def rows(array: Array, link: Link) -> View:
+    """Return the function that gives a link's rows in a step."""
+    return lambda time: array[time + link.offset : time + link.offset + link.window]
+
+
+def step_of(array: Array) -> View:
+    """Return the function that gives a step's part of an array with one such part a step."""
+    return lambda time: array[time, ...]
+
+
+def fixed(array: Array) -> View:
+    """Return the function that gives the same array in all steps."""
+    return lambda time: array
+
+
+class Views:
+    """Gives the arrays of a step net's blobs in each step."""
+
+    def __init__(self, timestep: str, steps: int) -> None:
+        self._of: dict[str, View] = {}
+        numbers = np.arange(steps, dtype=np.int32).reshape(steps, 1)
+        self._of[timestep] = lambda time: numbers[time]
+
+    def __setitem__(self, name: str, view: View) -> None:
+        self._of[name] = view
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._of
+
+    def at(self, time: int) -> Callable[[str], Array]:
+        """Return the function that gives the array of a blob in a step."""
+        return lambda name: self._of[name](time)
+
+
+@dataclass(frozen=True, eq=False)
+class LoopOperators:
+    """What a loop runs.
+
+    Args:
+        net: the step net's name.
+        before: operators that are run once, before the first step.
+        body: those that are run in each step.
+        after: those that are run once, after the last step.
+        specs: of all blobs.
+        stored: the blobs that are read outside of the operators that write them; the loop has arrays for them.
+        fixed: blobs from outside that are the same in all steps.
+        timestep: the blob that holds the number of the step, on the host.
+    """
+
+    net: str
+    before: Sequence[Instruction]
+    body: Sequence[Instruction]
+    after: Sequence[Instruction]
+    specs: Mapping[str, TensorSpec]
+    stored: frozenset[str]
+    fixed: frozenset[str]
+    timestep: str
+
+
+class Loop:
+    """The operators of a loop, compiled.
+
+    Args:
+        operators: which they are.
+        ctx: the plan context of the operator that holds the step net.
+    """
+
+    def __init__(self, operators: LoopOperators, ctx: PlanContext) -> None:
+        def compiled(those: Sequence[Instruction], fixed: frozenset[str] = frozenset()) -> CompiledSegment:
+            host = frozenset([operators.timestep])
+            return ctx.compile_segment(
+                Segment(operators.net, those, operators.specs, operators.stored, fixed=fixed, on_host=host)
+            )
+
+        self.before = compiled(operators.before)
+        self.body = compiled(operators.body, operators.fixed)
+        self.after = compiled(operators.after)
+        segments = (self.body, self.before, self.after)
+        self.scratch = max(each.scratch for each in segments)
+        self.name = next((each.name for each in segments if each.engine), self.body.name)
+        self.engine = next((each.engine for each in segments if each.engine), "")
+
+
+class BoundLoop:
+    """The calls of a loop, in order.
+
+    Args:
+        loop: the operators; None: the loop runs calls of other kinds alone.
+        views: the arrays.
+        scratch: ``loop.scratch`` bytes.
+    """
+
+    def __init__(self, loop: Loop | None, views: Views, scratch: Array | None) -> None:
+        self._loop, self._views, self._scratch = loop, views, scratch
+        self._calls: list[Callable[[], object]] = []
+        self._failed: list[Callable[[Exception], BaseException] | None] = []
+
+    def add(self, call: Callable[[], object]) -> None:
+        """Append a call."""
+        self._calls.append(call)
+        self._failed.append(None)
+
+    def before(self) -> None:
+        """Append the calls before the first step."""
+        if self._loop is not None:
+            self._extend(self._loop.before.bind(self._views.at(0), self._scratch))
+            self._extend(self._loop.body.copies(self._views.at(0), self._scratch))
+
+    def step(self, time: int) -> None:
+        """Append the calls of a step."""
+        if self._loop is not None:
+            self._extend(self._loop.body.bind(self._views.at(time), self._scratch, time))
+
+    def after(self) -> None:
+        """Append the calls after the last step."""
+        if self._loop is not None:
+            self._extend(self._loop.after.bind(self._views.at(0), self._scratch))
+
+    def _extend(self, steps: Iterable[BoundStep]) -> None:
+        for call, failed in steps:
+            self._calls.append(call)
+            self._failed.append(failed)
+
+    def run(self) -> None:
+        """Run all calls.
+
+        Raises:
+            NetError, DeviceError, OperatorError: one failed; the message says which operator in which step.
+        """
+        run_in_order(self._calls, self._located)
+
+    def _located(self, index: int, error: Exception) -> BaseException:
+        failed = self._failed[index]
+        return error if failed is None else failed(error)
+
+
+def assign(out: Array, value: Array) -> None:
+    """Copy ``value``, or what it broadcasts to, into ``out``."""
+    out[...] = value

@@ -1,0 +1,188 @@
+"""RecurrentNetwork: a step net run over a sequence, and its gradient.
+
+A time step is a replay of the step net's operators over views of the stacked arrays: what is linked is never copied.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.registry import CPU, GPU, prepare, register
+from netbuilder.ops.engines.layouts import HOST, new_buffer
+from netbuilder.ops.recurrent.arena import ALIGNMENT
+from netbuilder.ops.recurrent.backward import BackwardPlan, BoundBackward, further_sequences
+from netbuilder.ops.recurrent.derived import derived_backward
+from netbuilder.ops.recurrent.forward import ForwardPlan, bind_forward
+from netbuilder.ops.recurrent.links import Recurrent
+from netbuilder.ops.recurrent.loop import Loop
+from netbuilder.proto import ArgumentError, GradientError, NetError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["RecurrentNetwork", "RecurrentNetworkGradient"]
+
+
+@register
+@operator_class(frozen=True)
+class RecurrentNetwork(Recurrent):
+    """Run ``step_net`` over a sequence.
+
+    The first input has steps and samples as its first axes, and tells how many steps there are. A link lets a blob of
+    the step net be rows of an input, or of a state: in step t those from t + offset on. A state begins with an input,
+    of shape (rows, samples, ...), (samples, width) or (width,), and has one more row for each step; an alias shows its
+    rows from some row on as an output. What the step net reads else must be inputs; they are the same in all steps,
+    and what depends on them alone is computed once.
+
+    The last output holds, as bytes, what the gradient reads again. Without ``backward_step_net`` these are the states
+    alone.
+
+    Inputs:
+        X+ (...): float|int|bool, the first (T, N, ...) for T steps and N samples
+    Outputs:
+        Y+ (...): float|int|bool, rows of states, (R, N, ...); of the last output (M), uint8
+    """
+
+    inputs = ("X+",)
+    outputs = ("Y+",)
+
+    def check(self) -> None:
+        super().check()
+        shown = self.shown(self.output_names)
+        for name in self.output_names[:-1]:
+            if name not in shown:
+                raise NetError(
+                    f"RecurrentNetwork: output {name!r} is the alias of no state; alias_dst is {list(shown)}"
+                )
+
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return ForwardPlan(self, specs).output_specs(self.output_names)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        if self.own_rows and self.backward_step_net is None:
+            raise GradientError(
+                f"RecurrentNetwork: its step net reads as {self.own_rows} rows of a state that it has written in the "
+                "same step, of which no backward step net can be derived; give backward_step_net"
+            )
+        args = {} if self.backward_step_net is not None else derived_backward(self, g)
+        return [_gradient_operator(self, g, args)]
+
+
+def _gradient_operator(op: RecurrentNetwork, g: GradientContext, args: dict[str, Any]) -> OperatorDef:
+    """Return the gradient operator; ``args`` are its arguments that differ from the forward operator's."""
+    given = [number for number in op.outputs_with_grads or range(op.n_out) if g.has_d_output(number)]
+    for number in range(op.n_out):
+        if g.has_d_output(number) and number not in given:
+            raise GradientError(
+                f"RecurrentNetwork: the loss depends on output {g.output(number)!r}, which is not among "
+                f"outputs_with_grads {list(op.outputs_with_grads)}; name its number, {number}, there"
+            )
+    inputs = [g.d_output(number) for number in given]
+    inputs += [g.input(i) for i in range(op.n_in)] + [g.output(j) for j in range(op.n_out)]
+    params = args.get("param", op.param)
+    outputs = [g.d_input(i) for i in (0, *params, *op.initial_recurrent_state_ids)]
+    outputs += [g.d_input(i) for i in further_sequences(op, args.get("backward_link_external"), params)]
+    return make_op("RecurrentNetworkGradient", inputs, outputs, **{"outputs_with_grads": given, **args})
+
+
+@register
+@operator_class(frozen=True)
+class RecurrentNetworkGradient(Recurrent):
+    """The gradients of RecurrentNetwork: of the first input, the inputs in ``param``, the initial states.
+
+    Reads the gradients of the outputs in ``outputs_with_grads``, all inputs and all outputs. ``backward_step_net`` is
+    run for each step, the last first, over views as the step net is; gradients of what all steps share are added up.
+    """
+
+    inputs = ("dY*",)
+    outputs = ("dX+",)
+
+    @cached_property
+    def forward_inputs(self) -> tuple[str, ...]:
+        whole = {name for name in self.input_names if name in self.recurrent_states}  # outputs that show all of a state
+        outputs = len(whole.union(self.alias_dst)) + 1
+        return self.input_names[len(self.outputs_with_grads) : len(self.input_names) - outputs]
+
+    def check(self) -> None:
+        if self.backward_step_net is None:
+            raise ArgumentError("RecurrentNetworkGradient: the argument backward_step_net, a net, must be given")
+        super().check()
+
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return BackwardPlan(self, specs).output_specs()
+
+
+@prepare(RecurrentNetwork, device=CPU)
+@prepare(RecurrentNetwork, device=GPU)
+def prepare_recurrent_network(op: RecurrentNetwork, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    inputs = [spec.plain for spec in specs]
+    outputs: list[TensorSpec | None] = list(ForwardPlan(op, inputs).output_specs(op.output_names))
+    keep = ctx.demand(op.n_out - 1) != "never"
+    plan = ForwardPlan(op, inputs, keep=keep, project=ctx.does("step_projections"))
+    loop = None if plan.one_by_one else Loop(plan.operators, ctx)
+    if not keep:  # the states alone, in memory that others use, too
+        outputs[-1] = None
+    states = 0 if keep else plan.memory.nbytes
+    memory = _Memory(ctx, states, plan.arena.nbytes, loop.scratch if loop else 0)
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        own, local, rest = memory.parts(scratch)
+        return bind_forward(plan, loop, ctx, ins, [*outs[:-1], outs[-1] if keep else own], local, rest).run
+
+    return _prepared(inputs, outputs, bind, memory, loop)
+
+
+@prepare(RecurrentNetworkGradient, device=CPU)
+@prepare(RecurrentNetworkGradient, device=GPU)
+def prepare_recurrent_network_gradient(op: RecurrentNetworkGradient, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    inputs = [spec.plain for spec in specs]
+    plan = BackwardPlan(op, inputs, join=ctx.does("step_products"))
+    loop = Loop(plan.operators, ctx)
+    memory = _Memory(ctx, plan.arena.nbytes, loop.scratch)
+    zeros = {p.zeros: new_buffer(plan.specs[p.zeros], memory.location) for p in plan.products if p.zeros}
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        return BoundBackward(plan, loop, zeros, ins, outs, *memory.parts(scratch)).calls.run
+
+    return _prepared(inputs, plan.output_specs(), bind, memory, loop)
+
+
+class _Memory:
+    """Memory for a pass: the plan's scratch memory, or on a GPU its own.
+
+    Args:
+        ctx: of the operator.
+        sizes: of its parts, in bytes.
+    """
+
+    def __init__(self, ctx: PlanContext, *sizes: int) -> None:
+        self.location = (GPU, ctx.device_id) if ctx.run.is_gpu else HOST
+        self._ends = list(itertools.accumulate(sizes))
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of scratch memory."""
+        return max(self._ends[-1], ALIGNMENT) if self.location == HOST else 0
+
+    def parts(self, scratch: Any) -> list[Any]:
+        """Return the parts, of ``scratch`` or of memory on the GPU."""
+        if self.location != HOST:
+            scratch = new_buffer(TensorSpec((self._ends[-1],), np.dtype(np.uint8)), self.location)
+        return [scratch[begin:end] for begin, end in zip([0, *self._ends], self._ends)]
+
+
+def _prepared(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec | None],
+    bind: Callable[..., Callable[[], object]],
+    memory: _Memory,
+    loop: Loop | None,
+) -> Prepared:
+    name, engine = (loop.name, loop.engine) if loop else ("steps", "")
+    return Prepared(inputs, outputs, bind, scratch=memory.scratch, name=name, engine=engine)

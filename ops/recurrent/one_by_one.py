@@ -1,0 +1,155 @@
+"""Steps whose shapes depend on data: the operators of a step net run one after another, on the arrays at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import CompiledSegment, PlanContext, RunContext, Segment
+from netbuilder.ops.core.instructions import Instruction, infer_outputs, located
+from netbuilder.ops.core.operator import TensorSpec, spec_of
+from netbuilder.ops.core.registry import CPU, GPU, plain_kernel
+from netbuilder.ops.engines.layouts import HOST, new_buffer
+from netbuilder.ops.recurrent.links import Recurrent
+from netbuilder.ops.recurrent.loop import Views
+from netbuilder.proto import NetError, OperatorError, ShapeError
+from netbuilder.proto.errors import counted
+
+__all__ = ["step_by_step"]
+
+Array = Any
+_Kernel = Callable[[RunContext, "list[Array]", int], "Sequence[Array]"]
+"""Given the context, the inputs and the number of the step (-1: once for all steps), returns the results."""
+
+
+def step_by_step(op: Recurrent, ctx: PlanContext, given: Views, once: Collection[Instruction], steps: int) -> None:
+    """Run a step net over a sequence, without a plan.
+
+    Args:
+        op: holds the step net.
+        ctx: the plan context of the operator.
+        given: inputs, the number of the step, and rows of sequences and states.
+        once: operators that compute the same in all steps.
+        steps: how many there are.
+
+    Raises:
+        NetError, OperatorError: an operator failed; the message says which in which step.
+    """
+    shared: dict[str, Array] = {}
+    kernels = {operator: _kernel(op.step.name, operator, ctx) for operator in op.step.ops}
+    for operator in op.step.ops:
+        if operator in once:
+            _run(op, operator, kernels[operator], ctx.run.inner(operator.op_def, 0), given, shared, -1)
+    varying = [(operator, ctx.run.inner(operator.op_def, 0)) for operator in op.step.ops if operator not in once]
+    for time in range(steps):
+        made = dict(shared)
+        for operator, context in varying:
+            own = ctx.run.inner(operator.op_def, time) if operator.op.stateful else context  # random numbers differ
+            _run(op, operator, kernels[operator], own, given, made, time)
+
+
+def _run(
+    op: Recurrent,
+    operator: Instruction,
+    kernel: _Kernel,
+    run: RunContext,
+    given: Views,
+    made: dict[str, Array],
+    time: int,
+) -> None:
+    """Run one operator; its results go into ``made``, and those that are linked into their rows."""
+    arrays = given.at(max(time, 0))
+    try:
+        ins = [made[name] if name in made else arrays(name) for name in operator.inputs]
+        results = kernel(run, ins, time)
+        if len(results) < len(operator.outputs):
+            raise OperatorError(
+                f"its kernel returned {counted(len(results), 'result')} for {counted(len(operator.outputs), 'output')}"
+            )
+        for name, result in zip(operator.outputs, results):
+            made[name] = _stored(name, result, arrays(name)) if name in given else _owned(result, ins)
+    except Exception as error:
+        when = f", in step {time}" if time >= 0 else ""
+        raise located(op.step.describe(operator) + when, error, in_subgraph=True) from error
+
+
+def _kernel(net: str, operator: Instruction, ctx: PlanContext) -> _Kernel:
+    """Return the kernel of an operator: its plain one, or, where it has none, its prepared one."""
+    kernel = plain_kernel(operator.op_def.type, GPU if ctx.run.is_gpu else CPU)
+    if kernel is None:
+        return _PreparedKernel(net, operator, ctx)
+    return lambda run, ins, time: kernel(operator.op, run, *_placed(operator, run, ins))
+
+
+class _PreparedKernel:
+    """A prepared kernel, compiled anew when the shapes of the inputs differ from those of the call before.
+
+    Args:
+        net: the name of the step net.
+        operator: one of its operators.
+        ctx: the plan context of the operator that holds the step net.
+    """
+
+    def __init__(self, net: str, operator: Instruction, ctx: PlanContext) -> None:
+        self._net, self._operator, self._ctx = net, operator, ctx
+        self._location = (GPU, ctx.device_id) if ctx.run.is_gpu else HOST
+        self._specs: list[TensorSpec] = []
+        self._outputs: tuple[TensorSpec, ...] = ()
+        self._segment: CompiledSegment | None = None
+
+    def __call__(self, run: RunContext, ins: Sequence[Array], time: int) -> list[Array]:
+        on_host = frozenset(name for name, x in zip(self._operator.inputs, ins) if isinstance(x, np.ndarray))
+        ins = [np.ascontiguousarray(x) if isinstance(x, np.ndarray) else run.xp.ascontiguousarray(x) for x in ins]
+        specs = [spec_of(x).plain for x in ins]
+        if self._segment is None or specs != self._specs:
+            self._segment, self._specs = self._compile(specs, on_host), specs
+        outs = [new_buffer(spec, self._location) for spec in self._outputs]
+        buffers = dict(zip((*self._operator.inputs, *self._operator.outputs), (*ins, *outs)))
+        scratch = new_buffer(TensorSpec((self._segment.scratch,), np.dtype(np.uint8)), self._location)
+        for call, _ in self._segment.bind(buffers.__getitem__, scratch, time):
+            call()
+        return outs
+
+    def _compile(self, specs: Sequence[TensorSpec], on_host: frozenset[str]) -> CompiledSegment:
+        outputs = infer_outputs(self._operator, specs)
+        if outputs is None:
+            raise NetError("it has no plain kernel, and its shapes depend on data")
+        self._outputs = tuple(spec.plain for spec in outputs)
+        names = (*self._operator.inputs, *self._operator.outputs)
+        segment = Segment(
+            self._net,
+            [self._operator],
+            dict(zip(names, (*specs, *self._outputs))),
+            frozenset(self._operator.outputs),
+            on_host=on_host if self._ctx.run.is_gpu else frozenset(),
+        )
+        return self._ctx.compile_segment(segment)
+
+
+def _placed(operator: Instruction, run: RunContext, ins: list[Array]) -> list[Array]:
+    """Return the inputs of an operator where its plain kernel reads them; the numbers of the steps are on the host."""
+    if not run.is_gpu:
+        return ins
+    places = [operator.op.input_place(i) for i in range(len(ins))]
+    at = {"host": run.host, "here": run.xp.asarray, "any": lambda array: array}
+    return [at[place](array) for place, array in zip(places, ins)]
+
+
+def _owned(result: Array, ins: list[Array]) -> Array:
+    """Return a result, copied if it is a view: a view would change when its base array does."""
+    view = getattr(result, "base", result) is not None and not any(result is array for array in ins)
+    return result.copy() if view else result
+
+
+def _stored(name: str, result: Array, rows: Array) -> Array:
+    """Copy a result into the rows that it is linked to, and return them."""
+    if rows.size != result.size or rows.dtype != result.dtype:
+        raise ShapeError(
+            f"{name!r} has shape {result.shape} and type {result.dtype}, and its link takes shape {rows.shape} and "
+            f"type {rows.dtype}"
+        )
+    if result is not rows:
+        rows[...] = result.reshape(rows.shape)
+    return rows

@@ -1,0 +1,1 @@
+"""Reductions over axes: sums, norms, moments, extremes, quantiles and histograms."""

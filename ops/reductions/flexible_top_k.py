@@ -1,0 +1,119 @@
+"""FlexibleTopK: the greatest elements of each row, as many as the row's own number says, and the gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef, ShapeError
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["FlexibleTopK", "FlexibleTopKGradient"]
+
+_INT64 = np.dtype(np.int64)
+
+
+def _check(op: Operator, x: TensorSpec, k: TensorSpec) -> None:
+    require_one_float_type(op, X=x)
+    right = x.ndim >= 1 and k.dtype == _INT64 and k.size == math.prod(x.shape[:-1])
+    text = f"got {k.shape} of {k.dtype} for X of shape {x.shape}"
+    require(right, op, f"K must be int64, a number for each row along the last axis of X; {text}")
+
+
+def _counts(op: Operator, k: Any, length: int) -> Any:
+    """Return the numbers of elements, checked."""
+    counts = k.reshape(-1)
+    if counts.size and not 1 <= int(counts.min()) <= int(counts.max()) <= length:
+        raise ShapeError(f"{op.type}: K must lie in [1, {length}], got {counts.min()} to {counts.max()}")
+    return counts
+
+
+@register
+@operator_class(frozen=True)
+class FlexibleTopK(Operator):
+    """The K[i] greatest elements of each row of X, in falling order, one row after another; ties go to the lower index.
+
+    Rows are along the last axis. The second output has the positions of the elements in their rows, int64.
+
+    Inputs:
+        X (*S, N): float
+        K (*S, 1) or (*S): int64
+    Outputs:
+        Values (M): as X, M the sum of K
+        Indices (M): int64
+    """
+
+    inputs = ("X", "K")
+    outputs = ("Values", "Indices")
+    dynamic = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index else "here"
+
+    def infer(self, x: TensorSpec, k: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check(self, x, k)
+        raise ShapeError("FlexibleTopK: how many elements there are is known only when the net runs")
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.input("K"), g.d_output("Values"), g.output("Indices")]
+        return [make_op("FlexibleTopKGradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, k: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class FlexibleTopKGradient(Operator):
+    """dX = dV where the elements were, else 0."""
+
+    inputs = ("X", "K", "dV", "Indices")
+    outputs = ("dX",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return ("any", "host", "here", "here")[index]
+
+    def infer(self, x: TensorSpec, k: TensorSpec, dv: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check(self, x, k)
+        require_one_float_type(self, X=x, dV=dv)
+        right = dv.ndim == 1 and dv.shape == indices.shape and indices.dtype == _INT64
+        require(right, self, f"dV and Indices, int64, must be vectors of one length, got {dv.shape}, {indices.shape}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, k: TensorSpec, dv: TensorSpec, indices: TensorSpec) -> int:
+        return 0
+
+
+@kernel(FlexibleTopK)
+def flexible_top_k(op: FlexibleTopK, ctx: RunContext, x: Any, k: Any) -> tuple[Any, ...]:
+    _check(op, spec_of(x), spec_of(k))
+    xp, length = ctx.xp, x.shape[-1]
+    counts = _counts(op, ctx.host(k), length)
+    rows = x.reshape(counts.size, length)
+    order = xp.argsort(-rows, axis=1, kind="stable")
+    chosen = xp.asarray(np.flatnonzero(np.arange(length) < counts[:, None]))
+    values = xp.take_along_axis(rows, order, axis=1).reshape(-1)[chosen]
+    return values, order.reshape(-1)[chosen].astype(_INT64, copy=False)
+
+
+@kernel(FlexibleTopKGradient)
+def flexible_top_k_gradient(
+    op: FlexibleTopKGradient, ctx: RunContext, x: Any, k: Any, dv: Any, indices: Any
+) -> tuple[Any, ...]:
+    xp, length = ctx.xp, x.shape[-1]
+    counts = _counts(op, ctx.host(k), length)
+    total = int(counts.sum())
+    require(dv.size == total, op, f"dV must have {total} elements, as K says, got {dv.size}")
+    check_indices(op.type, indices, length)
+    starts = xp.asarray(np.repeat(np.arange(counts.size), counts) * length)
+    dx = xp.zeros(x.size, dv.dtype)
+    dx[starts + indices] = dv
+    return (dx.reshape(x.shape),)

@@ -1,0 +1,145 @@
+"""Histograms of values: over given bounds, run after run, or over the range of what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError
+
+__all__ = ["AccumulateHistogram", "SelfBinningHistogram"]
+
+_INT64 = np.dtype(np.int64)
+_STRETCH = 1.0001  # of a range, so that the greatest value is below the last edge
+
+
+@register
+@operator_class(frozen=True)
+class AccumulateHistogram(Operator):
+    """CurHist = how many values of X fall into each bucket; AccHist = the same over all runs so far, both int64.
+
+    There are ``num_buckets`` buckets between ``lower_bound`` and ``upper_bound``, each without its upper end; the
+    first number counts the values below them, the last one all others. No gradient.
+
+    Inputs:
+        X (...): float
+    Outputs:
+        CurHist (num_buckets + 2): int64
+        AccHist (num_buckets + 2): int64
+    """
+
+    inputs = ("X",)
+    outputs = ("CurHist", "AccHist")
+    stateful = True
+    lower_bound: float = 0.0
+    upper_bound: float = 1.0
+    num_buckets: int = 1
+
+    def check(self) -> None:
+        if self.num_buckets < 1 or not self.lower_bound < self.upper_bound:
+            raise ArgumentError(
+                "AccumulateHistogram: num_buckets must be at least 1 and lower_bound below upper_bound, got "
+                f"{self.num_buckets}, {self.lower_bound} and {self.upper_bound}"
+            )
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        counts = TensorSpec((self.num_buckets + 2,), _INT64)
+        return (counts, counts)
+
+    def flops(self, x: TensorSpec) -> int:
+        return 3 * x.size
+
+    def accumulated(self, counts: Any) -> Any:
+        """Return the counts of all runs, those of this one among them, and keep them for the next."""
+        kept = self.__dict__.get("_kept")
+        total = counts.copy() if kept is None else kept + counts
+        object.__setattr__(self, "_kept", total)
+        return total.copy()
+
+
+@kernel(AccumulateHistogram)
+def accumulate_histogram(op: AccumulateHistogram, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    xp, values = ctx.xp, x.reshape(-1)
+    lower, upper = values.dtype.type(op.lower_bound), values.dtype.type(op.upper_bound)
+    size = values.dtype.type((op.upper_bound - op.lower_bound) / op.num_buckets)
+    inside = (values >= lower) & (values < upper)
+    bucket = xp.clip(xp.floor((xp.where(inside, values, lower) - lower) / size).astype(int), 0, op.num_buckets - 1) + 1
+    bucket = xp.where(inside, bucket, xp.where(values < lower, 0, op.num_buckets + 1))
+    counts = xp.bincount(bucket, minlength=op.num_buckets + 2).astype(_INT64, copy=False)
+    return counts, op.accumulated(counts)
+
+
+@register
+@operator_class(frozen=True)
+class SelfBinningHistogram(Operator):
+    """histogram_values = ``num_bins`` + 1 edges, evenly apart, from the least value of all inputs past the greatest.
+
+    The last edge is above the greatest value by a ten-thousandth of the range. histogram_counts, int64, says how many
+    values are at each edge or above it, and below the next; the last number is 0. With ``bin_spacing`` "logarithmic",
+    edges grow by one factor, and values below ``logspace_start`` are taken as that; ``abs``: the values without their
+    signs. No gradient.
+
+    Inputs:
+        X+ (...): float
+    Outputs:
+        histogram_values (num_bins + 1): as X
+        histogram_counts (num_bins + 1): int64
+    """
+
+    inputs = ("X+",)
+    outputs = ("histogram_values", "histogram_counts")
+    num_bins: int = 0
+    bin_spacing: str = "linear"
+    logspace_start: float = 1e-24
+    abs: bool = False
+
+    def check(self) -> None:
+        if self.num_bins < 1:
+            raise ArgumentError(
+                f"SelfBinningHistogram: Number of bins must be greater than or equal to 1, got num_bins={self.num_bins}"
+            )
+        if self.bin_spacing not in ("linear", "logarithmic"):
+            raise ArgumentError(
+                f"SelfBinningHistogram: bin_spacing must be linear or logarithmic, got {self.bin_spacing!r}"
+            )
+        if self.bin_spacing == "logarithmic" and not self.logspace_start > 0:
+            raise ArgumentError(f"SelfBinningHistogram: logspace_start must be above 0, got {self.logspace_start}")
+
+    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
+        for x in xs:
+            require_one_float_type(self, X=xs[0], other=x)
+        edges = xs[0].with_shape((self.num_bins + 1,))
+        return (edges, edges.with_dtype(_INT64))
+
+    def flops(self, *xs: TensorSpec) -> int:
+        return sum(x.size for x in xs) * max(1, self.num_bins.bit_length())
+
+
+@kernel(SelfBinningHistogram)
+def self_binning_histogram(op: SelfBinningHistogram, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    xp, dtype = ctx.xp, xs[0].dtype
+    values = widen(xp.concatenate([x.reshape(-1) for x in xs]))
+    if not values.size:
+        return xp.zeros(op.num_bins + 1, dtype), xp.zeros(op.num_bins + 1, _INT64)
+    values = abs(values) if op.abs else values
+    steps = xp.arange(op.num_bins + 1)
+    if op.bin_spacing == "logarithmic":
+        values = xp.maximum(values, values.dtype.type(op.logspace_start))
+    least = values.min().astype(float)
+    most = least + (values.max().astype(float) - least) * _STRETCH
+    if op.bin_spacing == "linear":
+        edges = least + steps * ((most - least) / op.num_bins)
+    else:
+        edges = xp.exp(xp.log(least) + steps * (xp.log(most / least) / op.num_bins))
+    edges = edges.astype(values.dtype)
+    edges[0] = values.min()
+    bins = xp.clip(xp.searchsorted(edges, values, side="right") - 1, 0, op.num_bins - 1)
+    bins = xp.where(values > edges[0], bins, 0)
+    return narrow(edges, xs[0]), xp.bincount(bins, minlength=op.num_bins + 1).astype(_INT64, copy=False)

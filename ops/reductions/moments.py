@@ -1,0 +1,167 @@
+"""Moments over axes, and BatchMoments per channel; with their gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.reductions.reduce import OverAxes, count_of
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["BatchMoments", "BatchMomentsGradient", "Moments", "MomentsGradient"]
+
+
+@register
+@operator_class(frozen=True)
+class Moments(OverAxes):
+    """Mean and variance (biased) of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1.
+
+    Inputs:
+        data (...): float
+    Outputs:
+        mean (...): as data
+        variance (...): as data
+    """
+
+    inputs = ("data",)
+    outputs = ("mean", "variance")
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, data=x)
+        over = self.over(x.shape)
+        kept = [n for i, n in enumerate(x.shape) if i not in over]
+        stats = x.with_shape(self.kept(x.shape) if self.keepdims else kept)
+        return (stats, stats)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("mean"), g.d_output("variance"), g.input("data"), g.output("mean")]
+        return [make_op("MomentsGradient", inputs, [g.d_input("data")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return 4 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class MomentsGradient(OverAxes):
+    """dX = (dmean + 2 * (X - mean) * dvariance) / the number of elements of a mean."""
+
+    inputs = ("dmean", "dvariance", "data", "mean")
+    outputs = ("dX",)
+
+    def infer(self, dmean: TensorSpec, dvar: TensorSpec, x: TensorSpec, mean: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, data=x, dmean=dmean, dvariance=dvar, mean=mean)
+        size = math.prod(self.kept(x.shape))
+        for name, spec in (("dmean", dmean), ("dvariance", dvar), ("mean", mean)):
+            require(spec.size == size, self, f"{name} {spec.shape} is no reduction of X {x.shape}")
+        return (x.plain,)
+
+    def flops(self, dmean: TensorSpec, dvar: TensorSpec, x: TensorSpec, mean: TensorSpec) -> int:
+        return 4 * x.size
+
+
+@kernel(Moments)
+def moments(op: Moments, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    values, over, count = widen(x), op.over(x.shape), count_of(op, x.shape)
+    mean = ctx.xp.asarray(values.sum(axis=over, keepdims=True)) / values.dtype.type(count)
+    apart = values - mean
+    variance = ctx.xp.asarray((apart * apart).sum(axis=over, keepdims=True)) / values.dtype.type(count)
+    shape = mean.shape if op.keepdims else tuple(n for i, n in enumerate(x.shape) if i not in over)
+    return narrow(mean, x).reshape(shape), narrow(variance, x).reshape(shape)
+
+
+@kernel(MomentsGradient)
+def moments_gradient(op: MomentsGradient, ctx: RunContext, dmean: Any, dvar: Any, x: Any, mean: Any) -> tuple[Any, ...]:
+    kept = op.kept(x.shape)
+    d_mean, d_var, middle = (widen(a).reshape(kept) for a in (dmean, dvar, mean))
+    values = widen(x)
+    return (narrow((d_mean + 2 * (values - middle) * d_var) / values.dtype.type(count_of(op, x.shape)), x),)
+
+
+@operator_class(frozen=True)
+class _PerChannel(Operator):
+    order: str = "NCHW"
+
+    def check(self) -> None:
+        check_order(self, self.order)
+
+    def channels(self, x: TensorSpec) -> int:
+        """Return the number of channels; raise ShapeError if X has none."""
+        require(x.ndim >= 2, self, f"X must have a batch and a channel axis at least, got shape {x.shape}")
+        return x.shape[channel_axis(self.order, x.ndim)]
+
+    def over(self, x: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Return the axes of all but channels, the shape that lays channels along X, and the elements of each."""
+        channel = channel_axis(self.order, x.ndim)
+        axes = tuple(i for i in range(x.ndim) if i != channel)
+        return axes, tuple(-1 if i == channel else 1 for i in range(x.ndim)), x.size // max(x.shape[channel], 1)
+
+
+@register
+@operator_class(frozen=True)
+class BatchMoments(_PerChannel):
+    """The means of X and of its squares, channel by channel.
+
+    Inputs:
+        X (N, C, ...) or (N, ..., C): float, by the order
+    Outputs:
+        mu (C): as X
+        var (C): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("mu", "var")
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        stats = x.with_shape((self.channels(x),))
+        return (stats, stats)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("mu"), g.d_output("var"), g.input("X")]
+        return [make_op("BatchMomentsGradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return 3 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class BatchMomentsGradient(_PerChannel):
+    """dX = (dmu + 2 * X * dvar) / the elements of a channel."""
+
+    inputs = ("dmu", "dvar", "X")
+    outputs = ("dX",)
+
+    def infer(self, dmu: TensorSpec, dvar: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, dmu=dmu, dvar=dvar)
+        shape = (self.channels(x),)
+        for name, spec in (("dmu", dmu), ("dvar", dvar)):
+            require(spec.shape == shape, self, f"{name} must have shape {shape} for X {x.shape}, got {spec.shape}")
+        return (x.plain,)
+
+    def flops(self, dmu: TensorSpec, dvar: TensorSpec, x: TensorSpec) -> int:
+        return 4 * x.size
+
+
+@kernel(BatchMoments)
+def batch_moments(op: BatchMoments, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    values = widen(x)
+    axes, _, count = op.over(x)
+    share = values.dtype.type(1 / max(count, 1))
+    return tuple(narrow(v.sum(axis=axes) * share, x) for v in (values, values * values))
+
+
+@kernel(BatchMomentsGradient)
+def batch_moments_gradient(op: BatchMomentsGradient, ctx: RunContext, dmu: Any, dvar: Any, x: Any) -> tuple[Any, ...]:
+    values = widen(x)
+    _, laid, count = op.over(x)
+    dx = widen(dmu).reshape(laid) + 2 * values * widen(dvar).reshape(laid)
+    return (narrow(dx / values.dtype.type(max(count, 1)), x),)

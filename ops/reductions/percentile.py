@@ -1,0 +1,168 @@
+"""Percentile, BisectPercentile: values turned into percentiles, by samples of each feature's distribution."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segmented_search import first_not_below
+from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
+
+__all__ = ["BisectPercentile", "Percentile"]
+
+_Array = np.ndarray[Any, Any]
+
+
+def _check_values(op: Operator, values: TensorSpec) -> None:
+    require_one_float_type(op, values=values)
+    require(values.ndim == 2, op, f"values must be (samples, features), got shape {values.shape}")
+
+
+def _parts(lengths: _Array) -> tuple[_Array, _Array]:
+    """Return where each feature's samples begin and end."""
+    ends = np.cumsum(lengths)
+    return ends - lengths, ends
+
+
+def _rises(values: _Array, begin: _Array, *, strictly: bool = False) -> bool:
+    """Whether samples rise within each feature, those of equal value allowed unless ``strictly``."""
+    steps = np.diff(values)
+    within = np.ones(max(len(values) - 1, 0), bool)
+    within[begin[1:] - 1] = False
+    return bool((steps[within] > 0).all() if strictly else (steps[within] >= 0).all())
+
+
+@register
+@operator_class(frozen=True)
+class Percentile(Operator):
+    """percentile_values = for each value the percentile that value_to_pct gives it, between samples in proportion.
+
+    value_to_pct holds for one feature after the other rows of a sample, rising, and its percentile; lengths, int32,
+    says how many each feature has. What is below all samples gives 0, what is above them 1. No gradient.
+
+    Inputs:
+        original_values (N, D): float
+        value_to_pct (M, 2): as original_values
+        lengths (D): int32
+    Outputs:
+        percentile_values (N, D): as original_values
+    """
+
+    inputs = ("original_values", "value_to_pct", "lengths")
+    outputs = ("percentile_values",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index else "here"
+
+    def infer(self, values: TensorSpec, pairs: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_values(self, values)
+        require_one_float_type(self, original_values=values, value_to_pct=pairs)
+        require(pairs.ndim == 2 and pairs.shape[1] == 2, self, f"value_to_pct must be (n, 2), got shape {pairs.shape}")
+        right = lengths.shape == values.shape[1:] and lengths.dtype == np.int32
+        text = f"got {lengths.shape} of {lengths.dtype}"
+        require(right, self, f"lengths must be int32, one for each of {values.shape[1]} features; {text}")
+        return (values.plain,)
+
+    def gradient(self, g: Any) -> list[OperatorDef]:
+        return []  # not differentiable
+
+
+def _checked(op: Operator, values: _Array, lengths: _Array) -> tuple[_Array, _Array]:
+    """Return where the samples of features begin and end."""
+    if int(lengths.min(initial=1)) < 1 or int(lengths.sum()) != len(values):
+        raise ShapeError(
+            f"{op.type}: lengths must be 1 or more and add up to the {len(values)} samples, got {lengths.tolist()}"
+        )
+    begin, end = _parts(lengths)
+    require(_rises(values, begin), op, "the samples of each feature must rise")
+    return begin, end
+
+
+@kernel(Percentile)
+def percentile(op: Percentile, ctx: RunContext, values: Any, pairs: Any, lengths: Any) -> tuple[Any, ...]:
+    xp, samples, counts = ctx.xp, ctx.host(pairs), ctx.host(lengths)
+    begin, end = map(xp.asarray, _checked(op, samples[:, 0], counts))
+    known, shares = (xp.asarray(np.ascontiguousarray(column)) for column in samples.T)
+    at = first_not_below(xp, known, values, begin, end, int(counts.max(initial=0)))
+    here, before = xp.minimum(at, end - 1), xp.maximum(at - 1, begin)
+    step = known[here] - known[before]
+    part = (values - known[before]) / xp.where(step > 0, step, values.dtype.type(1))
+    between = shares[before] + part * (shares[here] - shares[before])
+    inside = xp.where(known[here] == values, shares[here], xp.where(at == begin, values.dtype.type(0), between))
+    return (xp.where(at == end, values.dtype.type(1), inside),)
+
+
+@register
+@operator_class(frozen=True)
+class BisectPercentile(Operator):
+    """percentile = for each value the percentile that the arguments give it.
+
+    ``percentile_raw`` holds the samples of one feature after the other, rising, ``lengths`` how many each has. A value
+    that is a sample gives its ``percentile_mapping``; one between two samples lies in proportion between the
+    ``percentile_upper`` of the lower and the ``percentile_lower`` of the higher one; what is below all gives 0, what
+    lies above all 1. No gradient.
+
+    Inputs:
+        raw_values (N, D): float
+    Outputs:
+        percentile (N, D): as raw_values
+    """
+
+    inputs = ("raw_values",)
+    outputs = ("percentile",)
+    percentile_raw: tuple[float, ...] = ()
+    percentile_mapping: tuple[float, ...] = ()
+    percentile_lower: tuple[float, ...] = ()
+    percentile_upper: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        lists = (self.percentile_mapping, self.percentile_lower, self.percentile_upper)
+        count = len(self.percentile_raw)
+        if any(len(values) != count for values in lists):
+            raise ArgumentError(
+                f"BisectPercentile: percentile_mapping, _lower and _upper must be as long as percentile_raw, {count}, "
+                f"got {', '.join(str(len(values)) for values in lists)}"
+            )
+        if sum(self.lengths) != count or min(self.lengths, default=1) < 1:
+            raise ArgumentError(
+                f"BisectPercentile: lengths must be 1 or more and add up to {count} samples, got {self.lengths}"
+            )
+        begin, _ = _parts(np.array(self.lengths, np.int64))
+        if not _rises(np.array(self.percentile_raw), begin, strictly=True):
+            raise ArgumentError("BisectPercentile: percentile_raw must rise within each feature")
+
+    def infer(self, values: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_values(self, values)
+        count = len(self.lengths)
+        require(values.shape[1] == count, self, f"raw_values must have {count} features, got shape {values.shape}")
+        return (values.plain,)
+
+    def gradient(self, g: Any) -> list[OperatorDef]:
+        return []  # not differentiable
+
+    def flops(self, values: TensorSpec) -> int:
+        return 8 * values.size
+
+
+@kernel(BisectPercentile)
+def bisect_percentile(op: BisectPercentile, ctx: RunContext, values: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    known, mapping, lower, upper = (
+        xp.asarray(np.array(column, values.dtype))
+        for column in (op.percentile_raw, op.percentile_mapping, op.percentile_lower, op.percentile_upper)
+    )
+    begin, end = map(xp.asarray, _parts(np.array(op.lengths, np.int64)))
+    at = first_not_below(xp, known, values, begin, end, max(op.lengths, default=0))
+    here, before = xp.minimum(at, end - 1), xp.maximum(at - 1, begin)
+    step = known[here] - known[before]
+    part = (values - known[before]) / xp.where(step > 0, step, values.dtype.type(1))
+    between = upper[before] + part * (lower[here] - upper[before])
+    inside = xp.where(known[here] == values, mapping[here], xp.where(at == begin, values.dtype.type(0), between))
+    return (xp.where(at == end, values.dtype.type(1), inside),)

@@ -1,0 +1,91 @@
+"""Quantile: a value that a given share of all elements does not exceed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError
+
+__all__ = ["Quantile"]
+
+
+@register
+@operator_class(frozen=True)
+class Quantile(Operator):
+    """A value, of shape (1,), that at least a share ``quantile`` of the elements of all inputs does not exceed.
+
+    With ``abs`` their magnitudes count. The value is searched for between the least and the greatest by halving, until
+    just so many do not exceed it or both ends are within ``tol`` times the sum of their magnitudes. NaN is never
+    counted, unless all elements are NaN. No gradient.
+
+    Inputs:
+        X+ (...): float
+    Outputs:
+        quantile_value (1): as X
+    """
+
+    inputs = ("X+",)
+    outputs = ("quantile_value",)
+    quantile: float = -1.0
+    abs: bool = True
+    tol: float = 1e-3
+
+    def check(self) -> None:
+        if not 0 <= self.quantile <= 1:
+            raise ArgumentError(f"Quantile: input quantile should be in [0, 1], got {self.quantile}")
+        if not self.tol > 0:
+            raise ArgumentError(f"Quantile: tolerance tol should be above 0, got {self.tol}")
+
+    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
+        for x in xs:
+            require_one_float_type(self, X=xs[0], other=x)
+        require(any(x.size for x in xs), self, "the inputs must have an element, got none")
+        return (xs[0].with_shape((1,)),)
+
+    def flops(self, *xs: TensorSpec) -> int:
+        return 20 * sum(x.size for x in xs)
+
+
+@kernel(Quantile)
+def quantile(op: Quantile, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    values = widen(xp.concatenate([x.reshape(-1) for x in xs]))
+    values = xp.sort(abs(values) if op.abs else values)  # NaN goes to the end
+    return (narrow(xp.asarray([_search(op, ctx, values)]), xs[0]),)
+
+
+def _search(op: Quantile, ctx: RunContext, values: Any) -> Any:
+    """Return the quantile of sorted values."""
+    number = values.dtype.type
+    numbers = int((values == values).sum())
+    if not numbers:
+        return number("nan")
+    low, high = (number(ctx.host(values[k])) for k in (0, numbers - 1))
+    target = math.ceil(np.float32(values.size) * np.float32(op.quantile))
+    if target == 0:
+        return low
+    if target >= numbers:
+        return high
+
+    def count(bound: Any) -> int:
+        return int(ctx.xp.searchsorted(values[:numbers], bound, side="right"))
+
+    if count(low) >= target:
+        return low
+    while abs(high - low) > number(op.tol) * (abs(high) + abs(low)):
+        middle = number(low + (high - low) / 2)
+        if middle in (low, high):  # neighbours: there is nothing between them
+            break
+        below = count(middle)
+        if below == target:
+            return middle
+        low, high = (low, middle) if below > target else (middle, high)
+    return high

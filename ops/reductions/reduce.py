@@ -1,0 +1,315 @@
+"""Sums and means over all elements, over axes, or down to another tensor's shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.broadcasting import Broadcasting, placed_shape, start_axis, sum_to
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "OverAxes",
+    "ReduceMean",
+    "ReduceMeanGradient",
+    "ReduceSum",
+    "ReduceSumGradient",
+    "Reduction",
+    "ReductionGradient",
+    "SumElements",
+    "SumElementsGradient",
+    "SumReduceLike",
+    "SumSqrElements",
+    "check_float",
+    "count_of",
+    "wide_type",
+]
+
+
+def wide_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type to add elements in: float32 for float16."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def check_float(op: Operator, x: TensorSpec) -> None:
+    """Raise ShapeError unless X holds floating-point numbers."""
+    require(x.dtype.kind == "f", op, f"needs floating-point numbers, got {x.dtype}")
+
+
+@register
+@operator_class(frozen=True)
+class SumElements(Operator):
+    """Y = the sum of all elements of X, a scalar; with ``average`` their mean.
+
+    Inputs:
+        X (*S): float|int
+    Outputs:
+        Y (): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    average: bool = False
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind in "fiu", self, f"needs numbers, got {x.dtype}")
+        return (x.with_shape(()),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("SumElementsGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return x.size
+
+
+@kernel(SumElements)
+def sum_elements(op: SumElements, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    total = x.sum(dtype=wide_type(x.dtype))
+    if op.average and x.size:
+        total = total / total.dtype.type(x.size)
+    return (total.astype(x.dtype),)
+
+
+@prepare(SumElements, device=CPU)
+def _prepare_sum_elements(op: SumElements, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    if x.dtype not in (np.float32, np.float64):
+        return None
+    share = x.dtype.type(1 / max(x.size, 1))
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        y = outputs[0]
+        total = partial(np.add.reduce, inputs[0].reshape(-1), 0, None, y)
+        if not op.average:
+            return total
+
+        def run() -> None:
+            total()
+            np.multiply(y, share, y)
+
+        return run
+
+    return Prepared((x.plain,), op.infer(x.plain), bind, name="numpy.add.reduce")
+
+
+@register
+@operator_class(frozen=True)
+class SumElementsGradient(Operator):
+    """dX = dY in every element; with ``average`` divided by their number."""
+
+    inputs = ("X", "dY")
+    outputs = ("dX",)
+    average: bool = False
+
+    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(dy.size == 1, self, f"dY must have one element, got shape {dy.shape}")
+        return (x.plain,)
+
+
+@kernel(SumElementsGradient)
+def sum_elements_gradient(op: SumElementsGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
+    share = dy.reshape(()).astype(x.dtype, copy=False)
+    if op.average and x.size:
+        share = share / x.dtype.type(x.size)
+    return (ctx.xp.broadcast_to(share, x.shape).copy(),)
+
+
+@register
+@operator_class(frozen=True)
+class SumSqrElements(Operator):
+    """Y = the sum of the squares of all elements of X, a scalar; with ``average`` their mean. No gradient.
+
+    Inputs:
+        X (*S): float
+    Outputs:
+        Y (): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+    average: bool = False
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_float(self, x)
+        return (x.with_shape(()),)
+
+    def flops(self, x: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@kernel(SumSqrElements)
+def sum_sqr_elements(op: SumSqrElements, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    flat = x.reshape(-1).astype(wide_type(x.dtype), copy=False)
+    total = ctx.xp.vdot(flat, flat)
+    if op.average and x.size:
+        total = total / total.dtype.type(x.size)
+    return (total.astype(x.dtype),)
+
+
+@register
+@operator_class(frozen=True)
+class SumReduceLike(Broadcasting):
+    """Y = A summed to the shape of B, which is a run of A's as in Add with ``broadcast``. No gradient.
+
+    Inputs:
+        A (...): float
+        B (*S): as A
+    Outputs:
+        Y (*S): as A
+    """
+
+    inputs = ("A", "B")
+    outputs = ("Y",)
+
+    def check(self) -> None:
+        start_axis(self.type, self.axis, self.axis_str, self.order, (), ())
+
+    def view(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+        if math.prod(b) == 1:
+            return ()
+        return placed_shape(self, a, b, start_axis(self.type, self.axis, self.axis_str, self.order, a, b))
+
+    def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_float(self, a)
+        self.joined(a, b)
+        return (b.plain,)
+
+    def flops(self, a: TensorSpec, b: TensorSpec) -> int:
+        return a.size
+
+
+@kernel(SumReduceLike)
+def sum_reduce_like(op: SumReduceLike, ctx: RunContext, a: Any, b: Any) -> tuple[Any, ...]:
+    return (sum_to(a, op.view(a.shape, b.shape), b.shape),)
+
+
+@operator_class(frozen=True)
+class OverAxes(Operator):
+    """Arguments of operators that reduce some axes of X."""
+
+    axes: tuple[int, ...] = ()
+    keepdims: bool = True
+
+    def over(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the axes to reduce, not negative, ascending; without ``axes`` all."""
+        n = len(shape)
+        for axis in self.axes:
+            require(-n <= axis < n, self, f"axes must lie in [{-n}, {n}) for X of shape {shape}, got {self.axes}")
+        return tuple(sorted({axis % n for axis in self.axes})) if self.axes else tuple(range(n))
+
+    def kept(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the result with the reduced axes kept as 1."""
+        over = self.over(shape)
+        return tuple(1 if i in over else n for i, n in enumerate(shape))
+
+
+@operator_class(frozen=True)
+class Reduction(OverAxes):
+    """Base of reductions of X over axes; ``<type>Gradient`` reads dY, X and Y.
+
+    Inputs:
+        X (...): float
+    Outputs:
+        Y (...): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind in "fi", self, f"needs signed numbers, got {x.dtype}")
+        over = self.over(x.shape)
+        if self.keepdims:
+            return (x.with_shape(self.kept(x.shape)),)
+        return (x.with_shape([n for i, n in enumerate(x.shape) if i not in over]),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("Y"), g.input("X"), g.output("Y")]
+        return [make_op(self.type + "Gradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return x.size
+
+
+@operator_class(frozen=True)
+class ReductionGradient(OverAxes):
+    """Base of the gradients of reductions."""
+
+    inputs = ("dY", "X", "Y")
+    outputs = ("dX",)
+
+    def infer(self, dy: TensorSpec, x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind in "fiu", self, f"X must hold numbers, got {x.dtype}")
+        require(dy.size == y.size, self, f"dY {dy.shape} and Y {y.shape} must have as many elements")
+        require(y.size == math.prod(self.kept(x.shape)), self, f"Y {y.shape} is no reduction of X {x.shape}")
+        return (x.plain,)
+
+
+@register
+@operator_class(frozen=True)
+class ReduceSum(Reduction):
+    """Y = the sum of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1.
+
+    Inputs:
+        X (...): float|int32|int64
+    Outputs:
+        Y (...): as X
+    """
+
+
+@kernel(ReduceSum)
+def reduce_sum(op: ReduceSum, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    total = ctx.xp.sum(x, axis=op.over(x.shape), dtype=wide_type(x.dtype), keepdims=op.keepdims)
+    return (total.astype(x.dtype),)
+
+
+@register
+@operator_class(frozen=True)
+class ReduceSumGradient(ReductionGradient):
+    """dX = dY, repeated over the reduced axes."""
+
+
+@kernel(ReduceSumGradient)
+def reduce_sum_gradient(op: ReduceSumGradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    return (ctx.xp.broadcast_to(dy.reshape(op.kept(x.shape)), x.shape).copy(),)
+
+
+@register
+@operator_class(frozen=True)
+class ReduceMean(Reduction):
+    """Y = the mean of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1."""
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_float(self, x)
+        return super().infer(x)
+
+
+def count_of(op: OverAxes, shape: tuple[int, ...]) -> int:
+    """Return how many elements one mean is of, at least 1."""
+    return max(math.prod(shape[i] for i in op.over(shape)), 1)
+
+
+@kernel(ReduceMean)
+def reduce_mean(op: ReduceMean, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    total = ctx.xp.sum(x, axis=op.over(x.shape), dtype=wide_type(x.dtype), keepdims=op.keepdims)
+    return ((total / total.dtype.type(count_of(op, x.shape))).astype(x.dtype),)
+
+
+@register
+@operator_class(frozen=True)
+class ReduceMeanGradient(ReductionGradient):
+    """dX = dY / number of elements of a mean, repeated over the reduced axes."""
+
+
+@kernel(ReduceMeanGradient)
+def reduce_mean_gradient(op: ReduceMeanGradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    share = dy.reshape(op.kept(x.shape)) / dy.dtype.type(count_of(op, x.shape))
+    return (ctx.xp.broadcast_to(share, x.shape).copy(),)

@@ -1,0 +1,146 @@
+"""ReduceMax, ReduceMin, ReduceL1 and ReduceL2: extrema and norms over axes, with their gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.reductions.reduce import Reduction, ReductionGradient, check_float
+
+__all__ = [
+    "ReduceL1",
+    "ReduceL1Gradient",
+    "ReduceL2",
+    "ReduceL2Gradient",
+    "ReduceMax",
+    "ReduceMaxGradient",
+    "ReduceMin",
+    "ReduceMinGradient",
+]
+
+
+@operator_class(frozen=True)
+class _Extremum(Reduction):
+    """Base of the greatest and least elements over axes.
+
+    Inputs:
+        X (...): float|int32|int64
+    Outputs:
+        Y (...): as X
+    """
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        count = math.prod(x.shape[i] for i in self.over(x.shape))
+        require(count > 0, self, f"X of shape {x.shape} has no elements to choose from along axes {self.over(x.shape)}")
+        return super().infer(x)
+
+
+@register
+@operator_class(frozen=True)
+class ReduceMax(_Extremum):
+    """Y = the greatest element of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1."""
+
+
+@register
+@operator_class(frozen=True)
+class ReduceMin(_Extremum):
+    """Y = the least element of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1."""
+
+
+@kernel(ReduceMax)
+def reduce_max(op: ReduceMax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.asarray(x.max(axis=op.over(x.shape), keepdims=op.keepdims)),)
+
+
+@kernel(ReduceMin)
+def reduce_min(op: ReduceMin, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (ctx.xp.asarray(x.min(axis=op.over(x.shape), keepdims=op.keepdims)),)
+
+
+@register
+@operator_class(frozen=True)
+class ReduceMaxGradient(ReductionGradient):
+    """dX = dY where X is the greatest, else 0; of tied elements each gets all of it."""
+
+
+@register
+@operator_class(frozen=True)
+class ReduceMinGradient(ReductionGradient):
+    """dX = dY where X is the least, else 0; of tied elements each gets all of it."""
+
+
+def _chosen(op: ReductionGradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    kept = op.kept(x.shape)
+    return (dy.reshape(kept) * (x == y.reshape(kept)),)
+
+
+kernel(ReduceMaxGradient)(_chosen)
+kernel(ReduceMinGradient)(_chosen)
+
+
+@operator_class(frozen=True)
+class _Norm(Reduction):
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_float(self, x)
+        return super().infer(x)
+
+    def flops(self, x: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class ReduceL1(_Norm):
+    """Y = the sum of magnitudes of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1."""
+
+
+@register
+@operator_class(frozen=True)
+class ReduceL2(_Norm):
+    """Y = the root of the sum of squares of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1.
+
+    Where Y is 0, its gradient is dY for each element of X, as in Caffe2.
+    """
+
+
+@kernel(ReduceL1)
+def reduce_l1(op: ReduceL1, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (narrow(ctx.xp.asarray(abs(widen(x)).sum(axis=op.over(x.shape), keepdims=op.keepdims)), x),)
+
+
+@kernel(ReduceL2)
+def reduce_l2(op: ReduceL2, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    values = widen(x)
+    squares = ctx.xp.asarray((values * values).sum(axis=op.over(x.shape), keepdims=op.keepdims))
+    return (narrow(ctx.xp.sqrt(squares), x),)
+
+
+@register
+@operator_class(frozen=True)
+class ReduceL1Gradient(ReductionGradient):
+    """dX = dY * sign(X)."""
+
+
+@kernel(ReduceL1Gradient)
+def reduce_l1_gradient(op: ReduceL1Gradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    return (dy.reshape(op.kept(x.shape)) * ctx.xp.sign(x),)
+
+
+@register
+@operator_class(frozen=True)
+class ReduceL2Gradient(ReductionGradient):
+    """dX = dY * X / Y; dY where Y is 0."""
+
+
+@kernel(ReduceL2Gradient)
+def reduce_l2_gradient(op: ReduceL2Gradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    xp, kept = ctx.xp, op.kept(x.shape)
+    norms, slopes = widen(y).reshape(kept), widen(dy).reshape(kept)
+    zero = norms == 0
+    ratio = widen(x) / xp.where(zero, norms.dtype.type(1), norms)
+    return (narrow(slopes * xp.where(zero, norms.dtype.type(1), ratio), x),)

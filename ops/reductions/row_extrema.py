@@ -1,0 +1,106 @@
+"""ColwiseMax and RowwiseMax of stacks of matrices, with their gradients."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["ColwiseMax", "ColwiseMaxGradient", "RowwiseMax", "RowwiseMaxGradient"]
+
+
+@operator_class(frozen=True)
+class _OfMatrices(Operator):
+    reduced: ClassVar[int] = 1
+
+    def check_matrices(self, x: TensorSpec) -> tuple[int, ...]:
+        """Return the shape of Y; raise ShapeError unless X is a stack of matrices."""
+        require_one_float_type(self, X=x)
+        require(x.ndim == 3, self, f"X must be (matrices, rows, columns), got shape {x.shape}")
+        require(x.shape[self.reduced] > 0, self, f"X of shape {x.shape} has no elements to choose from")
+        return (x.shape[0], x.shape[3 - self.reduced])
+
+
+@operator_class(frozen=True)
+class _Max(_OfMatrices):
+    """Base of the greatest element of each row or column of matrices.
+
+    Inputs:
+        X (N, D, M): float
+    Outputs:
+        Y (N, D) or (N, M): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (x.with_shape(self.check_matrices(x)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.output("Y"), g.d_output("Y")]
+        return [make_op(self.type + "Gradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return x.size
+
+
+@operator_class(frozen=True)
+class _MaxGradient(_OfMatrices):
+    inputs = ("X", "Y", "dY")
+    outputs = ("dX",)
+
+    def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        shape = self.check_matrices(x)
+        for name, spec in (("Y", y), ("dY", dy)):
+            require(spec.shape == shape, self, f"{name} must have shape {shape} for X {x.shape}, got {spec.shape}")
+        return (x.plain,)
+
+
+@register
+@operator_class(frozen=True)
+class ColwiseMax(_Max):
+    """Y = the greatest element of each column of each matrix: (B, M, N) -> (B, N)."""
+
+
+@register
+@operator_class(frozen=True)
+class RowwiseMax(_Max):
+    """Y = the greatest element of each row of each matrix: (B, M, N) -> (B, M)."""
+
+    reduced = 2
+
+
+@register
+@operator_class(frozen=True)
+class ColwiseMaxGradient(_MaxGradient):
+    """dX = dY where X is the greatest of its column, of tied elements each, else 0."""
+
+
+@register
+@operator_class(frozen=True)
+class RowwiseMaxGradient(_MaxGradient):
+    """dX = dY where X is the greatest of its row, of tied elements each, else 0."""
+
+    reduced = 2
+
+
+def _greatest(op: _Max, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    return (x.max(axis=op.reduced),)
+
+
+def _greatest_gradient(op: _MaxGradient, ctx: RunContext, x: Any, y: Any, dy: Any) -> tuple[Any, ...]:
+    hits = x == ctx.xp.expand_dims(y, op.reduced)
+    return (ctx.xp.expand_dims(dy, op.reduced) * hits,)
+
+
+kernel(ColwiseMax)(_greatest)
+kernel(RowwiseMax)(_greatest)
+kernel(ColwiseMaxGradient)(_greatest_gradient)
+kernel(RowwiseMaxGradient)(_greatest_gradient)

@@ -1,0 +1,175 @@
+"""TopK: the greatest elements along an axis, and the gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents, one_integer
+from netbuilder.ops.core.half import require_one_float_type
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["TopK", "TopKGradient"]
+
+_INT64 = np.dtype(np.int64)
+_LONG = 256  # on a longer axis the k-th element is selected first, and only elements not below it are sorted
+
+
+@operator_class(frozen=True)
+class _AlongAxis(Operator):
+    k: int = -1
+    axis: int = -1
+
+    def around(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        """Return the extents before the axis, of it, and after it."""
+        n = len(shape)
+        require(
+            -n <= self.axis < n, self, f"axis must lie in [{-n}, {n}) for X of shape {tuple(shape)}, got {self.axis}"
+        )
+        axis = self.axis % n
+        return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+    def chosen_shape(self, shape: Sequence[int], k: int) -> tuple[int, ...]:
+        axis = self.axis % len(shape)
+        return (*shape[:axis], k, *shape[axis + 1 :])
+
+
+@register
+@operator_class(frozen=True)
+class TopK(_AlongAxis):
+    """The ``k`` greatest elements along ``axis``, in descending order, and where they are; ties go to the lower index.
+
+    ``k`` may come as an input of one element. Flattened_indices has the positions in X read as one line. Where the axis
+    is shorter than ``k``, values of 0 with the index -1 follow.
+
+    Inputs:
+        X (*A, N, *B): float
+        k? (1): int32|int64
+    Outputs:
+        Values (*A, k, *B) or (*A, K, *B): as X
+        Indices (*A, k, *B) or (*A, K, *B): int64
+        Flattened_indices? (prod(A) * k * prod(B)) or (M): int64
+    """
+
+    inputs = ("X", "k?")
+    outputs = ("Values", "Indices", "Flattened_indices?")
+
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        object.__setattr__(self, "dynamic", n_in > 1)
+        return super().with_arity(n_in, n_out)
+
+    def check(self) -> None:
+        if self.n_in < 2 and self.k < 1:
+            raise ArgumentError(f"TopK: k must be at least 1, got {self.k}")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index else "here"
+
+    def infer(self, x: TensorSpec, k: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        if k is not None:
+            raise ShapeError("TopK: with k as input the shapes are known only when the net runs")
+        require_one_float_type(self, X=x)
+        before, _, after = self.around(x.shape)
+        values = x.with_shape(self.chosen_shape(x.shape, self.k))
+        flat = TensorSpec((before * self.k * after,), _INT64)
+        return (values, values.with_dtype(_INT64), flat)[: self.n_out]
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("Values"), g.output("Indices"), g.input("X")]
+        return [make_op("TopKGradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, k: TensorSpec | None = None) -> int:
+        return 2 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class TopKGradient(_AlongAxis):
+    """dX = dV where the elements were, else 0."""
+
+    inputs = ("dV", "Indices", "X")
+    outputs = ("dX",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "any" if index == 2 else "here"  # only the shape of X is used
+
+    def infer(self, dv: TensorSpec, indices: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(dv.shape == indices.shape, self, f"dV {dv.shape} and Indices {indices.shape} must have one shape")
+        require(indices.dtype.kind in "iu", self, f"Indices must be integers, got {indices.dtype}")
+        self.around(x.shape)
+        k = dv.shape[self.axis % x.ndim] if dv.ndim == x.ndim else 0
+        shape = self.chosen_shape(x.shape, k)
+        require(dv.shape == shape, self, f"dV must have the shape of X {x.shape} but along the axis, got {dv.shape}")
+        return (x.plain,)
+
+
+def _positions(xp: Any, rows: Any, k: int) -> Any:
+    """Return where the ``k`` greatest elements of each row are, (rows, k), the greatest first, ties to the lower index.
+
+    Elements that are no numbers come last.
+    """
+    n = rows.shape[1]
+    if xp is np and n >= _LONG and 8 * k <= n:
+        found = _positions_by_bound(rows, k)
+        if found is not None:
+            return found
+    return xp.argsort(-rows, axis=1, kind="stable")[:, :k]
+
+
+def _positions_by_bound(rows: Any, k: int) -> Any:
+    """``_positions`` by the k-th greatest element of each row; None if some elements are no numbers."""
+    bound = np.partition(rows, rows.shape[1] - k, axis=1)[:, rows.shape[1] - k, None]
+    if np.isnan(rows).any():
+        return None
+    above, equal = rows > bound, rows == bound
+    expected = k - above.sum(axis=1, keepdims=True)
+    taken = above | (equal & (np.cumsum(equal, axis=1) <= expected))
+    positions = np.flatnonzero(taken).reshape(-1, k) % rows.shape[1]
+    order = np.argsort(-np.take_along_axis(rows, positions, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(positions, order, axis=1)
+
+
+@kernel(TopK)
+def top_k(op: TopK, ctx: RunContext, x: Any, k: Any = None) -> tuple[Any, ...]:
+    xp = ctx.xp
+    count = op.k if k is None else one_integer(op, ctx, k, "k")
+    if count < 1:
+        raise ShapeError(f"TopK: k must be at least 1, got {count}")
+    require_one_float_type(op, X=spec_of(x))
+    check_extents("TopK: values", op.chosen_shape(x.shape, count), np.int64)
+    before, n, after = op.around(x.shape)
+    lines = xp.moveaxis(x.reshape(before, n, after), 1, 2).reshape(before * after, n)
+    there = min(count, n)
+    positions = _positions(xp, lines, there)
+    starts = (xp.arange(before)[:, None] * (n * after) + xp.arange(after)).reshape(-1, 1)
+    columns = [xp.take_along_axis(lines, positions, axis=1), positions, starts + positions * after]
+    found = []
+    for column, dtype, filler in zip(columns, (x.dtype, _INT64, _INT64), (0, -1, -1)):
+        full = xp.full((before * after, count), filler, dtype)
+        full[:, :there] = column
+        found.append(xp.ascontiguousarray(xp.moveaxis(full.reshape(before, after, count), 1, 2)))
+    shape = op.chosen_shape(x.shape, count)
+    return found[0].reshape(shape), found[1].reshape(shape), found[2].reshape(-1)
+
+
+@kernel(TopKGradient)
+def top_k_gradient(op: TopKGradient, ctx: RunContext, dv: Any, indices: Any, x: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    before, n, after = op.around(x.shape)
+    there = min(dv.shape[op.axis % x.ndim], n)  # what follows has the index -1
+    slopes = dv.reshape(before, -1, after)[:, :there]
+    positions = indices.reshape(before, -1, after)[:, :there]
+    check_indices("TopKGradient", positions, n)
+    flat = xp.arange(before).reshape(-1, 1, 1) * (n * after) + positions * after + xp.arange(after)
+    dx = xp.zeros(x.size, dv.dtype)
+    dx[flat.reshape(-1)] = slopes.reshape(-1)
+    return (dx.reshape(x.shape),)

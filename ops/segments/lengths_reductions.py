@@ -1,0 +1,301 @@
+"""Segments given by their lengths, reduced: LengthsSum, LengthsMean, LengthsMax, LengthsWeightedSum."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import (
+    as_rows,
+    check_integers,
+    check_weights,
+    counts_of_lengths,
+    per_row,
+    reduce_segments,
+    segment_numbers,
+)
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "LengthsIndicesInGradientMeanGradient",
+    "LengthsIndicesInGradientSumGradient",
+    "LengthsMax",
+    "LengthsMaxWithMainInputAndForwardOutputGradient",
+    "LengthsMean",
+    "LengthsSum",
+    "LengthsWeightedSum",
+    "LengthsWeightedSumGradient",
+    "LengthsWeightedSumWithMainInputGradient",
+]
+
+
+class _OnHost(Operator):
+    """Base: the lengths are read on the host."""
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        names = type(self).inputs
+        return "host" if names[index] == "lengths" else "here"
+
+
+def _check_rows(op: Operator, x: TensorSpec) -> None:
+    require(x.ndim >= 1, op, "X must have rows, got a scalar")
+    require(x.dtype.kind == "f", op, f"X must hold floating-point numbers, got {x.dtype}")
+
+
+@operator_class(frozen=True)
+class _Reduction(_OnHost):
+    mean: ClassVar[bool] = False
+    by_position: ClassVar[bool] = False
+    inputs: ClassVar[tuple[str, ...]] = ("X", "lengths")
+    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+
+    def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_rows(self, x)
+        check_integers(self, "lengths", lengths)
+        return (x.with_shape((*lengths.shape, *x.shape[1:])),)
+
+    def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
+        return x.size
+
+
+def _reduced(ctx: RunContext, counts: Any, x: Any, weights: Any = None, *, how: str = "sum") -> Any:
+    rows = as_rows(x)
+    out = ctx.xp.empty((counts.size, rows.shape[1]), x.dtype)
+
+    def gather(positions: Any) -> Any:
+        found = rows.take(positions, axis=0)
+        return found if weights is None else found * weights.take(positions)[:, None]
+
+    reduce_segments(ctx.xp, counts, gather, out, how=how)
+    return out.reshape((counts.size, *x.shape[1:]))
+
+
+@register
+@operator_class(frozen=True)
+class LengthsSum(_Reduction):
+    """Y[s] = the sum of the rows of segment s; the first ``lengths[0]`` rows of X are segment 0, and so on.
+
+    Inputs:
+        X (N, *S): float
+        lengths (M): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("Y"), g.input("lengths"), g.input("X")]
+        return [make_op("LengthsIndicesInGradientSumGradient", inputs, [g.d_input("X")])]
+
+
+@kernel(LengthsSum)
+def lengths_sum(op: LengthsSum, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
+    return (_reduced(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]), x),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsMean(_Reduction):
+    """Y[s] = the mean of the rows of segment s, 0 for a segment of length 0.
+
+    Inputs:
+        X (N, *S): float
+        lengths (M): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    mean = True
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("Y"), g.input("lengths"), g.input("X")]
+        return [make_op("LengthsIndicesInGradientMeanGradient", inputs, [g.d_input("X")])]
+
+
+@kernel(LengthsMean)
+def lengths_mean(op: LengthsMean, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
+    counts = counts_of_lengths(op, ctx, lengths, x.shape[0])
+    total = _reduced(ctx, counts, x)
+    return (total / per_row(ctx.xp.asarray(counts.clip(1)), total),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsMax(_Reduction):
+    """Y[s] = the greatest elements of the rows of segment s, column by column; 0 for a segment of length 0.
+
+    Inputs:
+        X (N, *S): float
+        lengths (M): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.output("Y"), g.d_output("Y"), g.input("lengths"), g.input("X")]
+        return [make_op("LengthsMaxWithMainInputAndForwardOutputGradient", inputs, [g.d_input("X")])]
+
+
+@kernel(LengthsMax)
+def lengths_max(op: LengthsMax, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
+    return (_reduced(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]), x, how="max"),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsWeightedSum(_Reduction):
+    """Y[s] = the sum of the rows of segment s, each times its weight.
+
+    The weights, one for each row, have a gradient with ``grad_on_weights`` only.
+
+    Inputs:
+        X (N, *S): float
+        weights (N): as X
+        lengths (M): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    inputs = ("X", "weights", "lengths")
+    grad_on_weights: bool = False
+
+    def infer(self, x: TensorSpec, weights: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        (y,) = super().infer(x, lengths)
+        check_weights(self, weights, x, x.shape[0])
+        return (y,)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("weights"), g.d_output("Y"), g.input("lengths")]
+        if self.grad_on_weights:
+            outputs = [g.d_input("X"), g.d_input("weights")]
+            return [make_op("LengthsWeightedSumWithMainInputGradient", [*inputs, g.input("X")], outputs)]
+        return [make_op("LengthsWeightedSumGradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
+        return 2 * x.size
+
+
+@kernel(LengthsWeightedSum)
+def lengths_weighted_sum(
+    op: LengthsWeightedSum, ctx: RunContext, x: Any, weights: Any, lengths: Any
+) -> tuple[Any, ...]:
+    return (_reduced(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]), x, weights),)
+
+
+def _check_gradient(op: Operator, dy: TensorSpec, lengths: TensorSpec) -> None:
+    check_integers(op, "lengths", lengths)
+    require(
+        dy.shape[:1] == lengths.shape,
+        op,
+        f"dY must have a row for each of the {lengths.shape[0]} lengths, got shape {dy.shape}",
+    )
+
+
+@operator_class(frozen=True)
+class _FromSegments(_OnHost):
+    """Base: gradients that need of X its shape only."""
+
+    inputs = ("dY", "lengths", "X")
+    outputs = ("dX",)
+
+    def infer(self, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_gradient(self, dy, lengths)
+        require(x.shape[1:] == dy.shape[1:], self, f"X must have rows of shape {dy.shape[1:]}, got {x.shape[1:]}")
+        return (x.plain,)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsIndicesInGradientSumGradient(_FromSegments):
+    """dX = the row of dY that belongs to the segment, for each row of X."""
+
+
+@kernel(LengthsIndicesInGradientSumGradient)
+def lengths_sum_gradient(op: Operator, ctx: RunContext, dy: Any, lengths: Any, x: Any) -> tuple[Any, ...]:
+    counts = counts_of_lengths(op, ctx, lengths, x.shape[0])
+    return (dy.take(segment_numbers(ctx, counts), axis=0),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsIndicesInGradientMeanGradient(_FromSegments):
+    """dX = the row of dY that belongs to the segment, divided by its length, for each row of X."""
+
+
+@kernel(LengthsIndicesInGradientMeanGradient)
+def lengths_mean_gradient(op: Operator, ctx: RunContext, dy: Any, lengths: Any, x: Any) -> tuple[Any, ...]:
+    counts = counts_of_lengths(op, ctx, lengths, x.shape[0])
+    share = dy / per_row(ctx.xp.asarray(counts.clip(1)), dy)
+    return (share.take(segment_numbers(ctx, counts), axis=0),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsMaxWithMainInputAndForwardOutputGradient(_OnHost):
+    """dX = dY of the segment where an element is the greatest of it (all of them where there are several), else 0."""
+
+    inputs = ("Y", "dY", "lengths", "X")
+    outputs = ("dX",)
+
+    def infer(self, y: TensorSpec, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_gradient(self, dy, lengths)
+        require(y.shape == dy.shape, self, f"Y must have the shape of dY, {dy.shape}, got {y.shape}")
+        require(x.shape[1:] == dy.shape[1:], self, f"X must have rows of the shape of dY's {dy.shape}, got {x.shape}")
+        return (x.plain,)
+
+
+@kernel(LengthsMaxWithMainInputAndForwardOutputGradient)
+def lengths_max_gradient(op: Operator, ctx: RunContext, y: Any, dy: Any, lengths: Any, x: Any) -> tuple[Any, ...]:
+    numbers = segment_numbers(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]))
+    return (ctx.xp.where(x == y.take(numbers, axis=0), dy.take(numbers, axis=0), dy.dtype.type(0)),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsWeightedSumGradient(_OnHost):
+    """dX = the row of dY that belongs to the segment, times the weight, for each row of X."""
+
+    inputs = ("weights", "dY", "lengths")
+    outputs = ("dX",)
+    grad_on_weights: bool = False
+
+    def infer(self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_gradient(self, dy, lengths)
+        require(weights.ndim == 1, self, f"weights must be a vector, got shape {weights.shape}")
+        return (dy.with_shape((*weights.shape, *dy.shape[1:])),)
+
+
+@kernel(LengthsWeightedSumGradient)
+def lengths_weighted_sum_gradient(
+    op: Operator, ctx: RunContext, weights: Any, dy: Any, lengths: Any
+) -> tuple[Any, ...]:
+    numbers = segment_numbers(ctx, counts_of_lengths(op, ctx, lengths, weights.shape[0]))
+    return (dy.take(numbers, axis=0) * per_row(weights, dy),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsWeightedSumWithMainInputGradient(_OnHost):
+    """dX as LengthsWeightedSumGradient, and of each weight: the product of its row of X with that of dY."""
+
+    inputs = ("weights", "dY", "lengths", "X")
+    outputs = ("dX", "dweights")
+    grad_on_weights: bool = False
+
+    def infer(self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_gradient(self, dy, lengths)
+        _check_rows(self, x)
+        check_weights(self, weights, x, x.shape[0])
+        return x.plain, weights.plain
+
+
+@kernel(LengthsWeightedSumWithMainInputGradient)
+def lengths_weighted_sum_both(
+    op: Operator, ctx: RunContext, weights: Any, dy: Any, lengths: Any, x: Any
+) -> tuple[Any, ...]:
+    numbers = segment_numbers(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]))
+    rows = dy.take(numbers, axis=0)
+    return rows * per_row(weights, dy), (as_rows(rows) * as_rows(x)).sum(axis=1)

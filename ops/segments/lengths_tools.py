@@ -1,0 +1,350 @@
+"""Lengths of segments turned into ids, ranges, offsets and weights, and rows repeated, padded or gathered by them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents, one_integer
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import (
+    check_integers,
+    counts_of_lengths,
+    lengths_on_host,
+    positions_in_segments,
+    segment_starts,
+)
+from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "LengthsGather",
+    "LengthsPad",
+    "LengthsSplit",
+    "LengthsTile",
+    "LengthsToOffsets",
+    "LengthsToRanges",
+    "LengthsToSegmentIds",
+    "LengthsToWeights",
+    "SegmentIdsToLengths",
+    "SegmentIdsToRanges",
+]
+
+
+@operator_class(frozen=True)
+class _OnHost(Operator):
+    """Base: what is counted is read on the host."""
+
+    outputs = ("Y",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "here" if type(self).inputs[index] == "X" else "host"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@operator_class(frozen=True)
+class _OfLengths(_OnHost):
+    inputs: ClassVar[tuple[str, ...]] = ("lengths",)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # not differentiable
+
+
+@register
+@operator_class(frozen=True)
+class LengthsToSegmentIds(_OfLengths):
+    """Y = the number of each row's segment, int32: lengths 2, 0, 1 give 0, 0, 2.
+
+    Inputs:
+        lengths (M): int32|int64
+    Outputs:
+        Y (N): int32
+    """
+
+    dynamic = True
+
+
+@kernel(LengthsToSegmentIds)
+def lengths_to_segment_ids(op: LengthsToSegmentIds, ctx: RunContext, lengths: Any) -> tuple[Any, ...]:
+    counts = lengths_on_host(op, ctx, lengths)
+    return (ctx.xp.asarray(np.repeat(np.arange(counts.size, dtype=np.int32), counts)),)
+
+
+def _sorted_counts(op: Operator, ctx: RunContext, segments: Any, like: Any) -> Any:
+    check_integers(op, "segments", segments)
+    numbers = ctx.host(segments)
+    if numbers.size and (numbers[0] < 0 or (numbers[1:] < numbers[:-1]).any()):
+        raise ShapeError(f"{op.type}: segments must be sorted and not negative, got {numbers[:16].tolist()}")
+    least = 0 if like is None else like.shape[0]
+    check_extents(f"{op.type}: Y", (int(numbers[-1]) + 1 if numbers.size else 0,), np.int64)
+    counts = np.bincount(numbers, minlength=least) if numbers.size else np.zeros(least, np.int64)
+    if like is not None and counts.size > least:
+        raise ShapeError(f"{op.type}: segments must be below the {least} rows of the second input, got {numbers[-1]}")
+    return counts
+
+
+@operator_class(frozen=True)
+class _OfSegments(_OfLengths):
+    inputs = ("segments", "like?")
+    dynamic = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 0 else "any"
+
+
+@register
+@operator_class(frozen=True)
+class SegmentIdsToLengths(_OfSegments):
+    """Y = how many rows each segment has, int32: segments 0, 0, 2 give 2, 0, 1.
+
+    The segments are sorted; there are as many as the last demands, or as the second input has rows.
+
+    Inputs:
+        segments (N): int32|int64
+        like? (M, ...): any, M segments
+    Outputs:
+        Y (M): int32
+    """
+
+
+@kernel(SegmentIdsToLengths)
+def segment_ids_to_lengths(
+    op: SegmentIdsToLengths, ctx: RunContext, segments: Any, like: Any = None
+) -> tuple[Any, ...]:
+    return (ctx.xp.asarray(_sorted_counts(op, ctx, segments, like).astype(np.int32)),)
+
+
+@register
+@operator_class(frozen=True)
+class SegmentIdsToRanges(_OfSegments):
+    """Y[s] = the first row of segment s and how many it has, int32, as SegmentIdsToLengths counts them.
+
+    Inputs:
+        segments (N): int32|int64
+        like? (M, ...): any, M segments
+    Outputs:
+        Y (M, 2): int32
+    """
+
+
+@kernel(SegmentIdsToRanges)
+def segment_ids_to_ranges(op: SegmentIdsToRanges, ctx: RunContext, segments: Any, like: Any = None) -> tuple[Any, ...]:
+    counts = _sorted_counts(op, ctx, segments, like)
+    return (ctx.xp.asarray(np.stack([segment_starts(counts), counts], axis=1).astype(np.int32)),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsToRanges(_OfLengths):
+    """Y[s] = the first row of segment s and its length, int32.
+
+    Inputs:
+        lengths (M): int32|int64
+    Outputs:
+        Y (M, 2): int32
+    """
+
+    def infer(self, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_integers(self, "lengths", lengths)
+        return (TensorSpec((*lengths.shape, 2), np.dtype(np.int32)),)
+
+
+@kernel(LengthsToRanges)
+def lengths_to_ranges(op: LengthsToRanges, ctx: RunContext, lengths: Any) -> tuple[Any, ...]:
+    counts = lengths_on_host(op, ctx, lengths)
+    return (ctx.xp.asarray(np.stack([segment_starts(counts), counts], axis=1).astype(np.int32)),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsToOffsets(_OfLengths):
+    """Y[s] = the first row of segment s, int32; with ``include_last_offset`` the number of rows follows.
+
+    Inputs:
+        lengths (M): int32|int64
+    Outputs:
+        Y (M) or (M + 1): int32
+    """
+
+    include_last_offset: bool = False
+
+    def infer(self, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_integers(self, "lengths", lengths)
+        return (TensorSpec((lengths.shape[0] + self.include_last_offset,), np.dtype(np.int32)),)
+
+
+@kernel(LengthsToOffsets)
+def lengths_to_offsets(op: LengthsToOffsets, ctx: RunContext, lengths: Any) -> tuple[Any, ...]:
+    counts = lengths_on_host(op, ctx, lengths)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return (ctx.xp.asarray(offsets if op.include_last_offset else offsets[:-1]),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsToWeights(_OfLengths):
+    """Y = for each row 1 / (length of its segment) ** ``power``, float32.
+
+    Inputs:
+        lengths (M): int32|int64
+    Outputs:
+        Y (N): float32
+    """
+
+    dynamic = True
+    power: float = 0.5
+
+
+@kernel(LengthsToWeights)
+def lengths_to_weights(op: LengthsToWeights, ctx: RunContext, lengths: Any) -> tuple[Any, ...]:
+    counts = lengths_on_host(op, ctx, lengths)
+    weights = np.maximum(counts, 1).astype(np.float64) ** -op.power
+    return (ctx.xp.asarray(np.repeat(weights, counts).astype(np.float32)),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsSplit(_OfLengths):
+    """Y = each length cut into n, as equal as can be, the longer ones first: 9, 4 by 3 give 3, 3, 3, 2, 1, 1.
+
+    n is the second input, or without one ``n_split``.
+
+    Inputs:
+        lengths (M): int32|int64
+        n_split? (1): int32
+    Outputs:
+        Y (K): as lengths, K = n * M
+    """
+
+    inputs = ("lengths", "n_split?")
+    n_split: int = -1
+
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        object.__setattr__(self, "dynamic", n_in == 2)
+        return super().with_arity(n_in, n_out)
+
+    def check(self) -> None:
+        if self.n_in == 1 and self.n_split < 1:
+            raise ArgumentError(
+                f"LengthsSplit: n_split must be positive, or a second input hold it, got {self.n_split}"
+            )
+
+    def infer(self, lengths: TensorSpec, n_split: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        check_integers(self, "lengths", lengths)
+        if n_split is not None:
+            raise ShapeError("LengthsSplit: n_split of an input is known only when the net runs")
+        return (lengths.with_shape((lengths.shape[0] * self.n_split,)),)
+
+
+@kernel(LengthsSplit)
+def lengths_split(op: LengthsSplit, ctx: RunContext, lengths: Any, n_split: Any = None) -> tuple[Any, ...]:
+    counts = lengths_on_host(op, ctx, lengths)
+    parts = op.n_split if n_split is None else one_integer(op, ctx, n_split, "n_split")
+    require(parts >= 1, op, f"n_split must be positive, got {parts}")
+    pieces = counts[:, None] // parts + (np.arange(parts) < counts[:, None] % parts)
+    return (ctx.xp.asarray(pieces.reshape(-1).astype(lengths.dtype)),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsTile(_OnHost):
+    """Y = each row of X repeated as often as its length says.
+
+    Inputs:
+        X (N, *S): any
+        lengths (N): int32|int64
+    Outputs:
+        Y (M, *S): as X, M the sum of the lengths
+    """
+
+    inputs = ("X", "lengths")
+    dynamic = True
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("LengthsSum", [g.d_output("Y"), g.input("lengths")], [g.d_input("X")])]
+
+
+@kernel(LengthsTile)
+def lengths_tile(op: LengthsTile, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
+    counts = lengths_on_host(op, ctx, lengths)
+    require(
+        x.ndim >= 1 and x.shape[0] == counts.size,
+        op,
+        f"there must be a length for each row of X {tuple(x.shape)}, got {counts.size}",
+    )
+    return (x.take(ctx.xp.asarray(np.repeat(np.arange(counts.size), counts)), axis=0),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsGather(_OnHost):
+    """Y = the rows of the segments ``indices``, one segment after another. No gradient.
+
+    Inputs:
+        X (N, *S): any
+        lengths (M): int32|int64
+        indices (I): int32|int64
+    Outputs:
+        Y (K, *S): as X
+    """
+
+    inputs = ("X", "lengths", "indices")
+    dynamic = True
+
+
+@kernel(LengthsGather)
+def lengths_gather(op: LengthsGather, ctx: RunContext, x: Any, lengths: Any, indices: Any) -> tuple[Any, ...]:
+    check_integers(op, "indices", indices)
+    check_integers(op, "lengths", lengths)
+    counts, which = counts_of_lengths(op, ctx, lengths, x.shape[0]), ctx.host(indices)
+    check_indices(op.type, which, counts.size)
+    gathered = counts[which]
+    rows = np.repeat(segment_starts(counts)[which], gathered) + positions_in_segments(gathered)
+    return (x.take(ctx.xp.asarray(rows), axis=0),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsPad(_OnHost):
+    """Y = the segments, each brought to ``target_length`` rows by rows of ``padding_value``. Not differentiable.
+
+    Inputs:
+        X (N, *S): any
+        lengths (M): int32|int64
+    Outputs:
+        Y (M * target_length, *S): as X
+    """
+
+    inputs = ("X", "lengths")
+    target_length: int = -1
+    padding_value: float = -1.0
+
+    def check(self) -> None:
+        if self.target_length < 1:
+            raise ArgumentError(f"LengthsPad: target_length must be positive, got {self.target_length}")
+
+    def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.ndim >= 1, self, "X must have rows, got a scalar")
+        check_integers(self, "lengths", lengths)
+        return (x.with_shape((lengths.shape[0] * self.target_length, *x.shape[1:])),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []
+
+
+@kernel(LengthsPad)
+def lengths_pad(op: LengthsPad, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
+    counts = counts_of_lengths(op, ctx, lengths, x.shape[0])
+    longest = counts.max(initial=0)
+    require(longest <= op.target_length, op, f"lengths must be at most target_length {op.target_length}, got {longest}")
+    y = ctx.xp.full((counts.size * op.target_length, *x.shape[1:]), op.padding_value, x.dtype)
+    rows = np.repeat(np.arange(counts.size) * op.target_length, counts) + positions_in_segments(counts)
+    y[ctx.xp.asarray(rows)] = x
+    return (y,)

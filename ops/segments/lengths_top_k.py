@@ -1,0 +1,156 @@
+"""LengthsTopK and its gradient; LengthsToShape."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import (
+    check_integers,
+    counts_of_lengths,
+    lengths_on_host,
+    positions_in_segments,
+    segment_numbers,
+    segment_starts,
+)
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["LengthsToShape", "LengthsTopK", "LengthsTopKGradient"]
+
+
+@operator_class(frozen=True)
+class _TopK(Operator):
+    k: int = 1
+
+    def check(self) -> None:
+        if self.k < 1:
+            raise ArgumentError(f"{self.type}: k must be positive, got {self.k}")
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class LengthsTopK(_TopK):
+    """The ``k`` greatest elements of each segment of a vector, descending, and their positions in it (int32).
+
+    Equal elements come in their order. Of segments with fewer, the rest is 0, at position -1.
+
+    Inputs:
+        X (N): float
+        lengths (M): int32|int64
+    Outputs:
+        values (M, k): as X
+        indices (M, k): int32
+    """
+
+    inputs = ("X", "lengths")
+    outputs = ("values", "indices")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.ndim == 1 and x.dtype.kind == "f", self, f"X must be a vector of floats, got {x.shape} of {x.dtype}")
+        check_integers(self, "lengths", lengths)
+        shape = (lengths.shape[0], self.k)
+        return x.with_shape(shape), TensorSpec(shape, np.dtype(np.int32))
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("lengths"), g.output("indices"), g.d_output("values")]
+        return [make_op("LengthsTopKGradient", inputs, [g.d_input("X")])]
+
+
+@kernel(LengthsTopK)
+def lengths_top_k(op: LengthsTopK, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    counts = counts_of_lengths(op, ctx, lengths, x.shape[0])
+    order = xp.argsort(-x, kind="stable")
+    order = order[xp.argsort(segment_numbers(ctx, counts)[order], kind="stable")]
+    position = positions_in_segments(counts)
+    kept = np.flatnonzero(position < op.k)
+    rows, columns = np.repeat(np.arange(counts.size), counts)[kept], position[kept]
+    where, chosen = xp.asarray(rows * op.k + columns), order.take(xp.asarray(kept))
+    values = xp.zeros(counts.size * op.k, x.dtype)
+    values[where] = x.take(chosen)
+    indices = xp.full(counts.size * op.k, -1, np.int32)
+    indices[where] = chosen - xp.asarray(segment_starts(counts)[rows])
+    return values.reshape(counts.size, op.k), indices.reshape(counts.size, op.k)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsTopKGradient(_TopK):
+    """dX = the gradients of the chosen elements where they were, 0 elsewhere."""
+
+    inputs = ("lengths", "indices", "dvalues")
+    outputs = ("dX",)
+    dynamic = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index < 2 else "here"
+
+
+@kernel(LengthsTopKGradient)
+def lengths_top_k_gradient(
+    op: LengthsTopKGradient, ctx: RunContext, lengths: Any, indices: Any, dy: Any
+) -> tuple[Any, ...]:
+    counts = lengths_on_host(op, ctx, lengths)
+    require(
+        indices.shape == dy.shape == (counts.size, op.k),
+        op,
+        f"indices and dvalues must have shape {(counts.size, op.k)}, got {indices.shape} and {dy.shape}",
+    )
+    require(indices.dtype.kind == "i", op, f"indices must be integers, got {indices.dtype}")
+    positions = ctx.host(indices)
+    require(
+        bool((positions < counts[:, None]).all()), op, "indices must lie within their segments, or be negative for none"
+    )
+    given = np.flatnonzero(positions.reshape(-1) >= 0)
+    rows = (positions + segment_starts(counts)[:, None]).reshape(-1)[given]
+    dx = ctx.xp.zeros(int(counts.sum()), dy.dtype)
+    dx[ctx.xp.asarray(rows)] = dy.reshape(-1).take(ctx.xp.asarray(given))
+    return (dx,)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsToShape(Operator):
+    """Y = (number of lengths, the length that all of them have), int32.
+
+    Inputs:
+        lengths (M): int32|int64
+    Outputs:
+        Y (2): int32
+    """
+
+    inputs = ("lengths",)
+    outputs = ("Y",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host"
+
+    def infer(self, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_integers(self, "lengths", lengths)
+        return (TensorSpec((2,), np.dtype(np.int32)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # not differentiable
+
+
+@kernel(LengthsToShape)
+def lengths_to_shape(op: LengthsToShape, ctx: RunContext, lengths: Any) -> tuple[Any, ...]:
+    counts = lengths_on_host(op, ctx, lengths)
+    require(
+        counts.size > 0 and counts.min() == counts.max(),
+        op,
+        f"all lengths must be the same, got {counts[:16].tolist()}",
+    )
+    return (ctx.xp.asarray(np.array([counts.size, counts[0]], np.int32)),)

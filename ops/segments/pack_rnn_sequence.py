@@ -1,0 +1,112 @@
+"""Sequences one after another packed for recurrent nets: PackRNNSequence, UnpackRNNSequence."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import check_integers, counts_of_lengths
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["PackRNNSequence", "UnpackRNNSequence"]
+
+
+def _positions(counts: Any) -> Any:
+    """Return where the rows of all sequences are in a tensor (steps, samples, ...), its first two axes as one."""
+    samples = counts.size
+    steps = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return steps * samples + np.repeat(np.arange(samples), counts)
+
+
+@operator_class(frozen=True)
+class _OfSequences(Operator):
+    dynamic = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return ("here", "host", "any")[index]
+
+    def flops(self, values: TensorSpec, *others: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class PackRNNSequence(_OfSequences):
+    """Y[t, n] = element t of sequence n; 0 after its end. Y has as many steps as the longest sequence.
+
+    ``values`` holds the elements of all sequences one after another, ``lengths`` how many each has. ``like`` is a
+    tensor that says by its shape how many steps Y has instead.
+
+    Inputs:
+        values (N, *S): any
+        lengths (M): int32|int64
+        like? (T, M, ...): any
+    Outputs:
+        Y (T, M, *S): as values
+    """
+
+    inputs = ("values", "lengths", "like?")
+    outputs = ("Y",)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("UnpackRNNSequence", [g.d_output("Y"), g.input("lengths")], [g.d_input("values")])]
+
+
+@kernel(PackRNNSequence)
+def pack_rnn_sequence(
+    op: PackRNNSequence, ctx: RunContext, values: Any, lengths: Any, like: Any = None
+) -> tuple[Any, ...]:
+    check_integers(op, "lengths", lengths)
+    require(values.ndim >= 1, op, "values must have rows, got a scalar")
+    counts = counts_of_lengths(op, ctx, lengths, values.shape[0])
+    longest = int(counts.max(initial=0))
+    steps = longest if like is None else like.shape[0]
+    require(longest <= steps, op, f"no sequence may be longer than the {steps} steps of like, got {longest}")
+    y = ctx.xp.zeros((steps * counts.size, *values.shape[1:]), values.dtype)
+    y[ctx.xp.asarray(_positions(counts))] = values
+    return (y.reshape((steps, counts.size, *values.shape[1:])),)
+
+
+@register
+@operator_class(frozen=True)
+class UnpackRNNSequence(_OfSequences):
+    """Y = the elements of all sequences one after another: what PackRNNSequence packed, without padding.
+
+    Inputs:
+        X (T, M, *S): any
+        lengths (M): int32|int64
+    Outputs:
+        Y (N, *S): as X
+    """
+
+    inputs = ("X", "lengths")
+    outputs = ("Y",)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.d_output("Y"), g.input("lengths"), g.input("X")]  # X tells how many steps there are
+        return [make_op("PackRNNSequence", inputs, [g.d_input("X")])]
+
+
+@kernel(UnpackRNNSequence)
+def unpack_rnn_sequence(op: UnpackRNNSequence, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
+    check_integers(op, "lengths", lengths)
+    require(
+        x.ndim >= 2 and x.shape[1] == lengths.shape[0],
+        op,
+        f"X must have the shape (steps, samples, ...) for {lengths.shape[0]} lengths, got {tuple(x.shape)}",
+    )
+    counts = ctx.host(lengths).astype(np.int64)
+    least, longest = int(counts.min(initial=0)), int(counts.max(initial=0))
+    require(
+        least >= 0 and longest <= x.shape[0],
+        op,
+        f"lengths must lie in [0, {x.shape[0]}], the steps of X, got {least if least < 0 else longest}",
+    )
+    rows = x.reshape((x.shape[0] * x.shape[1], *x.shape[2:]))
+    return (rows.take(ctx.xp.asarray(_positions(counts)), axis=0),)

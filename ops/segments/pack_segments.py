@@ -1,0 +1,143 @@
+"""Segments of any lengths packed into one tensor with padding, and unpacked: PackSegments, UnpackSegments."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import check_integers, counts_of_lengths
+from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["PackSegments", "UnpackSegments"]
+
+
+def _positions(counts: Any, kept: Any, width: int) -> Any:
+    """Return where the kept rows of each segment go in a tensor of ``width`` positions a segment, flat."""
+    offsets = np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept)
+    return np.repeat(np.arange(counts.size) * width, kept) + offsets
+
+
+@register
+@operator_class(frozen=True)
+class PackSegments(Operator):
+    """Y[s] = the rows of segment s, then padding up to the longest segment, or to ``max_length``.
+
+    Padding is 0, or minus infinity with ``pad_minf``. Rows beyond ``max_length`` are left out, and then the gradient
+    has no rows for them. The second output, with ``return_presence_mask``, says what is no padding.
+
+    Inputs:
+        lengths (M): int32|int64
+        X (N, *S): any
+    Outputs:
+        Y (M, L, *S): as X
+        presence? (M, L): bool
+    """
+
+    inputs = ("lengths", "X")
+    outputs = ("Y", "presence?")
+    max_length: int = -1
+    pad_minf: bool = False
+    return_presence_mask: bool = False
+
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        object.__setattr__(self, "dynamic", self.max_length < 1)
+        return super().with_arity(n_in, n_out)
+
+    def check(self) -> None:
+        if self.n_out == 2 and not self.return_presence_mask:
+            raise ArgumentError("PackSegments: the second output needs return_presence_mask")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 0 else "here"
+
+    def infer(self, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_integers(self, "lengths", lengths)
+        require(x.ndim >= 1, self, "X must have rows, got a scalar")
+        if self.max_length < 1:
+            raise ShapeError("PackSegments: without max_length the longest segment is known only when the net runs")
+        shape = (lengths.shape[0], self.max_length)
+        return (x.with_shape((*shape, *x.shape[1:])), TensorSpec(shape, np.dtype(bool)))[: self.n_out]
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("UnpackSegments", [g.input("lengths"), g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, lengths: TensorSpec, x: TensorSpec) -> int:
+        return 0
+
+
+@kernel(PackSegments)
+def pack_segments(op: PackSegments, ctx: RunContext, lengths: Any, x: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    check_integers(op, "lengths", lengths)
+    counts = counts_of_lengths(op, ctx, lengths, x.shape[0])
+    width = op.max_length if op.max_length > 0 else int(counts.max(initial=0))
+    kept = np.minimum(counts, width)
+    positions = xp.asarray(_positions(counts, kept, width))
+    if kept.sum() != x.shape[0]:
+        x = x.take(xp.asarray(_positions(counts, kept, 0) + _starts(counts, kept)), axis=0)
+    padding = -np.inf if op.pad_minf and x.dtype.kind == "f" else 0
+    y = xp.full((counts.size * width, *x.shape[1:]), padding, x.dtype)
+    y[positions] = x
+    present = xp.zeros(counts.size * width, bool)
+    present[positions] = True
+    shape = (counts.size, width)
+    return (y.reshape((*shape, *x.shape[1:])), present.reshape(shape))[: op.n_out]
+
+
+def _starts(counts: Any, kept: Any) -> Any:
+    """Return for each kept row the first row of its segment."""
+    return np.repeat(np.cumsum(counts) - counts, kept)
+
+
+@register
+@operator_class(frozen=True)
+class UnpackSegments(Operator):
+    """Y = the rows of all segments one after another, without padding: what PackSegments packed.
+
+    A length beyond the positions of a segment counts as many as there are. The gradient has as many positions a segment
+    as the longest length demands, or ``max_length``, which is that of X then.
+
+    Inputs:
+        lengths (M): int32|int64
+        X (M, L, *S): any
+    Outputs:
+        Y (N, *S): as X
+    """
+
+    inputs = ("lengths", "X")
+    outputs = ("Y",)
+    dynamic = True
+    max_length: int = -1
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 0 else "here"
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("PackSegments", [g.input("lengths"), g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, lengths: TensorSpec, x: TensorSpec) -> int:
+        return 0
+
+
+@kernel(UnpackSegments)
+def unpack_segments(op: UnpackSegments, ctx: RunContext, lengths: Any, x: Any) -> tuple[Any, ...]:
+    check_integers(op, "lengths", lengths)
+    require(
+        x.ndim >= 2 and x.shape[0] == lengths.shape[0],
+        op,
+        f"X must have the shape (segments, positions, ...) for {lengths.shape[0]} lengths, got {tuple(x.shape)}",
+    )
+    width = x.shape[1]
+    require(
+        op.max_length < 1 or op.max_length == width, op, f"X must have max_length = {op.max_length} steps, got {width}"
+    )
+    counts = ctx.host(lengths).astype(np.int64)
+    require(not counts.size or counts.min() >= 0, op, f"lengths must not be negative, got {counts.min(initial=0)}")
+    positions = ctx.xp.asarray(_positions(counts, np.minimum(counts, width), width))
+    return (x.reshape((x.shape[0] * width, *x.shape[2:])).take(positions, axis=0),)

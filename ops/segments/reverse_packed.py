@@ -1,0 +1,56 @@
+"""ReversePackedSegs: sequences of any lengths reversed within a packed tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["ReversePackedSegs"]
+
+
+@register
+@operator_class(frozen=True)
+class ReversePackedSegs(Operator):
+    """Y[t, n] = X[lengths[n] - 1 - t, n] for the first ``lengths[n]`` steps; what is after them stays as it is.
+
+    X has the shape (steps, samples, ...), lengths (samples,).
+
+    Inputs:
+        X (T, N, *S): any
+        lengths (N): int32|int64
+    Outputs:
+        Y (T, N, *S): as X
+    """
+
+    inputs = ("X", "lengths")
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.ndim >= 2, self, f"X must have steps and samples, got shape {x.shape}")
+        require(
+            lengths.shape == x.shape[1:2] and lengths.dtype.kind == "i",
+            self,
+            f"lengths must have shape {x.shape[1:2]} and hold integers, got {lengths.shape} of {lengths.dtype}",
+        )
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, lengths: TensorSpec) -> int:
+        return 0
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("ReversePackedSegs", [g.d_output("Y"), g.input("lengths")], [g.d_input("X")])]
+
+
+@kernel(ReversePackedSegs)
+def reverse_packed_segs(op: ReversePackedSegs, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    steps = xp.arange(x.shape[0])[:, None]
+    turned = lengths[None, :] - 1 - steps
+    source = xp.where(turned >= 0, turned, steps)
+    return (x[xp.minimum(source, x.shape[0] - 1), xp.arange(x.shape[1])[None, :]],)

@@ -1,0 +1,189 @@
+"""Gradients of segment reductions under the names that Caffe2 gives them besides those that its backward passes use.
+
+Nets stored by old versions hold them. They compute what others do, for rows that need not be known otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import (
+    check_integers,
+    check_weights,
+    counts_of_lengths,
+    lengths_on_host,
+    per_row,
+    segment_numbers,
+)
+from netbuilder.ops.segments.sorted_segments import (
+    SortedSegmentMeanGradient,
+    SortedSegmentSumGradient,
+    sorted_segments_gradient,
+)
+from netbuilder.ops.segments.sparse import (
+    UnsortedSegmentMeanGradient,
+    UnsortedSegmentSumGradient,
+    unsorted_segment_mean_gradient,
+    unsorted_segment_sum_gradient,
+)
+from netbuilder.ops.segments.sparse_lengths import (
+    SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient,
+    weighted_gradient_both,
+)
+from netbuilder.ops.segments.sparse_segments import (
+    SortedSegmentWeightedSumGradient,
+    UnsortedSegmentWeightedSumGradient,
+    weighted_sum_gradient,
+)
+
+__all__ = [
+    "LengthsMeanGradient",
+    "LengthsSumGradient",
+    "SparseLengthsMeanGradient",
+    "SparseLengthsSumGradient",
+    "SparseLengthsWeightedSumGradient",
+    "SparseLengthsWeightedSumWithMainInputGradient",
+    "SparseSortedSegmentMeanGradient",
+    "SparseSortedSegmentSumGradient",
+    "SparseSortedSegmentWeightedSumGradient",
+    "SparseUnsortedSegmentMeanGradient",
+    "SparseUnsortedSegmentSumGradient",
+    "SparseUnsortedSegmentWeightedSumGradient",
+]
+
+
+@operator_class(frozen=True)
+class _Spread(Operator):
+    """Base: the number of rows follows from the lengths."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("dY", "lengths")
+    outputs: ClassVar[tuple[str, ...]] = ("dX",)
+    dynamic: ClassVar[bool] = True
+    mean: ClassVar[bool] = False
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if type(self).inputs[index] == "lengths" else "here"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+def _check_slopes(op: Operator, dy: Any, lengths: Any) -> None:
+    text = f"dY must have a row for each of the lengths, {lengths.shape}, got shape {dy.shape}"
+    require(dy.ndim >= 1 and dy.shape[:1] == lengths.shape, op, text)
+
+
+def _spread(op: _Spread, ctx: RunContext, dy: Any, lengths: Any) -> tuple[Any, ...]:
+    counts = lengths_on_host(op, ctx, lengths)
+    _check_slopes(op, dy, lengths)
+    share = dy / per_row(ctx.xp.asarray(counts.clip(1)), dy) if op.mean else dy
+    return (share.take(segment_numbers(ctx, counts), axis=0),)
+
+
+@register
+@operator_class(frozen=True)
+class LengthsSumGradient(_Spread):
+    """For each row of a segment, the segment's row of dY."""
+
+
+@register
+@operator_class(frozen=True)
+class LengthsMeanGradient(_Spread):
+    """For each row of a segment, the segment's row of dY divided by the segment's length."""
+
+    mean = True
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsSumGradient(_Spread):
+    """For each index of a segment, the segment's row of dY."""
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsMeanGradient(_Spread):
+    """For each index of a segment, the segment's row of dY divided by the segment's length."""
+
+    mean = True
+
+
+for _cls in (LengthsSumGradient, LengthsMeanGradient, SparseLengthsSumGradient, SparseLengthsMeanGradient):
+    kernel(_cls)(_spread)
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsWeightedSumGradient(_Spread):
+    """For each index of a segment, the segment's row of dY times the weight of the index."""
+
+    inputs = ("weights", "dY", "lengths")
+    dynamic = False
+    grad_on_weights: bool = False
+
+    def infer(self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_integers(self, "lengths", lengths)
+        _check_slopes(self, dy, lengths)
+        check_weights(self, weights, dy, weights.size)
+        return (dy.with_shape((weights.size, *dy.shape[1:])),)
+
+
+@kernel(SparseLengthsWeightedSumGradient)
+def weighted_rows(op: Operator, ctx: RunContext, weights: Any, dy: Any, lengths: Any) -> tuple[Any, ...]:
+    numbers = segment_numbers(ctx, counts_of_lengths(op, ctx, lengths, weights.shape[0]))
+    return (dy.take(numbers, axis=0) * per_row(weights, dy),)
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsWeightedSumWithMainInputGradient(SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient):
+    """SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient under another name."""
+
+
+@register
+@operator_class(frozen=True)
+class SparseSortedSegmentSumGradient(SortedSegmentSumGradient):
+    """SortedSegmentSumGradient under another name: a row for each index."""
+
+
+@register
+@operator_class(frozen=True)
+class SparseSortedSegmentMeanGradient(SortedSegmentMeanGradient):
+    """SortedSegmentMeanGradient under another name: a row for each index."""
+
+
+@register
+@operator_class(frozen=True)
+class SparseSortedSegmentWeightedSumGradient(SortedSegmentWeightedSumGradient):
+    """SortedSegmentWeightedSumGradient under another name: a row for each index."""
+
+
+@register
+@operator_class(frozen=True)
+class SparseUnsortedSegmentSumGradient(UnsortedSegmentSumGradient):
+    """UnsortedSegmentSumGradient under another name: a row for each index."""
+
+
+@register
+@operator_class(frozen=True)
+class SparseUnsortedSegmentMeanGradient(UnsortedSegmentMeanGradient):
+    """UnsortedSegmentMeanGradient under another name: a row for each index."""
+
+
+@register
+@operator_class(frozen=True)
+class SparseUnsortedSegmentWeightedSumGradient(UnsortedSegmentWeightedSumGradient):
+    """UnsortedSegmentWeightedSumGradient under another name: a row for each index."""
+
+
+kernel(SparseLengthsWeightedSumWithMainInputGradient)(weighted_gradient_both)
+kernel(SparseSortedSegmentSumGradient)(sorted_segments_gradient)
+kernel(SparseSortedSegmentMeanGradient)(sorted_segments_gradient)
+kernel(SparseSortedSegmentWeightedSumGradient)(weighted_sum_gradient)
+kernel(SparseUnsortedSegmentSumGradient)(unsorted_segment_sum_gradient)
+kernel(SparseUnsortedSegmentMeanGradient)(unsorted_segment_mean_gradient)
+kernel(SparseUnsortedSegmentWeightedSumGradient)(weighted_sum_gradient)

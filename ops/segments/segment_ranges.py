@@ -1,0 +1,220 @@
+"""Segments reduced as wholes: SortedSegmentRangeSum, Mean, Max, LogSumExp and LogMeanExp, with their gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import (
+    as_rows,
+    check_integers,
+    counts_of_sorted,
+    per_row,
+    reduce_segments,
+    segment_numbers,
+)
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "SortedSegmentRangeLogMeanExp",
+    "SortedSegmentRangeLogMeanExpGradient",
+    "SortedSegmentRangeLogSumExp",
+    "SortedSegmentRangeLogSumExpGradient",
+    "SortedSegmentRangeMax",
+    "SortedSegmentRangeMaxGradient",
+    "SortedSegmentRangeMean",
+    "SortedSegmentRangeMeanGradient",
+    "SortedSegmentRangeSum",
+    "SortedSegmentRangeSumGradient",
+]
+
+
+@operator_class(frozen=True)
+class _Range(Operator):
+    """Base: the numbers of the segments begin with 0 and rise by steps of 1.
+
+    Inputs:
+        X (N, *S): float
+        segments (N): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    inputs = ("X", "segments")
+    outputs = ("Y",)
+    dynamic = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.output("Y"), g.d_output("Y"), g.input("segments")]
+        return [make_op(self.type + "Gradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, segments: TensorSpec) -> int:
+        return x.size
+
+
+@operator_class(frozen=True)
+class _RangeGradient(Operator):
+    inputs = ("X", "Y", "dY", "segments")
+    outputs = ("dX",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 3 else "here"
+
+    def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec, segments: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check(self, x, segments)
+        rows = x.shape[1:]
+        require(
+            y.shape == dy.shape and y.shape[y.ndim - len(rows) :] == rows and y.ndim >= x.ndim,
+            self,
+            f"Y and dY must have rows of shape {rows}, got {y.shape} and {dy.shape}",
+        )
+        return (x.plain,)
+
+
+def _check(op: Operator, x: Any, segments: Any) -> None:
+    check_integers(op, "segments", segments)
+    require(x.dtype.kind == "f", op, f"X must hold floating-point numbers, got {x.dtype}")
+    require(
+        x.shape[:1] == segments.shape,
+        op,
+        f"there must be a segment for each row of X {x.shape}, got {segments.shape[0]}",
+    )
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentRangeSum(_Range):
+    """Y[s] = the sum of the rows of X whose segment is s."""
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentRangeMean(_Range):
+    """Y[s] = the mean of the rows of X whose segment is s."""
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentRangeMax(_Range):
+    """Y[s] = the greatest elements of the rows of X whose segment is s, column by column."""
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentRangeLogSumExp(_Range):
+    """Y[s] = log(sum of exp(X)) over the rows of X whose segment is s."""
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentRangeLogMeanExp(_Range):
+    """Y[s] = log(mean of exp(X)) over the rows of X whose segment is s."""
+
+
+def _reduced(ctx: RunContext, counts: Any, x: Any, how: str = "sum") -> Any:
+    rows = as_rows(x)
+    out = ctx.xp.empty((counts.size, rows.shape[1]), x.dtype)
+    reduce_segments(ctx.xp, counts, lambda positions: rows.take(positions, axis=0), out, how=how)
+    return out.reshape((counts.size, *x.shape[1:]))
+
+
+def _counts(op: Operator, ctx: RunContext, x: Any, segments: Any) -> Any:
+    _check(op, x, segments)
+    return counts_of_sorted(op, ctx, segments)
+
+
+@kernel(SortedSegmentRangeSum)
+@kernel(SortedSegmentRangeMean)
+def range_sum(op: _Range, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, ...]:
+    counts = _counts(op, ctx, x, segments)
+    total = _reduced(ctx, counts, x)
+    return (total / per_row(ctx.xp.asarray(counts), total) if isinstance(op, SortedSegmentRangeMean) else total,)
+
+
+@kernel(SortedSegmentRangeMax)
+def range_max(op: _Range, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, ...]:
+    return (_reduced(ctx, _counts(op, ctx, x, segments), x, "max"),)
+
+
+@kernel(SortedSegmentRangeLogSumExp)
+@kernel(SortedSegmentRangeLogMeanExp)
+def range_log_exp(op: _Range, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, ...]:
+    counts = _counts(op, ctx, x, segments)
+    most = _reduced(ctx, counts, x, "max")  # taken away, so that exp does not overflow
+    total = _reduced(ctx, counts, ctx.xp.exp(x - most.take(segment_numbers(ctx, counts), axis=0)))
+    if isinstance(op, SortedSegmentRangeLogMeanExp):
+        total /= per_row(ctx.xp.asarray(counts), total)
+    return (ctx.xp.log(total) + most,)
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentRangeSumGradient(_RangeGradient):
+    """dX[i] = dY of the segment of row i."""
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentRangeMeanGradient(_RangeGradient):
+    """dX[i] = dY of the segment of row i, divided by how many rows it has."""
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentRangeMaxGradient(_RangeGradient):
+    """dX = dY of the segment where an element is the greatest of it (all of them where there are several), else 0."""
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentRangeLogSumExpGradient(_RangeGradient):
+    """dX = dY of the segment times exp(X - Y)."""
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentRangeLogMeanExpGradient(_RangeGradient):
+    """dX = dY of the segment times exp(X - Y), divided by how many rows it has."""
+
+
+def _spread(op: Operator, ctx: RunContext, x: Any, y: Any, dy: Any, segments: Any, *, mean: bool) -> tuple[Any, Any]:
+    """Return for each row of X those of dY (divided by the segment's rows, if ``mean``) and of Y of its segment."""
+    counts = counts_of_sorted(op, ctx, segments)
+    rows = math.prod(dy.shape[: dy.ndim - x.ndim + 1])  # states of step nets have one more first axis
+    y, dy = (array.reshape((rows, *x.shape[1:])) for array in (y, dy))
+    require(
+        counts.size == dy.shape[0], op, f"dY must have a row for each of the {counts.size} segments, got {dy.shape[0]}"
+    )
+    numbers = segment_numbers(ctx, counts)
+    share = dy / per_row(ctx.xp.asarray(counts), dy) if mean else dy
+    return share.take(numbers, axis=0), y.take(numbers, axis=0)
+
+
+@kernel(SortedSegmentRangeSumGradient)
+@kernel(SortedSegmentRangeMeanGradient)
+def range_sum_gradient(op: _RangeGradient, ctx: RunContext, x: Any, y: Any, dy: Any, segments: Any) -> tuple[Any, ...]:
+    return _spread(op, ctx, x, y, dy, segments, mean=isinstance(op, SortedSegmentRangeMeanGradient))[:1]
+
+
+@kernel(SortedSegmentRangeMaxGradient)
+def range_max_gradient(op: _RangeGradient, ctx: RunContext, x: Any, y: Any, dy: Any, segments: Any) -> tuple[Any, ...]:
+    slopes, most = _spread(op, ctx, x, y, dy, segments, mean=False)
+    return (ctx.xp.where(x == most, slopes, dy.dtype.type(0)),)
+
+
+@kernel(SortedSegmentRangeLogSumExpGradient)
+@kernel(SortedSegmentRangeLogMeanExpGradient)
+def range_log_exp_gradient(
+    op: _RangeGradient, ctx: RunContext, x: Any, y: Any, dy: Any, segments: Any
+) -> tuple[Any, ...]:
+    mean = isinstance(op, SortedSegmentRangeLogMeanExpGradient)
+    slopes, logs = _spread(op, ctx, x, y, dy, segments, mean=mean)
+    return (slopes * ctx.xp.exp(x - logs),)

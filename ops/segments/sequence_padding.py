@@ -1,0 +1,56 @@
+"""VariableLengthSequencePadding: what is after the end of sequences becomes 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ShapeError
+
+__all__ = ["VariableLengthSequencePadding"]
+
+
+@register
+@operator_class(frozen=True)
+class VariableLengthSequencePadding(Operator):
+    """Y[i, j] = X[i, j], or 0 from step lengths[j] of sequence j on; X is (steps, sequences, values). No gradient.
+
+    A length must lie in [0, T]; Caffe2 keeps all steps of a sequence with a larger one.
+
+    Inputs:
+        X (T, N, D): float
+        lengths (N): int32
+    Outputs:
+        Y (T, N, D): as X
+    """
+
+    inputs = ("X", "lengths")
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+
+    def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(
+            x.ndim == 3 and x.dtype.kind == "f", self, f"X must be floats with three axes, got {x.shape} of {x.dtype}"
+        )
+        right = lengths.shape == x.shape[1:2] and lengths.dtype == np.int32
+        text = f"got {lengths.shape} of {lengths.dtype}"
+        require(right, self, f"lengths must be int32, one for each of {x.shape[1]} sequences; {text}")
+        return (x.plain,)
+
+
+@kernel(VariableLengthSequencePadding)
+def variable_length_sequence_padding(
+    op: VariableLengthSequencePadding, ctx: RunContext, x: Any, lengths: Any
+) -> tuple[Any, ...]:
+    wrong = ctx.host(lengths[(lengths < 0) | (lengths > len(x))])
+    if wrong.size:
+        raise ShapeError(
+            f"{op.type}: lengths must lie in [0, {len(x)}], the number of steps of X, got {int(wrong[0])}; clip them"
+        )
+    inside = ctx.xp.arange(len(x))[:, None] < lengths
+    return (ctx.xp.where(inside[:, :, None], x, x.dtype.type(0)),)

@@ -1,0 +1,116 @@
+"""Segments whose ids are sorted, one per row, reduced: SortedSegmentSum, SortedSegmentMean."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import (
+    as_rows,
+    check_integers,
+    counts_of_sorted,
+    per_row,
+    reduce_segments,
+)
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["SortedSegmentMean", "SortedSegmentMeanGradient", "SortedSegmentSum", "SortedSegmentSumGradient"]
+
+
+@operator_class(frozen=True)
+class _Sorted(Operator):
+    """Base: the numbers of the segments begin with 0 and rise by steps of 1.
+
+    Inputs:
+        X (N, *S): float
+        segments (N): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    mean: ClassVar[bool] = False
+    inputs = ("X", "segments")
+    outputs = ("Y",)
+    dynamic = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op(self.type + "Gradient", [g.d_output("Y"), g.input("segments")], [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec, segments: TensorSpec) -> int:
+        return x.size
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentSum(_Sorted):
+    """Y[s] = the sum of the rows of X whose segment is s; the segments come in order, none is left out."""
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentMean(_Sorted):
+    """Y[s] = the mean of the rows of X whose segment is s; the segments come in order, none is left out."""
+
+    mean = True
+
+
+@kernel(SortedSegmentSum)
+@kernel(SortedSegmentMean)
+def sorted_segments(op: _Sorted, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, ...]:
+    check_integers(op, "segments", segments)
+    require(x.dtype.kind == "f", op, f"X must hold floating-point numbers, got {x.dtype}")
+    require(
+        x.shape[:1] == segments.shape,
+        op,
+        f"there must be a segment for each row of X {x.shape}, got {segments.shape[0]}",
+    )
+    counts = counts_of_sorted(op, ctx, segments)
+    rows = as_rows(x)
+    out = ctx.xp.empty((counts.size, rows.shape[1]), x.dtype)
+    reduce_segments(ctx.xp, counts, lambda positions: rows.take(positions, axis=0), out)
+    if op.mean:
+        out /= per_row(ctx.xp.asarray(counts), out)
+    return (out.reshape((counts.size, *x.shape[1:])),)
+
+
+@operator_class(frozen=True)
+class _SortedGradient(Operator):
+    mean: ClassVar[bool] = False
+    inputs = ("dY", "segments")
+    outputs = ("dX",)
+
+    def infer(self, dy: TensorSpec, segments: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_integers(self, "segments", segments)
+        require(dy.ndim >= 1, self, "dY must have a row for each segment, got a scalar")
+        return (dy.with_shape((*segments.shape, *dy.shape[1:])),)
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentSumGradient(_SortedGradient):
+    """dX[i] = dY[segments[i]]."""
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentMeanGradient(_SortedGradient):
+    """dX[i] = dY[segments[i]] / number of rows in that segment."""
+
+    mean = True
+
+
+@kernel(SortedSegmentSumGradient)
+@kernel(SortedSegmentMeanGradient)
+def sorted_segments_gradient(op: _SortedGradient, ctx: RunContext, dy: Any, segments: Any) -> tuple[Any, ...]:
+    check_indices(op.type, segments, dy.shape[0])
+    if op.mean:
+        dy = dy / per_row(ctx.xp.maximum(ctx.xp.bincount(segments, minlength=dy.shape[0]), 1), dy)
+    return (dy.take(segments, axis=0),)

@@ -1,0 +1,422 @@
+"""Rows of a table gathered by indices and reduced by lengths: sums, means, maxima, and weighted sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.segment_groups import (
+    CACHED_BYTES,
+    as_rows,
+    check_integers,
+    check_weights,
+    counts_of_lengths,
+    per_row,
+    reduce_segments,
+    segment_numbers,
+)
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "SparseLengthsIndicesInGradientMeanGradient",
+    "SparseLengthsIndicesInGradientSumGradient",
+    "SparseLengthsIndicesInGradientWeightedSumGradient",
+    "SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient",
+    "SparseLengthsMax",
+    "SparseLengthsMean",
+    "SparseLengthsPositionalWeightedSum",
+    "SparseLengthsSum",
+    "SparseLengthsWeightedSum",
+]
+
+
+@operator_class(frozen=True)
+class _Lookup(Operator):
+    """Base: reads the lengths on the host. Rows of float16 are added up in float32: so are the weights then, and Y."""
+
+    how: ClassVar[str] = "sum"
+    mean: ClassVar[bool] = False
+    by_position: ClassVar[bool] = False  # whether the weights belong to positions in segments
+    inputs: ClassVar[tuple[str, ...]] = ("X", "indices", "lengths")
+    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if type(self).inputs[index] == "lengths" else "here"
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        x, *weights, indices, lengths = inputs
+        require(x.ndim >= 1, self, "X must have rows, got a scalar")
+        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
+        check_integers(self, "indices", indices)
+        check_integers(self, "lengths", lengths)
+        wide = x.with_dtype(np.float32) if x.dtype == np.float16 else x.plain
+        if weights:
+            self.check_weights(weights[0], wide, indices)
+        return (wide.with_shape((*lengths.shape, *x.shape[1:])),)
+
+    def check_weights(self, weights: TensorSpec, x: TensorSpec, indices: TensorSpec) -> None:
+        """Raise ShapeError unless there are as many weights as needed, of the type of ``x``."""
+        check_weights(self, weights, x, indices.shape[0])
+
+    def weights_of_rows(self, ctx: RunContext, weights: Any, counts: Any) -> Any:
+        """Return a weight for each index."""
+        return weights
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        x, *weights, indices, _ = inputs
+        return (1 + len(weights)) * indices.size * (x.size // max(x.shape[0], 1))
+
+
+def _look_up(op: _Lookup, ctx: RunContext, given: Sequence[Any], out: Any, spare: Any = None) -> None:
+    """Write the reduced rows into ``out``; ``spare`` is memory of one piece, flat."""
+    x, *weights, indices, lengths = given
+    check_indices(op.type, indices, x.shape[0])
+    counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
+    rows, total = as_rows(x), as_rows(out)
+    width = rows.shape[1]
+    weight = op.weights_of_rows(ctx, weights[0], counts) if weights else None
+
+    def gather(positions: Any) -> Any:
+        which = indices.take(positions)
+        if spare is None or positions.size * width > spare.size:
+            found = rows.take(which, axis=0)
+        else:
+            found = spare[: positions.size * width].reshape(positions.size, width)
+            rows.take(which, 0, found, "clip")  # "raise" would write by way of a copy
+        found = found.astype(total.dtype, copy=False)
+        if weight is not None:
+            found *= weight.take(positions)[:, None]
+        return found
+
+    reduce_segments(ctx.xp, counts, gather, total, how=op.how)
+    if op.mean:
+        total /= per_row(ctx.xp.asarray(counts.clip(1)), total)
+
+
+def _plain(op: _Lookup, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
+    x, lengths = given[0], given[-1]
+    out = ctx.xp.empty((lengths.shape[0], *x.shape[1:]), np.float32 if x.dtype == np.float16 else x.dtype)
+    _look_up(op, ctx, given, out)
+    return (out,)
+
+
+def _prepare(op: _Lookup, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    plain = [spec.plain for spec in specs]
+    dtype = plain[0].dtype
+    spare_bytes = CACHED_BYTES
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        spare = scratch[:spare_bytes].view(dtype)
+        return lambda: _look_up(op, ctx.run, inputs, outputs[0], spare)
+
+    return Prepared(
+        plain, op.infer(*plain), bind, scratch=spare_bytes, capturable=False, name="numpy rows by segment length"
+    )
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsSum(_Lookup):
+    """Y[s] = the sum of the rows X[i] over the indices i of segment s; the first ``lengths[0]`` indices are segment 0.
+
+    The gradient of X is sparse: the indices, and for each its segment's row of dY.
+
+    Inputs:
+        X (R, *S): float
+        indices (I): int32|int64
+        lengths (M): int32|int64
+    Outputs:
+        Y (M, *S): float32|float64, float32 of an X of float16
+    """
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return _sparse_gradient(g, "SparseLengthsIndicesInGradientSumGradient")
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsMean(_Lookup):
+    """Y[s] = the mean of the rows X[i] over the indices i of segment s, 0 for one of length 0.
+
+    Inputs:
+        X (R, *S): float
+        indices (I): int32|int64
+        lengths (M): int32|int64
+    Outputs:
+        Y (M, *S): float32|float64, float32 of an X of float16
+    """
+
+    mean = True
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return _sparse_gradient(g, "SparseLengthsIndicesInGradientMeanGradient")
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsMax(_Lookup):
+    """Y[s] = the greatest of each column of the rows X[i] over the indices i of segment s, 0 for one of length 0.
+
+    No gradient: Gather and LengthsMax have one. (Caffe2 declares this operator, and has no kernel for it on a CPU.)
+
+    Inputs:
+        X (R, *S): float
+        indices (I): int32|int64
+        lengths (M): int32|int64
+    Outputs:
+        Y (M, *S): float32|float64, float32 of an X of float16
+    """
+
+    how = "max"
+
+
+def _sparse_gradient(g: GradientContext, op_type: str) -> list[OperatorDef]:
+    indices, values = g.input("indices"), g.d_input("X") + "_values"
+    made = make_op(op_type, [g.d_output("Y"), g.input("lengths"), indices], [values])
+    g.set_d_input_sparse("X", indices, values)
+    return [made]
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsWeightedSum(_Lookup):
+    """Y[s] = the sum of the rows X[i] over the indices i of segment s, each times its weight.
+
+    The weights, one for each index, have a gradient with ``grad_on_weights`` only.
+
+    Inputs:
+        X (R, *S): float
+        weights (I): float32|float64
+        indices (I): int32|int64
+        lengths (M): int32|int64
+    Outputs:
+        Y (M, *S): float32|float64, float32 of an X of float16
+    """
+
+    inputs = ("X", "weights", "indices", "lengths")
+    grad_on_weights: bool = False
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        weights, dy, lengths, indices = g.input("weights"), g.d_output("Y"), g.input("lengths"), g.input("indices")
+        values = g.d_input("X") + "_values"
+        if self.grad_on_weights:
+            op_type = "SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient"
+            inputs, outputs = [weights, dy, lengths, g.input("X"), indices], [values, g.d_input("weights")]
+        else:
+            op_type = "SparseLengthsIndicesInGradientWeightedSumGradient"
+            inputs, outputs = [weights, dy, lengths, indices], [values]
+        g.set_d_input_sparse("X", indices, values)
+        return [make_op(op_type, inputs, outputs)]
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsPositionalWeightedSum(_Lookup):
+    """As SparseLengthsWeightedSum, but the weights belong to positions: ``weights[k]`` to index k of each segment.
+
+    There are at least as many weights as the longest segment has indices. No gradient.
+
+    Inputs:
+        X (R, *S): float
+        weights (P): float32|float64
+        indices (I): int32|int64
+        lengths (M): int32|int64
+    Outputs:
+        Y (M, *S): float32|float64, float32 of an X of float16
+    """
+
+    by_position = True
+    inputs = ("X", "weights", "indices", "lengths")
+
+    def check_weights(self, weights: TensorSpec, x: TensorSpec, indices: TensorSpec) -> None:
+        require(weights.ndim == 1, self, f"weights must be a vector, got shape {weights.shape}")
+        check_weights(self, weights, x, weights.shape[0])
+
+    def weights_of_rows(self, ctx: RunContext, weights: Any, counts: Any) -> Any:
+        longest = int(counts.max(initial=0))
+        require(
+            longest <= weights.shape[0],
+            self,
+            f"weights must have an element for each index of the longest segment, {longest}; got {weights.shape[0]}",
+        )
+        starts = np.cumsum(counts) - counts
+        return weights.take(ctx.xp.asarray(np.arange(counts.sum()) - np.repeat(starts, counts)))
+
+
+for _cls in (
+    SparseLengthsSum,
+    SparseLengthsMean,
+    SparseLengthsMax,
+    SparseLengthsWeightedSum,
+    SparseLengthsPositionalWeightedSum,
+):
+    kernel(_cls)(_plain)
+    prepare(_cls, device=CPU)(_prepare)
+
+
+@operator_class(frozen=True)
+class _Values(Operator):
+    """Base: values of a sparse gradient, a row for each index."""
+
+    outputs: ClassVar[tuple[str, ...]] = ("values",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if type(self).inputs[index] == "lengths" else "here"
+
+    def check_segments(self, dy: TensorSpec, lengths: TensorSpec, indices: TensorSpec) -> TensorSpec:
+        """Return the spec of the values."""
+        check_integers(self, "lengths", lengths)
+        check_integers(self, "indices", indices)
+        require(
+            dy.shape[:1] == lengths.shape,
+            self,
+            f"dY must have a row for each of the {lengths.shape[0]} lengths, got shape {dy.shape}",
+        )
+        return dy.with_shape((*indices.shape, *dy.shape[1:]))
+
+
+@operator_class(frozen=True)
+class _Spread(_Values):
+    mean: ClassVar[bool] = False
+    inputs = ("dY", "lengths", "indices")
+
+    def infer(self, dy: TensorSpec, lengths: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (self.check_segments(dy, lengths, indices),)
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsIndicesInGradientSumGradient(_Spread):
+    """For each index, the row of dY that belongs to its segment."""
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsIndicesInGradientMeanGradient(_Spread):
+    """For each index, the row of dY that belongs to its segment, divided by the segment's length."""
+
+    mean = True
+
+
+def _shares(op: _Spread, ctx: RunContext, dy: Any, lengths: Any, indices: Any) -> tuple[Any, Any]:
+    """Return the rows to spread, and which of them each index gets."""
+    counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
+    share = dy / per_row(ctx.xp.asarray(counts.clip(1)), dy) if op.mean else dy
+    return share, segment_numbers(ctx, counts)
+
+
+def _spread(op: _Spread, ctx: RunContext, dy: Any, lengths: Any, indices: Any) -> tuple[Any, ...]:
+    share, numbers = _shares(op, ctx, dy, lengths, indices)
+    return (share.take(numbers, axis=0),)
+
+
+def _prepare_spread(op: _Spread, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    plain = [spec.plain for spec in specs]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        def run() -> None:
+            share, numbers = _shares(op, ctx.run, *inputs)
+            if numbers.size:
+                share.take(numbers, 0, outputs[0], "clip")
+
+        return run
+
+    return Prepared(plain, op.infer(*plain), bind, capturable=False, name="numpy.take")
+
+
+for _gradient in (SparseLengthsIndicesInGradientSumGradient, SparseLengthsIndicesInGradientMeanGradient):
+    kernel(_gradient)(_spread)
+    prepare(_gradient, device=CPU)(_prepare_spread)
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsIndicesInGradientWeightedSumGradient(_Values):
+    """For each index, the row of dY that belongs to its segment, times the weight."""
+
+    inputs = ("weights", "dY", "lengths", "indices")
+    grad_on_weights: bool = False
+
+    def infer(
+        self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec, indices: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        check_weights(self, weights, dy, indices.size)
+        return (self.check_segments(dy, lengths, indices),)
+
+
+@kernel(SparseLengthsIndicesInGradientWeightedSumGradient)
+def weighted_gradient(
+    op: Operator, ctx: RunContext, weights: Any, dy: Any, lengths: Any, indices: Any
+) -> tuple[Any, ...]:
+    numbers = segment_numbers(ctx, counts_of_lengths(op, ctx, lengths, indices.shape[0]))
+    values = dy.take(numbers, axis=0)
+    values *= per_row(weights, dy)
+    return (values,)
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient(_Values):
+    """Values as without the main input, and of each weight: the product of its row of X with that of dY."""
+
+    inputs = ("weights", "dY", "lengths", "X", "indices")
+    outputs = ("values", "dweights")
+    grad_on_weights: bool = False
+
+    def infer(
+        self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec, indices: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        check_weights(self, weights, dy, indices.size)
+        require(x.shape[1:] == dy.shape[1:], self, f"X must have rows of shape {dy.shape[1:]}, got {x.shape[1:]}")
+        require(x.dtype == dy.dtype, self, f"X must have the type of dY, {dy.dtype}, got {x.dtype}")
+        return self.check_segments(dy, lengths, indices), weights.plain
+
+
+@kernel(SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient)
+def weighted_gradient_both(
+    op: Operator, ctx: RunContext, weights: Any, dy: Any, lengths: Any, x: Any, indices: Any
+) -> tuple[Any, ...]:
+    check_indices(op.type, indices, x.shape[0])
+    numbers = segment_numbers(ctx, counts_of_lengths(op, ctx, lengths, indices.shape[0]))
+    values = dy.take(numbers, axis=0)
+    d_weights = (as_rows(values) * as_rows(x).take(indices, axis=0)).sum(axis=1)
+    return values * per_row(weights, dy), d_weights
+
+
+@prepare(SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient, device=CPU)
+def _prepare_both(op: Operator, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    """Values and gradients of weights, in pieces of rows that stay in a core's cache."""
+    plain = [spec.plain for spec in specs]
+    dy = plain[1]
+    width = math.prod(dy.shape[1:])
+    piece = max(1, CACHED_BYTES // max(2 * width * dy.dtype.itemsize, 1))
+    part = piece * width * dy.dtype.itemsize
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        (w, slope, lengths, x, indices), (values, d_weights) = inputs, outputs
+        table, slopes, out = as_rows(x), as_rows(slope), as_rows(values)
+        spare = [scratch[at : at + part].view(dy.dtype).reshape(piece, width) for at in (0, part)]
+
+        def run() -> None:
+            check_indices(op.type, indices, x.shape[0])
+            numbers = segment_numbers(ctx.run, counts_of_lengths(op, ctx.run, lengths, indices.shape[0]))
+            for begin in range(0, numbers.size, piece):
+                end = min(begin + piece, numbers.size)
+                rows, of_segments = (memory[: end - begin] for memory in spare)
+                table.take(indices[begin:end], 0, rows, "clip")
+                slopes.take(numbers[begin:end], 0, of_segments, "clip")
+                np.einsum("ij,ij->i", rows, of_segments, out=d_weights[begin:end])
+                np.multiply(of_segments, w[begin:end, None], out[begin:end])
+
+        return run
+
+    return Prepared(plain, op.infer(*plain), bind, scratch=2 * part, capturable=False, name="numpy rows in pieces")

@@ -1,0 +1,82 @@
+"""SparseLengthsSumSparseLookup: indices into a table whose rows were partly taken away."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import check_integers, check_weights, counts_of_lengths
+from netbuilder.proto import NetError, OperatorDef, ShapeError
+
+__all__ = ["SparseLengthsSumSparseLookup"]
+
+
+@register
+@operator_class(frozen=True)
+class SparseLengthsSumSparseLookup(Operator):
+    """Put ``MAPPING[index]`` in place of each index, and leave out those where it is -1.
+
+    The outputs are the indices that are left, of the type of INDICES; how many each segment has, of the type of
+    LENGTHS; and, where WEIGHTS are given, float32, those of the indices left.
+
+    Inputs:
+        INDICES (I): int32|int64
+        LENGTHS (M): int32|int64
+        COMPRESSED_INDICES_MAPPING (R): int32
+        WEIGHTS? (I): float32
+    Outputs:
+        output_indices (K): as INDICES
+        output_lengths (M): as LENGTHS
+        output_weights? (K): float32
+    """
+
+    inputs = ("INDICES", "LENGTHS", "COMPRESSED_INDICES_MAPPING", "WEIGHTS?")
+    outputs = ("output_indices", "output_lengths", "output_weights?")
+    dynamic = True
+
+    def check(self) -> None:
+        if self.n_out != self.n_in - 1:
+            raise NetError(
+                "SparseLengthsSumSparseLookup: has two outputs, with weights three, "
+                f"got {self.n_out} for {self.n_in} inputs"
+            )
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return []  # not differentiable, as in Caffe2
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(SparseLengthsSumSparseLookup)
+def sparse_lookup(
+    op: SparseLengthsSumSparseLookup, ctx: RunContext, indices: Any, lengths: Any, mapping: Any, weights: Any = None
+) -> tuple[Any, ...]:
+    for name, given in (("INDICES", indices), ("LENGTHS", lengths), ("COMPRESSED_INDICES_MAPPING", mapping)):
+        check_integers(op, name, given)
+    require(mapping.dtype == np.int32, op, f"COMPRESSED_INDICES_MAPPING must be int32, got {mapping.dtype}")
+    counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
+    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < mapping.size:
+        raise ShapeError(
+            f"{op.type}: INDICES must lie in [0, {mapping.size}), the size of the mapping, got some from "
+            f"{int(indices.min())} to {int(indices.max())}"
+        )
+    found = mapping[indices]
+    left = found != -1
+    segments = np.repeat(np.arange(counts.size), counts)[ctx.host(left)]
+    made = [
+        found[left].astype(indices.dtype),
+        ctx.xp.asarray(np.bincount(segments, minlength=counts.size).astype(lengths.dtype)),
+    ]
+    if weights is not None:
+        check_weights(op, weights, TensorSpec((), np.dtype(np.float32)), indices.shape[0])
+        made.append(weights[left])
+    return tuple(made)

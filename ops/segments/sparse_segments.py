@@ -1,0 +1,331 @@
+"""Rows gathered by indices or weighted, summed by the numbers of their segments: SparseSortedSegmentSum and its kin."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import (
+    as_rows,
+    check_integers,
+    check_weights,
+    counts_of_sorted,
+    per_row,
+    reduce_segments,
+)
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = [
+    "SortedSegmentWeightedSum",
+    "SortedSegmentWeightedSumGradient",
+    "SparseSortedSegmentMean",
+    "SparseSortedSegmentSum",
+    "SparseSortedSegmentWeightedSum",
+    "SparseUnsortedSegmentMean",
+    "SparseUnsortedSegmentSum",
+    "SparseUnsortedSegmentWeightedSum",
+    "UnsortedSegmentWeightedSum",
+    "UnsortedSegmentWeightedSumGradient",
+]
+
+
+@operator_class(frozen=True)
+class _Picked(Operator, abc.ABC):
+    """Base: sums of rows by segment. ``kind`` begins the name of the gradient operator."""
+
+    kind: ClassVar[str]
+    mean: ClassVar[bool] = False
+    inputs: ClassVar[tuple[str, ...]] = ("X", "indices", "segments")
+    outputs: ClassVar[tuple[str, ...]] = ("Y",)
+    dynamic = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if type(self).inputs[index] == "segments" else "here"
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        names = type(self).inputs
+        sparse = "indices" in names
+        d_x = g.d_input("X") + ("_values" if sparse else "")
+        inputs = [g.input("weights")] if "weights" in names else []
+        if sparse:
+            g.set_d_input_sparse("X", g.input("indices"), d_x)
+        return [make_op(self.kind + "Gradient", [*inputs, g.d_output("Y"), g.input("segments")], [d_x])]
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        x, *others = inputs
+        return 2 * others[-1].size * (x.size // max(x.shape[0], 1))
+
+    @abc.abstractmethod
+    def counts(self, ctx: RunContext, segments: Any) -> tuple[Any, Any]:
+        """Return how many rows each segment has, on the host, and the order of rows by segment (None: as they are)."""
+
+
+@operator_class(frozen=True)
+class _Sorted(_Picked):
+    """Base: the numbers of the segments begin with 0 and rise by steps of 1."""
+
+    def counts(self, ctx: RunContext, segments: Any) -> tuple[Any, Any]:
+        return counts_of_sorted(self, ctx, segments), None
+
+
+@operator_class(frozen=True)
+class _Unsorted(_Picked):
+    """Base: the numbers of the segments come in any order; there are ``num_segments``, or as the largest demands."""
+
+    num_segments: int = -1
+
+    def counts(self, ctx: RunContext, segments: Any) -> tuple[Any, Any]:
+        numbers = ctx.host(segments)
+        count = self.num_segments if self.num_segments > 0 else int(numbers.max(initial=-1)) + 1
+        check_indices(self.type, numbers, count)
+        return np.bincount(numbers, minlength=count), np.argsort(numbers, kind="stable")
+
+
+@register
+@operator_class(frozen=True)
+class SparseSortedSegmentSum(_Sorted):
+    """Y[s] = the sum of the rows X[indices[i]] whose segment is s; the segments come in order, none is left out.
+
+    The gradient of X is sparse: the indices, and for each its segment's row of dY.
+
+    Inputs:
+        X (R, *S): float
+        indices (I): int32|int64
+        segments (I): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    kind = "SortedSegmentSum"
+
+
+@register
+@operator_class(frozen=True)
+class SparseSortedSegmentMean(_Sorted):
+    """Y[s] = the mean of the rows X[indices[i]] whose segment is s; the segments come in order, none is left out.
+
+    Inputs:
+        X (R, *S): float
+        indices (I): int32|int64
+        segments (I): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    kind = "SortedSegmentMean"
+    mean = True
+
+
+@register
+@operator_class(frozen=True)
+class SparseUnsortedSegmentSum(_Unsorted):
+    """Y[s] = the sum of the rows X[indices[i]] whose segment is s, in any order; 0 where there is none.
+
+    There are ``num_segments`` of them, or as many as the largest demands. The gradient of X is sparse.
+
+    Inputs:
+        X (R, *S): float
+        indices (I): int32|int64
+        segments (I): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    kind = "UnsortedSegmentSum"
+
+
+@register
+@operator_class(frozen=True)
+class SparseUnsortedSegmentMean(_Unsorted):
+    """Y[s] = the mean of the rows X[indices[i]] whose segment is s, in any order; 0 where there is none.
+
+    Inputs:
+        X (R, *S): float
+        indices (I): int32|int64
+        segments (I): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    kind = "UnsortedSegmentMean"
+    mean = True
+
+
+@operator_class(frozen=True)
+class _Weighted(_Picked):
+    """Base: the rows are weighted."""
+
+    grad_on_weights: bool = False
+
+    def check(self) -> None:
+        if self.grad_on_weights:
+            raise ArgumentError(
+                f"{self.type}: grad_on_weights is served by operators on lengths only, as LengthsWeightedSum"
+            )
+
+
+@register
+@operator_class(frozen=True)
+class SparseSortedSegmentWeightedSum(_Weighted, _Sorted):
+    """Y[s] = the sum of the rows X[indices[i]] whose segment is s, each times ``weights[i]``; these get no gradient.
+
+    Inputs:
+        X (R, *S): float
+        weights (I): as X
+        indices (I): int32|int64
+        segments (I): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    inputs = ("X", "weights", "indices", "segments")
+    kind = "SortedSegmentWeightedSum"
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentWeightedSum(_Weighted, _Sorted):
+    """Y[s] = the sum of the rows of X whose segment is s, each times its weight; weights get no gradient.
+
+    Inputs:
+        X (N, *S): float
+        weights (N): as X
+        segments (N): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    inputs = ("X", "weights", "segments")
+    kind = "SortedSegmentWeightedSum"
+
+
+@register
+@operator_class(frozen=True)
+class SparseUnsortedSegmentWeightedSum(_Weighted, _Unsorted):
+    """Y[s] = the sum of the rows X[indices[i]] whose segment is s, in any order, each times ``weights[i]``.
+
+    Inputs:
+        X (R, *S): float
+        weights (I): as X
+        indices (I): int32|int64
+        segments (I): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    inputs = ("X", "weights", "indices", "segments")
+    kind = "UnsortedSegmentWeightedSum"
+
+
+@register
+@operator_class(frozen=True)
+class UnsortedSegmentWeightedSum(_Weighted, _Unsorted):
+    """Y[s] = the sum of the rows of X whose segment is s, in any order, each times its weight.
+
+    Inputs:
+        X (N, *S): float
+        weights (N): as X
+        segments (N): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
+
+    inputs = ("X", "weights", "segments")
+    kind = "UnsortedSegmentWeightedSum"
+
+
+def _sum_rows(op: _Picked, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
+    named: dict[str, Any] = dict(zip(type(op).inputs, given))
+    x, segments, indices, weights = named["X"], named["segments"], named.get("indices"), named.get("weights")
+    _check_given(op, x, segments, indices, weights)
+    counts, order = op.counts(ctx, segments)
+    rows = as_rows(x)
+    out = ctx.xp.empty((counts.size, rows.shape[1]), x.dtype)
+    ordered = None if order is None else ctx.xp.asarray(order)
+
+    def gather(positions: Any) -> Any:
+        positions = positions if ordered is None else ordered.take(positions)
+        found = rows.take(positions if indices is None else indices.take(positions), axis=0)
+        return found if weights is None else found * weights.take(positions)[:, None]
+
+    reduce_segments(ctx.xp, counts, gather, out)
+    if op.mean:
+        out /= per_row(ctx.xp.asarray(counts.clip(1)), out)
+    return (out.reshape((counts.size, *x.shape[1:])),)
+
+
+def _check_given(op: _Picked, x: Any, segments: Any, indices: Any, weights: Any) -> None:
+    check_integers(op, "segments", segments)
+    require(
+        x.ndim >= 1 and x.dtype.kind == "f", op, f"X must be rows of floating-point numbers, got {x.shape} {x.dtype}"
+    )
+    count = x.shape[0]
+    if indices is not None:
+        check_integers(op, "indices", indices)
+        check_indices(op.type, indices, x.shape[0])
+        count = indices.shape[0]
+    require(
+        segments.shape == (count,),
+        op,
+        f"there must be a segment for each of the {count} {'rows of X' if indices is None else 'indices'}, "
+        f"got {segments.shape[0]}",
+    )
+    if weights is not None:
+        check_weights(op, weights, x, count)
+
+
+for _cls in (
+    SortedSegmentWeightedSum,
+    SparseSortedSegmentMean,
+    SparseSortedSegmentSum,
+    SparseSortedSegmentWeightedSum,
+    SparseUnsortedSegmentMean,
+    SparseUnsortedSegmentSum,
+    SparseUnsortedSegmentWeightedSum,
+    UnsortedSegmentWeightedSum,
+):
+    kernel(_cls)(_sum_rows)
+
+
+@operator_class(frozen=True)
+class _WeightedGradient(Operator):
+    inputs = ("weights", "dY", "segments")
+    outputs = ("dX",)
+    grad_on_weights: bool = False
+
+    def infer(self, weights: TensorSpec, dy: TensorSpec, segments: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_integers(self, "segments", segments)
+        require(dy.ndim >= 1, self, "dY must have a row for each segment, got a scalar")
+        check_weights(self, weights, dy, segments.shape[0])
+        return (dy.with_shape((*segments.shape, *dy.shape[1:])),)
+
+
+@register
+@operator_class(frozen=True)
+class SortedSegmentWeightedSumGradient(_WeightedGradient):
+    """dX[i] = dY[segments[i]] times ``weights[i]``."""
+
+
+@register
+@operator_class(frozen=True)
+class UnsortedSegmentWeightedSumGradient(_WeightedGradient):
+    """dX[i] = dY[segments[i]] times ``weights[i]``, for segments in any order."""
+
+    num_segments: int = -1
+
+
+@kernel(SortedSegmentWeightedSumGradient)
+@kernel(UnsortedSegmentWeightedSumGradient)
+def weighted_sum_gradient(
+    op: _WeightedGradient, ctx: RunContext, weights: Any, dy: Any, segments: Any
+) -> tuple[Any, ...]:
+    check_indices(op.type, segments, dy.shape[0])
+    return (dy.take(segments, axis=0) * per_row(weights, dy),)

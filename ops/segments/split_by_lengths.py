@@ -1,0 +1,78 @@
+"""SplitByLengths: a tensor cut along an axis where lengths say."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from netbuilder.ops.arrange.concat import joined_slopes
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import lengths_on_host
+from netbuilder.proto import OperatorDef
+
+__all__ = ["SplitByLengths"]
+
+
+@register
+@operator_class(frozen=True)
+class SplitByLengths(Operator):
+    """X cut along ``axis`` (of the channels, if not given) into as many parts as there are outputs.
+
+    The lengths are assigned to the parts in order, equally many to each, and a part is as long as the sum of its own.
+    With ``use_scaling_lengths`` all are multiplied by the integer that makes their sum that of the axis.
+
+    Inputs:
+        X (*A, N, *B): any
+        lengths (L): int32
+    Outputs:
+        Y+ (*A, M, *B) or (...): as X
+    """
+
+    inputs = ("X", "lengths")
+    outputs = ("Y+",)
+    dynamic = True
+    axis: int | None = None
+    order: str = "NCHW"
+    use_scaling_lengths: bool = False
+
+    def check(self) -> None:
+        check_order(self, self.order)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return joined_slopes(g)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(SplitByLengths)
+def split_by_lengths(op: SplitByLengths, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
+    axis = channel_axis(op.order, x.ndim) if op.axis is None else op.axis
+    require(
+        -x.ndim <= axis < x.ndim, op, f"axis must lie in [{-x.ndim}, {x.ndim}) for X of shape {x.shape}, got {axis}"
+    )
+    axis %= x.ndim
+    counts = lengths_on_host(op, ctx, lengths)
+    require(
+        counts.size % op.n_out == 0,
+        op,
+        f"there must be equally many lengths for each of the {op.n_out} outputs, got {counts.size}",
+    )
+    extent, total = x.shape[axis], int(counts.sum())
+    scale = extent // total if op.use_scaling_lengths and total else 1
+    require(
+        scale * total == extent,
+        op,
+        f"the sum of the lengths must be the extent of axis {axis}, {extent}, or with use_scaling_lengths divide it, "
+        f"got {total}",
+    )
+    parts = scale * counts.reshape(op.n_out, -1).sum(axis=1)
+    ends = parts.cumsum()
+    before = (slice(None),) * axis
+    return tuple(x[(*before, slice(end - n, end))].copy() for n, end in zip(parts.tolist(), ends.tolist()))

@@ -1,0 +1,1 @@
+"""Update rules of optimizers, learning-rate policies and the iteration counter."""

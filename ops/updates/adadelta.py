@@ -1,0 +1,68 @@
+"""Adadelta: steps as large as the steps before, whatever the gradient's unit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
+
+__all__ = ["Adadelta"]
+
+
+@register
+@operator_class(frozen=True)
+class Adadelta(Operator):
+    """M' = decay * M + (1 - decay) * G^2, U = G * sqrt(D + epsilon) / sqrt(M' + epsilon), P' = P + lr * U.
+
+    D, the running mean of U^2, follows as M does. The step is added, so ``lr`` is negative for descent.
+
+    Inputs:
+        param (*S): float
+        moment (*S): as param
+        moment_delta (*S): as param
+        grad (*S): as param
+        lr (1) or (): float
+    Outputs:
+        output_param (*S): as param
+        output_moment (*S): as param
+        output_moment_delta (*S): as param
+
+    Source: Zeiler, "ADADELTA: an adaptive learning rate method", 2012, arXiv:1212.5701, algorithm 1.
+    """
+
+    inputs = ("param", "moment", "moment_delta", "grad", "lr")
+    outputs = ("output_param", "output_moment", "output_moment_delta")
+    inplace = ((0, 0), (1, 1), (2, 2))
+    epsilon: float = 1e-5
+    decay: float = 0.95
+
+    def check(self) -> None:
+        check_range(self, 0, 1, decay=self.decay)
+        check_range(self, 0, math.inf, epsilon=self.epsilon)
+
+    def infer(
+        self, param: TensorSpec, moment: TensorSpec, moment_delta: TensorSpec, grad: TensorSpec, lr: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, moment=moment, moment_delta=moment_delta, grad=grad)
+        check_rate(self, lr)
+        return (param.plain,) * 3
+
+    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
+        return 14 * param.size
+
+
+@kernel(Adadelta)
+def adadelta(
+    op: Adadelta, ctx: RunContext, param: Any, moment: Any, moment_delta: Any, grad: Any, lr: Any
+) -> tuple[Any, ...]:
+    p, m, d, g = map(widen, (param, moment, moment_delta, grad))
+    m = op.decay * m + (1 - op.decay) * (g * g)
+    step = g * (ctx.xp.sqrt(d + op.epsilon) / ctx.xp.sqrt(m + op.epsilon))
+    d = op.decay * d + (1 - op.decay) * (step * step)
+    return tuple(narrow(y, param) for y in (p + rate_as(lr, g) * step, m, d))

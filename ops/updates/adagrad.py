@@ -1,0 +1,186 @@
+"""Adagrad, dense and sparse: the gradient over the root of the sum of its squares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import widen
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.engines import flat
+from netbuilder.ops.engines.piecewise import Piecewise, piecewise
+from netbuilder.ops.updates.update_rules import (
+    check_range,
+    check_rate,
+    check_rows,
+    check_same,
+    distinct_rows,
+    rate_as,
+    updating_rows,
+)
+
+__all__ = ["Adagrad", "SparseAdagrad"]
+
+
+@register
+@operator_class(frozen=True)
+class Adagrad(Operator):
+    """H' = decay * H + G^2; P' = P + L * G with the effective rate L = lr / (sqrt(H') + epsilon).
+
+    G is the gradient, with ``weight_decay`` times P added. The third output is L, the fourth the update L * G. The
+    step is added, so ``lr`` is negative for descent.
+
+    Inputs:
+        param (*S): float
+        moment (*S): as param
+        grad (*S): as param
+        lr (1) or (): float
+    Outputs:
+        output_param (*S): as param
+        output_moment (*S): as param
+        output_effective_lr? (*S): as param
+        output_update? (*S): as param
+
+    Source: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization",
+    2011, section 1.
+    """
+
+    inputs = ("param", "moment", "grad", "lr")
+    outputs = ("output_param", "output_moment", "output_effective_lr?", "output_update?")
+    inplace = ((0, 0), (1, 1))
+    epsilon: float = 1e-5
+    decay: float = 1.0
+    weight_decay: float = 0.0
+
+    def check(self) -> None:
+        check_range(self, 0, 1, decay=self.decay)
+        check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
+
+    def infer(self, param: TensorSpec, moment: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, moment=moment, grad=grad)
+        check_rate(self, lr)
+        return (param.plain,) * self.n_out
+
+    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
+        return 8 * param.size
+
+
+@kernel(Adagrad)
+def adagrad(op: Adagrad, ctx: RunContext, param: Any, moment: Any, grad: Any, lr: Any) -> tuple[Any, ...]:
+    p, g = widen(param), widen(grad)
+    if op.weight_decay:
+        g = g + op.weight_decay * p
+    h = op.decay * widen(moment) + g * g
+    effective = rate_as(lr, g) / (ctx.xp.sqrt(h) + op.epsilon)
+    update = effective * g
+    results = (p + update, h, effective, update)
+    return tuple(x.astype(param.dtype) for x in results[: op.n_out])
+
+
+@piecewise(Adagrad)
+def _adagrad_pieces(
+    op: Adagrad, param: TensorSpec, moment: TensorSpec, grad: TensorSpec, lr: TensorSpec
+) -> Piecewise | None:
+    # The effective rate of padding is not zero, so where it is asked for only plain order serves.
+    spec = flat.common_spec([param, moment, grad], zero_to_zero=op.epsilon > 0 and op.n_out == 2)
+    if spec is None or lr.dtype != spec.dtype:
+        return None
+    decay, epsilon, shrink = (flat.scalar(v, spec.dtype) for v in (op.decay, op.epsilon, op.weight_decay))
+
+    def steps(
+        ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], needed: Sequence[bool]
+    ) -> Iterator[flat.Step]:
+        p, h, g, rate = ins
+        p_new, h_new, *extra = outs
+        t = spare[0]
+        effective = extra[0] if extra else t
+        update = extra[1] if len(extra) > 1 else t
+        if op.weight_decay:
+            decayed = spare[1]
+            yield np.multiply, (p, shrink, decayed)
+            yield np.add, (decayed, g, decayed)
+            g = decayed
+        yield np.multiply, (g, g, t)
+        if op.decay != 1:
+            yield np.multiply, (h, decay, h_new)
+        yield np.add, (h_new if op.decay != 1 else h, t, h_new)
+        yield np.sqrt, (h_new, t)
+        yield np.add, (t, epsilon, t)
+        yield np.divide, (rate, t, effective)
+        yield np.multiply, (effective, g, update)
+        yield np.add, (p, update, p_new)
+
+    return Piecewise(spec, frozenset({3}), steps, temporaries=2 if op.weight_decay else 1)
+
+
+@register
+@operator_class(frozen=True)
+class SparseAdagrad(Operator):
+    """Adagrad on the rows ``indices`` of a table; a row that comes several times is updated that often, in order.
+
+    Inputs:
+        param (R, *S): float
+        moment (R, *S): as param
+        indices (I): int32|int64
+        grad (I, *S): as param
+        lr (1) or (): float
+    Outputs:
+        output_param (R, *S): as param
+        output_moment_1 (R, *S): as param
+    """
+
+    inputs = ("param", "moment", "indices", "grad", "lr")
+    outputs = ("output_param", "output_moment_1")
+    must_inplace = ((0, 0), (1, 1))
+    epsilon: float = 1e-5
+    weight_decay: float = 0.0
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
+
+    def infer(
+        self, param: TensorSpec, moment: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, moment=moment)
+        check_rows(self, param, indices, grad)
+        check_rate(self, lr)
+        return param.plain, moment.plain
+
+    def flops(
+        self, param: TensorSpec, moment: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec
+    ) -> int:
+        return 7 * grad.size
+
+
+def _update_rows(op: SparseAdagrad, ctx: RunContext, param: Any, moment: Any, indices: Any, grad: Any, lr: Any) -> None:
+    """Update rows of ``param`` and ``moment`` where they are."""
+    indices = indices.reshape(-1)
+    grad = grad.reshape((-1, *param.shape[1:]))
+    for positions in distinct_rows(op, ctx, indices, param.shape[0], width=math.prod(param.shape[1:])):
+        rows, g = indices[positions], widen(grad[positions])
+        p = widen(param[rows])
+        if op.weight_decay:
+            g = g + op.weight_decay * p
+        h = widen(moment[rows]) + g * g
+        moment[rows] = h
+        param[rows] = p + rate_as(lr, g) * g / (ctx.xp.sqrt(h) + op.epsilon)
+
+
+@kernel(SparseAdagrad)
+def sparse_adagrad(
+    op: SparseAdagrad, ctx: RunContext, param: Any, moment: Any, indices: Any, grad: Any, lr: Any
+) -> tuple[Any, ...]:
+    param, moment = param.copy(), moment.copy()
+    _update_rows(op, ctx, param, moment, indices, grad, lr)
+    return param, moment
+
+
+@prepare(SparseAdagrad, device=CPU)
+def prepare_sparse_adagrad(op: SparseAdagrad, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, *tables, *given[2:]))

@@ -1,0 +1,147 @@
+"""Adam: the running mean of the gradient over the root of its running mean square, both without start-up bias."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import Call, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.engines import flat
+from netbuilder.ops.engines.piecewise import Piecewise, piecewise
+from netbuilder.ops.updates.update_rules import check_rate, check_same, rate_as
+from netbuilder.proto import ArgumentError
+
+__all__ = ["Adam"]
+
+
+@register
+@operator_class(frozen=True)
+class Adam(Operator):
+    """M1' = beta1 * M1 + (1 - beta1) * G, M2' = beta2 * M2 + (1 - beta2) * G^2, P' = P + lr * G'.
+
+    G' = M1' / (sqrt(M2') + epsilon) * sqrt(1 - beta2^t) / (1 - beta1^t) with t = iter + 1 is the effective gradient,
+    the fourth output. The step is added, so ``lr`` is negative for descent.
+
+    Inputs:
+        param (*S): float
+        moment_1 (*S): as param
+        moment_2 (*S): as param
+        grad (*S): as param
+        lr (1) or (): float
+        iter (1) or (): int32|int64
+    Outputs:
+        output_param (*S): as param
+        output_moment_1 (*S): as param
+        output_moment_2 (*S): as param
+        output_grad? (*S): as param
+
+    Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2014, arXiv:1412.6980, section 2.
+    """
+
+    inputs = ("param", "moment_1", "moment_2", "grad", "lr", "iter")
+    outputs = ("output_param", "output_moment_1", "output_moment_2", "output_grad?")
+    inplace = ((0, 0), (1, 1), (2, 2))
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-5
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 5 else "here"
+
+    def check(self) -> None:
+        for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
+            if not 0 <= value < 1:
+                raise ArgumentError(f"Adam: {name} must lie in [0, 1), got {value}")
+
+    def infer(
+        self,
+        param: TensorSpec,
+        moment_1: TensorSpec,
+        moment_2: TensorSpec,
+        grad: TensorSpec,
+        lr: TensorSpec,
+        iteration: TensorSpec,
+    ) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, moment_1=moment_1, moment_2=moment_2, grad=grad)
+        check_rate(self, lr)
+        check_rate(self, iteration, "iter")
+        require(iteration.dtype.kind == "i", self, f"iter must be an integer, got {iteration.dtype}")
+        return (param.plain,) * self.n_out
+
+    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
+        return 13 * param.size
+
+    def correction(self, iteration: int) -> float:
+        """Return the factor that takes the start-up bias out of both running means."""
+        t = iteration + 1
+        require(t >= 1, self, f"iter counts from 0 on, got {iteration}")
+        return float((1 - self.beta2**t) ** 0.5 / (1 - self.beta1**t))
+
+
+@kernel(Adam)
+def adam(
+    op: Adam, ctx: RunContext, param: Any, moment_1: Any, moment_2: Any, grad: Any, lr: Any, iteration: Any
+) -> tuple[Any, ...]:
+    g = widen(grad)
+    m1 = op.beta1 * widen(moment_1) + (1 - op.beta1) * g
+    m2 = op.beta2 * widen(moment_2) + (1 - op.beta2) * (g * g)
+    correction = op.correction(int(ctx.host(iteration).item()))
+    effective = correction * m1 / (ctx.xp.sqrt(m2) + op.epsilon)
+    p = widen(param) + rate_as(lr, g) * effective
+    return tuple(x.astype(param.dtype) for x in (p, m1, m2, effective))[: op.n_out]
+
+
+@piecewise(Adam)
+def _adam_pieces(
+    op: Adam,
+    param: TensorSpec,
+    moment_1: TensorSpec,
+    moment_2: TensorSpec,
+    grad: TensorSpec,
+    lr: TensorSpec,
+    iteration: TensorSpec,
+) -> Piecewise | None:
+    spec = flat.common_spec([param, moment_1, moment_2, grad], zero_to_zero=op.epsilon > 0)
+    if spec is None:
+        return None
+    beta1, rest1, beta2, rest2, epsilon, scale, correction = (
+        flat.scalar(v, spec.dtype) for v in (op.beta1, 1 - op.beta1, op.beta2, 1 - op.beta2, op.epsilon, 0, 0)
+    )
+
+    def before(ins: Sequence[Any]) -> Call:
+        lr, counter = ins[4:6]
+
+        def correct() -> None:
+            factor = op.correction(counter.item())
+            correction[()] = factor
+            scale[()] = factor * lr.item()
+
+        return correct
+
+    def steps(ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], needed: Sequence[bool]) -> list[flat.Step]:
+        p, m1, m2, g = ins[:4]
+        p_new, m1_new, m2_new, *effective = outs
+        (t,) = spare
+        return [
+            (np.multiply, (g, rest1, t)),
+            (np.multiply, (m1, beta1, m1_new)),
+            (np.add, (m1_new, t, m1_new)),
+            (np.multiply, (g, g, t)),
+            (np.multiply, (t, rest2, t)),
+            (np.multiply, (m2, beta2, m2_new)),
+            (np.add, (m2_new, t, m2_new)),
+            (np.sqrt, (m2_new, t)),
+            (np.add, (t, epsilon, t)),
+            (np.divide, (m1_new, t, t)),
+            *((np.multiply, (t, correction, out)) for out in effective if needed[3]),
+            (np.multiply, (t, scale, t)),
+            (np.add, (p, t, p_new)),
+        ]
+
+    return Piecewise(spec, frozenset({4, 5}), steps, temporaries=1, before=before)

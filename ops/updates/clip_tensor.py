@@ -1,0 +1,62 @@
+"""ClipTensorByScaling: a tensor scaled down to a norm, for the clipping of gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import ArgumentError
+
+__all__ = ["ClipTensorByScaling"]
+
+
+@register
+@operator_class(frozen=True)
+class ClipTensorByScaling(Operator):
+    """Y = X * bound / norm where norm exceeds bound, else X; bound = ``threshold`` * additional_threshold.
+
+    The norm comes as the second input, of one element: any norm, of X or of a larger whole. No gradient.
+
+    Inputs:
+        X (*S): float
+        norm (1) or (): float
+        additional_threshold? (1): float
+    Outputs:
+        Y (*S): as X
+
+    Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013, section 3.2.
+    """
+
+    inputs = ("X", "norm", "additional_threshold?")
+    outputs = ("Y",)
+    inplace = ((0, 0),)
+    threshold: float | None = None
+
+    def check(self) -> None:
+        if self.threshold is None or not self.threshold > 0:
+            raise ArgumentError(f"ClipTensorByScaling: threshold must be given, above 0, got {self.threshold}")
+
+    def infer(self, x: TensorSpec, *scalars: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
+        for name, spec in zip(self.inputs[1:], scalars):
+            require(
+                spec.size == 1 and spec.dtype.kind == "f",
+                self,
+                f"{name.rstrip('?')} must have one element, a float, got shape {spec.shape} of {spec.dtype}",
+            )
+        return (x.plain,)
+
+
+@kernel(ClipTensorByScaling)
+def clip_tensor_by_scaling(
+    op: ClipTensorByScaling, ctx: RunContext, x: Any, norm: Any, additional: Any = None
+) -> tuple[Any, ...]:
+    length = norm.reshape(())
+    bound = length.dtype.type(op.threshold)
+    if additional is not None:
+        bound = bound * additional.reshape(())
+    # On the device, with no read by the host; the maximum keeps the quotient at 1 or below.
+    return (x * (bound / ctx.xp.maximum(length, bound)).astype(x.dtype),)

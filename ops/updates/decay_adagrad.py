@@ -1,0 +1,91 @@
+"""DecayAdagrad: Adagrad with the running mean of the gradient, and decoupled weight decay."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import one_integer
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
+from netbuilder.proto import ArgumentError
+
+__all__ = ["DecayAdagrad"]
+
+
+@register
+@operator_class(frozen=True)
+class DecayAdagrad(Operator):
+    """M1' = beta1 * M1 + (1 - beta1) * G, M2' = M2 + G^2, P' = P + lr * (G' + weight_decay * P).
+
+    G' = M1' / c / (sqrt(M2') + epsilon) with c = 1 - beta1^(iter + 1), or 1 without ``bias_correction_first``. The step
+    is added, so ``lr`` is negative for descent. ``beta2`` is not read; Caffe2's nets carry it.
+
+    Inputs:
+        param (*S): float
+        moment_1 (*S): as param
+        moment_2 (*S): as param
+        grad (*S): as param
+        lr (1) or (): float
+        iter (1) or (): int32|int64
+    Outputs:
+        output_param (*S): as param
+        output_moment_1 (*S): as param
+        output_moment_2 (*S): as param
+
+    Source: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization",
+    2011, and Kingma and Ba, "Adam: a method for stochastic optimization", 2014, arXiv:1412.6980, section 3.
+    """
+
+    inputs = ("param", "moment_1", "moment_2", "grad", "lr", "iter")
+    outputs = ("output_param", "output_moment_1", "output_moment_2")
+    inplace = ((0, 0), (1, 1), (2, 2))
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-5
+    weight_decay: float = 0.0
+    bias_correction_first: bool = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 5 else "here"
+
+    def check(self) -> None:
+        if not 0 <= self.beta1 < 1:
+            raise ArgumentError(f"DecayAdagrad: beta1 must lie in [0, 1), got {self.beta1}")
+        check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
+
+    def infer(
+        self,
+        param: TensorSpec,
+        moment_1: TensorSpec,
+        moment_2: TensorSpec,
+        grad: TensorSpec,
+        lr: TensorSpec,
+        iteration: TensorSpec,
+    ) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, moment_1=moment_1, moment_2=moment_2, grad=grad)
+        check_rate(self, lr)
+        check_rate(self, iteration, "iter")
+        require(iteration.dtype.kind == "i", self, f"iter must be an integer, got {iteration.dtype}")
+        return (param.plain,) * 3
+
+    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
+        return 12 * param.size
+
+
+@kernel(DecayAdagrad)
+def decay_adagrad(
+    op: DecayAdagrad, ctx: RunContext, param: Any, moment_1: Any, moment_2: Any, grad: Any, lr: Any, iteration: Any
+) -> tuple[Any, ...]:
+    p, first, second, g = map(widen, (param, moment_1, moment_2, grad))
+    count = one_integer(op, ctx, iteration, "iter") + 1
+    require(count >= 1, op, f"iter counts from 0 on, got {count - 1}")
+    first = op.beta1 * first + (1 - op.beta1) * g
+    second = second + g * g
+    correction = 1 - op.beta1**count if op.bias_correction_first else 1.0
+    step = first / correction / (ctx.xp.sqrt(second) + op.epsilon) + op.weight_decay * p
+    return tuple(narrow(y, param) for y in (p + rate_as(lr, g) * step, first, second))

@@ -1,0 +1,117 @@
+"""Follow the regularised leader: Ftrl, and GFtrl, which drops groups of weights as a whole."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
+from netbuilder.proto import ArgumentError
+
+__all__ = ["Ftrl", "GFtrl", "ftrl_step"]
+
+
+@operator_class(frozen=True)
+class _Ftrl(Operator):
+    """Base: state (n, z) of each weight in the last axis of ``n_z``; the rate may come as the fourth input.
+
+    Inputs:
+        param (*S): float
+        n_z (*S, 2): as param
+        grad (*S): as param
+        alpha? (1): float
+    Outputs:
+        output_param (*S): as param
+        output_n_z (*S, 2): as param
+    """
+
+    inputs = ("param", "n_z", "grad", "alpha?")
+    outputs = ("output_param", "output_n_z")
+    inplace = ((0, 0), (1, 1))
+    alpha: float = 0.005
+    beta: float = 1.0
+    lambda1: float = 0.001
+    lambda2: float = 0.001
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, beta=self.beta, lambda1=self.lambda1, lambda2=self.lambda2)
+        if not self.alpha > 0:
+            raise ArgumentError(f"{self.type}: alpha must be above 0, got {self.alpha}")
+
+    def infer(
+        self, param: TensorSpec, n_z: TensorSpec, grad: TensorSpec, alpha: TensorSpec | None = None
+    ) -> tuple[TensorSpec, ...]:
+        want = (*param.shape, 2)
+        require(n_z.shape == want, self, f"n_z must have shape {want}, a pair for each weight, got {n_z.shape}")
+        check_same(self, param=param, n_z=n_z.with_shape(param.shape), grad=grad)
+        if alpha is not None:
+            check_rate(self, alpha, "alpha")
+        return param.plain, n_z.plain
+
+    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
+        return 18 * param.size
+
+
+@register
+@operator_class(frozen=True)
+class Ftrl(_Ftrl):
+    """n' = n + G^2, z' = z + G - (sqrt(n') - sqrt(n)) / alpha * P, and P' from z' and n'.
+
+    P' = (sign(z') * lambda1 - z') / ((beta + sqrt(n')) / alpha + lambda2), or 0 where |z'| <= lambda1.
+
+    Source: McMahan et al., "Ad click prediction: a view from the trenches", 2013, algorithm 1.
+    """
+
+
+@register
+@operator_class(frozen=True)
+class GFtrl(_Ftrl):
+    """As Ftrl, but lambda1 * sqrt(N) is compared with the norm of z' over the N elements along the first axis.
+
+    P' = z' * (lambda1 * sqrt(N) / norm - 1) / ((beta + sqrt(n')) / alpha + lambda2), or 0 where the norm is not
+    greater: all weights of an input of a layer go together.
+
+    Source: Ni et al., "Feature selection for Facebook feed ranking system via a group-sparsity-regularized training
+    algorithm", 2019.
+    """
+
+
+@kernel(Ftrl)
+@kernel(GFtrl)
+def ftrl(op: Any, ctx: RunContext, param: Any, n_z: Any, grad: Any, alpha: Any = None) -> tuple[Any, ...]:
+    p, g, state = widen(param), widen(grad), widen(n_z)
+    rate = op.alpha if alpha is None else rate_as(alpha, g)
+    p, state = ftrl_step(ctx.xp, op, p, state, g, rate)
+    return narrow(p, param), narrow(state, n_z)
+
+
+def ftrl_step(xp: Any, op: Any, p: Any, state: Any, g: Any, rate: Any) -> tuple[Any, Any]:
+    """Return the new weights and their new states (n, z).
+
+    Args:
+        op: an operator with the arguments of Ftrl.
+        p, state, g: weights, states (n, z) in the last axis, gradient.
+        rate: alpha.
+    """
+    n, z = state[..., 0], state[..., 1]
+    square = g * g
+    root = xp.sqrt(n + square)
+    both = root + xp.sqrt(n)
+    gain = square / xp.where(both > 0, both, 1)  # the difference of the roots, without their cancellation
+    z = z + g - gain / rate * p
+    divisor = (op.beta + root) / rate + op.lambda2
+    if op.type == "GFtrl":
+        bound, size = op.lambda1 * math.sqrt(p.shape[0] if p.ndim else 1), xp.abs(z)
+        if p.ndim:
+            size = xp.sqrt((z * z).sum(axis=0, keepdims=True))
+        shrink = z * bound / xp.where(size > bound, size, 1)
+    else:
+        bound, size = op.lambda1, xp.abs(z)
+        shrink = xp.sign(z) * bound
+    p = xp.where(size > bound, (shrink - z) / divisor, 0)
+    return p, xp.stack([n + square, z], axis=-1)

@@ -1,0 +1,431 @@
+"""Adagrad on the rows of a table straight from the gradient of a lookup's output: no gradient of single rows is kept.
+
+The gradient of SparseLengthsSum, SparseLengthsMean or SparseLengthsPositionalWeightedSum is one row for each segment;
+each index of the segment updates its row of the table by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.segment_groups import (
+    as_rows,
+    check_integers,
+    counts_of_lengths,
+    per_row,
+    positions_in_segments,
+    segment_numbers,
+)
+from netbuilder.ops.updates.update_rules import (
+    check_range,
+    check_rate,
+    check_same,
+    distinct_rows,
+    rate_as,
+    updating_rows,
+)
+
+__all__ = [
+    "RowWiseSparseAdagradFusedWithSparseLengthsMeanGradient",
+    "RowWiseSparseAdagradFusedWithSparseLengthsMeanGradientApprox",
+    "RowWiseSparseAdagradFusedWithSparseLengthsSumGradient",
+    "RowWiseSparseAdagradFusedWithSparseLengthsSumGradientApprox",
+    "RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradient",
+    "RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox",
+    "SparseAdagradFusedWithSparseLengthsMeanGradient",
+    "SparseAdagradFusedWithSparseLengthsMeanGradientApprox",
+    "SparseAdagradFusedWithSparseLengthsSumGradient",
+    "SparseAdagradFusedWithSparseLengthsSumGradientApprox",
+    "SparseAdagradFusedWithSparseLengthsWeightedSumGradient",
+    "SparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox",
+]
+
+_PLAIN = ("param", "moment", "indices", "grad", "lr", "lengths")
+_WEIGHTED = ("param", "moment", "aux_param", "indices", "grad", "lr", "lengths")
+_OUTPUTS = ("output_param", "output_moment")
+
+
+@operator_class(frozen=True)
+class _Fused(Operator):
+    """Base: ``by_row``: a moment for each row. A row that comes several times is updated that often, in order."""
+
+    inputs: ClassVar[tuple[str, ...]] = _PLAIN
+    outputs: ClassVar[tuple[str, ...]] = _OUTPUTS
+    must_inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (1, 1))
+    by_row: ClassVar[bool] = False
+    mean: ClassVar[bool] = False
+    epsilon: float = 1e-5
+    weight_decay: float = 0.0
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if type(self).inputs[index] == "lengths" else "here"
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        given = dict(zip(type(self).inputs, inputs))
+        param, moment, indices, grad, lengths = (
+            given[name] for name in ("param", "moment", "indices", "grad", "lengths")
+        )
+        require(param.ndim >= 1, self, "param must have rows, got a scalar")
+        check_same(self, param=param, **({} if self.by_row else {"moment": moment}))
+        if self.by_row:
+            right = moment.shape == param.shape[:1] and moment.dtype == param.dtype
+            text = f"moment must hold a number for each row of param, {param.shape[:1]} of {param.dtype}"
+            require(right, self, f"{text}, got {moment.shape} of {moment.dtype}")
+        check_integers(self, "indices", indices)
+        check_integers(self, "lengths", lengths)
+        shape = (*lengths.shape, *param.shape[1:])
+        require(grad.shape == shape, self, f"grad must have a row for each segment, {shape}, got {grad.shape}")
+        check_rate(self, given["lr"])
+        if "aux_param" not in given:
+            return param.plain, moment.plain
+        weights = given["aux_param"]
+        right = weights.ndim == 1 and weights.dtype.kind == "f"
+        require(right, self, f"aux_param must be a vector of floats, got {weights.shape} {weights.dtype}")
+        return param.plain, moment.plain, weights.with_shape(indices.shape)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        given = dict(zip(type(self).inputs, inputs))
+        return 9 * given["indices"].size * (given["param"].size // max(1, given["param"].shape[0]))
+
+
+def _update(op: _Fused, ctx: RunContext, inputs: Sequence[Any], targets: Sequence[Any]) -> None:
+    """Update param and moment in ``targets``; write the gradient of the weights, where there are some."""
+    given = dict(zip(type(op).inputs, inputs))
+    indices, grad, (param, moment) = given["indices"], widen(given["grad"]), targets[:2]
+    counts = counts_of_lengths(op, ctx, given["lengths"], indices.shape[0])
+    numbers = segment_numbers(ctx, counts)
+    check_indices(op.type, indices, param.shape[0])
+    factors = None
+    if op.mean:
+        grad = grad / per_row(ctx.xp.asarray(counts.clip(1)), grad)
+    elif "aux_param" in given:
+        weights = given["aux_param"]
+        longest = int(counts.max(initial=0))
+        require(
+            longest <= weights.shape[0],
+            op,
+            f"aux_param must have a weight for each position in a segment, {longest}, got {weights.shape[0]}",
+        )
+        factors = weights[ctx.xp.asarray(positions_in_segments(counts))].astype(grad.dtype)
+        rows = as_rows(widen(param[indices]))
+        targets[2][...] = narrow((as_rows(grad)[numbers] * rows).sum(axis=1), targets[2])
+    for positions in distinct_rows(op, ctx, indices, param.shape[0], width=math.prod(param.shape[1:])):
+        rows, g = indices[positions], grad[numbers[positions]]
+        if factors is not None:
+            g = g * per_row(factors[positions], g)
+        _step(op, ctx, param, moment, rows, g, given["lr"])
+
+
+def _step(op: _Fused, ctx: RunContext, param: Any, moment: Any, rows: Any, g: Any, lr: Any) -> None:
+    p = widen(param[rows])
+    if op.weight_decay:
+        g = g + p.dtype.type(op.weight_decay) * p
+    square = g * g
+    if op.by_row:
+        square = as_rows(square).sum(axis=1) / max(1, math.prod(g.shape[1:]))
+    h = widen(moment[rows]) + square
+    moment[rows] = narrow(h, moment)
+    scale = rate_as(lr, g) / (ctx.xp.sqrt(h) + g.dtype.type(op.epsilon))
+    param[rows] = narrow(p + (per_row(scale, g) if op.by_row else scale) * g, param)
+
+
+def _plain(op: _Fused, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
+    targets = [inputs[0].copy(), inputs[1].copy()]
+    if "aux_param" in type(op).inputs:
+        targets.append(ctx.xp.zeros(inputs[3].shape, inputs[2].dtype))
+    _update(op, ctx, inputs, targets)
+    return tuple(targets)
+
+
+def _prepare(op: _Fused, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    return updating_rows(op, specs, lambda inputs, targets: _update(op, ctx.run, inputs, targets))
+
+
+@register
+@operator_class(frozen=True)
+class SparseAdagradFusedWithSparseLengthsSumGradient(_Fused):
+    """The gradient of SparseLengthsSum and SparseAdagrad in one: P' = P + lr * G / (sqrt(h') + epsilon), h' = h + G^2.
+
+    G is the row of ``grad`` of the segment, with ``weight_decay`` times P added.
+
+    Inputs:
+        param (R, *S): float
+        moment (R, *S): as param
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R, *S): as param
+    """
+
+
+@register
+@operator_class(frozen=True)
+class SparseAdagradFusedWithSparseLengthsSumGradientApprox(_Fused):
+    """SparseAdagradFusedWithSparseLengthsSumGradient under another name.
+
+    Inputs:
+        param (R, *S): float
+        moment (R, *S): as param
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R, *S): as param
+    """
+
+
+@register
+@operator_class(frozen=True)
+class SparseAdagradFusedWithSparseLengthsMeanGradient(_Fused):
+    """The gradient of SparseLengthsMean and SparseAdagrad in one: G is divided by the segment's length.
+
+    Inputs:
+        param (R, *S): float
+        moment (R, *S): as param
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R, *S): as param
+    """
+
+    mean = True
+
+
+@register
+@operator_class(frozen=True)
+class SparseAdagradFusedWithSparseLengthsMeanGradientApprox(_Fused):
+    """SparseAdagradFusedWithSparseLengthsMeanGradient under another name.
+
+    Inputs:
+        param (R, *S): float
+        moment (R, *S): as param
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R, *S): as param
+    """
+
+    mean = True
+
+
+@register
+@operator_class(frozen=True)
+class SparseAdagradFusedWithSparseLengthsWeightedSumGradient(_Fused):
+    """The gradient of a weighted sum and SparseAdagrad in one, with weights by position in a segment.
+
+    ``aux_param`` holds the weights; ``aux_grad`` has for each index the product of its segment's row of ``grad`` with
+    the row of the table before the update.
+
+    Inputs:
+        param (R, *S): float
+        moment (R, *S): as param
+        aux_param (P): float
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R, *S): as param
+        aux_grad (I): as aux_param
+    """
+
+    inputs = _WEIGHTED
+    outputs = (*_OUTPUTS, "aux_grad")
+
+
+@register
+@operator_class(frozen=True)
+class SparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox(_Fused):
+    """SparseAdagradFusedWithSparseLengthsWeightedSumGradient; here ``aux_grad`` is exact.
+
+    In Caffe2 it reads rows that come again after their first update.
+
+    Inputs:
+        param (R, *S): float
+        moment (R, *S): as param
+        aux_param (P): float
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R, *S): as param
+        aux_grad (I): as aux_param
+    """
+
+    inputs = _WEIGHTED
+    outputs = (*_OUTPUTS, "aux_grad")
+
+
+@register
+@operator_class(frozen=True)
+class RowWiseSparseAdagradFusedWithSparseLengthsSumGradient(_Fused):
+    """The gradient of SparseLengthsSum and RowWiseSparseAdagrad in one: ``moment`` has one h a row, h' = h + mean(G^2).
+
+    Otherwise as SparseAdagradFusedWithSparseLengthsSumGradient.
+
+    Inputs:
+        param (R, *S): float
+        moment (R): as param
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R): as param
+    """
+
+    by_row = True
+
+
+@register
+@operator_class(frozen=True)
+class RowWiseSparseAdagradFusedWithSparseLengthsSumGradientApprox(_Fused):
+    """RowWiseSparseAdagradFusedWithSparseLengthsSumGradient under another name.
+
+    Inputs:
+        param (R, *S): float
+        moment (R): as param
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R): as param
+    """
+
+    by_row = True
+
+
+@register
+@operator_class(frozen=True)
+class RowWiseSparseAdagradFusedWithSparseLengthsMeanGradient(_Fused):
+    """The gradient of SparseLengthsMean and RowWiseSparseAdagrad in one.
+
+    Inputs:
+        param (R, *S): float
+        moment (R): as param
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R): as param
+    """
+
+    by_row = True
+    mean = True
+
+
+@register
+@operator_class(frozen=True)
+class RowWiseSparseAdagradFusedWithSparseLengthsMeanGradientApprox(_Fused):
+    """RowWiseSparseAdagradFusedWithSparseLengthsMeanGradient under another name.
+
+    Inputs:
+        param (R, *S): float
+        moment (R): as param
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R): as param
+    """
+
+    by_row = True
+    mean = True
+
+
+@register
+@operator_class(frozen=True)
+class RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradient(_Fused):
+    """The gradient of a weighted sum and RowWiseSparseAdagrad in one, with weights by position in a segment.
+
+    Inputs:
+        param (R, *S): float
+        moment (R): as param
+        aux_param (P): float
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R): as param
+        aux_grad (I): as aux_param
+    """
+
+    inputs = _WEIGHTED
+    outputs = (*_OUTPUTS, "aux_grad")
+    by_row = True
+
+
+@register
+@operator_class(frozen=True)
+class RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox(_Fused):
+    """RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradient; here ``aux_grad`` is exact, unlike Caffe2's.
+
+    Inputs:
+        param (R, *S): float
+        moment (R): as param
+        aux_param (P): float
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R): as param
+        aux_grad (I): as aux_param
+    """
+
+    inputs = _WEIGHTED
+    outputs = (*_OUTPUTS, "aux_grad")
+    by_row = True
+
+
+for _cls in (
+    SparseAdagradFusedWithSparseLengthsSumGradient,
+    SparseAdagradFusedWithSparseLengthsSumGradientApprox,
+    SparseAdagradFusedWithSparseLengthsMeanGradient,
+    SparseAdagradFusedWithSparseLengthsMeanGradientApprox,
+    SparseAdagradFusedWithSparseLengthsWeightedSumGradient,
+    SparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox,
+    RowWiseSparseAdagradFusedWithSparseLengthsSumGradient,
+    RowWiseSparseAdagradFusedWithSparseLengthsSumGradientApprox,
+    RowWiseSparseAdagradFusedWithSparseLengthsMeanGradient,
+    RowWiseSparseAdagradFusedWithSparseLengthsMeanGradientApprox,
+    RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradient,
+    RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox,
+):
+    kernel(_cls)(_plain)
+    prepare(_cls, device=CPU)(_prepare)

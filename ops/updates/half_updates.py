@@ -1,0 +1,96 @@
+"""Momentum with weight decay in one operator: FP16MomentumSGDUpdate and FP32MomentumSGDUpdate."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.updates.sgd import momentum_step
+from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
+
+__all__ = ["FP16MomentumSGDUpdate", "FP32MomentumSGDUpdate"]
+
+
+@operator_class(frozen=True)
+class _DecayedMomentum(Operator):
+    """Base: ``MomentumSGDUpdate`` of the gradient G + weight_decay * P, for parameters of one type."""
+
+    inputs = ("grad", "moment", "lr", "param")
+    outputs = ("output_grad", "output_moment", "output_param")
+    inplace = ((0, 0), (1, 1), (3, 2))
+    dtype_updated: ClassVar[Any]
+    remedy: ClassVar[str]
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, weight_decay=self.weight_decay)
+
+    def infer(self, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec, param: TensorSpec) -> tuple[TensorSpec, ...]:
+        want = np.dtype(self.dtype_updated)
+        require(param.dtype == want, self, f"param must be {want}, got {param.dtype}; {self.remedy}")
+        check_same(self, param=param, grad=grad, moment=moment)
+        check_rate(self, lr)
+        return grad.plain, moment.plain, param.plain
+
+    def flops(self, grad: TensorSpec, *others: TensorSpec) -> int:
+        return (9 if self.nesterov else 6) * grad.size
+
+
+@register
+@operator_class(frozen=True)
+class FP16MomentumSGDUpdate(_DecayedMomentum):
+    """As MomentumSGDUpdate of G + weight_decay * P, all in float16.
+
+    Calculated in float32 and rounded at the end, also without ``fp32_update``, which asks for that.
+
+    Inputs:
+        grad (*S): float16
+        moment (*S): float16
+        lr (1) or (): float
+        param (*S): float16
+    Outputs:
+        output_grad (*S): float16
+        output_moment (*S): float16
+        output_param (*S): float16
+    """
+
+    dtype_updated = np.float16
+    remedy = "FP32MomentumSGDUpdate and MomentumSGDUpdate update float32"
+    fp32_update: bool = False
+
+
+@register
+@operator_class(frozen=True)
+class FP32MomentumSGDUpdate(_DecayedMomentum):
+    """As MomentumSGDUpdate of G + weight_decay * P, all in float32.
+
+    Inputs:
+        grad (*S): float32
+        moment (*S): float32
+        lr (1) or (): float
+        param (*S): float32
+    Outputs:
+        output_grad (*S): float32
+        output_moment (*S): float32
+        output_param (*S): float32
+    """
+
+    dtype_updated = np.float32
+    remedy = "make float16 parameters by PseudoFP16Initializer, which optimizers know, not by a fill in float16"
+
+
+@kernel(FP16MomentumSGDUpdate)
+@kernel(FP32MomentumSGDUpdate)
+def decayed_momentum(op: Any, ctx: RunContext, grad: Any, moment: Any, lr: Any, param: Any) -> tuple[Any, ...]:
+    g, m, p = widen(grad), widen(moment), widen(param)
+    step, new = momentum_step(op, g + op.weight_decay * p, m, rate_as(lr, g))
+    return narrow(step, param), narrow(new, param), narrow(p - step, param)

@@ -1,0 +1,152 @@
+"""Counters of iterations, and the mutex that Caffe2's nets guard them with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.forking import new_lock
+from netbuilder.ops.control.timers import statistics_of_process
+from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto import OperatorDef
+
+__all__ = ["AtomicIter", "CreateMutex", "Iter"]
+
+
+def _check_counter(op: Operator, counter: TensorSpec) -> None:
+    require(
+        counter.size == 1 and counter.dtype.kind == "i",
+        op,
+        f"the counter must hold one integer, got shape {counter.shape} of type {counter.dtype}",
+    )
+
+
+@register
+@operator_class(frozen=True)
+class Iter(Operator):
+    """Add one to a counter in place. Without an input, the counter is the output itself, and starts at 1.
+
+    Inputs:
+        iter? (1): int32|int64
+    Outputs:
+        iter (1): int32|int64, int64 without an input
+    """
+
+    inputs = ("iter?",)
+    outputs = ("iter",)
+    must_inplace = ((0, 0),)
+    stateful = True
+
+    def infer(self, *counter: TensorSpec) -> tuple[TensorSpec, ...]:
+        if not counter:
+            return (TensorSpec((1,), np.dtype(np.int64)),)
+        _check_counter(self, counter[0])
+        return (counter[0].plain,)
+
+
+@kernel(Iter)
+def count(op: Iter, ctx: RunContext, counter: Any = None) -> tuple[Any, ...]:
+    if counter is None:
+        name, workspace = ctx.op_def.output[0], ctx.workspace
+        if workspace is None or not workspace.has(name) or workspace.spec(name) is None:
+            return (ctx.xp.ones((1,), np.int64),)
+        counter = ctx.xp.asarray(workspace.fetch(name))
+    return (counter + 1,)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _prepare_counter(
+    counter: TensorSpec, position: int, unread: int, counted: Callable[[], None] = _nothing
+) -> Prepared:
+    spec = counter.plain
+
+    def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
+        old, new = inputs[position].reshape(1), outputs[0].reshape(1)
+
+        def call() -> None:
+            new[0] = old[0] + 1
+            counted()
+
+        return call
+
+    return Prepared([None] * unread + [spec], [spec], bind, inplace=((position, 0),), capturable=False, name="numpy")
+
+
+@prepare(Iter, device=CPU)
+def prepare_count(op: Iter, ctx: PlanContext, *counter: TensorSpec) -> Prepared | None:
+    return _prepare_counter(counter[0], 0, 0) if counter else None
+
+
+@register
+@operator_class(frozen=True)
+class AtomicIter(Operator):
+    """Add one to a counter in place, under a mutex that other operators of the workspace may share.
+
+    The process's registry of statistics counts the runs on the host, under ``atomic_iter/stats/<iter>/num_iter``.
+
+    Inputs:
+        mutex: object
+        iter (1): int64
+    Outputs:
+        iter (1): int64
+    """
+
+    inputs = ("mutex", "iter")
+    outputs = ("iter",)
+    must_inplace = ((1, 0),)
+    stateful = True
+
+    def infer(self, mutex: TensorSpec, counter: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_counter(self, counter)
+        return (counter.plain,)
+
+
+def _counted(op_def: OperatorDef) -> Callable[[], None]:
+    one = [(f"atomic_iter/stats/{op_def.input[1]}/num_iter".encode(), 1)]
+    return partial(statistics_of_process().add, one)
+
+
+@kernel(AtomicIter)
+def count_under_mutex(op: AtomicIter, ctx: RunContext, mutex: Any, counter: Any) -> tuple[Any, ...]:
+    _counted(ctx.op_def)()
+    with mutex:
+        return (counter + 1,)
+
+
+@prepare(AtomicIter, device=CPU)
+def prepare_count_under_mutex(
+    op: AtomicIter, ctx: PlanContext, mutex: TensorSpec, counter: TensorSpec
+) -> Prepared | None:
+    # A plan orders the operators that write one blob, and the interpreter makes the addition atomic.
+    return _prepare_counter(counter, 1, 1, _counted(ctx.op_def))
+
+
+@register
+@operator_class(frozen=True)
+class CreateMutex(Operator):
+    """Make a mutex.
+
+    Outputs:
+        mutex_ptr: object
+    """
+
+    inputs = ()
+    outputs = ("mutex_ptr",)
+    stateful = True
+
+    def infer(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec((), STRING),)
+
+
+@kernel(CreateMutex)
+def create_mutex(op: CreateMutex, ctx: RunContext) -> tuple[Any, ...]:
+    return (new_lock(),)

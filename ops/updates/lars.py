@@ -1,0 +1,68 @@
+"""Lars: how much of a learning rate one layer should take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same
+
+__all__ = ["Lars"]
+
+
+@register
+@operator_class(frozen=True)
+class Lars(Operator):
+    """Y = trust / (|dX| / |X| + wd + offset), kept between ``lr_min`` and ``lr_max``; 1 where |X| is 0. Shape (1,).
+
+    ``wd`` is the weight decay that is added to dX later. Where both bounds cannot hold ``lr_min`` does.
+
+    Inputs:
+        X (*S): float
+        dX (*S): as X
+        wd (1): float
+        trust (1): float
+        lr_max (1): float
+    Outputs:
+        lr_rescaled (1): as trust
+
+    Source: You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017, arXiv:1708.03888,
+    equation 6.
+    """
+
+    inputs = ("X", "dX", "wd", "trust", "lr_max")
+    outputs = ("lr_rescaled",)
+    offset: float = 0.5
+    lr_min: float = 0.02
+
+    def check(self) -> None:
+        check_range(self, 0, float("inf"), offset=self.offset)
+
+    def infer(
+        self, x: TensorSpec, dx: TensorSpec, wd: TensorSpec, trust: TensorSpec, lr_max: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        check_same(self, X=x, dX=dx)
+        for name, spec in {"wd": wd, "trust": trust, "lr_max": lr_max}.items():
+            check_rate(self, spec, name)
+        return (TensorSpec((1,), trust.dtype),)
+
+    def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
+        return 4 * x.size
+
+
+@kernel(Lars)
+def lars(op: Lars, ctx: RunContext, x: Any, dx: Any, wd: Any, trust: Any, lr_max: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    of_x, of_dx = (xp.sqrt((v * v).sum()).reshape(1) for v in (widen(x), widen(dx)))
+    decay, share, most = (widen(v).reshape(1) for v in (wd, trust, lr_max))
+    # Multiplied through by |X|, so that nothing is divided by a norm of 0.
+    divisor = of_dx + (decay + op.offset) * of_x
+    rate = xp.where(of_x > 0, share * of_x / xp.where(divisor > 0, divisor, 1), 1)
+    rate = xp.where((of_x > 0) & (divisor <= 0), np.inf, rate)
+    return (narrow(xp.maximum(xp.minimum(rate, most), op.lr_min), trust),)

@@ -1,0 +1,66 @@
+"""LearningRateAdaption: one step of gradient descent on the learning rate itself."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
+
+__all__ = ["LearningRateAdaption"]
+
+
+@register
+@operator_class(frozen=True)
+class LearningRateAdaption(Operator):
+    """lr' = lr * (1 - lr_alpha * cosine(G, E)), or lr - lr_alpha * <G, E> without ``normalized_lr_adaption``.
+
+    G is the gradient, E the effective one, by which the parameter moved. The cosine is 0 where either is.
+
+    Inputs:
+        lr (1): float
+        grad (*S): float
+        effgrad (*S): as grad
+    Outputs:
+        output_lr (1): as lr
+
+    Source: Baydin et al., "Online learning rate adaptation with hypergradient descent", 2017, arXiv:1703.04782.
+    """
+
+    inputs = ("lr", "grad", "effgrad")
+    outputs = ("output_lr",)
+    inplace = ((0, 0),)
+    lr_alpha: float = 0.01
+    normalized_lr_adaption: bool = True
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, lr_alpha=self.lr_alpha)
+
+    def infer(self, lr: TensorSpec, grad: TensorSpec, effgrad: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_rate(self, lr)
+        require(lr.dtype.kind == "f", self, f"lr must be of a floating type, got {lr.dtype}")
+        check_same(self, grad=grad, effgrad=effgrad)
+        return (lr.plain,)
+
+    def flops(self, lr: TensorSpec, grad: TensorSpec, effgrad: TensorSpec) -> int:
+        return (6 if self.normalized_lr_adaption else 2) * grad.size
+
+
+@kernel(LearningRateAdaption)
+def learning_rate_adaption(
+    op: LearningRateAdaption, ctx: RunContext, lr: Any, grad: Any, effgrad: Any
+) -> tuple[Any, ...]:
+    xp = ctx.xp
+    g, e = widen(grad), widen(effgrad)
+    product, rate = (g * e).sum(), rate_as(lr, g)
+    if op.normalized_lr_adaption:
+        norms = xp.sqrt((g * g).sum()) * xp.sqrt((e * e).sum())
+        rate = rate * (1 - op.lr_alpha * product / xp.where(norms > 0, norms, 1))
+    else:
+        rate = rate - op.lr_alpha * product
+    return (narrow(rate.reshape(lr.shape), lr),)

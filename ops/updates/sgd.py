@@ -1,0 +1,157 @@
+"""Stochastic gradient descent with momentum: MomentumSGD (the step alone) and MomentumSGDUpdate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import widen
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.engines import flat
+from netbuilder.ops.engines.piecewise import Piecewise, piecewise
+from netbuilder.ops.updates.update_rules import check_rate, check_same, rate_as
+
+__all__ = ["MomentumSGD", "MomentumSGDUpdate", "momentum_step"]
+
+
+@register
+@operator_class(frozen=True)
+class MomentumSGD(Operator):
+    """M' = momentum * M + lr * G; the step is M', with Nesterov's (1 + momentum) * M' - momentum * M.
+
+    The step is to be subtracted from the parameter.
+
+    Inputs:
+        grad (*S): float
+        moment (*S): as grad
+        lr (1) or (): float
+    Outputs:
+        output_grad (*S): as grad
+        output_moment (*S): as grad
+
+    Source: Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and momentum in deep learning",
+    2013, equations 1 to 4.
+    """
+
+    inputs = ("grad", "moment", "lr")
+    outputs = ("output_grad", "output_moment")
+    inplace = ((0, 0), (1, 1))
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def infer(self, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_same(self, grad=grad, moment=moment)
+        check_rate(self, lr)
+        return grad.plain, moment.plain
+
+    def flops(self, grad: TensorSpec, *others: TensorSpec) -> int:
+        return (6 if self.nesterov else 3) * grad.size
+
+
+@register
+@operator_class(frozen=True)
+class MomentumSGDUpdate(Operator):
+    """As MomentumSGD; the step is also taken: P' = P - step.
+
+    Inputs:
+        grad (*S): float
+        moment (*S): as grad
+        lr (1) or (): float
+        param (*S): as grad
+    Outputs:
+        output_grad (*S): as grad
+        output_moment (*S): as grad
+        output_param (*S): as grad
+    """
+
+    inputs = ("grad", "moment", "lr", "param")
+    outputs = ("output_grad", "output_moment", "output_param")
+    inplace = ((0, 0), (1, 1), (3, 2))
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def infer(self, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec, param: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, grad=grad, moment=moment)
+        check_rate(self, lr)
+        return grad.plain, moment.plain, param.plain
+
+    def flops(self, grad: TensorSpec, *others: TensorSpec) -> int:
+        return (7 if self.nesterov else 4) * grad.size
+
+
+def momentum_step(op: Any, grad: Any, moment: Any, lr: Any) -> tuple[Any, Any]:
+    """Return the step to subtract and the new moment."""
+    new = op.momentum * moment + lr * grad
+    step = (1 + op.momentum) * new - op.momentum * moment if op.nesterov else new
+    return step, new
+
+
+@kernel(MomentumSGD)
+def momentum_sgd(op: MomentumSGD, ctx: RunContext, grad: Any, moment: Any, lr: Any) -> tuple[Any, ...]:
+    g, m = widen(grad), widen(moment)
+    step, new = momentum_step(op, g, m, rate_as(lr, g))
+    return step.astype(grad.dtype), new.astype(grad.dtype)
+
+
+@kernel(MomentumSGDUpdate)
+def momentum_sgd_update(
+    op: MomentumSGDUpdate, ctx: RunContext, grad: Any, moment: Any, lr: Any, param: Any
+) -> tuple[Any, ...]:
+    g, m = widen(grad), widen(moment)
+    step, new = momentum_step(op, g, m, rate_as(lr, g))
+    return step.astype(grad.dtype), new.astype(grad.dtype), (widen(param) - step).astype(grad.dtype)
+
+
+def _steps(op: Any, spec: TensorSpec) -> Callable[..., Iterator[flat.Step]]:
+    """Return the calls of one momentum step on a piece: of both operators, which differ in whether there is a param."""
+    momentum, more = flat.scalar(op.momentum, spec.dtype), flat.scalar(1 + op.momentum, spec.dtype)
+
+    def steps(
+        ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], needed: Sequence[bool]
+    ) -> Iterator[flat.Step]:
+        grad, moment, lr, *param = ins
+        step, new, *stepped = outs
+        if op.nesterov:
+            (kept,) = spare
+            yield np.multiply, (moment, momentum, kept)
+            yield np.multiply, (grad, lr, step)
+            yield np.add, (step, kept, new)
+            yield np.multiply, (new, more, step)
+            yield np.subtract, (step, kept, step)
+        else:
+            yield np.multiply, (grad, lr, step)
+            yield np.multiply, (moment, momentum, new)
+            yield np.add, (step, new, new)
+            if needed[0]:
+                yield np.copyto, (step, new)
+            step = new
+        if param:
+            yield np.subtract, (param[0], step, stepped[0])
+
+    return steps
+
+
+def _pieces(op: Any, tensors: Sequence[TensorSpec], lr: TensorSpec) -> Piecewise | None:
+    spec = flat.common_spec(tensors)
+    if spec is None or lr.dtype != spec.dtype:
+        return None
+    if op.nesterov:
+        return Piecewise(spec, frozenset({2}), _steps(op, spec), temporaries=1)
+    return Piecewise(spec, frozenset({2}), _steps(op, spec), copies={0: 1})
+
+
+@piecewise(MomentumSGD)
+def _momentum_sgd_pieces(op: MomentumSGD, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec) -> Piecewise | None:
+    return _pieces(op, [moment, grad], lr)
+
+
+@piecewise(MomentumSGDUpdate)
+def _momentum_sgd_update_pieces(
+    op: MomentumSGDUpdate, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec, param: TensorSpec
+) -> Piecewise | None:
+    return _pieces(op, [param, moment, grad], lr)

@@ -1,0 +1,439 @@
+"""Updates of the rows of a table that a sparse gradient touches; the work is that of the rows, not of the table."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import one_integer
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.updates.ftrl import ftrl_step
+from netbuilder.ops.updates.update_rules import (
+    check_range,
+    check_rate,
+    check_rows,
+    check_same,
+    distinct_rows,
+    rate_as,
+    updating_rows,
+)
+from netbuilder.proto import ArgumentError
+
+__all__ = [
+    "RowWiseSparseAdagrad",
+    "RowWiseSparseAdam",
+    "SmartDecaySparseAdam",
+    "SparseAdadelta",
+    "SparseAdam",
+    "SparseFtrl",
+]
+
+Rows = Sequence[Any]
+
+
+@operator_class(frozen=True)
+class _SparseUpdate(Operator, abc.ABC):
+    """Base: ``state`` tables, updated in place, then indices, grad, and numbers. No gradient.
+
+    A row whose index comes several times is updated that often, in order. A further output holds the effective
+    gradients, in the shape of ``grad``.
+    """
+
+    state: ClassVar[int] = 2
+    counter: ClassVar[int | None] = None
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == self.counter else "here"
+
+    def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
+        """Raise ShapeError unless the tables other than ``param`` fit it."""
+        names = type(self).inputs[1 : self.state]
+        check_same(self, param=param, **dict(zip(names, others)))
+
+    def infer(self, *given: TensorSpec) -> tuple[TensorSpec, ...]:
+        tables, (indices, grad, *numbers) = given[: self.state], given[self.state :]
+        check_rows(self, tables[0], indices, grad)
+        self.check_state(tables[0], tables[1:])
+        for name, spec in zip(type(self).inputs[self.state + 2 :], numbers):
+            check_rate(self, spec, name.rstrip("?"))
+        return (*(spec.plain for spec in tables), *[grad.plain] * (self.n_out - self.state))
+
+    def row_numbers(self, numbers: Rows, rows: Any) -> Rows:
+        """Return the inputs after the gradient, of those that have a number a row these rows alone."""
+        return numbers
+
+    @abc.abstractmethod
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+        """Return the new rows of the tables, and the effective gradients; all in float32 or float64."""
+
+    def flops(self, *given: TensorSpec) -> int:
+        return 10 * given[self.state + 1].size
+
+
+def _update_rows(op: _SparseUpdate, ctx: RunContext, given: Rows, targets: Rows) -> None:
+    """Update rows of the tables where they are; ``targets`` may hold the effective gradients after them."""
+    indices, grad, *numbers = given[op.state :]
+    tables, effective = targets[: op.state], targets[op.state :]
+    indices = indices.reshape(-1)
+    grad = grad.reshape((-1, *tables[0].shape[1:]))
+    width = math.prod(tables[0].shape[1:])
+    for positions in distinct_rows(op, ctx, indices, tables[0].shape[0], width=width):
+        rows = indices[positions]
+        here = op.row_numbers(numbers, rows)
+        results = op.update(ctx, [widen(table[rows]) for table in tables], widen(grad[positions]), here)
+        for table, new in zip(tables, results):
+            table[rows] = narrow(new, table)
+        for out in effective:
+            out.reshape(grad.shape)[positions] = narrow(results[-1], out)
+
+
+def _plain(op: _SparseUpdate, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
+    targets = [table.copy() for table in given[: op.state]]
+    targets += [ctx.xp.empty_like(given[op.state + 1]) for _ in range(op.n_out - op.state)]
+    _update_rows(op, ctx, given, targets)
+    return tuple(targets)
+
+
+def _prepare(op: _SparseUpdate, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, given, tables))
+
+
+def _across(row_values: Any, like: Any) -> Any:
+    """Return one value a row, shaped to go with the rows of ``like``."""
+    return row_values.reshape((-1,) + (1,) * (like.ndim - 1))
+
+
+def _row_means(x: Any) -> Any:
+    return x.reshape(x.shape[0], -1).mean(axis=1) if x.size else x.sum(axis=tuple(range(1, x.ndim)))
+
+
+def _check_one_a_row(op: Operator, name: str, spec: TensorSpec, param: TensorSpec) -> None:
+    require(
+        spec.shape == param.shape[:1] and spec.dtype == param.dtype,
+        op,
+        f"{name} must hold a number for each row of param, shape {param.shape[:1]} of {param.dtype}, "
+        f"got {spec.shape} of {spec.dtype}",
+    )
+
+
+@register
+@operator_class(frozen=True)
+class RowWiseSparseAdagrad(_SparseUpdate):
+    """h' = h + mean(G^2) over a row, P' = P + lr * G / (sqrt(h') + epsilon), on the rows ``indices``.
+
+    G is the gradient, with ``weight_decay`` times P added; ``moment`` holds one h a row. The step is added, so ``lr``
+    is negative for descent. With ``counter``, a number of recent updates for each row (see RowWiseCounter), and
+    ``counter_halflife`` above 0, the decay of a row is multiplied by ``counter_halflife / counter`` where its counter
+    is above 0: rows that are seen seldom decay by more at a time.
+
+    Inputs:
+        param (R, *S): float
+        moment (R): as param
+        indices (I): int32|int64
+        grad (I, *S): as param
+        lr (1) or (): float
+        counter? (R) or (R, 1): float64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R): as param
+    """
+
+    inputs = ("param", "moment", "indices", "grad", "lr", "counter?")
+    outputs = ("output_param", "output_moment")
+    must_inplace = ((0, 0), (1, 1))
+    epsilon: float = 1e-5
+    weight_decay: float = 0.0
+    counter_halflife: int = -1
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
+
+    def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
+        check_same(self, param=param)
+        _check_one_a_row(self, "moment", others[0], param)
+
+    def infer(self, *given: TensorSpec) -> tuple[TensorSpec, ...]:
+        for counter in given[5:]:
+            require(
+                counter.shape == given[0].shape[:1] and counter.dtype == np.float64,
+                self,
+                f"counter must hold a number for each row of param, shape {given[0].shape[:1]} of float64, "
+                f"got {counter.shape} of {counter.dtype}",
+            )
+        return super().infer(*given[:5])
+
+    def row_numbers(self, numbers: Rows, rows: Any) -> Rows:
+        return [numbers[0], *(counter[rows] for counter in numbers[1:])]
+
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+        p, h = rows
+        if self.weight_decay:
+            g = g + self.weight_decay * self.decay_of_rows(ctx, numbers, p) * p
+        h = h + _row_means(g * g)
+        rate = rate_as(numbers[0], g) / (ctx.xp.sqrt(h) + self.epsilon)
+        return p + _across(rate, p) * g, h
+
+    def decay_of_rows(self, ctx: RunContext, numbers: Rows, p: Any) -> Any:
+        """Return what the decay of each row is multiplied by."""
+        if len(numbers) < 2 or self.counter_halflife <= 0:
+            return 1.0
+        seen = numbers[1]
+        factors = ctx.xp.where(seen > 0, self.counter_halflife / ctx.xp.maximum(seen, 1e-30), 1.0)
+        return _across(factors, p).astype(p.dtype)
+
+
+@operator_class(frozen=True)
+class _Moments(_SparseUpdate):
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-5
+
+    def check(self) -> None:
+        for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
+            if not 0 <= value < 1:
+                raise ArgumentError(f"{self.type}: {name} must lie in [0, 1), got {value}")
+
+
+@operator_class(frozen=True)
+class _SparseAdam(_Moments):
+    state = 3
+    counter = 6
+    inputs = ("param", "moment_1", "moment_2", "indices", "grad", "lr", "iter")
+    outputs = ("output_param", "output_moment_1", "output_moment_2", "output_grad?")
+    must_inplace = ((0, 0), (1, 1), (2, 2))
+
+    def moved(self, ctx: RunContext, rows: Rows, g: Any, square: Any) -> tuple[Any, Any]:
+        """Return both new running means."""
+        _, m1, m2 = rows
+        return self.beta1 * m1 + (1 - self.beta1) * g, self.beta2 * m2 + (1 - self.beta2) * square
+
+
+@register
+@operator_class(frozen=True)
+class SparseAdam(_SparseAdam):
+    """Adam on the rows ``indices`` of a table; the moments of other rows stay as they are.
+
+    With ``enableRAdam`` the rate of the first iterations is made smaller by how little is known of the second moment.
+
+    Inputs:
+        param (R, *S): float
+        moment_1 (R, *S): as param
+        moment_2 (R, *S): as param
+        indices (I): int32|int64
+        grad (I, *S): as param
+        lr (1) or (): float
+        iter (1) or (): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment_1 (R, *S): as param
+        output_moment_2 (R, *S): as param
+        output_grad? (I, *S): as param
+
+    Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2014, arXiv:1412.6980, section 2; Liu et al.,
+    "On the variance of the adaptive learning rate and beyond", 2019, arXiv:1908.03265, algorithm 2.
+    """
+
+    enableRAdam: bool = False
+
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+        m1, m2 = self.moved(ctx, rows, g, g * g)
+        t = one_integer(self, ctx, numbers[1], "iter") + 1
+        require(t >= 1, self, f"iter counts from 0 on, got {t - 1}")
+        first, second = 1 / (1 - self.beta1**t), 1 - self.beta2**t
+        rectified = self.rectified(t) if self.enableRAdam else 1.0
+        if rectified is None:
+            effective = first * m1
+        else:
+            effective = rectified * first * math.sqrt(second) * m1 / (ctx.xp.sqrt(m2) + self.epsilon)
+        return rows[0] + rate_as(numbers[0], g) * effective, m1, m2, effective
+
+    def rectified(self, t: int) -> float | None:
+        """Return the factor of step ``t`` (from 1); None where the second moment is not to be used."""
+        most = 2 / (1 - self.beta2) - 1
+        now = most - 2 * t * self.beta2**t / (1 - self.beta2**t)
+        if now < 5:
+            return None
+        return math.sqrt((now - 4) * (now - 2) * most / ((most - 4) * (most - 2) * now))
+
+
+@register
+@operator_class(frozen=True)
+class RowWiseSparseAdam(_SparseAdam):
+    """Adam on the rows ``indices``, with one second moment a row: that of the mean of the row's squares.
+
+    Inputs:
+        param (R, *S): float
+        moment_1 (R, *S): as param
+        moment_2 (R): as param
+        indices (I): int32|int64
+        grad (I, *S): as param
+        lr (1) or (): float
+        iter (1) or (): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment_1 (R, *S): as param
+        output_moment_2 (R): as param
+        output_grad? (I, *S): as param
+    """
+
+    def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
+        check_same(self, param=param, moment_1=others[0])
+        _check_one_a_row(self, "moment_2", others[1], param)
+
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+        m1, m2 = self.moved(ctx, rows, g, _row_means(g * g))
+        t = one_integer(self, ctx, numbers[1], "iter") + 1
+        require(t >= 1, self, f"iter counts from 0 on, got {t - 1}")
+        correction = math.sqrt(1 - self.beta2**t) / (1 - self.beta1**t)
+        effective = correction * m1 / _across(ctx.xp.sqrt(m2) + self.epsilon, m1)
+        return rows[0] + rate_as(numbers[0], g) * effective, m1, m2, effective
+
+
+@register
+@operator_class(frozen=True)
+class SmartDecaySparseAdam(_Moments):
+    """Adam on the rows ``indices``, which first make up for the iterations in which they were not touched.
+
+    With k iterations since a row was seen, ``last_seen`` says when, and t = iter + 1 now:
+    m1' = beta1^k m1 + (1 - beta1) g, m2' = beta2^k m2 + (1 - beta2) g^2, and the row moves by
+    lr (m1' + (beta1 + ... + beta1^(k-1)) m1) / (sqrt(m2') + epsilon), as if all steps were taken now.
+
+    Inputs:
+        param (R, *S): float
+        moment_1 (R, *S): as param
+        moment_2 (R, *S): as param
+        last_seen (R): int64
+        indices (I): int32|int64
+        grad (I, *S): as param
+        lr (1) or (): float
+        iter (1) or (): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment_1 (R, *S): as param
+        output_moment_2 (R, *S): as param
+        output_last_seen (R): int64
+    """
+
+    state = 4
+    counter = 7
+    inputs = ("param", "moment_1", "moment_2", "last_seen", "indices", "grad", "lr", "iter")
+    outputs = ("output_param", "output_moment_1", "output_moment_2", "output_last_seen")
+    must_inplace = ((0, 0), (1, 1), (2, 2), (3, 3))
+
+    def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
+        check_same(self, param=param, moment_1=others[0], moment_2=others[1])
+        seen = others[2]
+        require(
+            seen.shape == param.shape[:1] and seen.dtype == np.int64,
+            self,
+            f"last_seen must hold an iteration for each row of param, shape {param.shape[:1]} of int64, "
+            f"got {seen.shape} of {seen.dtype}",
+        )
+
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+        p, m1, m2, seen = rows
+        t = one_integer(self, ctx, numbers[1], "iter") + 1
+        require(t >= 1, self, f"iter counts from 0 on, got {t - 1}")
+        passed = _across(t - seen, p).astype(p.dtype)
+        caught_up = self.beta1 * (1 - self.beta1 ** ctx.xp.maximum(passed - 1, 0)) / (1 - self.beta1)
+        new_m1 = self.beta1**passed * m1 + (1 - self.beta1) * g
+        new_m2 = self.beta2**passed * m2 + (1 - self.beta2) * (g * g)
+        step = (new_m1 + caught_up * m1) / (ctx.xp.sqrt(new_m2) + self.epsilon)
+        return p + rate_as(numbers[0], g) * step, new_m1, new_m2, ctx.xp.full_like(seen, t)
+
+
+@register
+@operator_class(frozen=True)
+class SparseAdadelta(_SparseUpdate):
+    """Adadelta on the rows ``indices`` of a table.
+
+    Inputs:
+        param (R, *S): float
+        moment (R, *S): as param
+        moment_delta (R, *S): as param
+        indices (I): int32|int64
+        grad (I, *S): as param
+        lr (1) or (): float
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R, *S): as param
+        output_moment_delta (R, *S): as param
+    """
+
+    state = 3
+    inputs = ("param", "moment", "moment_delta", "indices", "grad", "lr")
+    outputs = ("output_param", "output_moment", "output_moment_delta")
+    must_inplace = ((0, 0), (1, 1), (2, 2))
+    epsilon: float = 1e-5
+    decay: float = 0.95
+
+    def check(self) -> None:
+        check_range(self, 0, 1, decay=self.decay)
+        check_range(self, 0, math.inf, epsilon=self.epsilon)
+
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+        p, m, d = rows
+        m = self.decay * m + (1 - self.decay) * (g * g)
+        step = g * (ctx.xp.sqrt(d + self.epsilon) / ctx.xp.sqrt(m + self.epsilon))
+        d = self.decay * d + (1 - self.decay) * (step * step)
+        return p + rate_as(numbers[0], g) * step, m, d
+
+
+@register
+@operator_class(frozen=True)
+class SparseFtrl(_SparseUpdate):
+    """Ftrl on the rows ``indices`` of a table; the rate may come as the fifth input.
+
+    Inputs:
+        param (R, *S): float
+        n_z (R, *S, 2): as param
+        indices (I): int32|int64
+        grad (I, *S): as param
+        alpha? (1): float
+    Outputs:
+        output_param (R, *S): as param
+        output_n_z (R, *S, 2): as param
+    """
+
+    inputs = ("param", "n_z", "indices", "grad", "alpha?")
+    outputs = ("output_param", "output_n_z")
+    must_inplace = ((0, 0), (1, 1))
+    alpha: float = 0.005
+    beta: float = 1.0
+    lambda1: float = 0.001
+    lambda2: float = 0.001
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, beta=self.beta, lambda1=self.lambda1, lambda2=self.lambda2)
+        if not self.alpha > 0:
+            raise ArgumentError(f"{self.type}: alpha must be above 0, got {self.alpha}")
+
+    def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
+        want = (*param.shape, 2)
+        (n_z,) = others
+        require(n_z.shape == want, self, f"n_z must have shape {want}, a pair for each weight, got {n_z.shape}")
+        check_same(self, param=param, n_z=n_z.with_shape(param.shape))
+
+    def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
+        rate = rate_as(numbers[0], g) if numbers else self.alpha
+        return ftrl_step(ctx.xp, self, rows[0], rows[1], g, rate)
+
+
+for _cls in (
+    RowWiseSparseAdagrad,
+    SparseAdam,
+    RowWiseSparseAdam,
+    SmartDecaySparseAdam,
+    SparseAdadelta,
+    SparseFtrl,
+):
+    kernel(_cls)(_plain)
+    prepare(_cls, device=CPU)(_prepare)

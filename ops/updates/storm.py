@@ -1,0 +1,158 @@
+"""Storm, dense and sparse: momentum and rate that follow from the squared norms of all gradients so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.updates.update_rules import (
+    check_range,
+    check_rate,
+    check_rows,
+    check_same,
+    distinct_rows,
+    rate_as,
+    updating_rows,
+)
+
+__all__ = ["SparseStorm", "Storm"]
+
+
+@register
+@operator_class(frozen=True)
+class Storm(Operator):
+    """S' = S + |G|^2, r = lr / cbrt(beta + S'), M' = G + (1 - momentum * r^2) * (M - G), P' = P + r * M'.
+
+    S holds one number. The step is added, so ``lr`` is negative for descent. M and G are both taken at the current
+    parameters, where the paper takes the gradient of this batch at the parameters before as well.
+
+    Inputs:
+        param (*S): float
+        moment (*S): as param
+        grad_sq_sum (1) or (): float
+        grad (*S): as param
+        lr (1) or (): float
+    Outputs:
+        output_param (*S): as param
+        output_moment (*S): as param
+        output_grad_sq_sum (1) or (): as grad_sq_sum
+
+    Source: Cutkosky and Orabona, "Momentum-based variance reduction in non-convex SGD", 2019, arXiv:1905.10018,
+    algorithm 1.
+    """
+
+    inputs = ("param", "moment", "grad_sq_sum", "grad", "lr")
+    outputs = ("output_param", "output_moment", "output_grad_sq_sum")
+    inplace = ((0, 0), (1, 1), (2, 2))
+    momentum: float = 10.0
+    beta: float = 0.1
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, momentum=self.momentum, beta=self.beta)
+
+    def infer(
+        self, param: TensorSpec, moment: TensorSpec, grad_sq_sum: TensorSpec, grad: TensorSpec, lr: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, moment=moment, grad=grad)
+        check_rate(self, grad_sq_sum, "grad_sq_sum")
+        require(grad_sq_sum.dtype.kind == "f", self, f"grad_sq_sum must be floating, got {grad_sq_sum.dtype}")
+        check_rate(self, lr)
+        return param.plain, moment.plain, grad_sq_sum.plain
+
+    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
+        return 7 * param.size
+
+
+@kernel(Storm)
+def storm(op: Storm, ctx: RunContext, param: Any, moment: Any, grad_sq_sum: Any, grad: Any, lr: Any) -> tuple[Any, ...]:
+    p, m, g = map(widen, (param, moment, grad))
+    total = rate_as(grad_sq_sum, g) + (g * g).sum()
+    rate = rate_as(lr, g) / ctx.xp.cbrt(op.beta + total)
+    m = g + (1 - op.momentum * rate * rate) * (m - g)
+    return narrow(p + rate * m, param), narrow(m, moment), narrow(total.reshape(grad_sq_sum.shape), grad_sq_sum)
+
+
+@register
+@operator_class(frozen=True)
+class SparseStorm(Operator):
+    """Storm on the rows ``indices`` of a table; S and r come from all rows of the gradient together.
+
+    A row that comes several times is updated that often, in order; other rows keep their momentum.
+
+    Inputs:
+        param (R, *S): float
+        moment (R, *S): as param
+        grad_sq_sum (1) or (): float
+        grad (I, *S): as param
+        indices (I): int32|int64
+        lr (1) or (): float
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R, *S): as param
+        output_grad_sq_sum (1) or (): as grad_sq_sum
+    """
+
+    inputs = ("param", "moment", "grad_sq_sum", "grad", "indices", "lr")
+    outputs = ("output_param", "output_moment", "output_grad_sq_sum")
+    must_inplace = ((0, 0), (1, 1), (2, 2))
+    momentum: float = 10.0
+    beta: float = 0.1
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, momentum=self.momentum, beta=self.beta)
+
+    def infer(
+        self,
+        param: TensorSpec,
+        moment: TensorSpec,
+        grad_sq_sum: TensorSpec,
+        grad: TensorSpec,
+        indices: TensorSpec,
+        lr: TensorSpec,
+    ) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, moment=moment)
+        check_rows(self, param, indices, grad)
+        check_rate(self, grad_sq_sum, "grad_sq_sum")
+        require(grad_sq_sum.dtype.kind == "f", self, f"grad_sq_sum must be floating, got {grad_sq_sum.dtype}")
+        check_rate(self, lr)
+        return param.plain, moment.plain, grad_sq_sum.plain
+
+    def flops(
+        self, param: TensorSpec, moment: TensorSpec, grad_sq_sum: TensorSpec, grad: TensorSpec, *others: TensorSpec
+    ) -> int:
+        return 7 * grad.size
+
+
+def _update_rows(op: SparseStorm, ctx: RunContext, targets: Sequence[Any], grad: Any, indices: Any, lr: Any) -> None:
+    """Update rows of the table and of the momentum, and S, where they are."""
+    param, moment, total = targets
+    indices, grad = indices.reshape(-1), widen(grad).reshape((-1, *param.shape[1:]))
+    new = rate_as(total, grad) + (grad * grad).sum()
+    rate = rate_as(lr, grad) / ctx.xp.cbrt(op.beta + new)
+    keep = 1 - op.momentum * rate * rate
+    for positions in distinct_rows(op, ctx, indices, param.shape[0]):
+        rows, g = indices[positions], grad[positions]
+        m = g + keep * (widen(moment[rows]) - g)
+        moment[rows] = narrow(m, moment)
+        param[rows] = narrow(widen(param[rows]) + rate * m, param)
+    total[...] = narrow(new, total)
+
+
+@kernel(SparseStorm)
+def sparse_storm(
+    op: SparseStorm, ctx: RunContext, param: Any, moment: Any, grad_sq_sum: Any, grad: Any, indices: Any, lr: Any
+) -> tuple[Any, ...]:
+    targets = param.copy(), moment.copy(), grad_sq_sum.copy()
+    _update_rows(op, ctx, targets, grad, indices, lr)
+    return targets
+
+
+@prepare(SparseStorm, device=CPU)
+def prepare_sparse_storm(op: SparseStorm, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, tables, *given[3:]))

@@ -1,0 +1,62 @@
+"""WeightScale: weights multiplied by a constant every few iterations."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.updates.update_rules import check_rate
+from netbuilder.proto import ArgumentError
+
+__all__ = ["WeightScale"]
+
+_NEVER = 2**63 - 1
+
+
+@register
+@operator_class(frozen=True)
+class WeightScale(Operator):
+    """Y = scale * W where iter + 1 is a multiple of ``stepsize`` and less than ``upper_bound_iter``, else Y = W.
+
+    Inputs:
+        w (*S): float
+        iter (1): int64
+    Outputs:
+        nw (*S): as w
+    """
+
+    inputs = ("w", "iter")
+    outputs = ("nw",)
+    inplace = ((0, 0),)
+    stepsize: int = _NEVER
+    upper_bound_iter: int = _NEVER
+    scale: float = 1.0
+
+    def check(self) -> None:
+        if self.stepsize < 1:
+            raise ArgumentError(f"WeightScale: stepsize must be at least 1, got {self.stepsize}")
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else "here"
+
+    def infer(self, w: TensorSpec, iteration: TensorSpec) -> tuple[TensorSpec, ...]:
+        require(w.dtype.kind == "f", self, f"w must be of a floating type, got {w.dtype}")
+        check_rate(self, iteration, "iter")
+        require(iteration.dtype == np.int64, self, f"iter must be int64, got {iteration.dtype}")
+        return (w.plain,)
+
+    def flops(self, w: TensorSpec, iteration: TensorSpec) -> int:
+        return w.size
+
+
+@kernel(WeightScale)
+def weight_scale(op: WeightScale, ctx: RunContext, w: Any, iteration: Any) -> tuple[Any, ...]:
+    count = int(ctx.host(iteration).item()) + 1
+    due = count % op.stepsize == 0 and count < op.upper_bound_iter
+    return (narrow(widen(w) * op.scale, w) if due else w.copy(),)

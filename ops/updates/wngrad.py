@@ -1,0 +1,148 @@
+"""Wngrad, dense and sparse: one rate for a whole parameter, over a sum of its gradients' squared norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.updates.update_rules import (
+    check_range,
+    check_rate,
+    check_rows,
+    check_same,
+    distinct_rows,
+    rate_as,
+    updating_rows,
+)
+
+__all__ = ["SparseWngrad", "Wngrad"]
+
+
+@register
+@operator_class(frozen=True)
+class Wngrad(Operator):
+    """P' = P + r * G with the effective rate r = lr / (b + epsilon), then b' = b + |G|^2 / (b + epsilon).
+
+    b holds one number. The third output is r, shape (1,), the fourth the update r * G. The step is added, so ``lr`` is
+    negative for descent. As Caffe2 calculates, the step uses b, where the paper uses b'.
+
+    Inputs:
+        param (*S): float
+        seq_b (1): float
+        grad (*S): as param
+        lr (1) or (): float
+    Outputs:
+        output_param (*S): as param
+        output_seq_b (1): as seq_b
+        output_effective_lr? (1): as seq_b
+        output_update? (*S): as param
+
+    Source: Wu, Ward and Bottou, "WNGrad: learn the learning rate in gradient descent", 2018, arXiv:1803.02865,
+    algorithm 1.
+    """
+
+    inputs = ("param", "seq_b", "grad", "lr")
+    outputs = ("output_param", "output_seq_b", "output_effective_lr?", "output_update?")
+    inplace = ((0, 0), (1, 1))
+    epsilon: float = 1e-5
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, epsilon=self.epsilon)
+
+    def infer(self, param: TensorSpec, seq_b: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param, grad=grad)
+        check_rate(self, seq_b, "seq_b")
+        require(seq_b.dtype.kind == "f", self, f"seq_b must be floating, got {seq_b.dtype}")
+        check_rate(self, lr)
+        return (param.plain, seq_b.plain, param.with_shape((1,)), param.plain)[: self.n_out]
+
+    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
+        return 4 * param.size
+
+
+@kernel(Wngrad)
+def wngrad(op: Wngrad, ctx: RunContext, param: Any, seq_b: Any, grad: Any, lr: Any) -> tuple[Any, ...]:
+    p, g = widen(param), widen(grad)
+    divisor = rate_as(seq_b, g) + op.epsilon
+    rate = rate_as(lr, g) / divisor
+    b = rate_as(seq_b, g) + (g * g).sum() / divisor
+    update = rate * g
+    results = (
+        narrow(p + update, param),
+        narrow(b.reshape(seq_b.shape), seq_b),
+        narrow(rate.reshape(1), param),
+        narrow(update, param),
+    )
+    return results[: op.n_out]
+
+
+@register
+@operator_class(frozen=True)
+class SparseWngrad(Operator):
+    """Wngrad on the rows ``indices`` of a table; a row that comes several times is updated that often.
+
+    b is one number for all rows, and b' = b + |G|^2 / b: Caffe2 leaves ``epsilon`` out here.
+
+    Inputs:
+        param (R, *S): float
+        seq_b (1): float
+        indices (I): int32|int64
+        grad (I, *S): as param
+        lr (1) or (): float
+    Outputs:
+        output_param (R, *S): as param
+        output_seq_b (1): as seq_b
+    """
+
+    inputs = ("param", "seq_b", "indices", "grad", "lr")
+    outputs = ("output_param", "output_seq_b")
+    must_inplace = ((0, 0), (1, 1))
+    epsilon: float = 1e-5
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, epsilon=self.epsilon)
+
+    def infer(
+        self, param: TensorSpec, seq_b: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec
+    ) -> tuple[TensorSpec, ...]:
+        check_same(self, param=param)
+        check_rows(self, param, indices, grad)
+        check_rate(self, seq_b, "seq_b")
+        require(seq_b.dtype.kind == "f", self, f"seq_b must be floating, got {seq_b.dtype}")
+        check_rate(self, lr)
+        return param.plain, seq_b.plain
+
+    def flops(self, param: TensorSpec, seq_b: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> int:
+        return 4 * grad.size
+
+
+def _update_rows(op: SparseWngrad, ctx: RunContext, targets: Sequence[Any], indices: Any, grad: Any, lr: Any) -> None:
+    """Update rows of the table, and b, where they are."""
+    param, seq_b = targets
+    indices, grad = indices.reshape(-1), widen(grad).reshape((-1, *param.shape[1:]))
+    b = rate_as(seq_b, grad)
+    rate = rate_as(lr, grad) / (b + op.epsilon)
+    for positions in distinct_rows(op, ctx, indices, param.shape[0]):
+        rows = indices[positions]
+        param[rows] = narrow(widen(param[rows]) + rate * grad[positions], param)
+    seq_b[...] = narrow(b + (grad * grad).sum() / b, seq_b)
+
+
+@kernel(SparseWngrad)
+def sparse_wngrad(
+    op: SparseWngrad, ctx: RunContext, param: Any, seq_b: Any, indices: Any, grad: Any, lr: Any
+) -> tuple[Any, ...]:
+    targets = param.copy(), seq_b.copy()
+    _update_rows(op, ctx, targets, indices, grad, lr)
+    return targets
+
+
+@prepare(SparseWngrad, device=CPU)
+def prepare_sparse_wngrad(op: SparseWngrad, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
+    return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, tables, *given[2:]))

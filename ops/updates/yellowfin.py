@@ -1,0 +1,151 @@
+"""YellowFin: momentum descent that sets its own rate and momentum from running measures of the gradient."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.updates.update_rules import check_rate, check_same, rate_as
+from netbuilder.proto import ArgumentError, NetError
+
+__all__ = ["YellowFin"]
+
+
+@register
+@operator_class(frozen=True)
+class YellowFin(Operator):
+    """M' = mu * M + lr * G, P' = P - M' (Nesterov's form as in MomentumSGD); then lr and mu are tuned.
+
+    ``curv_win`` keeps log |G|^2 of the last ``curv_win_width`` iterations, ``g_avg`` and ``g2_avg`` the running means
+    of G and G^2, ``scalars_memory`` those of |G|, of |G|^2, of the least and the greatest entry of ``curv_win``, and of
+    the distance |G| / |G|^2. With ``zero_debias`` means are taken without their start-up bias. ``iter`` counts from 1;
+    from 2 on the running means ``lr`` and ``mu`` follow the values that the measures ask for.
+
+    Inputs:
+        param (*S): float
+        moment (*S): as param
+        lr (1): float
+        mu (1): float
+        curv_win (curv_win_width): float
+        g_avg (*S): as param
+        g2_avg (*S): as param
+        scalars_memory (5): float
+        grad (*S): as param
+        iter (1) or (): int32|int64
+    Outputs:
+        output_param (*S): as param
+        output_moment (*S): as param
+        output_lr (1): as lr
+        output_mu (1): as mu
+        output_curv_win (curv_win_width): as curv_win
+        output_g_avg (*S): as param
+        output_g2_avg (*S): as param
+        output_scalars_memory (5): as scalars_memory
+
+    Source: Zhang and Mitliagkas, "YellowFin and the art of momentum tuning", 2017, arXiv:1706.03471, algorithms 1 to 4.
+    """
+
+    inputs = ("param", "moment", "lr", "mu", "curv_win", "g_avg", "g2_avg", "scalars_memory", "grad", "iter")
+    outputs = (
+        "output_param",
+        "output_moment",
+        "output_lr",
+        "output_mu",
+        "output_curv_win",
+        "output_g_avg",
+        "output_g2_avg",
+        "output_scalars_memory",
+    )
+    inplace = tuple((i, i) for i in range(8))
+    beta: float = 0.999
+    curv_win_width: int = 20
+    epsilon: float = 1e-6
+    nesterov: bool = False
+    zero_debias: bool = True
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 9 else "here"
+
+    def check(self) -> None:
+        if not 0 <= self.beta < 1:
+            raise ArgumentError(f"YellowFin: beta must lie in [0, 1), got {self.beta}")
+        if self.curv_win_width < 1:
+            raise ArgumentError(f"YellowFin: curv_win_width must be at least 1, got {self.curv_win_width}")
+        if not self.epsilon > 0:
+            raise ArgumentError(f"YellowFin: epsilon must be above 0, got {self.epsilon}")
+
+    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
+        param, moment, lr, mu, window, g_avg, g2_avg, scalars, grad, iteration = specs
+        check_same(self, param=param, moment=moment, g_avg=g_avg, g2_avg=g2_avg, grad=grad)
+        for name, spec in {"lr": lr, "mu": mu, "iter": iteration}.items():
+            check_rate(self, spec, name)
+        for name, spec, size in (("curv_win", window, self.curv_win_width), ("scalars_memory", scalars, 5)):
+            require(spec.shape == (size,), self, f"{name} must have shape ({size},), got {spec.shape}")
+        for name, spec in {"lr": lr, "mu": mu, "curv_win": window, "scalars_memory": scalars}.items():
+            require(spec.dtype.kind == "f", self, f"{name} must be of a floating type, got {spec.dtype}")
+        require(iteration.dtype.kind == "i", self, f"iter must be an integer, got {iteration.dtype}")
+        return tuple(spec.plain for spec in specs[:8])
+
+    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
+        return (15 if self.nesterov else 12) * param.size
+
+
+@operator_class(frozen=True)
+class _Measures:
+    """What the tuner goes by, each a 0-d array in float64: least and greatest curvature, variance, distance."""
+
+    least: Any
+    greatest: Any
+    variance: Any
+    distance: Any
+
+
+def _tuned(xp: Any, seen: _Measures) -> tuple[Any, Any]:
+    """Return the rate and the momentum that the measures ask for.
+
+    The root x of the momentum solves (1 - x)^3 = p * x, by Vieta's substitution.
+    """
+    p = (seen.distance * seen.least) ** 2 / (2 * seen.variance)
+    w = xp.cbrt((xp.sqrt(p * p + 4 / 27 * p**3) + p) / 2)
+    by_variance = 1 - w + p / (3 * w)
+    spread = xp.sqrt(seen.greatest / seen.least)
+    root = xp.maximum(by_variance, (spread - 1) / (spread + 1))
+    return (1 - root) ** 2 / seen.least, root * root
+
+
+@kernel(YellowFin)
+def yellowfin(op: YellowFin, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    count = int(ctx.host(inputs[9]).item())
+    if count < 1:
+        raise NetError(f"YellowFin: iter counts from 1, got {count}; let AtomicIter or Iter count before this operator")
+    p, m, g_avg, g2_avg, g = (widen(inputs[i]) for i in (0, 1, 5, 6, 8))
+    lr, mu, window, scalars = (inputs[i].astype(np.float64) for i in (2, 3, 4, 7))
+
+    new = rate_as(mu, g) * m + rate_as(lr, g) * g
+    step = new + rate_as(mu, g) * (new - m) if op.nesterov else new
+
+    def mean(old: Any, value: Any) -> Any:
+        return op.beta * old + (1 - op.beta) * value
+
+    g_avg, g2_avg = mean(g_avg, g), mean(g2_avg, g * g)
+    square = xp.maximum((g * g).sum().astype(np.float64), op.epsilon)
+    window[(count - 1) % op.curv_win_width] = xp.log(square)
+    known = window[: min(count, op.curv_win_width)]
+    scalars[:4] = mean(scalars[:4], xp.stack([xp.sqrt(square), square, known.min(), known.max()]))
+    scalars[4] = mean(scalars[4], scalars[0] / scalars[1])
+    if count > 1:
+        bias = 1 - op.beta**count if op.zero_debias else 1.0
+        centre = g_avg.astype(np.float64) / bias
+        variance = xp.maximum(scalars[1] / bias - (centre * centre).sum(), op.epsilon)
+        least, greatest = xp.exp(scalars[2] / bias), xp.exp(scalars[3] / bias)
+        rate, momentum = _tuned(xp, _Measures(least, greatest, variance, scalars[4] / bias))
+        lr, mu = mean(lr, rate), mean(mu, momentum)
+    results = (p - step, new, lr, mu, window, g_avg, g2_avg, scalars)
+    return tuple(narrow(y, x) for y, x in zip(results, inputs))

@@ -1,0 +1,213 @@
+"""Convolution and pooling under the names for images with one, two or three axes: Conv2D, MaxPool1D and the like.
+
+They compute what Conv, MaxPool and AveragePool do, and refuse images with another number of axes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.windows.conv import Conv, ConvGradient, conv, conv_gradient
+from netbuilder.ops.windows.conv_geometry import WindowArguments
+from netbuilder.ops.windows.pool import (
+    AveragePool,
+    AveragePoolGradient,
+    MaxPool,
+    MaxPoolGradient,
+    average_pool,
+    average_pool_gradient,
+    max_pool,
+    max_pool_gradient,
+)
+
+__all__ = [
+    "AveragePool1D",
+    "AveragePool1DGradient",
+    "AveragePool2D",
+    "AveragePool2DGradient",
+    "AveragePool3D",
+    "AveragePool3DGradient",
+    "Conv1D",
+    "Conv1DGradient",
+    "Conv2D",
+    "Conv2DGradient",
+    "Conv3D",
+    "Conv3DGradient",
+    "MaxPool1D",
+    "MaxPool1DGradient",
+    "MaxPool2D",
+    "MaxPool2DGradient",
+    "MaxPool3D",
+    "MaxPool3DGradient",
+]
+
+
+@operator_class(frozen=True)
+class _Fixed(WindowArguments):
+    axes: ClassVar[int]
+
+    def image_axes(self, x: TensorSpec) -> int:
+        text = f"X must have a batch, channels and {self.axes} image axes, got shape {x.shape}"
+        require(x.ndim == self.axes + 2, self, text)
+        return self.axes
+
+
+@register
+@operator_class(frozen=True)
+class Conv1D(_Fixed, Conv):
+    """Conv of images with one axis."""
+
+    axes = 1
+
+
+@register
+@operator_class(frozen=True)
+class Conv1DGradient(_Fixed, ConvGradient):
+    """ConvGradient of images with one axis."""
+
+    axes = 1
+
+
+@register
+@operator_class(frozen=True)
+class Conv2D(_Fixed, Conv):
+    """Conv of images with two axes."""
+
+    axes = 2
+
+
+@register
+@operator_class(frozen=True)
+class Conv2DGradient(_Fixed, ConvGradient):
+    """ConvGradient of images with two axes."""
+
+    axes = 2
+
+
+@register
+@operator_class(frozen=True)
+class Conv3D(_Fixed, Conv):
+    """Conv of images with three axes."""
+
+    axes = 3
+
+
+@register
+@operator_class(frozen=True)
+class Conv3DGradient(_Fixed, ConvGradient):
+    """ConvGradient of images with three axes."""
+
+    axes = 3
+
+
+@register
+@operator_class(frozen=True)
+class MaxPool1D(_Fixed, MaxPool):
+    """MaxPool of images with one axis."""
+
+    axes = 1
+
+
+@register
+@operator_class(frozen=True)
+class MaxPool1DGradient(_Fixed, MaxPoolGradient):
+    """MaxPoolGradient of images with one axis."""
+
+    axes = 1
+
+
+@register
+@operator_class(frozen=True)
+class MaxPool2D(_Fixed, MaxPool):
+    """MaxPool of images with two axes."""
+
+    axes = 2
+
+
+@register
+@operator_class(frozen=True)
+class MaxPool2DGradient(_Fixed, MaxPoolGradient):
+    """MaxPoolGradient of images with two axes."""
+
+    axes = 2
+
+
+@register
+@operator_class(frozen=True)
+class MaxPool3D(_Fixed, MaxPool):
+    """MaxPool of images with three axes."""
+
+    axes = 3
+
+
+@register
+@operator_class(frozen=True)
+class MaxPool3DGradient(_Fixed, MaxPoolGradient):
+    """MaxPoolGradient of images with three axes."""
+
+    axes = 3
+
+
+@register
+@operator_class(frozen=True)
+class AveragePool1D(_Fixed, AveragePool):
+    """AveragePool of images with one axis."""
+
+    axes = 1
+
+
+@register
+@operator_class(frozen=True)
+class AveragePool1DGradient(_Fixed, AveragePoolGradient):
+    """AveragePoolGradient of images with one axis."""
+
+    axes = 1
+
+
+@register
+@operator_class(frozen=True)
+class AveragePool2D(_Fixed, AveragePool):
+    """AveragePool of images with two axes."""
+
+    axes = 2
+
+
+@register
+@operator_class(frozen=True)
+class AveragePool2DGradient(_Fixed, AveragePoolGradient):
+    """AveragePoolGradient of images with two axes."""
+
+    axes = 2
+
+
+@register
+@operator_class(frozen=True)
+class AveragePool3D(_Fixed, AveragePool):
+    """AveragePool of images with three axes."""
+
+    axes = 3
+
+
+@register
+@operator_class(frozen=True)
+class AveragePool3DGradient(_Fixed, AveragePoolGradient):
+    """AveragePoolGradient of images with three axes."""
+
+    axes = 3
+
+
+for _conv in (Conv1D, Conv2D, Conv3D):
+    kernel(_conv)(conv)
+for _conv_gradient in (Conv1DGradient, Conv2DGradient, Conv3DGradient):
+    kernel(_conv_gradient)(conv_gradient)
+for _max in (MaxPool1D, MaxPool2D, MaxPool3D):
+    kernel(_max)(max_pool)
+for _max_gradient in (MaxPool1DGradient, MaxPool2DGradient, MaxPool3DGradient):
+    kernel(_max_gradient)(max_pool_gradient)
+for _mean in (AveragePool1D, AveragePool2D, AveragePool3D):
+    kernel(_mean)(average_pool)
+for _mean_gradient in (AveragePool1DGradient, AveragePool2DGradient, AveragePool3DGradient):
+    kernel(_mean_gradient)(average_pool_gradient)

@@ -1,0 +1,78 @@
+"""ConvRelu and SumRelu: an operator and the Relu after it, under one name; for prediction, without gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.math.sum import Sum, sum_
+from netbuilder.ops.windows.conv import Conv, conv
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import arguments
+
+__all__ = ["ConvRelu", "SumRelu", "as_fused"]
+
+_PLAIN = ("", "identity")
+
+
+@register
+@operator_class(frozen=True)
+class ConvRelu(Conv):
+    """Y = max(convolution of X, 0); arguments are those of Conv."""
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        raise NotImplementedError(f"{self.type}: stands in nets that are run forward only, so it has no gradient")
+
+
+@register
+@operator_class(frozen=True)
+class SumRelu(Sum):
+    """Y = max(X0 + X1 + ..., 0).
+
+    Inputs:
+        X+ (*S): float|int
+    Outputs:
+        Y (*S): as X
+    """
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        raise NotImplementedError(f"{self.type}: stands in nets that are run forward only, so it has no gradient")
+
+    def flops(self, *x: TensorSpec) -> int:
+        return len(x) * x[0].size
+
+
+def as_fused(op: OperatorDef) -> OperatorDef:
+    """Return a Conv that carries a Relu in an argument as a ConvRelu; any other operator as it is.
+
+    Caffe2's transformation FuseNNPACKConvRelu writes ``activation="Relu"`` into the Conv before, which its engine
+    NNPACK reads.
+
+    Raises:
+        ArgumentError: the activation is another one.
+    """
+    if op.type != "Conv" or op.engine != "NNPACK":
+        return op
+    value = arguments(op).get("activation", "")
+    activation = value.decode() if isinstance(value, bytes) else value
+    if activation in _PLAIN:
+        return op
+    if activation != "Relu":
+        raise ArgumentError(f"Conv: activation must be 'Relu' or 'identity', got {activation!r}")
+    fused = OperatorDef()
+    fused.CopyFrom(op)
+    fused.type = "ConvRelu"
+    return fused
+
+
+@kernel(ConvRelu)
+def conv_relu(op: ConvRelu, ctx: RunContext, x: Any, w: Any, b: Any = None) -> tuple[Any, ...]:
+    return (ctx.xp.maximum(conv(op, ctx, x, w, b)[0], 0),)
+
+
+@kernel(SumRelu)
+def sum_relu(op: SumRelu, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
+    return (ctx.xp.maximum(sum_(op, ctx, *xs)[0], 0),)

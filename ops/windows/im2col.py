@@ -1,0 +1,116 @@
+"""Im2Col and Col2Im: the windows of images as columns, and columns added up to images."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.image_order import image_extents, image_shape
+from netbuilder.ops.core.operator import TensorSpec, require, spec_of
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.windows.conv_geometry import Geometry, WindowArguments
+from netbuilder.ops.windows.conv_windows import accumulate, channels_first, column_matrices, from_channels_first
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["Col2Im", "Im2Col"]
+
+
+@operator_class(frozen=True)
+class _Columns(WindowArguments):
+    def geometry(self, x: TensorSpec) -> Geometry:
+        """Return the geometry of the windows over images of this shape."""
+        require(x.ndim == 4, self, f"images must have 4 axes, got shape {x.shape}")
+        return self.slide(x, self.per_axis("kernel", 2))
+
+    def columns(self, x: TensorSpec) -> TensorSpec:
+        """Return the spec of the columns: a window's elements take the place of the channels."""
+        geometry = self.geometry(x)
+        channels = (x.shape[1] if self.order == "NCHW" else x.shape[3]) * math.prod(geometry.kernel)
+        return x.with_shape(image_shape(self.order, x.shape[0], channels, geometry.out))
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@register
+@operator_class(frozen=True)
+class Im2Col(_Columns):
+    """Y = the window at each position of the images X, its elements in place of the channels.
+
+    In order NCHW they are ordered by channel, row, column; in order NHWC by row, column, channel.
+
+    Inputs:
+        X (N, C, H, W) or (N, H, W, C): float, by the order
+    Outputs:
+        Y (N, D, P, Q) or (N, P, Q, D): as X
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        return (self.columns(x),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("Col2Im", [g.d_output("Y"), g.input("X")], [g.d_input("X")])]
+
+
+@register
+@operator_class(frozen=True)
+class Col2Im(_Columns):
+    """Z = images of the shape of the second input, each position the sum over all windows of the columns that cover it.
+
+    Inputs:
+        columns (N, D, P, Q) or (N, P, Q, D): float, by the order
+        like (N, C, H, W) or (N, H, W, C): as columns
+    Outputs:
+        Z (N, C, H, W) or (N, H, W, C): as columns
+    """
+
+    inputs = ("columns", "like")
+    outputs = ("Z",)
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        return "any" if index == 1 else "here"
+
+    def infer(self, columns: TensorSpec, like: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, columns=columns, like=like)
+        shape = self.columns(like).shape
+        require(columns.shape == shape, self, f"columns must have shape {shape} for {like.shape}, got {columns.shape}")
+        return (like.plain,)
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return inputs[0].size
+
+
+def _split(op: _Columns, geometry: Geometry, columns: Any, channels: int) -> Any:
+    """Return columns channels-first, (N, 1, channels * window, positions)."""
+    n, window = columns.shape[0], math.prod(geometry.kernel)
+    if op.order == "NHWC":
+        columns = columns.reshape(n, -1, window, channels).transpose(0, 3, 2, 1)
+    return columns.reshape(n, 1, channels * window, math.prod(geometry.out))
+
+
+@kernel(Im2Col)
+def im2col(op: Im2Col, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    xp, geometry = ctx.xp, op.geometry(spec_of(x))
+    images = channels_first(xp, x, op.order)
+    n, channels = images.shape[:2]
+    columns = column_matrices(xp, images, geometry, geometry.out)
+    if op.order == "NHWC":
+        columns = columns.reshape(n, channels, math.prod(geometry.kernel), -1).swapaxes(1, 2)
+    return (from_channels_first(xp, columns.reshape(n, -1, *geometry.out), op.order),)
+
+
+@kernel(Col2Im)
+def col2im(op: Col2Im, ctx: RunContext, columns: Any, like: Any) -> tuple[Any, ...]:
+    xp, geometry = ctx.xp, op.geometry(TensorSpec(tuple(like.shape), columns.dtype))
+    extents = image_extents(like.shape, op.order)
+    channels = like.shape[1] if op.order == "NCHW" else like.shape[3]
+    images = accumulate(xp, _split(op, geometry, widen(columns), channels), extents, geometry, geometry.out)
+    return (from_channels_first(xp, narrow(images, columns), op.order),)

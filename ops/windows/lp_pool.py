@@ -1,0 +1,122 @@
+"""LpPool: the p-norm of windows, and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.operator import TensorSpec, require, spec_of
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.windows.conv_geometry import Geometry
+from netbuilder.ops.windows.conv_windows import channels_first, crop, from_channels_first, pad_images, taps
+from netbuilder.ops.windows.pool import PoolArguments
+from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["LpPool", "LpPoolGradient"]
+
+
+@operator_class(frozen=True)
+class _Arguments(PoolArguments):
+    p: float = 2.0
+
+    def check(self) -> None:
+        super().check()
+        if self.p < 1:
+            raise ArgumentError(f"{self.type}: p must be at least 1, got {self.p}")
+
+
+@register
+@operator_class(frozen=True)
+class LpPool(_Arguments):
+    """Y = (sum of |X|^p)^(1/p) of each window; pads are 0.
+
+    Inputs:
+        X (N, C, *S) or (N, *S, C): float, by the order
+    Outputs:
+        Y (N, C, *T) or (N, *T, C): as X
+
+    Source: Sermanet, Chintala and LeCun, "Convolutional Neural Networks Applied to House Numbers Digit Classification",
+    2012, arXiv:1204.3968.
+    """
+
+    inputs = ("X",)
+    outputs = ("Y",)
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x)
+        return (self.pooled(x),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("X"), g.output("Y"), g.d_output("Y")]
+        return [make_op("LpPoolGradient", inputs, [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return 3 * self.visits(x)
+
+
+@register
+@operator_class(frozen=True)
+class LpPoolGradient(_Arguments):
+    """dX = the sum over windows of dY * sign(X) * (|X| / Y)^(p - 1); 0 of windows whose Y is 0."""
+
+    inputs = ("X", "Y", "dY")
+    outputs = ("dX",)
+
+    def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
+        require_one_float_type(self, X=x, Y=y, dY=dy)
+        shape = self.pooled(x).shape
+        require(y.shape == shape, self, f"Y must have shape {shape} for X of shape {x.shape}, got {y.shape}")
+        require(dy.shape == shape, self, f"dY must have the shape of Y, {shape}, got {dy.shape}")
+        return (x.plain,)
+
+    def flops(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> int:
+        return 5 * self.visits(x)
+
+
+def _power(xp: Any, values: Any, exponent: float) -> Any:
+    """Return values, not negative, to a power, without a logarithm where it can be had."""
+    if exponent in (0.0, 1.0, 2.0):
+        return {0.0: xp.ones_like, 1.0: lambda v: v, 2.0: lambda v: v * v}[exponent](values)
+    return xp.sqrt(values) if exponent == 0.5 else values ** values.dtype.type(exponent)
+
+
+def _sums(xp: Any, images: Any, geometry: Geometry) -> Any:
+    """Return the sum of each window."""
+    total = xp.zeros((*images.shape[:2], *geometry.out), images.dtype)
+    padded = pad_images(xp, images, geometry)
+    for _, index in taps(geometry, geometry.out):
+        total += padded[index]
+    return total
+
+
+@kernel(LpPool)
+def lp_pool(op: LpPool, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    powers = _power(xp, abs(channels_first(xp, widen(x), op.order)), op.p)
+    if op.global_pooling:
+        sums = powers.sum(axis=tuple(range(2, x.ndim)), keepdims=True)
+    else:
+        sums = _sums(xp, powers, op.geometry(spec_of(x)))
+    return (from_channels_first(xp, narrow(_power(xp, sums, 1 / op.p), x), op.order),)
+
+
+@kernel(LpPoolGradient)
+def lp_pool_gradient(op: LpPoolGradient, ctx: RunContext, x: Any, y: Any, dy: Any) -> tuple[Any, ...]:
+    xp = ctx.xp
+    images, norms, slopes = (channels_first(xp, widen(a), op.order) for a in (x, y, dy))
+    nothing = norms == 0
+    shares = slopes / _power(xp, xp.where(nothing, norms.dtype.type(1), norms), op.p - 1)
+    shares = xp.where(nothing, norms.dtype.type(0), shares)
+    if op.global_pooling:
+        spread = xp.broadcast_to(shares, images.shape)
+    else:
+        geometry = op.geometry(spec_of(x))
+        padded = xp.zeros_like(pad_images(xp, images, geometry))
+        for _, index in taps(geometry, geometry.out):
+            padded[index] += shares
+        spread = crop(xp, padded, images.shape[2:], geometry)
+    dx = xp.sign(images) * _power(xp, abs(images), op.p - 1) * spread
+    return (from_channels_first(xp, narrow(dx, x), op.order),)

@@ -1,0 +1,104 @@
+"""NCCL's collectives on one host."""
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from netbuilder.ops.collectives.nccl import NCCLAllGather, NCCLAllreduce, NCCLBroadcast, NCCLReduce
+from netbuilder.ops.core.operator import decode
+from netbuilder.proto import ArgumentError
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
+from suite import OperatorSuite, f32, floats, refusal
+
+
+def _draw(data, make, one_output=False):
+    count = data.draw(st.integers(1, 4))
+    first = data.draw(floats((1, 3), (0, 3)))
+    op = make(data.draw(st.integers(0, count - 1)))
+    return op.with_arity(count, 1 if one_output else count), [
+        first,
+        *(data.draw(floats(*first.shape)) for _ in range(count - 1)),
+    ]
+
+
+def _bad(make, n_out):
+    return (
+        refusal(make(), [f32(2), f32(3)], r"input 1 of shape \(3,\), type float32 must be as input 0", n_out=n_out),
+        refusal(make(), [f32(2)] * 17, "at most 16 inputs, got 17", ArgumentError, n_out=17 if n_out > 1 else 1),
+    )
+
+
+class TestNCCLAllreduce(OperatorSuite):
+    operator = NCCLAllreduce
+    no_gradient = "it follows the backward pass"
+    refusals = (
+        *_bad(NCCLAllreduce, 2),
+        refusal(NCCLAllreduce(), [f32(2), f32(2)], "2 inputs need 2 outputs, got 1", ArgumentError, n_out=1),
+    )
+
+    def draw(self, data):
+        return _draw(data, lambda root: NCCLAllreduce())
+
+    def reference(self, op, *xs):
+        return [np.sum(xs, axis=0)] * len(xs)
+
+
+class TestNCCLReduce(OperatorSuite):
+    operator = NCCLReduce
+    no_gradient = "it follows the backward pass"
+    refusals = (
+        *_bad(NCCLReduce, 1),
+        refusal(NCCLReduce(root=2), [f32(2), f32(2)], r"root must lie in \[0, 2\), got 2", ArgumentError, n_out=1),
+    )
+
+    def draw(self, data):
+        return _draw(data, lambda root: NCCLReduce(root=root), one_output=True)
+
+    def reference(self, op, *xs):
+        return [np.sum(xs, axis=0)]
+
+
+class TestNCCLBroadcast(OperatorSuite):
+    operator = NCCLBroadcast
+    no_gradient = "it follows the backward pass"
+    refusals = (
+        *_bad(NCCLBroadcast, 2),
+        refusal(NCCLBroadcast(root=-1), [f32(2), f32(2)], r"root must lie in \[0, 2\), got -1", ArgumentError, n_out=2),
+    )
+
+    def draw(self, data):
+        return _draw(data, lambda root: NCCLBroadcast(root=root))
+
+    def reference(self, op, *xs):
+        return [xs[op.root]] * len(xs)
+
+
+class TestNCCLAllGather(OperatorSuite):
+    operator = NCCLAllGather
+    no_gradient = "it follows the backward pass"
+    refusals = _bad(NCCLAllGather, 2)
+
+    def draw(self, data):
+        return _draw(data, lambda root: NCCLAllGather())
+
+    def reference(self, op, *xs):
+        return [np.stack(xs)] * len(xs)
+
+
+def test_all_replicas_at_once_in_place():
+    workspace = Workspace()
+    names = ["a", "b", "c"]
+    for k, name in enumerate(names):
+        workspace.feed(name, np.float32([k, 1]))
+    workspace.run_operator_once(make_op("NCCLBroadcast", names, names, root=2))
+    assert all(workspace.fetch(name).tolist() == [2, 1] for name in names)
+    workspace.run_operator_once(make_op("NCCLAllreduce", names, names))
+    assert all(workspace.fetch(name).tolist() == [6, 3] for name in names)
+    workspace.run_operator_once(make_op("NCCLReduce", names, ["b"], root=1))
+    assert workspace.fetch("b").tolist() == [18, 9]
+
+
+def test_gathering_needs_other_blobs():
+    with pytest.raises(ValueError, match="may not overwrite"):
+        decode(NCCLAllGather, make_op("NCCLAllGather", ["a", "b"], ["a", "b"]))

@@ -1,0 +1,85 @@
+"""ONNXNode: a node that the package onnx runs; strings, graphs inside nodes, refusals."""
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from netbuilder.ops.control.onnx_node import ONNXNode, may_loop
+from netbuilder.ops.core.operator import decode, encode
+from netbuilder.proto import ArgumentError, OperatorError
+from suite import OperatorSuite, floats
+
+onnx = pytest.importorskip("onnx")
+
+
+def node(kind, inputs=("a",), outputs=("b",), **attributes):
+    return onnx.helper.make_node(kind, inputs, outputs, **attributes).SerializeToString()
+
+
+def branch(name, value):
+    made = onnx.helper.make_node("Mul", ["x", value], [name])
+    return onnx.helper.make_graph([made], name, [], [onnx.helper.make_empty_tensor_value_info(name)])
+
+
+class TestONNXNode(OperatorSuite):
+    operator = ONNXNode
+    no_gradient = "ONNX's reference implementation has none"
+    refuses_nothing = "what a node takes is known when it runs; see the tests below"
+
+    def draw(self, data):
+        x = data.draw(floats((1, 4), 3, 3))
+        axis = data.draw(st.integers(0, 2))
+        op = ONNXNode(node=node("CumSum", ["a", "axis"]), reads=("a", "axis"), opsets=(":17",))
+        return op, [x, np.int64(axis)]
+
+    def reference(self, op, x, axis):
+        return [np.cumsum(x, int(axis))]
+
+
+def run(op, *values, outputs=1):
+    from checks import interpret
+
+    names = [f"x{i}" for i in range(len(values))]
+    made = [f"y{i}" for i in range(outputs)]
+    found = interpret([encode(op, names, made)], dict(zip(names, values)))
+    return [found[name] for name in made]
+
+
+def test_values_that_only_an_inner_graph_reads():
+    op = ONNXNode(
+        node=node("If", ["go"], ["y"], then_branch=branch("p", "two"), else_branch=branch("q", "three")),
+        reads=("go", "x", "two", "three"), opsets=(":17",),
+    )  # fmt: skip
+    for go, factor in ((True, 2), (False, 3)):
+        (y,) = run(op, np.array(go), np.float32([1, 5]), np.float32([2]), np.float32([3]))
+        np.testing.assert_array_equal(y, np.float32([1, 5]) * factor)
+
+
+def test_strings_go_in_and_out():
+    op = ONNXNode(node=node("StringConcat", ["a", "b"], ["c"]), reads=("a", "b"), opsets=(":20",))
+    assert run(op, np.array([b"ab"], object), np.array([b"c"], object))[0].tolist() == [b"abc"]
+
+
+def test_what_onnx_cannot_do_is_an_error_with_its_reason():
+    with pytest.raises(OperatorError, match="onnx cannot run the node: .*NoSuchOperator"):
+        run(ONNXNode(node=node("NoSuchOperator"), reads=("a",), opsets=(":17",)), np.zeros(2))
+    with pytest.raises(OperatorError, match="onnx cannot run the node"):
+        run(ONNXNode(node=b"\xff\xff", reads=("a",), opsets=(":17",)), np.zeros(2))
+    with pytest.raises(OperatorError, match="onnx could not compute the node"):
+        run(ONNXNode(node=node("Det"), reads=("a",), opsets=(":17",)), np.zeros((2, 3), np.float32))
+    with pytest.raises(OperatorError, match="gives a list, where only tensors can be blobs"):
+        run(ONNXNode(node=node("SplitToSequence"), reads=("a",), opsets=(":17",)), np.zeros((2, 3), np.float32))
+
+
+def test_arguments_are_checked():
+    for op, match in ((ONNXNode(), "node, a serialised NodeProto"), (ONNXNode(node=node("Abs")), "name its 1 inputs")):
+        with pytest.raises(ArgumentError, match=match):
+            decode(ONNXNode, encode(op, ["x"], ["y"]))
+
+
+def test_nodes_that_may_loop():
+    body = onnx.helper.make_graph([], "body", [], [])
+    loop = onnx.helper.make_node("Loop", ["n", "go"], ["y"], body=body)
+    inside = onnx.helper.make_graph([loop], "inside", [], [])
+    assert may_loop(loop.SerializeToString()) and may_loop(b"\xff") and not may_loop(node("Abs"))
+    assert may_loop(node("If", ["go"], ["y"], then_branch=inside, else_branch=body))

@@ -1,0 +1,72 @@
+"""Mod, BitwiseAnd, BitwiseOr, BitwiseXor."""
+
+import math
+import operator as python
+
+import numpy as np
+from hypothesis import strategies as st
+
+from netbuilder.ops.math.integers import BitwiseAnd, BitwiseOr, BitwiseXor, Mod
+from netbuilder.proto import ArgumentError
+from suite import OperatorSuite, f32, i32, i64, refusal
+
+NUMBERS = st.integers(-20, 20)
+
+
+class TestMod(OperatorSuite):
+    operator = Mod
+    no_gradient = "it has none"
+    refusals = (
+        refusal(Mod(), [i32(2)], "divisor must be given, and not be 0", ArgumentError),
+        refusal(Mod(divisor=2), [f32(2)], "must hold signed integers, got float32"),
+    )
+
+    def draw(self, data):
+        divisor = data.draw(NUMBERS.filter(bool))
+        x = np.array(data.draw(st.lists(NUMBERS, max_size=5)), data.draw(st.sampled_from([np.int32, np.int64])))
+        return Mod(divisor=divisor, sign_follow_divisor=data.draw(st.booleans())), [x]
+
+    def reference(self, op, x):
+        rest = [v % op.divisor if op.sign_follow_divisor else int(math.fmod(v, op.divisor)) for v in x.tolist()]
+        return [np.array(rest, int)]
+
+
+class _Bitwise(OperatorSuite):
+    no_gradient = "it has none"
+
+    def draw(self, data):
+        dtype = data.draw(st.sampled_from([np.int32, np.int64, np.bool_]))
+        rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+        a, b = (
+            rng.integers(-9, 9, shape).astype(dtype) for shape in ((2, 3), data.draw(st.sampled_from([(2, 3), (3,)])))
+        )
+        if b.ndim == 1 and data.draw(st.booleans()):
+            return self.operator(broadcast=True), [a, b]
+        return self.operator(), [a, b]
+
+    def reference(self, op, a, b):
+        rows = [[self.combine(int(p), int(q)) for p, q in zip(*row)] for row in zip(a, np.broadcast_to(b, a.shape))]
+        return [np.array(rows)]
+
+
+def refused(cls):
+    return (
+        refusal(cls(), [f32(2), f32(2)], "integers or bools, got float32"),
+        refusal(cls(), [i32(2), i64(2)], "one type, got int32 and int64"),
+        refusal(cls(), [i32(2), i32(3)], "do not broadcast"),
+    )
+
+
+class TestBitwiseAnd(_Bitwise):
+    operator, combine = BitwiseAnd, staticmethod(python.and_)
+    refusals = refused(BitwiseAnd)
+
+
+class TestBitwiseOr(_Bitwise):
+    operator, combine = BitwiseOr, staticmethod(python.or_)
+    refusals = refused(BitwiseOr)
+
+
+class TestBitwiseXor(_Bitwise):
+    operator, combine = BitwiseXor, staticmethod(python.xor)
+    refusals = refused(BitwiseXor)

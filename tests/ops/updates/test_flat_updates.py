@@ -1,0 +1,107 @@
+"""Prepared updates on flat memory: in pieces, in a layout with padding, in place or not."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from checks import run_plain
+from netbuilder.ops.core.operator import TensorSpec, spec_of
+from netbuilder.ops.core.registry import CPU, prepared_kernels
+from netbuilder.ops.engines import flat
+from netbuilder.ops.engines.arrays import aligned_empty, as_flat
+from netbuilder.ops.updates.adagrad import Adagrad
+from netbuilder.ops.updates.adam import Adam
+from netbuilder.ops.updates.rmsprop import RmsProp
+from netbuilder.ops.updates.sgd import MomentumSGD, MomentumSGDUpdate
+
+LR, COUNTER = np.float32([0.1]), np.int64([3])
+TENSORS = {MomentumSGD: 2, MomentumSGDUpdate: 3, RmsProp: 3, Adam: 4, Adagrad: 3}
+UPDATES = [
+    MomentumSGD(momentum=0.9),
+    MomentumSGD(momentum=0.9, nesterov=True),
+    MomentumSGDUpdate(momentum=0.9),
+    MomentumSGDUpdate(momentum=0.9, nesterov=True),
+    RmsProp(momentum=0.5),
+    Adam(),
+    Adagrad(decay=0.9),
+    Adagrad(weight_decay=0.1),
+]
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A layout that appends zeroes, eight floats in all."""
+
+    size: int
+    engine: str = "TEST"
+    itemsize: int = 4
+
+    @property
+    def nbytes(self):
+        return 4 * (self.size + 8)
+
+
+def _inputs(op, size):
+    rng = np.random.default_rng(size)
+    tensors = iter([rng.uniform(0.1, 1, size).astype(np.float32) for _ in range(TENSORS[type(op)])])
+    return [{"lr": LR, "iter": COUNTER}.get(n) if n in ("lr", "iter") else next(tensors) for n in type(op).inputs]
+
+
+def _run(op, values, specs, inplace):
+    """Run the prepared kernel on buffers of the specs it asks for; return it and the outputs' buffers."""
+    op.with_arity(len(values), max(op.n_out, type(op).n_out))
+    prepared = prepared_kernels(op.type, CPU)[0].make(op, None, *specs)
+    inputs = []
+    for value, spec in zip(values, prepared.inputs):
+        buffer = aligned_empty(spec.nbytes)
+        buffer[:] = 0
+        as_flat(buffer, spec.dtype)[: value.size] = value.reshape(-1)
+        inputs.append(buffer if spec.layout is not None else as_flat(buffer, spec.dtype).reshape(spec.shape))
+    outputs = []
+    for j in range(len(prepared.outputs)):
+        over = [i for i, k in prepared.inplace if k == j]
+        outputs.append(inputs[over[0]] if inplace and over else np.full_like(inputs[0], 7))
+    prepared.bind(inputs, outputs, aligned_empty(prepared.scratch) if prepared.scratch else None)()
+    return prepared, [as_flat(out, np.float32) for out in outputs]
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("op", UPDATES, ids=repr)
+@pytest.mark.parametrize("size", [3, flat.PIECE + 5])
+def test_in_pieces(op, size, inplace):
+    values = _inputs(op, size)
+    _, got = _run(op, values, [spec_of(v) for v in values], inplace)
+    for y, want in zip(got, run_plain(op, values)):
+        np.testing.assert_allclose(y, want, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("op", UPDATES, ids=repr)
+def test_in_one_layout_whose_padding_stays_zero(op, inplace):
+    values = _inputs(op, 6)
+    specs = [spec_of(v) for v in values]
+    specs[0] = specs[0].with_layout(Padded(6))
+    prepared, got = _run(op, values, specs, inplace)
+    for name, spec in zip(type(op).inputs, prepared.inputs):
+        assert spec.layout == (None if name in ("lr", "iter") else Padded(6)), name
+    for y, spec, want in zip(got, prepared.outputs, run_plain(op, values)):
+        assert spec.layout == Padded(6)
+        np.testing.assert_allclose(y[:6], want, 1e-5, 1e-6)
+        np.testing.assert_array_equal(y[6:], 0)
+
+
+def test_where_padding_would_not_stay_zero_plain_order_is_asked_for():
+    padded = TensorSpec((6,), np.dtype(np.float32), Padded(6))
+    lr = spec_of(LR)
+    for op in (RmsProp(epsilon=0.0), Adagrad(epsilon=0.0), Adagrad().with_arity(4, 3)):
+        specs = [lr if name == "lr" else padded for name in type(op).inputs]
+        prepared = prepared_kernels(op.type, CPU)[0].make(op.with_arity(4, op.n_out), None, *specs)
+        assert all(spec.layout is None for spec in [*prepared.inputs, *prepared.outputs])
+
+
+def test_operands_that_differ_have_no_common_spec():
+    x = TensorSpec((6,), np.dtype(np.float32))
+    assert flat.common_spec([x, x.with_shape((2, 3))]) is None
+    assert flat.common_spec([x, x.with_dtype(np.float64)]) is None
+    assert flat.common_spec([x.with_dtype(np.float16)] * 2) is None

@@ -1,0 +1,387 @@
+"""The plain path of GPUs on doubles of them: every operator, and what the record of a run shows."""
+
+import inspect
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from all_suites import all_suites
+from checks import GPU, run_plain
+from cupy_double import HOST, CupyDouble, Race, Transfer, gpus, using
+from netbuilder.ops.activations.activations import Relu
+from netbuilder.ops.core.registry import kernel, operator_types, plain_kernel
+from netbuilder.ops.engines import gpu as engine
+from netbuilder.ops.engines.arrays import array_module
+from netbuilder.proto import PROTO_CUDA, NetDef, OperatorError
+from netbuilder.proto.arguments import make_device_option, make_op
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.execute import executable as plan
+from suite import QUICK
+
+X = np.float32([[1, -2, 3], [-4, 5, -6]])
+EXAMPLES = {"test_forward": 4, "test_gradient": 1, "test_inplace": 2}
+
+# Operators that a GPU is nothing to, and why.
+OF_THE_HOST = {
+    "CloseBlobsQueue": "closes a queue",
+    "CreateBlobsQueue": "makes a queue",
+    "CreateDB": "opens a file; its output is a reader",
+    "CreateMutex": "makes a lock; nets have it on the CPU",
+    **dict.fromkeys(
+        "CheckCounterDone CountDown CountUp CreateCounter ResetCounter RetrieveCount".split(),
+        "a shared counter, which is no array",
+    ),
+    **dict.fromkeys("CheckAtomicBool CreateAtomicBool".split(), "a shared truth value, which is no array"),
+    **dict.fromkeys("Checkpoint DBExists Save Snapshot".split(), "files, which are read and written from the host"),
+    **dict.fromkeys(
+        "IndexFreeze IndexLoad IndexSize IndexStore IntIndexCreate LongIndexCreate StringIndexCreate".split(),
+        "an index, which is no array",
+    ),
+    **dict.fromkeys("CreateTextFileReader TextFileReaderRead".split(), "lines of a file"),
+    "GetAllBlobNames": "names, which are strings",
+    "RecurrentNetworkBlobFetcher": "names, which are strings, and blobs that it makes by name",
+    **dict.fromkeys("CreateScope HasScope".split(), "a scope of blobs, which is no array"),
+    **dict.fromkeys(
+        "CloseRebatchingQueue CreateBlobsQueueDB CreateRebatchingQueue DequeueRebatchingQueue".split(),
+        "a queue, whose samples wait on the host",
+    ),
+    **dict.fromkeys("CreateMap KeyValueToMap MapToKeyValue".split(), "a map, which is no array"),
+    **dict.fromkeys("LastNWindowCollector ReservoirSampling".split(), "a collection of samples, kept on the host"),
+    **dict.fromkeys("StringEndsWith StringEquals StringPrefix StringStartsWith StringSuffix".split(), "strings"),
+    "FeedBlob": "an object that was pickled",
+    "EstimateAllBlobSizes": "names and sizes of blobs, for the host",
+    "WhileGradient": "the nets in it work, and what it reads of a loop is on the host",
+    **dict.fromkeys("Fail ThrowException".split(), "an error"),
+    "LogFatal": "words for the log",
+    "ONNXWhile": "its values pass through the host",
+    **dict.fromkeys("StatRegistryCreate StatRegistryExport".split(), "statistics of the process"),
+    **dict.fromkeys("TimerBegin TimerEnd TimerGet TimerGetAndEnd WallClockTime".split(), "the clock of the host"),
+}
+
+
+def on(number, *args, **kwargs):
+    return make_op(*args, device_option=make_device_option(PROTO_CUDA, number), **kwargs)
+
+
+def net(*ops, type="simple"):
+    made = NetDef(name="net", type=type, num_workers=8)
+    made.op.extend(ops)
+    return made
+
+
+# Every operator.
+
+
+def run_on_gpu(suite, test, examples):
+    """Run one of a suite's tests for the GPU: with few examples, or with the values that it is parametrised by."""
+    function = getattr(suite, test)
+    if hasattr(function, "hypothesis"):
+        inner = function.hypothesis.inner_test
+
+        @settings(QUICK, max_examples=examples, database=None)
+        @given(data=st.data())
+        def run(data):
+            inner(suite, device=GPU, data=data)
+
+        return run()
+    marks = [mark.args for mark in getattr(function, "pytestmark", ()) if mark.name == "parametrize"]
+    if not any(name == "device" for name, _ in marks):
+        return None  # no array to look at
+    others = [(name, values) for name, values in marks if name != "device"]
+    parameters = inspect.signature(function).parameters
+    if parameters.keys() - {"device"} - {name for name, _ in others}:
+        return None  # it wants a folder or the like: about files, not arrays
+    for chosen in itertools.product(*(values for _, values in others)):
+        function(device=GPU, **dict(zip([name for name, _ in others], chosen)))
+
+
+@pytest.mark.parametrize("op_type", operator_types())
+def test_operator(op_type):
+    """What the operator's tests check on the CPU, on a GPU: outputs, shapes, gradient, in place, in a net and alone."""
+    found = all_suites().get(op_type)
+    if found is None:
+        pytest.skip("has no suite: EXEMPT in tests/ops/core/test_registry.py says why, and where it is tested")
+    suite = found()
+    with gpus(1) as machine:
+        for test, examples in EXAMPLES.items():
+            run_on_gpu(suite, test, examples)
+    worked = {launch.device for launch in machine.launches}
+    assert worked == (set() if op_type in OF_THE_HOST else {0}), "OF_THE_HOST is out of date"
+
+
+def test_the_table_of_operators_of_the_host_names_operators():
+    assert OF_THE_HOST.keys() <= set(operator_types())
+
+
+# What goes from place to place.
+
+
+def transfers_of_a_step(machine, workspace, times=1):
+    machine.transfers.clear()
+    workspace.run_net("net", times)
+    return Counter((t.source, t.target) for t in machine.transfers)
+
+
+@pytest.mark.parametrize("executor", ["simple", "dag"])
+def test_a_value_read_twice_elsewhere_goes_there_once(executor):
+    made = net(
+        on(0, "Relu", ["x"], ["a"]),
+        on(1, "Negative", ["a"], ["b"]),
+        on(1, "Sum", ["a", "b"], ["c"]),
+        make_op("Scale", ["a"], ["d"], scale=2.0),
+        make_op("Sum", ["a", "d"], ["e"]),
+        on(1, "Sum", ["e", "a"], ["f"]),
+        type=executor,
+    )
+    with gpus(2) as machine:
+        workspace = Workspace(threads=3)
+        workspace.feed("x", X, make_device_option(PROTO_CUDA, 0))
+        workspace.create_net(made)
+        workspace.run_net("net")
+        for steps in (1, 3):
+            found = transfers_of_a_step(machine, workspace, steps)
+            assert found == {(0, 1): steps, (0, HOST): steps, (HOST, 1): steps}
+        np.testing.assert_array_equal(workspace.fetch("f"), 4 * np.maximum(X, 0))
+
+
+def test_what_lies_on_its_gpu_stays_there():
+    made = net(on(0, "FC", ["x", "w", "b"], ["y"]), on(0, "Relu", ["y"], ["y"]), on(0, "SumElements", ["y"], ["s"]))
+    with gpus(1) as machine:
+        workspace = Workspace()
+        for name, value in {"x": X, "w": np.ones((4, 3), np.float32), "b": np.zeros(4, np.float32)}.items():
+            workspace.feed(name, value, make_device_option(PROTO_CUDA, 0))
+        workspace.create_net(made)
+        workspace.run_net("net")
+        assert transfers_of_a_step(machine, workspace, 5) == {}
+
+
+def test_a_constant_goes_to_its_gpu_once():
+    with gpus(1) as machine:
+        workspace = Workspace()
+        for name, value in {"x": X, "w": np.ones((4, 3), np.float32), "b": np.zeros(4, np.float32)}.items():
+            workspace.feed(name, value)
+        workspace.create_net(net(on(0, "FC", ["x", "w", "b"], ["y"])), constants=["w", "b"])
+        assert transfers_of_a_step(machine, workspace) == {(HOST, 0): 3}
+        assert transfers_of_a_step(machine, workspace, 2) == {(HOST, 0): 2}
+        workspace.feed("w", np.full((4, 3), 2, np.float32))
+        assert transfers_of_a_step(machine, workspace) == {(HOST, 0): 2}
+        np.testing.assert_allclose(workspace.fetch("y"), 2 * X.sum(axis=1, keepdims=True) * np.ones(4))
+
+
+def test_what_a_kernel_reads_on_the_host_does_not_leave_it():
+    """A counter on the host gives each GPU its rate; the GPU is not asked for what it has just been given."""
+    made = net(
+        make_op("Iter", ["count"], ["count"]),
+        on(0, "LearningRate", ["count"], ["rate"], base_lr=1.0, policy="inv", gamma=1.0, power=1.0),
+        on(0, "Adam", ["p", "m", "v", "g", "rate", "count"], ["p", "m", "v"]),
+    )
+    with gpus(1) as machine:
+        workspace = Workspace()
+        workspace.feed("count", np.int64([0]))
+        for name in "pmvg":
+            workspace.feed(name, np.ones(3, np.float32), make_device_option(PROTO_CUDA, 0))
+        workspace.create_net(made)
+        workspace.run_net("net")
+        assert transfers_of_a_step(machine, workspace) == {(HOST, 0): 1}  # the rate
+
+
+def test_a_value_changed_between_its_readers_goes_again():
+    made = net(
+        on(0, "Scale", ["x"], ["x"], scale=2.0),
+        on(1, "Negative", ["x"], ["a"]),
+        on(0, "Scale", ["x"], ["x"], scale=2.0),
+        on(1, "Negative", ["x"], ["b"]),
+    )
+    with gpus(2) as machine:
+        workspace = Workspace()
+        workspace.feed("x", X, make_device_option(PROTO_CUDA, 0))
+        workspace.create_net(made)
+        assert transfers_of_a_step(machine, workspace) == {(0, 1): 2}
+        np.testing.assert_array_equal(workspace.fetch("a"), -2 * X)
+        np.testing.assert_array_equal(workspace.fetch("b"), -4 * X)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 4), (3, 2)])
+def test_gpus_that_cannot_read_each_others_memory(shape):
+    """Copies between them are copies of memory, never kernels, whatever the shape."""
+    value = np.full(shape, 3, np.float32)
+    with gpus(2, access=False) as machine:
+        workspace = Workspace()
+        workspace.feed("x", value, make_device_option(PROTO_CUDA, 0))
+        workspace.run_net_once(net(on(1, "Negative", ["x"], ["y"]), on(0, "Sum", ["y", "x"], ["z"])))
+        np.testing.assert_array_equal(workspace.fetch("z"), np.zeros(shape))
+        assert {Transfer(0, 1, value.nbytes), Transfer(1, 0, value.nbytes)} <= set(machine.transfers)
+
+
+# Who works where, and who waits for whom.
+
+
+ONE_WAY = [
+    on(0, "Scale", ["a"], ["a"], scale=0.5),
+    on(1, "Sum", ["b", "a"], ["b"]),
+    on(0, "Scale", ["a"], ["a"], scale=0.5),
+]
+BOTH_WAYS = [*ONE_WAY, on(0, "Sum", ["a", "b"], ["a"]), on(1, "Scale", ["b"], ["b"], scale=0.5)]
+
+
+def handing_over(executor="dag", ops=BOTH_WAYS, steps=3):
+    """Run a net in which GPUs read what the other has just written, and overwrite what the other reads."""
+    made = net(*ops, type=executor)
+    workspace = Workspace(threads=2)
+    workspace.feed("a", X, make_device_option(PROTO_CUDA, 0))
+    workspace.feed("b", X, make_device_option(PROTO_CUDA, 1))
+    workspace.create_net(made)
+    workspace.run_net("net", steps)
+    return workspace
+
+
+@pytest.mark.parametrize("executor", ["simple", "dag"])
+def test_work_touches_arrays_of_its_own_gpu_alone(executor):
+    with gpus(2) as machine:
+        handing_over(executor)
+    assert {launch.device for launch in machine.launches} == {0, 1}
+    for launch in machine.launches:
+        assert launch.name == "copy" or launch.touches <= {launch.device}, launch
+
+
+def test_a_run_that_returns_is_over():
+    with gpus(2) as machine:
+        handing_over()
+        assert all(machine.host_clock.get(s.number, 0) == s.calls for s in machine._streams)
+
+
+@pytest.mark.parametrize("executor", ["simple", "dag"])
+def test_copies_that_did_not_wait_would_be_found(executor, monkeypatch):
+    """The proof that the doubles find races: without the waits of either side, there are some."""
+    with gpus(2):
+        handing_over(executor, ONE_WAY)
+
+    def at_once(here):
+        """Return an event that has come before the GPU has done anything."""
+        with here._device:
+            return here.xp.cuda.Stream().record(here.xp.cuda.Event(disable_timing=True))
+
+    waits = engine.GPU.wait_until
+
+    def forgets(number):
+        return lambda here, event: None if here.id == number else waits(here, event)
+
+    for method, instead, said in (
+        ("mark", at_once, "copy on .* which has written"),
+        ("wait_until", forgets(0), "multiply on .* which has read|setitem on .*"),
+        ("wait_until", forgets(1), ".* of GPU 1 does not wait for .* which has written"),
+    ):
+        with monkeypatch.context() as patch, using(CupyDouble(2)) as machine:
+            patch.setattr(engine.GPU, method, instead)
+            with pytest.raises(OperatorError, match=f"Race: {said}"):
+                handing_over(executor, ONE_WAY)
+        assert machine.faults
+
+
+@pytest.mark.parametrize("executor", ["simple", "dag"])
+def test_copies_between_gpus_begin_when_their_value_is_there(executor):
+    """The first GPU needs the value of the second one last; the copy goes on while both compute."""
+    ops = [on(1, "Scale", ["b"], ["g"], scale=2.0), on(1, "Relu", ["b"], ["rest"])]
+    ops += [on(0, "Relu", ["a"], ["r"]), on(0, "Sum", ["r", "g"], ["y"])]
+    with gpus(2) as machine:
+        workspace = handing_over(executor, ops)
+        steps = [(s.node.first.op_def.type, s.what, s.lane) for s in workspace.net("net")._single.steps]
+        first, second = (1, 0) if executor == "dag" else (0, 0)  # the lane of GPU 0, that of GPU 1
+        assert [step for step in steps if step[1] in ("transfer", "wait")] == [
+            ("Sum", "transfer", second), ("Sum", "wait", first)
+        ]  # fmt: skip
+        names = [what if what in ("transfer", "wait") else kind for kind, what, _ in steps]
+        assert names == ["Scale", "transfer", "Relu", "Relu", "wait", "Sum"]
+        np.testing.assert_array_equal(workspace.fetch("y"), np.maximum(X, 0) + 2 * X)
+        assert sum(stream.calls > 0 for stream in machine._streams) == 3, "two that compute, one that copies"
+
+
+def test_a_copy_of_an_array_that_is_not_contiguous():
+    with gpus(2):
+        with engine.gpu(0) as here:
+            value = here.xp.asarray(X).T
+        with engine.gpu(1) as there:
+            buffer = there.xp.zeros((3, 2), np.float32)
+        wait = engine.begin_copy(buffer, value)
+        wait()
+        np.testing.assert_array_equal(engine.to_host(buffer), X.T)
+
+
+def test_a_copy_at_once_that_did_not_wait_would_be_found(monkeypatch):
+    def copied():
+        with engine.gpu(0) as here:
+            value = here.xp.zeros(4, np.float32)
+        with engine.gpu(1) as there:
+            buffer = there.xp.zeros(4, np.float32)
+        engine.copy_into(buffer, value)
+        with engine.gpu(0):
+            value[...] = 1
+        engine.gpu(0).synchronise()
+        engine.gpu(1).synchronise()
+
+    with gpus(2):
+        copied()
+    waits = engine.GPU.wait_for
+    for forgetful, said in ((1, "copy on .* which has written"), (0, "setitem on .* which has read|fill on .*")):
+        with monkeypatch.context() as patch, using(CupyDouble(2)) as machine:
+            patch.setattr(
+                engine.GPU, "wait_for", lambda here, other, no=forgetful: None if here.id == no else waits(here, other)
+            )
+            with pytest.raises(Race, match=said):
+                copied()
+        assert machine.faults
+
+
+def test_work_outside_of_its_gpus_stream_would_be_found(monkeypatch):
+    monkeypatch.setattr(plan, "on_gpu", lambda call, number: call)
+    for number, said in ((0, "Race: maximum on stream 0 of GPU 0"), (1, "Peer access has been activated")):
+        with using(CupyDouble(2)):
+            workspace = Workspace()
+            workspace.feed("x", X, make_device_option(PROTO_CUDA, number))
+            with pytest.raises(OperatorError, match=said):
+                workspace.run_net_once(net(on(number, "Relu", ["x"], ["y"])))
+
+
+def test_memory_given_up_while_others_copy_it_is_safe():
+    """A workspace whose blobs go away right behind a run leaves no copy in flight."""
+    with gpus(2):
+        for _ in range(3):
+            handing_over().reset()
+
+
+def test_what_a_gpu_fails_at_late_comes_out_of_the_run(monkeypatch):
+    def fails(self):
+        raise RuntimeError("cudaErrorIllegalAddress")
+
+    with gpus(1):
+        workspace = Workspace()
+        workspace.feed("x", X)
+        workspace.create_net(net(on(0, "Relu", ["x"], ["y"])))
+        monkeypatch.setattr(engine.GPU, "synchronise", fails)
+        with pytest.raises(OperatorError, match="net 'net', one of its operators on GPU 0: .*cudaErrorIllegalAddress"):
+            workspace.run_net("net")
+
+
+def test_a_fed_array_of_a_gpu_is_complete_whatever_stream_made_it():
+    with gpus(1):
+        cupy = array_module(PROTO_CUDA)
+        with cupy.cuda.Stream():
+            given = cupy.asarray(X) * 2
+        workspace = Workspace()
+        workspace.feed("x", given)
+        given.fill(0)  # on yet another stream, the null stream
+        np.testing.assert_array_equal(workspace.fetch("x"), 2 * X)
+
+
+def test_a_kernel_that_leaves_its_result_on_the_host_would_be_found():
+    before = plain_kernel("Relu", 1)
+    kernel(Relu)(lambda op, ctx, x: (np.maximum(ctx.host(x), 0),))
+    try:
+        with gpus(1), pytest.raises(AssertionError, match="Relu: a result lies on the host"):
+            run_plain(Relu(), [X], GPU)
+    finally:
+        kernel(Relu)(before)

@@ -1,0 +1,103 @@
+"""Segments of nets that operators hold: bound to other buffers in each step, fused, laid out, and their errors."""
+
+import numpy as np
+import pytest
+
+import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from netbuilder.ops.core.contexts import Segment
+from netbuilder.ops.core.instructions import read_instruction
+from netbuilder.ops.core.operator import spec_of
+from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.arrays import aligned_empty
+from netbuilder.ops.engines.engine import find_engine
+from netbuilder.proto import OperatorDef, OperatorError
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.run_context import KernelContext
+from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
+
+ENGINES = [pytest.param(None, id="engines"), pytest.param((), id="numpy")]
+
+
+def compiled(ops, arrays, outputs, fixed=(), **options):
+    """Compile operators; the specs of their outputs are inferred from arrays."""
+    specs = {name: spec_of(array) for name, array in arrays.items()}
+    program = [read_instruction(i, op) for i, op in enumerate(ops)]
+    for each in program:
+        specs.update(zip(each.outputs, each.op.infer(*(specs[name] for name in each.inputs))))
+    find_engine("ONEDNN").register_kernels()
+    segment = Segment("step", program, specs, frozenset(outputs), fixed=frozenset(fixed))
+    return compile_subgraph(segment, KernelContext(OperatorDef()), Setting(**options))
+
+
+def run(segment, buffers, step=-1, copies=True):
+    scratch = aligned_empty(segment.scratch) if segment.scratch else None
+    bound = segment.copies(buffers.__getitem__, scratch) if copies else []
+    bound += segment.bind(buffers.__getitem__, scratch, step)
+    for call, failed in bound:
+        try:
+            call()
+        except Exception as error:
+            raise failed(error) from error
+    return len(bound)
+
+
+def dense():
+    r = np.random.default_rng(0)
+    arrays = {"x": r.normal(size=(3, 4)), "w": r.normal(size=(5, 4)), "b": r.normal(size=5)}
+    ops = [make_op("FC", ["x", "w", "b"], ["s"]), make_op("Relu", ["s"], ["s"]), make_op("Tanh", ["s"], ["y"])]
+    return ops, {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("engines", ENGINES)
+def test_each_step_has_its_own_buffers(engines):
+    ops, arrays = dense()
+    segment = compiled(ops, arrays, ["y"], engines=engines)
+    xs, ys = np.random.default_rng(1).normal(size=(2, 3, 4)).astype(np.float32), np.zeros((2, 3, 5), np.float32)
+    for step in range(2):
+        run(segment, {**arrays, "x": xs[step], "y": ys[step]}, step)
+    want = np.tanh(np.maximum(xs.astype(np.float64) @ arrays["w"].T + arrays["b"], 0))
+    np.testing.assert_allclose(ys, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
+def test_neighbours_fuse_and_fixed_inputs_are_copied_once():
+    ops, arrays = dense()
+    buffers = {**arrays, "y": np.zeros((3, 5), np.float32), "s": np.zeros((3, 5), np.float32)}
+    assert run(compiled(ops, arrays, ["y"]), buffers) == 2  # FC with Relu, and Tanh
+    assert run(compiled(ops, arrays, ["y"], without=frozenset(["fc_relu"])), buffers) == 3
+    alone = [ops[0]]
+    segment = compiled(alone, arrays, ["s"], fixed=["w", "b"])
+    assert run(segment, buffers) == 2 and run(segment, buffers, copies=False) == 1  # weights into the product's order
+    np.testing.assert_allclose(buffers["s"], arrays["x"] @ arrays["w"].T + arrays["b"], rtol=1e-5, atol=1e-6)
+    assert run(compiled(alone, arrays, ["s"], fixed=["w"], without=frozenset(["step_copies"])), buffers) == 1
+
+
+@pytest.mark.parametrize("engines", ENGINES)
+def test_what_is_overwritten_ends_in_the_callers_buffer_if_it_wants_it(engines):
+    x = np.linspace(-1, 1, 6, dtype=np.float32)
+    ops = [make_op("Tanh", ["x"], ["x"]), make_op("Negative", ["x"], ["y"])]
+    for outputs, want in ((["x", "y"], np.tanh(x)), (["y"], x)):
+        buffers = {"x": x.copy(), "y": np.zeros_like(x)}
+        run(compiled(ops, {"x": x}, outputs, engines=engines), buffers)
+        np.testing.assert_allclose(buffers["y"], -np.tanh(x), rtol=1e-5)
+        np.testing.assert_allclose(buffers["x"], want, rtol=1e-5)
+
+
+def test_random_numbers_differ_from_step_to_step():
+    x = np.ones((4, 50), np.float32)
+    segment = compiled([make_op("Dropout", ["x"], ["y", "mask"], ratio=0.5)], {"x": x}, ["y"])
+    drawn = []
+    for step in (0, 1, 0):
+        drawn.append(np.zeros_like(x))
+        run(segment, {"x": x, "y": drawn[-1]}, step)
+    assert (drawn[0] != drawn[1]).any()
+    np.testing.assert_array_equal(drawn[0], drawn[2])
+
+
+def test_errors_say_where_and_leave_room_for_the_operator_that_holds_the_net():
+    arrays = {"data": np.zeros((3, 2), np.float32), "at": np.array([7], np.int32)}
+    segment = compiled([make_op("Gather", ["data", "at"], ["y"])], arrays, ["y"])
+    with pytest.raises(OperatorError, match=r"^net 'step', operator 0: Gather .* -> \['y'\], in step 3: ") as caught:
+        run(segment, {**arrays, "y": np.zeros((1, 2), np.float32)}, 3)
+    assert not caught.value._located

@@ -1,0 +1,303 @@
+"""Joined updates: which operators become one call, and the same numbers, to the bit, as one by one."""
+
+import numpy as np
+import pytest
+
+from netbuilder.model import ModelHelper, brew
+from netbuilder.ops.engines import piecewise
+from netbuilder.optimizers import add_weight_decay, build_adagrad, build_adam, build_rms_prop, build_sgd
+from netbuilder.proto import NetDef, OperatorError, ShapeError
+from netbuilder.proto.arguments import make_device_option, make_op
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.profile.profiling import profile
+
+SHAPES = {"a": (3,), "b": (300, 500), "c": (40, 5, 3), "d": (1,)}
+DECAYED = ("b", "c")
+LR = {"policy": "inv", "gamma": 0.5, "power": 1.0}
+
+
+def make_model(build, decayed, **options):
+    """Two layers, large enough for several threads, and a bias that no decay touches."""
+    model = ModelHelper("model")
+    hidden = brew.relu(model, brew.fc(model, "x", "fc1", 20, 300), "relu")
+    scores = brew.fc(model, hidden, "fc2", 300, 500)
+    loss = model.net.AveragedLoss(model.net.Mul([scores, scores], "square"), "loss")
+    model.AddGradientOperators([loss])
+    if decayed:
+        add_weight_decay(model, 1e-2)
+    build(model, **options)
+    return model
+
+
+def steps_of(workspace, name="net"):
+    (plan,) = workspace.net(name)._plans[0]
+    return [[part.op_def.type for part in step.node.parts] for step in plan.steps if not step.moves]
+
+
+def updates_of(workspace, name="net"):
+    kinds = {"MomentumSGDUpdate", "WeightedSum", "Adam", "Adagrad", "RmsProp", "MomentumSGD"}
+    return [kinds_ for kinds_ in steps_of(workspace, name) if kinds.issuperset(kinds_)]
+
+
+BUILDERS = {
+    "momentum": (build_sgd, {"base_learning_rate": 0.1, "momentum": 0.9, "nesterov": False, **LR}),
+    "Nesterov": (build_sgd, {"base_learning_rate": 0.1, "momentum": 0.9, "nesterov": True, **LR}),
+    "SGD": (build_sgd, {"base_learning_rate": 0.1, **LR}),
+    "Adam": (build_adam, {"base_learning_rate": 0.01, **LR}),
+    "Adagrad": (build_adagrad, {"base_learning_rate": 0.1, **LR}),
+    "Adagrad that forgets": (build_adagrad, {"base_learning_rate": 0.1, "decay": 0.9, **LR}),
+    "RMSProp": (build_rms_prop, {"base_learning_rate": 0.01, "momentum": 0.5, **LR}),
+}
+
+
+def trained(model, fetch_at=(), steps=4, threads=2, refeed=(), **options):
+    workspace = Workspace(threads=threads, seed=3)
+    workspace.run_net_once(model.param_init_net)
+    rng = np.random.default_rng(0)
+    found = []
+    workspace.feed("x", rng.standard_normal((4, 20), dtype=np.float32))
+    workspace.create_net(model.net, **options)
+    for step in range(steps):
+        workspace.run_net(model.net)
+        for name in refeed if step == 1 else ():
+            workspace.feed(name, np.full_like(workspace.fetch(name), 0.25))
+        if step in fetch_at:
+            found.append({name: workspace.fetch(name) for name in observable(workspace)})
+    return workspace, found
+
+
+def observable(workspace):
+    """Return the names of all arrays that can be fetched."""
+    return [name for name in workspace.blobs() if not (blob := workspace.find(name)).is_empty
+            and blob.spec is not None and blob.spec.dtype.kind in "fi"]  # fmt: skip
+
+
+def same(got, want):
+    assert len(got) == len(want) > 0
+    for mine, theirs in zip(got, want):
+        assert mine.keys() == theirs.keys()
+        for name, value in theirs.items():
+            np.testing.assert_array_equal(mine[name], value, err_msg=name)
+            assert np.array_equal(np.signbit(mine[name]), np.signbit(value)), name
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("decay", [False, True])
+@pytest.mark.parametrize("optimizer", BUILDERS)
+def test_the_same_to_the_bit(optimizer, decay, threads):
+    build, options = BUILDERS[optimizer]
+    model = make_model(build, decay, **options)
+    workspace, joined = trained(model, fetch_at=(0, 1, 3), threads=threads)
+    assert len(updates_of(workspace, model.net.Name())) == 1
+    apart, one_by_one = trained(model, fetch_at=(0, 1, 3), threads=threads, without=["joined_updates"])
+    assert len(updates_of(apart, model.net.Name())) >= 4
+    same(joined, one_by_one)
+
+
+@pytest.mark.parametrize("optimizer", BUILDERS)
+def test_what_is_not_observable_is_not_written(optimizer):
+    build, options = BUILDERS[optimizer]
+    model = make_model(build, True, **options)
+    hidden, got = trained(model, fetch_at=(3,), observable="outputs")
+    _, want = trained(model, fetch_at=(3,), without=["joined_updates"], observable="outputs")
+    same(got, want)
+    (plan,) = hidden.net(model.net.Name())._plans[0]
+    (joined,) = [
+        step for step in plan.steps if len(step.node.parts) > 3 and "WeightedSum" in step.node.parts[0].op.type
+    ]
+    assert not any(value.name.endswith("_grad") for value in joined.outputs)
+
+
+def test_a_step_that_is_the_moment_is_copied_when_fetched():
+    build, options = BUILDERS["momentum"]
+    model = make_model(build, False, **options)
+    workspace, _ = trained(model)
+    assert workspace.find("fc2_w_grad").lazy is not None
+    want = workspace.fetch("fc2_w_momentum")
+    workspace.feed("fc2_w_momentum", np.zeros_like(want))  # what reads it is computed before
+    np.testing.assert_array_equal(workspace.fetch("fc2_w_grad"), want)
+    changed = {"fetch_at": (1, 3), "refeed": ["fc2_w_momentum", "fc2_w"]}
+    same(trained(model, **changed)[1], trained(model, without=["joined_updates"], **changed)[1])
+
+
+def values(names=SHAPES, seed=1):
+    rng = np.random.default_rng(seed)
+    fed = {}
+    for name in names:
+        for part in ("", "_grad", "_momentum"):
+            fed[name + part] = rng.standard_normal(SHAPES[name]).astype(np.float32)
+    numbers = {"lr": 0.1, "one": 1.0, "wd": 0.01}
+    return fed | {name: np.full(1, value, np.float32) for name, value in numbers.items()}
+
+
+def decay(name, unit="one", **args):
+    return make_op("WeightedSum", [f"{name}_grad", unit, name, "wd"], [f"{name}_grad"], **args)
+
+
+def update(name, lr="lr", grad=None, **args):
+    g = grad or f"{name}_grad"
+    m = f"{name}_momentum"
+    return make_op("MomentumSGDUpdate", [g, m, lr, name], [g, m, name], momentum=0.9, nesterov=1, **args)
+
+
+def on(device, op):
+    op.device_option.CopyFrom(make_device_option(0, device))
+    return op
+
+
+def both(ops, fed=None, runs=2, between=lambda ws: None, net_type="", threads=2, **options):
+    """Run a net joined and not; return the kinds of the joined one's steps."""
+    found = []
+    fed = fed or values()
+    net = NetDef(name="net", type=net_type, num_workers=4, external_input=fed)
+    net.op.extend(ops)
+    for without in ([], ["joined_updates"]):
+        workspace = Workspace(threads=threads)
+        for name, value in fed.items():
+            workspace.feed(name, value)
+        workspace.create_net(net, without=without, **options)
+        for _ in range(runs):
+            workspace.run_net("net")
+            between(workspace)
+        found.append((workspace, {name: workspace.fetch(name) for name in observable(workspace)}))
+    same([found[0][1]], [found[1][1]])
+    return steps_of(found[0][0])
+
+
+ALL = [*map(decay, DECAYED), *map(update, SHAPES)]
+D, U = "WeightedSum", "MomentumSGDUpdate"
+
+
+def test_all_updates_are_one_call():
+    assert both(ALL) == [[D, D, U, U, U, U]]
+    assert both(ALL, net_type="dag") == [[D, D, U, U, U, U]]
+
+
+def test_a_unit_that_is_not_one():
+    both(ALL, values() | {"one": np.full(1, 0.5, np.float32)})
+
+
+def test_numbers_that_are_fed_between_the_steps():
+    def between(workspace):
+        workspace.feed("lr", workspace.fetch("lr") * 0.5)
+        workspace.feed("one", 1.5 - workspace.fetch("one"))
+
+    both(ALL, runs=4, between=between)
+
+
+def test_two_lanes():
+    ops = [on(i % 2, update(name)) for i, name in enumerate(SHAPES)]
+    assert both(ops, net_type="dag") == [[U, U], [U, U]]
+
+
+def test_what_stands_between():
+    ops = [update("a"), make_op("Exp", ["lr"], ["e"]), update("c")]
+    assert both(ops) == [["Exp"], [U, U]]  # nothing to do with one another
+    ops = [update("a"), make_op("Exp", ["a"], ["e"]), update("c")]
+    assert both(ops) == [[U], ["Exp"], [U]]  # it reads the parameter
+    ops = [update("a"), make_op("Exp", ["a_grad"], ["a"]), update("c")]
+    assert both(ops) == [[U], ["Exp"], [U]]  # and here it overwrites it
+    ops = [update("a"), make_op("Scale", ["a_grad"], ["a_momentum"], scale=0.5), update("b")]
+    assert both(ops) == [[U], ["Scale"], [U]]
+    ops = [update("a"), make_op("Scale", ["lr"], ["lr"], scale=0.5), update("c")]
+    assert both(ops) == [[U], ["Scale"], [U]]  # the rate is another one
+    ops = [update("a"), update("b"), make_op("Exp", ["c"], ["e"], control_input=["a"]), update("c")]
+    assert both(ops) == [[U], ["Exp"], [U, U]]  # what is waited for stays alone
+
+
+def test_a_number_that_another_update_makes():
+    ops = [make_op("WeightedSum", ["lr", "one", "wd", "wd"], ["lr"]), update("a"), update("b")]
+    assert both(ops) == [[D], [U, U]]
+    ops = [update("a"), update("b"), make_op("WeightedSum", ["lr", "one", "wd", "wd"], ["lr"])]
+    assert both(ops) == [[U, U], [D]]
+
+
+def test_a_parameter_with_two_gradients():
+    fed = values() | {"g": values(seed=5)["b"]}
+    assert both([decay("b"), update("b"), update("b", grad="g"), update("a")], fed) == [[D, U, U, U]]
+    other = make_op("WeightedSum", ["g", "one", "b", "wd"], ["g"])  # two gradients with decay: two chains meet
+    assert both([other, decay("b"), update("b"), update("b", grad="g")], fed) == [[D, D], [U, U]]
+
+
+def test_a_gradient_that_is_read_before_and_behind():
+    ops = [decay("b"), make_op("Exp", ["b_grad"], ["e"]), update("b"), update("a")]
+    assert both(ops) == [[D], ["Exp"], [U, U]]
+    ops = [decay("b"), update("b"), update("a"), make_op("Exp", ["b_grad"], ["e"])]
+    assert both(ops) == [[D, U, U], ["Exp"]]
+
+
+def test_other_sums_and_types_stay_apart():
+    ops = [make_op("WeightedSum", ["b", "one", "b_grad", "wd"], ["s"]), update("a"), update("b")]
+    assert both(ops) == [[D], [U, U]]
+    fed = {name: value.astype(np.float64) for name, value in values().items()}
+    assert both(ALL, fed) == [[D, D, U, U, U, U]]
+    half = {name: value.astype(np.float16) for name, value in values(["a", "c"]).items()}
+    assert both([update("a"), update("c")], half) == [[U], [U]]
+
+
+def test_sparse_updates_stay_apart():
+    fed = values(["a", "b"]) | {"i": np.array([2, 0, 2], np.int32), "v": np.ones((3, 500), np.float32)}
+    sparse = make_op("ScatterWeightedSum", ["b", "one", "i", "v", "lr"], ["b"])
+    assert both([update("a"), sparse, update("b")], fed) == [["ScatterWeightedSum"], [U, U]]
+    assert both([update("b"), sparse, update("a")], fed) == [[U], ["ScatterWeightedSum"], [U]]
+
+
+def adam(name, counter):
+    own = [name, f"{name}_momentum", f"{name}_second", f"{name}_grad", "lr", counter]
+    return make_op("Adam", own, own[:3])
+
+
+def test_errors_name_the_operator():
+    fed = values(["a", "b", "c"])
+    fed |= {f"{name}_second": np.ones(SHAPES[name], np.float32) for name in "abc"}
+    fed |= {"i": np.zeros(1, np.int64), "wrong": np.full(1, -1, np.int64)}
+    net = NetDef(name="net", external_input=fed)
+    net.op.extend([adam("a", "i"), adam("b", "wrong"), adam("c", "i")])
+    workspace = Workspace(threads=2)
+    for name, value in fed.items():
+        workspace.feed(name, value)
+    workspace.create_net(net)
+    with pytest.raises(ShapeError, match=r"net 'net', operator 1: Adam \['b', .*iter counts from 0 on, got -1"):
+        workspace.run_net("net")
+    assert steps_of(workspace) == [["Adam"] * 3]
+    workspace.feed("wrong", np.ones(1, np.int64))
+    workspace.run_net("net")
+
+
+@pytest.mark.parametrize("net_type", ["", "dag"])
+@pytest.mark.parametrize("name", ["a", "c", "d"])
+def test_errors_of_a_thread_name_the_operator(monkeypatch, name, net_type):
+    make = piecewise.maker_of("MomentumSGDUpdate")
+
+    def failing(op, *specs):
+        made = make(op, *specs)
+        if specs[0].shape == SHAPES[name]:
+            object.__setattr__(made, "steps", lambda *args: [(divmod, (1, 0))])
+        return made
+
+    monkeypatch.setitem(piecewise._makers, "MomentumSGDUpdate", failing)
+    net = NetDef(name="net", type=net_type, external_input=values())
+    net.op.extend(ALL)
+    workspace = Workspace(threads=2)
+    for key, value in values().items():
+        workspace.feed(key, value)
+    workspace.create_net(net)
+    for _ in range(2):
+        with pytest.raises(OperatorError, match=rf"operator \d: MomentumSGDUpdate \['{name}_grad'.*ZeroDivision"):
+            workspace.run_net("net")
+
+
+def test_profile():
+    build, options = BUILDERS["Nesterov"]
+    model = make_model(build, True, **options)
+    rows = {}
+    for without in ([], ["joined_updates"]):
+        workspace, _ = trained(model, steps=1, without=without, observable="outputs")
+        found = profile(workspace, model.net.Name(), runs=2)
+        rows[not without] = [call for call in found.calls if "MomentumSGDUpdate" in call.kind or D in call.kind]
+    (call,) = rows[True]
+    assert call.kind == "WeightedSum x2+MomentumSGDUpdate x4"
+    assert len(call.operators) == 6 and call.kernel == "numpy, 2 threads"
+    assert call.flops == sum(other.flops for other in rows[False])
+    size = sum(np.prod(workspace.fetch(p).shape) for p in ("fc1_w", "fc1_b", "fc2_w", "fc2_b"))
+    assert call.nbytes == 4 * (5 * size + 3)  # three read, two written; rate, decay, one

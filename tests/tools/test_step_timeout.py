@@ -1,0 +1,57 @@
+"""netbuilder-train --step-limit: a run that hangs tells what its threads do, and ends."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from netbuilder.tools.training.options import parse
+from netbuilder.tools.training.step_timeout import STATUS, StepTimeout
+
+
+def test_steps_in_time_and_one_that_is_not(capfd):
+    ended = []
+    with StepTimeout(0.5, 30.0, end=ended.append) as limit:
+        limit.step_done()
+        for _ in range(3):
+            time.sleep(0.01)
+            limit.step_done()
+        assert not ended
+        for _ in range(400):  # 20 s at most
+            time.sleep(0.05)
+            if ended:
+                break
+    assert ended == [STATUS]
+    said = capfd.readouterr().err
+    assert "step 5 of this run has not finished after 0.5 s (--step-limit)" in said
+    assert "test_steps_in_time_and_one_that_is_not" in said  # where the main thread is
+
+
+def test_without_a_limit_nothing_watches():
+    with StepTimeout(None) as limit:
+        limit.step_done()
+        assert limit._thread is None
+
+
+def test_the_first_step_has_ten_times_as_long():
+    assert StepTimeout(2.0)._first == 20.0
+    assert StepTimeout(2.0, 5.0)._first == 5.0
+
+
+def test_a_run_that_takes_too_long_ends(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "netbuilder.tools.imagenet_trainer", "--cpu", "--model=resnet20-cifar", "--data=digits",
+         "--step-limit=60", "--first-step-limit=0.002"],
+        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == STATUS
+    assert "step 1 of this run has not finished after 0.002 s (--first-step-limit)" in done.stderr
+    assert "Thread 0x" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--step-limit=0", "--step-limit=-1", "--first-step-limit=5"])
+def test_limits_that_make_no_sense(option, capsys):
+    with pytest.raises(SystemExit):
+        parse(["--cpu", option])
+    assert option.split("=")[0] in capsys.readouterr().err

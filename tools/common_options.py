@@ -1,0 +1,126 @@
+"""Options that several commands share: devices, limits, trust, optimizations, counts, and shapes of blobs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.image_size import MAX_PIXELS
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto import PROTO_CPU, DeviceOption, NetError
+from netbuilder.proto.arguments import make_device_option
+from netbuilder.runtime.plan.optimizations import GROUPS, check_without
+
+__all__ = [
+    "add_cpu",
+    "add_max_pixels",
+    "add_trusted",
+    "add_without",
+    "blob_spec",
+    "count",
+    "cpu_device",
+    "split_problem",
+]
+
+_TYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
+
+
+def add_cpu(parser: Any) -> None:
+    """Add the option ``--cpu`` of commands that run a predictor to a parser, or to a group of one."""
+    parser.add_argument("--cpu", action="store_true", help="run on the CPU, whatever devices the files name")
+
+
+def cpu_device(options: argparse.Namespace) -> DeviceOption | None:
+    """Return the device that ``--cpu`` asks for; None: each operator runs where its net says."""
+    return make_device_option(PROTO_CPU, 0) if options.cpu else None
+
+
+def add_max_pixels(parser: Any) -> None:
+    """Add the option ``--max-pixels`` to a parser, or to a group of one; its value is None or a whole number."""
+    parser.add_argument(
+        "--max-pixels", type=count, metavar="N",
+        help=f"refuse an image of more than N pixels, height times width (NETBUILDER_MAX_PIXELS, or {MAX_PIXELS})",
+    )  # fmt: skip
+
+
+def add_trusted(parser: Any) -> None:
+    """Add the option ``--trusted`` to a parser, or to a group of one."""
+    parser.add_argument(
+        "--trusted", action="store_true",
+        help="run every operator in the files, also those that read or write files, loop, wait or call Python; "
+        "without it such files are refused",
+    )  # fmt: skip
+
+
+def add_without(parser: Any) -> None:
+    """Add the option ``--without`` to a parser, or to a group of one; its value is a frozenset of names."""
+    parser.add_argument(
+        "--without", type=_optimizations, default=frozenset(), metavar="NAME,NAME",
+        help="optimizations of the net to switch off; docs/optimisations.md lists the names, and "
+        f"{' and '.join(GROUPS)} each name a group",
+    )  # fmt: skip
+
+
+def _optimizations(text: str) -> frozenset[str]:
+    try:
+        return check_without(text, "--without")
+    except NetError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--without: ")) from None  # argparse says it
+
+
+def count(text: str) -> int:
+    """Return a whole number greater than 0, for ``type=`` of an option.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is no such number; argparse adds the name of the option.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number greater than 0, got {text!r}")
+    return int(text)
+
+
+def split_problem(batch: int, devices: int, steps: int = 1) -> str | None:
+    """Return why a batch cannot be split over devices and micro-batches into equal parts; None: it can.
+
+    >>> split_problem(10, 3)
+    'a batch of 10 cannot be split evenly over 3 devices; give a multiple of 3, such as 9 or 12'
+    """
+    parts = devices * steps
+    if batch < 1:
+        return f"a batch must have 1 sample or more, got {batch}"
+    if batch % parts == 0:
+        return None
+    where = f"{devices} device{'s' if devices > 1 else ''}" + (f" in {steps} micro-batches" if steps > 1 else "")
+    near = [str(n) for n in (batch // parts * parts, -(-batch // parts) * parts) if n]
+    return (
+        f"a batch of {batch} cannot be split evenly over {where}; give a multiple of {parts}, such as "
+        f"{' or '.join(near)}"
+    )
+
+
+def blob_spec(text: str) -> tuple[str, TensorSpec]:
+    """Return a blob's name with its shape and type, for ``type=`` of an option: ``data=32x3x224x224``.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not of this form.
+
+    >>> name, spec = blob_spec("label=32:int32")
+    >>> name, spec.shape, str(spec.dtype)
+    ('label', (32,), 'int32')
+    """
+    name, _, rest = text.partition("=")
+    shape, _, kind = rest.partition(":")
+    extents = shape.split("x") if shape else []
+    if (
+        not name
+        or "=" not in text
+        or not all(extent.isdigit() for extent in extents)
+        or (kind or "int32") not in _TYPES
+    ):
+        raise argparse.ArgumentTypeError(
+            f"must be BLOB=SHAPE, such as data=32x3x224x224, or BLOB=SHAPE:TYPE with a type of {', '.join(_TYPES)}; "
+            f"got {text!r}"
+        )
+    return name, TensorSpec(tuple(map(int, extents)), np.dtype(kind or "float32"))

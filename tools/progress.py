@@ -1,0 +1,103 @@
+"""How far a command is: a bar on a terminal (with tqdm), a line a minute elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+__all__ = ["EpochProgress", "Progress"]
+
+_EVERY = 60.0  # seconds between plain lines
+
+
+class Progress:
+    """Shows how many of the things to do are done; a context manager.
+
+    Args:
+        title: what is done, the first word of the bar or line.
+        total: how many things there are; None: not known.
+        unit: what one of them is called.
+    """
+
+    def __init__(self, title: str, total: int | None, unit: str = "image") -> None:
+        self._title, self._total, self._unit = title, total, unit
+        self._done = 0
+        self._began = self._shown = time.perf_counter()
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                return
+            self._bar = tqdm(total=total, desc=title, unit=unit, leave=False, dynamic_ncols=True)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    @property
+    def seconds(self) -> float:
+        """Time since the beginning."""
+        return time.perf_counter() - self._began
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """Count ``count`` more things as done; ``note`` is shown after the numbers."""
+        self._done += count
+        if self._bar is not None:
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(count)
+            if self._done == self._total:
+                self._bar.refresh()  # tqdm draws ten times a second: the end of a short run would not be seen
+        elif time.perf_counter() - self._shown > _EVERY:
+            self._shown = time.perf_counter()
+            of = "" if self._total is None else f"/{self._total}"
+            left = "" if self._total is None else f", {_duration(self._left(self._total))} left"
+            print(f"{self._title}: {self._unit} {self._done}{of}{f', {note}' if note else ''}{left}", flush=True)
+
+    def _left(self, total: int) -> float:
+        """Seconds that the rest will take at the rate so far."""
+        return self.seconds / max(self._done, 1) * (total - self._done)
+
+
+class EpochProgress(Progress):
+    """Shows the steps of one epoch of training, with loss, accuracy and rate.
+
+    Args:
+        title: the first word of the bar or line.
+        steps: how many there are.
+    """
+
+    def __init__(self, title: str, steps: int) -> None:
+        super().__init__(title, steps, "step")
+        self._images = 0
+
+    def __enter__(self) -> EpochProgress:
+        return self
+
+    @property
+    def rate(self) -> float:
+        """Images per second so far."""
+        return self._images / max(self.seconds, 1e-9)
+
+    def step(self, images: int, loss: float | None, top1: float | None = None) -> None:
+        """Count a step over so many images; ``loss`` and ``top1`` are the last ones known, None before the first."""
+        self._images += images
+        shown = "-" if loss is None else f"{loss:.4g}"
+        if top1 is not None:
+            shown += f", top-1 {top1:.0%}"
+        self.advance(1, f"loss {shown}, {self.rate:.0f} images/s")
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> _duration(8.4), _duration(140), _duration(7500)
+    ('8 s', '2 min 20 s', '2 h 5 min')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

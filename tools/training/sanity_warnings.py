@@ -1,0 +1,75 @@
+"""Warnings about runs that may learn nothing: constant images or labels, accuracy at chance or at 1, NaN."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from netbuilder.graph import Net
+from netbuilder.proto import NetError
+from netbuilder.runtime import Workspace
+
+__all__ = ["SanityWarnings", "first_not_finite"]
+
+_MANY = 16  # this many labels are hardly equal by chance
+_STUCK = 3  # epochs at chance after which to warn
+_NEAR = 1.2  # accuracy below this times chance counts as chance
+
+
+class SanityWarnings:
+    """Checks batches and epochs, and prints each warning once.
+
+    Args:
+        classes: number of classes.
+    """
+
+    def __init__(self, classes: int) -> None:
+        self._chance = 1 / max(classes, 1)
+        self._given: set[str] = set()
+        self._found: list[float] = []
+
+    def batch(self, images: Any, labels: Any) -> None:
+        """Check a batch; the first one of each epoch is enough."""
+        images, labels = np.asarray(images), np.asarray(labels)
+        if len(images) > 1 and images.size and (images == images.flat[0]).all():
+            self._warn(f"all pixels of the {len(images)} images of a batch are {images.flat[0]:g}; check the format in "
+                      "which the images are stored")  # fmt: skip
+        if len(labels) >= _MANY and (labels == labels.flat[0]).all():
+            self._warn(f"all {len(labels)} labels of a batch are {labels.flat[0]}; is the data shuffled?")
+
+    def epoch(self, training: float, held_out: float) -> None:
+        """Check the accuracies of an epoch, in [0, 1]."""
+        self._found.append(training)
+        last = self._found[-_STUCK:]
+        if len(last) < _STUCK:
+            if training == held_out == 1.0 and len(self._found) == 1:
+                self._warn("accuracy is 100% after the first epoch already; check that images do not show their "
+                          "labels, and that the samples differ")  # fmt: skip
+        elif max(last) < _NEAR * self._chance:
+            self._warn(f"accuracy has been at chance ({self._chance:.1%}) for {_STUCK} epochs; try another learning "
+                      "rate, and check that images and labels belong together")  # fmt: skip
+
+    def _warn(self, text: str) -> None:
+        if text not in self._given:
+            self._given.add(text)
+            print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def first_not_finite(net: Net, workspace: Workspace) -> str | None:
+    """Return the first blob, in the order of a net, whose value is not finite, with its operator; None: there is none.
+
+    Values that cannot be fetched (see docs/concepts.md) are not checked.
+    """
+    makers: Mapping[str, str] = {blob: op.type for op in reversed(net.Proto().op) for blob in op.output}
+    blobs = dict.fromkeys([*net.Proto().external_input, *(blob for op in net.Proto().op for blob in op.output)])
+    for blob in blobs:
+        try:
+            if workspace.has(blob) and (spec := workspace.spec(blob)) is not None and spec.dtype.kind == "f":
+                if not np.isfinite(workspace.fetch(blob)).all():
+                    return f"{blob} (of {makers[blob]})" if blob in makers else f"{blob} (read by the net)"
+        except NetError:
+            continue  # not observable
+    return None

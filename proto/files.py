@@ -105,7 +105,7 @@ def parse(data: bytes, message_class: type[M], *, source: str = "the given bytes
     Bytes that end between two fields of the outermost message cannot be told from a shorter message.
 
     Args:
-        data: a serialised message.
+        data: a serialized message.
         message_class: its type.
         source: what to call the bytes in errors, for instance the file's name.
         allow_unknown: keep fields that the schema does not have instead of refusing the bytes.
@@ -147,7 +147,7 @@ def to_bytes(message: Message) -> bytes:
     try:
         return message.SerializeToString(deterministic=True)
     except (EncodeError, ValueError) as error:
-        raise NetError(f"cannot serialise a {_name(type(message))}: {error}; protobuf holds at most 2 GiB") from error
+        raise NetError(f"cannot serialize a {_name(type(message))}: {error}; protobuf holds at most 2 GiB") from error
 
 
 def load_text(path: PathLike, message_class: type[M]) -> M:
@@ -273,17 +273,17 @@ def _missing_fields(message: Any) -> list[str]:
 
 def _check_complete(message: Message) -> None:
     if missing := _missing_fields(message):
-        raise NetError(f"cannot serialise a {_name(type(message))}: required fields are missing: {', '.join(missing)}")
+        raise NetError(f"cannot serialize a {_name(type(message))}: required fields are missing: {', '.join(missing)}")
 
 
 def _read(path: PathLike) -> bytes:
     try:
         return Path(path).read_bytes()
     except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, _neighbours(Path(path)), os.fspath(path)) from None
+        raise FileNotFoundError(errno.ENOENT, _neighbors(Path(path)), os.fspath(path)) from None
 
 
-def _neighbours(path: Path) -> str:
+def _neighbors(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"no such file: the folder {str(folder)!r} does not exist"

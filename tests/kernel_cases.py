@@ -43,7 +43,7 @@ def random(*shape, seed=0, low=-1.0, high=1.0):
     return np.random.default_rng(seed).uniform(low, high, shape).astype(np.float32)
 
 
-def normalisation(shape, channels):
+def normalization(shape, channels):
     """The inputs of a SpatialBN on images of this shape: x, s, b, rm, rv."""
     return {
         "x": random(*shape), "s": random(channels, seed=1, low=0.5), "b": random(channels, seed=2),

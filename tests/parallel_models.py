@@ -51,7 +51,7 @@ def mlp(model: ModelHelper, loss_scale: float) -> list[Any]:
 
 
 def convnet(model: ModelHelper, loss_scale: float) -> list[Any]:
-    """A residual block and pooling, no normalisation: data (N, 3, 8, 8), label (N,) of 4 classes."""
+    """A residual block and pooling, no normalization: data (N, 3, 8, 8), label (N,) of 4 classes."""
     x = brew.relu(model, brew.conv(model, "data", "conv1", 3, 4, kernel=3, pad=1), "conv1")
     y = brew.conv(model, x, "conv2", 4, 4, kernel=3, pad=1)
     x = brew.average_pool(model, brew.sum(model, [x, y], "block"), "pooled", kernel=8)

@@ -79,7 +79,7 @@ class FakePlan:
     def repeats(self, input: int) -> bool:
         return False
 
-    def does(self, optimisation: str) -> bool:
+    def does(self, optimization: str) -> bool:
         return True
 
 

@@ -1,4 +1,4 @@
-"""Tables of quantised rows for tests, put together bit by bit."""
+"""Tables of quantized rows for tests, put together bit by bit."""
 
 from __future__ import annotations
 

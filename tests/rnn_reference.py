@@ -21,7 +21,7 @@ def _unit(gates, cell, forget_bias=0.0):
     return [sigmoid(o) * np.tanh(cell), cell]
 
 
-def _normalised(p, gates, epsilon=1e-4):
+def _normalized(p, gates, epsilon=1e-4):
     mean = gates.mean(-1, keepdims=True)
     deviation = np.sqrt(((gates - mean) ** 2).mean(-1, keepdims=True) + epsilon)
     return (gates - mean) / deviation * p["gates_t_norm_scale"] + p["gates_t_norm_bias"]
@@ -33,7 +33,7 @@ def lstm(p, x, states, forget_bias=0.0, extra=()):
 
 
 def layer_norm_lstm(p, x, states):
-    return _unit(_normalised(p, _fc(p, "i2h", x) + _fc(p, "gates_t", states[0])), states[1])
+    return _unit(_normalized(p, _fc(p, "i2h", x) + _fc(p, "gates_t", states[0])), states[1])
 
 
 def _multiplied(p, x, hidden):
@@ -46,7 +46,7 @@ def milstm(p, x, states):
 
 
 def layer_norm_milstm(p, x, states):
-    return _unit(_normalised(p, _multiplied(p, x, states[0])), states[1])
+    return _unit(_normalized(p, _multiplied(p, x, states[0])), states[1])
 
 
 def basic(activation):

@@ -294,7 +294,7 @@ def is_suffix(node, names) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in ("_grad", "_autogen_grad")
 
 
-def test_nothing_is_recognised_by_how_its_name_looks():
+def test_nothing_is_recognized_by_how_its_name_looks():
     found = {module.name: lines for module in LIBRARY if (lines := told_by_looks(module))}
     assert NAMED_BY_LOOKS.keys() <= found.keys(), "an exemption that nothing needs"
     assert not {name: lines for name, lines in found.items() if name not in NAMED_BY_LOOKS}, (

@@ -58,7 +58,7 @@ def add_without(parser: Any) -> None:
     """Add the option ``--without`` to a parser, or to a group of one; its value is a frozenset of names."""
     parser.add_argument(
         "--without", type=_optimizations, default=frozenset(), metavar="NAME,NAME",
-        help="optimizations of the net to switch off; docs/optimisations.md lists the names, and "
+        help="optimizations of the net to switch off; docs/optimizations.md lists the names, and "
         f"{' and '.join(GROUPS)} each name a group",
     )  # fmt: skip
 

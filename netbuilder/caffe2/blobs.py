@@ -42,7 +42,7 @@ def to_record(workspace: Workspace, name: str, called: str) -> bytes:
         return files.to_bytes(record)
     if not isinstance(value, np.ndarray):
         raise BlobError(
-            f"blob {name!r} holds {value!r}, which cannot be serialised; tensors, counters, cursors and mutexes can"
+            f"blob {name!r} holds {value!r}, which cannot be serialized; tensors, counters, cursors and mutexes can"
         )
     tensor = tensor_to_proto(value, called, segment=(0, value.size))
     return files.to_bytes(BlobProto(name=called, type=_TENSOR, tensor=tensor))

@@ -39,7 +39,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "python.helpers.fc.fc_prune python.helpers.fc.fc_sparse python.helpers.fc.packed_fc",
     ),
     (
-        "quantised nets are not served",
+        "quantized nets are not served",
         "python.workspace.FetchInt8Blob python.workspace.FetchInt8BlobRealVal python.workspace.Int8Tensor "
         "python.fakefp16_transform_lib python.fakelowp",
     ),

@@ -59,7 +59,7 @@ MODULES: dict[str, tuple[str, str]] = {
     "python.helpers.fc": ("Fully connected layers.", "model.helpers.fc: fc"),
     "python.helpers.nonlinearity": ("Activation functions.", "model.helpers.nonlinearity: prelu relu tanh"),
     "python.helpers.normalization": (
-        "Normalisation, and softmax.",
+        "Normalization, and softmax.",
         "model.helpers.normalization: instance_norm layer_norm lrn moments_with_running_stats spatial_bn "
         "spatial_gn; model.helpers.outputs: softmax",
     ),

@@ -1,4 +1,4 @@
-"""Caffe2's named transformations of nets: engines set, a Relu or a batch normalisation taken into a Conv."""
+"""Caffe2's named transformations of nets: engines set, a Relu or a batch normalization taken into a Conv."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _fuse_one(net: NetDef) -> bool:
 
 
 def fuse_conv_bn(net: NetDef, workspace: Workspace) -> NetDef:
-    """Return a net without the batch normalisations in test mode that a Conv or FC before them can do the work of.
+    """Return a net without the batch normalizations in test mode that a Conv or FC before them can do the work of.
 
     The new weights and biases are fed under names of their own, so that other nets keep theirs; see
     ``fold_batch_norm``.

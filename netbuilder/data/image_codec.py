@@ -1,6 +1,6 @@
 """Decoding and resizing of images by the fastest library that is installed: simplejpeg and OpenCV, or Pillow.
 
-Pixels are uint8 of shape (height, width, channels), colours in the order blue, green, red, as Caffe2 has them.
+Pixels are uint8 of shape (height, width, channels), colors in the order blue, green, red, as Caffe2 has them.
 The orientation that cameras store (EXIF) is ignored.
 """
 

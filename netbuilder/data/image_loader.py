@@ -183,7 +183,7 @@ class ImageLoader:
         except ParseError as error:
             return _Begun(number, error, 0, None)
         geometry = None
-        if size is not None and not self.transform.changes_colours:
+        if size is not None and not self.transform.changes_colors:
             try:
                 geometry = self.transform.geometry(*size, own.drawn_for(epoch, number), record.where)
             except ShapeError:
@@ -208,7 +208,7 @@ class ImageLoader:
             geometry = transform.geometry(height, width, own.rng, record.where)
         ready, mirrored = transform.taken(pixels, geometry, own.rng, own.scratch)
         out = made.image(place, ready.shape[:2], record.where)
-        transform.normalise(ready, out, own.scratch, mirrored=mirrored)
+        transform.normalize(ready, out, own.scratch, mirrored=mirrored)
         made.filled(place, one.label)
         return None
 

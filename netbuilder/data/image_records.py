@@ -1,7 +1,7 @@
 """Records of images in databases: TensorProtos with an image and its label, or Caffe's Datum.
 
 The first tensor of a TensorProtos is the image: of type STRING, one element, the bytes of an image file; or of type
-BYTE, pixels of shape (height, width, channels), colours in the order blue, green, red. The second is the label.
+BYTE, pixels of shape (height, width, channels), colors in the order blue, green, red. The second is the label.
 """
 
 from __future__ import annotations

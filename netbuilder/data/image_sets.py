@@ -1,4 +1,4 @@
-"""Sets of labelled images: folders of classes, lists of files, arrays, databases, and random images."""
+"""Sets of labeled images: folders of classes, lists of files, arrays, databases, and random images."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class ImageArrays:
     """Images in memory.
 
     Args:
-        images: uint8, (N, H, W) or (N, H, W, C), C being 1 or 3; colours are red, green, blue, as such files have them.
+        images: uint8, (N, H, W) or (N, H, W, C), C being 1 or 3; colors are red, green, blue, as such files have them.
         labels: whole numbers, (N,) or (N, 1).
         name: name of the set in errors.
 

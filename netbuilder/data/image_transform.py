@@ -144,7 +144,7 @@ class ImageTransform:
         return 3 if self.color else 1
 
     @functools.cached_property
-    def changes_colours(self) -> bool:
+    def changes_colors(self) -> bool:
         """Whether images are floats before normalization."""
         return bool(self.color_jitter or self.color_lighting) and not self.is_test
 
@@ -195,7 +195,7 @@ class ImageTransform:
                 size = (scale, scale) if self.warp else (height * scale // shorter, width * scale // shorter)
         corner = self._corner(*(size or (height, width)), rng, where)
         changes = draw_changes(*self.rand_augment, rng) if self.rand_augment and training else ()
-        mirrored = None if self.changes_colours else self._mirrored(rng)
+        mirrored = None if self.changes_colors else self._mirrored(rng)
         box = None if (height, width) == of else (top, left, height, width)
         return Geometry(of, box, size, corner, mirrored, changes)
 
@@ -225,10 +225,10 @@ class ImageTransform:
         image = apply_changes(image, found.changes)
         if found.mirrored is not None:
             return image, found.mirrored
-        return self._coloured(image, rng), self._mirrored(rng)
+        return self._colored(image, rng), self._mirrored(rng)
 
-    def normalise(self, pixels: Array, out: Array, scratch: Scratch | None = None, *, mirrored: bool = False) -> None:
-        """Write normalised pixels (H, W, C), mirrored or not, into ``out`` of shape (C, H, W), float32."""
+    def normalize(self, pixels: Array, out: Array, scratch: Scratch | None = None, *, mirrored: bool = False) -> None:
+        """Write normalized pixels (H, W, C), mirrored or not, into ``out`` of shape (C, H, W), float32."""
         planes = split_channels(pixels, mirrored=mirrored, scratch=scratch)
         for target, plane, (factor, shift) in zip(out, planes, self._of_channels):
             target[...] = plane
@@ -244,7 +244,7 @@ class ImageTransform:
         """Return the input of the net, (C, H, W), float32; arguments and errors as of ``pixels``."""
         pixels = self.pixels(image, rng, where)
         out = np.empty((self.channels, *pixels.shape[:2]), np.float32)
-        self.normalise(pixels, out)
+        self.normalize(pixels, out)
         return out
 
     def _checked_box(self, height: int, width: int, where: str) -> tuple[int, int, int, int]:
@@ -275,7 +275,7 @@ class ImageTransform:
             return (height - self.crop) // 2, (width - self.crop) // 2
         return _drawn(rng, height - self.crop), _drawn(rng, width - self.crop)
 
-    def _coloured(self, image: Array, rng: np.random.Generator) -> Array:
+    def _colored(self, image: Array, rng: np.random.Generator) -> Array:
         if self.color_jitter:
             saturation, brightness, contrast = self.color_jitter
             image = jitter(image, rng, saturation=saturation, brightness=brightness, contrast=contrast)

@@ -58,7 +58,7 @@ def take_checkpoint(
         )
     blobs = checkpoint_blobs(model)
     _require(model, blobs, workspace)
-    _equalise(model, blobs, workspace)
+    _equalize(model, blobs, workspace)
     drawn, net = random_state(workspace), model.net.Name()
     return Checkpoint(
         {name: workspace.fetch(blob) for name, blob in blobs.names.items()},
@@ -173,7 +173,7 @@ def _spec(workspace: Workspace, blob: str) -> TensorSpec:
     return spec
 
 
-def _equalise(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) -> None:
+def _equalize(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) -> None:
     record = blobs.record
     if record is not None and len(record) > 1 and record.computed and not record.broadcasts_computed:
         _log.info(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -23,20 +24,30 @@ class LoadReport:
         source: the checkpoint.
         loaded: blobs of the model that have the checkpoint's values.
         skipped: blobs of the checkpoint that went nowhere, and why.
-        reinitialised: blobs of the model that keep the values they had, from the init net as a rule, and why.
+        reinitialized: blobs of the model that keep the values they had, from the init net as a rule, and why.
     """
 
     source: str
     loaded: tuple[str, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
-    reinitialised: Mapping[str, str] = field(default_factory=dict)
+    reinitialized: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reinitialised(self) -> Mapping[str, str]:
+        """The old name of ``reinitialized``."""
+        warnings.warn(
+            "LoadReport.reinitialised is reinitialized now; the old name will be removed in the next version",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.reinitialized
 
     def __str__(self) -> str:
         rows = [f"{self.source}: {len(self.loaded)} blobs loaded, {len(self.skipped)} skipped, "
-                f"{len(self.reinitialised)} re-initialised"]  # fmt: skip
+                f"{len(self.reinitialized)} re-initialized"]  # fmt: skip
         rows += [f"  loaded          {name}" for name in self.loaded]
         rows += [f"  skipped         {name}: {why}" for name, why in self.skipped.items()]
-        rows += [f"  re-initialised  {name}: {why}" for name, why in self.reinitialised.items()]
+        rows += [f"  re-initialized  {name}: {why}" for name, why in self.reinitialized.items()]
         return "\n".join(rows)
 
 

@@ -38,9 +38,9 @@ class Predictor:
         specs: shape and type of inputs, where known; the first extent is the batch and may differ.
         device: where the operators of both nets run, whatever they say themselves; None: where they say.
         workspace: None: a new one.
-        fold: put normalisations in test mode into the weights before them (see ``passes.fold_batch_norm``), so
+        fold: put normalizations in test mode into the weights before them (see ``passes.fold_batch_norm``), so
             that the net runs faster; the same up to rounding. Those parameters are then not in the workspace: to feed
-            them later, give False. A net with a normalisation in training mode is left as it is.
+            them later, give False. A net with a normalization in training mode is left as it is.
         observable: blobs that can be fetched from the workspace after a run, besides inputs, outputs and parameters:
             a list of names, or "outputs" for no others; None: all blobs, and nothing is folded.
         parameters: arrays by name, besides those that the init net fills.
@@ -126,7 +126,7 @@ class Predictor:
     def _fold(
         self, parameters: Collection[str], kept: Sequence[str], before: Collection[str], device: DeviceOption | None
     ) -> set[str]:
-        """Fold normalisations; return the parameters of the new net, which are in the workspace in place of the old.
+        """Fold normalizations; return the parameters of the new net, which are in the workspace in place of the old.
 
         Args:
             parameters: of the net as it is.

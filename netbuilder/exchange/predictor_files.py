@@ -85,14 +85,14 @@ def save_predictor(
         outputs: requested blobs; None: the net's external outputs.
         shapes: shape of inputs, the batch first; others are those of the workspace's blobs of these names, if any.
         workspace: has the parameters' values; None: the current default one.
-        fold: write the net with normalisations put into the weights before them (``passes.fold_batch_norm``),
+        fold: write the net with normalizations put into the weights before them (``passes.fold_batch_norm``),
             for readers that do not do that themselves; ``load_predictor`` does.
         images: how images become the input, kept as arguments of the net; None: as the net says, if it does.
         classes: names of the classes from 0 on, kept likewise.
 
     Raises:
         NetError: parameters and inputs overlap, are both None, or leave out what the net reads; no output is named;
-            a normalisation that is to be folded is in training mode.
+            a normalization that is to be folded is in training mode.
         BlobError: a parameter is not in the workspace, or an output not in the net.
         ArgumentError: a parameter is of a type that files cannot hold.
         OSError: the files cannot be written.
@@ -156,7 +156,7 @@ def load_predictor(
         inputs, outputs: blobs, where the files do not say, or others than they say (see ``Predictor``).
         device: where it runs; None: where the nets say. The CPU's serves nets that were written for a GPU.
         workspace: None: a new one.
-        fold: put normalisations into the weights before them, for speed (see ``Predictor``); the files stay as
+        fold: put normalizations into the weights before them, for speed (see ``Predictor``); the files stay as
             they are.
         observable: blobs that can be fetched after a run (see ``Predictor``).
         trusted: run whatever the files hold, also operators that touch files, loop, wait or call Python.
@@ -220,7 +220,7 @@ def read_net(path: str | os.PathLike[str]) -> NetDef:
 
 
 def _folded(net: NetDef, values: Mapping[str, Any], outputs: Sequence[str]) -> tuple[NetDef, dict[str, Any], list[str]]:
-    """Return a net with its normalisations folded, the parameters' values, and the parameters in order of use."""
+    """Return a net with its normalizations folded, the parameters' values, and the parameters in order of use."""
     requested = NetDef()
     requested.CopyFrom(net)
     requested.external_output[:] = outputs

@@ -55,7 +55,7 @@ class Net(NetBlobs):
     [BlobReference("x"), BlobReference("w"), BlobReference("b")]
     """
 
-    initialises: Net | None = None
+    initializes: Net | None = None
     """The main net of the model whose init net this is; copies of an init net have none."""
 
     protects_all = False

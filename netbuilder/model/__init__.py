@@ -1,4 +1,4 @@
-"""Models: a net with its parameters, layer helpers, initialisers."""
+"""Models: a net with its parameters, layer helpers, initializers."""
 
 from netbuilder.model import brew
 from netbuilder.model.arg_scope import arg_scope

@@ -20,7 +20,7 @@ def create_node_with_nodes(nodes: Iterable[NodeProto], name: str = "node") -> No
 
 
 def create_hierarchy(tree_proto: TreeProto) -> HierarchyProto:
-    """Return the way to each word of a tree, for the argument ``hierarchy`` of HSoftmax (serialised).
+    """Return the way to each word of a tree, for the argument ``hierarchy`` of HSoftmax (serialized).
 
     Each inner node gets as many rows of weights as it has children and words. Where they begin is written into the
     tree, as HSoftmaxSearch needs it; ``size`` of what is returned is the number of all rows.

@@ -38,14 +38,14 @@ class Initializer:
         self.operator_kwargs = kwargs
 
     def update(self, operator_name: str, kwargs: dict[str, Any]) -> None:
-        """Set the fill of an initialiser that was made without one.
+        """Set the fill of an initializer that was made without one.
 
         Raises:
             ArgumentError: it has one.
         """
         if self.operator_name is not None:
             raise ArgumentError(
-                f"this initialiser fills by {self.operator_name!r}; make another one for {operator_name!r}"
+                f"this initializer fills by {self.operator_name!r}; make another one for {operator_name!r}"
             )
         self.operator_name = operator_name
         self.operator_kwargs = kwargs
@@ -63,7 +63,7 @@ class Initializer:
     def _fill(self, name: BlobReference | str, init_net: Any, shape: Sequence[int]) -> BlobReference:
         if self.operator_name is None:
             raise ArgumentError(
-                f"parameter {str(name)!r}: its initialiser {type(self).__name__} has no fill operator; "
+                f"parameter {str(name)!r}: its initializer {type(self).__name__} has no fill operator; "
                 f'give it one, as in {type(self).__name__}("XavierFill")'
             )
         blob: BlobReference = getattr(init_net, self.operator_name)([], name, shape=shape, **self.operator_kwargs)
@@ -115,16 +115,16 @@ def update_initializer(
     operator_name_and_kwargs: FillAndArguments | None,
     default_operator_name_and_kwargs: FillAndArguments,
 ) -> Any:
-    """Return the initialiser that a layer helper's arguments ask for.
+    """Return the initializer that a layer helper's arguments ask for.
 
     Args:
         initializer_class: a class such as ``PseudoFP16Initializer``; None: ``Initializer``. A finished
-            initialiser is returned as it is.
+            initializer is returned as it is.
         operator_name_and_kwargs: the fill and its arguments; None: the default.
         default_operator_name_and_kwargs: the fill of a layer for which none was given.
 
     Raises:
-        ArgumentError: the fill is not such a pair, or was given with a finished initialiser.
+        ArgumentError: the fill is not such a pair, or was given with a finished initializer.
 
     >>> update_initializer(None, None, ("ConstantFill", {"value": 1.0})).operator_name
     'ConstantFill'
@@ -132,7 +132,7 @@ def update_initializer(
     if initializer_class is not None and not isinstance(initializer_class, type):
         if operator_name_and_kwargs is not None:
             raise ArgumentError(
-                f"the initialiser {initializer_class!r} is complete; the fill {operator_name_and_kwargs!r} besides it "
+                f"the initializer {initializer_class!r} is complete; the fill {operator_name_and_kwargs!r} besides it "
                 "would not be used"
             )
         return initializer_class

@@ -89,7 +89,7 @@ class ModelHelper(ModelParameters):
             self.net.set_activation_dtype(dtype)
         super().__init__(self.name, self._init_net(param_model), init_params=init_params, shared_with=param_model)
         if self.param_init_net is not getattr(param_model, "param_init_net", None):
-            self.param_init_net.initialises = self.net
+            self.param_init_net.initializes = self.net
         self.allow_not_known_ops = allow_not_known_ops
         self.skip_sparse_optim = skip_sparse_optim
         self.param_to_grad: dict[BlobReference, Gradient] = {}
@@ -124,7 +124,7 @@ class ModelHelper(ModelParameters):
     # Devices
 
     def GetDevices(self) -> list[int]:
-        """Return the ids of the devices that the model was parallelised over.
+        """Return the ids of the devices that the model was parallelized over.
 
         Raises:
             NetError: it was not.

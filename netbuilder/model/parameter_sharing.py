@@ -41,7 +41,7 @@ def ParameterSharing(shared_scopes: Mapping[str, str]) -> Iterator[None]:
     overrides = dict(_overrides.get({}))
     here = CurrentNameScope()
     for scope, other in shared_scopes.items():
-        overrides[here + _normalised(scope)] = here + _normalised(other)
+        overrides[here + _normalized(scope)] = here + _normalized(other)
     for scope, other in overrides.items():
         if other.startswith(scope):
             raise NetError(f"ParameterSharing: scope {scope!r} cannot use the parameters of {other!r}, inside itself")
@@ -60,7 +60,7 @@ def parameter_name(name: str) -> BlobReference:
     return BlobReference((_resolve(scope, overrides) if overrides else scope) + name)
 
 
-def _normalised(scope: str) -> str:
+def _normalized(scope: str) -> str:
     if not isinstance(scope, str):
         raise TypeError(f"ParameterSharing: a scope is a string, got {scope!r}")
     return scope if not scope or scope.endswith(SEPARATOR) else scope + SEPARATOR

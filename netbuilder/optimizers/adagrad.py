@@ -111,7 +111,7 @@ class AdagradOptimizer(Optimizer):
                 outputs.append(param + "_effective_lr")
             if self.output_effective_lr_and_update:
                 outputs.append(param + "_update")
-            lr = self._localised(net, lr, local)
+            lr = self._localized(net, lr, local)
             net.Adagrad([param, h, grad, lr], outputs, decay=float(self.decay), **options)
             return
         if self.weight_decay:

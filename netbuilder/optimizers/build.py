@@ -128,7 +128,7 @@ def add_weight_decay(model: ModelHelper, weight_decay: float, *, skip: Collectio
 
     Args:
         weight_decay: the share, not negative; the same for any number of devices.
-        skip: weights that do not decay, by their full names, such as the scales of normalisations.
+        skip: weights that do not decay, by their full names, such as the scales of normalizations.
 
     Raises:
         ArgumentError: it is negative.

@@ -1,4 +1,4 @@
-"""Follow the regularised leader, dense and sparse."""
+"""Follow the regularized leader, dense and sparse."""
 
 from __future__ import annotations
 

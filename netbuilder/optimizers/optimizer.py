@@ -247,7 +247,7 @@ class Optimizer:
         )
         return share
 
-    def _localised(self, net: Net, rate: BlobReference, local: BlobReference | None) -> BlobReference:
+    def _localized(self, net: Net, rate: BlobReference, local: BlobReference | None) -> BlobReference:
         """Return the rate, times a share that ``_local_rate`` gave."""
         if local is None:
             return rate

@@ -63,7 +63,7 @@ class SgdOptimizer(Optimizer):
         local = self._local_rate(net, param_init_net, param_info, self.lars)
         # The momentum step is subtracted, the weighted sum adds.
         lr = self._rate_of_sign(net, param_init_net, 1 if self.momentum else -1)
-        lr = self._localised(net, lr, local)
+        lr = self._localized(net, lr, local)
         unit = one(param_init_net)
         self._share(unit)
         if self.momentum or self.sparse_dedup_aggregator:  # steps of plain SGD add up

@@ -64,7 +64,7 @@ class StormOptimizer(Optimizer):
         param, grad = param_info.blob, param_info.grad
         local = self._local_rate(net, param_init_net, param_info, self.lars)
         lr, _ = self._rate(net, param_init_net, -1, self.lr, self.policy, self.init_kwargs)
-        lr = self._localised(net, lr, local)
+        lr = self._localized(net, lr, local)
         m = self._state(param_init_net, param, "_moment")
         total: Any = param_init_net.ConstantFill([], param + "_grad_sq_sum", shape=[1], value=float(self.grad_sq_init))
         self._aux_params.local.append(total)

@@ -67,7 +67,7 @@ class WngradOptimizer(Optimizer):
         param, grad = param_info.blob, param_info.grad
         local = self._local_rate(net, param_init_net, param_info, self.lars)
         lr, _ = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
-        lr = self._localised(net, lr, local)
+        lr = self._localized(net, lr, local)
         b: Any = param_init_net.ConstantFill([], param + "_moment", shape=[1], value=float(self.moment_init))
         self._aux_params.local.append(b)
         options: dict[str, Any] = {"epsilon": float(self.epsilon)}

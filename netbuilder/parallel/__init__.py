@@ -16,7 +16,7 @@ from netbuilder.parallel.running import (
     stripBlobName,
 )
 from netbuilder.parallel.shares import feed_shares, gather_shares, share_sizes
-from netbuilder.parallel.synchronise import AddBlobSync, FinalizeAfterCheckpoint, Synchronize
+from netbuilder.parallel.synchronize import AddBlobSync, FinalizeAfterCheckpoint, Synchronize
 
 __all__ = [
     "AddBlobSync",

@@ -119,7 +119,7 @@ def _shapes(model: ModelHelper, params: Iterable[str]) -> dict[str, tuple[int, .
         if param not in known:
             raise NetError(
                 f"accumulate_steps: the gradient of {param!r} is sparse, and the shape of this table is not known "
-                "beforehand; give its initialiser a shape"
+                "beforehand; give its initializer a shape"
             )
     return known
 

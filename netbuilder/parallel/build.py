@@ -35,7 +35,7 @@ from netbuilder.parallel.replicate import (
 )
 from netbuilder.parallel.shared_model import share_parameters
 from netbuilder.parallel.shares import SHARE_WEIGHT
-from netbuilder.parallel.synchronise import initialised_names, require_initialised
+from netbuilder.parallel.synchronize import initialized_names, require_initialized
 from netbuilder.passes.device_check import check_devices
 from netbuilder.passes.reductions import PeerAccess, broadcast
 from netbuilder.proto import NetError
@@ -102,7 +102,7 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     optimizer = None
     if request.trains:
         if model.init_params:
-            require_initialised(model, record)
+            require_initialized(model, record)
         with _device_faults_first(model, record):
             weights = _share_weights(model, request)
             add_backward_pass(model, request.devices, losses, seed=1.0 / request.accumulate_steps, weights=weights)
@@ -130,7 +130,7 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     else:
         model.param_init_net.protects_all = True
         if model.init_params:
-            _warn_of_initialisers(model)
+            _warn_of_initializers(model)
     if request.shares_memory:
         record = share_gradient_memory(model, record)
     _finish(model, record, optimizer)
@@ -305,7 +305,7 @@ def _updated_parameters(model: ModelHelper, record: Replicas, devices: Devices) 
 def _make_equal(model: ModelHelper, request: Request, record: Replicas) -> None:
     """Let the init net end in copies of the first replica's blobs to the others, and in what the user adds."""
     init_net = model.param_init_net.Proto()
-    names = initialised_names(init_net, record.devices)
+    names = initialized_names(init_net, record.devices)
     groups = [record.devices.copies(name) for name in names]
     init_net.MergeFrom(broadcast(groups, record.devices, debug_info=request.debug_info))
     if request.post_sync is not None:
@@ -313,7 +313,7 @@ def _make_equal(model: ModelHelper, request: Request, record: Replicas) -> None:
         call_per_device(record.devices, lambda replica: post_sync(model))
 
 
-def _warn_of_initialisers(model: ModelHelper) -> None:
+def _warn_of_initializers(model: ModelHelper) -> None:
     if model.params and model.param_init_net.op_len:
         warn_user(
             f"model {model.name!r} has no update, so it is for evaluation, but its init net makes parameters of its "

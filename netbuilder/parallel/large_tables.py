@@ -32,7 +32,7 @@ _LOOKUPS = frozenset(
 def move_tables_outside(model: ModelHelper, devices: Devices, least_bytes: int) -> list[BlobReference]:
     """Let all replicas look rows up in one table, outside of them, where a table has ``least_bytes`` or more.
 
-    The table gets its name without a replica's scope, the first replica's initialiser, and the CPU for its device; the
+    The table gets its name without a replica's scope, the first replica's initializer, and the CPU for its device; the
     operators that look up in it run there. The log says what was moved, and why a large parameter was not.
 
     Args:
@@ -103,8 +103,8 @@ def _hindrance(model: ModelHelper, copies: Sequence[str], readers: dict[str, lis
                 return f"{op.type} uses it, too"
     makers = _makers(model.param_init_net.Proto(), copies)
     if any(len(op.output) > 1 or op.input for op in makers):
-        return "its initialiser reads or makes other blobs"
-    return "" if len(makers) in (0, len(copies)) else "it is not initialised once for each replica"
+        return "its initializer reads or makes other blobs"
+    return "" if len(makers) in (0, len(copies)) else "it is not initialized once for each replica"
 
 
 def _looks_up(op: OperatorDef, table: str) -> bool:

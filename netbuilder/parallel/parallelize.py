@@ -67,7 +67,7 @@ def Parallelize(
         param_update_builder_fun: adds the update of one replica's parameters; called once per device.
         optimizer_builder_fun: adds the update of all parameters; called once, outside of scopes.
         post_sync_builder_fun: called with the model once per device, behind the copies that make the replicas
-            equal after initialisation.
+            equal after initialization.
         pre_grad_net_transformer_fun: called with the model once, before the gradients are added.
         net_transformer_fun: called with (model, number of devices, "cpu" or "gpu", device type) once, after the
             gradients are added and before they are exchanged.
@@ -85,7 +85,7 @@ def Parallelize(
         ideep: refused: plans choose oneDNN for operators on the CPU by themselves.
         num_threads_per_device: upper bound of the threads that run the net, for each device.
         shared_model: CPU: one copy of each parameter for all replicas instead of one each.
-        combine_spatial_bn: batch normalisation over all devices; not in this version for more than one.
+        combine_spatial_bn: batch normalization over all devices; not in this version for more than one.
         barrier_net_timeout_sec: of use with ``rendezvous`` alone, in seconds.
         peer_access: GPUs: ``peer_access(a, b)`` says whether GPU a can read the memory of GPU b; None: ask the
             driver, or expect it where there is no GPU.
@@ -161,7 +161,7 @@ def Parallelize(
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
     asks = combine_spatial_bn and len(chosen) > 1
     settings.refuse_later_arguments(
-        combine_spatial_bn=(combine_spatial_bn, asks, "batch normalisation over all of several devices")
+        combine_spatial_bn=(combine_spatial_bn, asks, "batch normalization over all of several devices")
     )
     if use_nccl and len(chosen) > 1:
         _warn_of_nccl(bool(cpu_device))

@@ -1,4 +1,4 @@
-"""A parallel model run: initialised, created, run; its learning rates and what a checkpoint of it holds."""
+"""A parallel model run: initialized, created, run; its learning rates and what a checkpoint of it holds."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def share_parameters(model: ModelHelper, parameters: list[str], devices: Devices
     first, *others = devices.scopes
     instead = {scope + name: first + name for scope in others for name in parameters}
     _read_instead(model.net.Proto(), instead)
-    _drop_initialisers(model.param_init_net.Proto(), instead)
+    _drop_initializers(model.param_init_net.Proto(), instead)
     for params in (model.params, model.weights, model.biases):
         params[:] = [param for param in params if str(param) not in instead]
     for name in instead:
@@ -37,7 +37,7 @@ def _read_instead(net: NetDef, instead: dict[str, str]) -> None:
     net.external_input[:] = [blob for blob in net.external_input if blob not in instead]
 
 
-def _drop_initialisers(net: NetDef, dropped: dict[str, str]) -> None:
+def _drop_initializers(net: NetDef, dropped: dict[str, str]) -> None:
     kept = [op for op in net.op if not op.output or any(blob not in dropped for blob in op.output)]
     if len(kept) < len(net.op):
         shorter = NetDef()

@@ -1,4 +1,4 @@
-"""Folding of batch normalisation in test mode into the weights of the layer before it."""
+"""Folding of batch normalization in test mode into the weights of the layer before it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SUFFIX = "_folded"
 
 @dataclass(frozen=True)
 class _Pair:
-    """A layer with the normalisation after it: their positions, and the operators."""
+    """A layer with the normalization after it: their positions, and the operators."""
 
     before: int
     after: int
@@ -36,7 +36,7 @@ class _Pair:
 
 
 def fold_batch_norm(net: Any, parameters: Mapping[str, Any]) -> tuple[NetDef, dict[str, Any]]:
-    """Return a net in test mode without the normalisations that can be folded, and the parameters that it needs.
+    """Return a net in test mode without the normalizations that can be folded, and the parameters that it needs.
 
     See ``fold_batch_norm_pass``; neither the net, a Net or NetDef, nor ``parameters`` are changed.
     """
@@ -46,15 +46,15 @@ def fold_batch_norm(net: Any, parameters: Mapping[str, Any]) -> tuple[NetDef, di
 
 @net_pass
 def fold_batch_norm_pass(proto: NetDef, context: PassContext) -> PassResult:
-    """Fold batch normalisation in test mode into the weights of the layer before it. Reads ``parameters``.
+    """Fold batch normalization in test mode into the weights of the layer before it. Reads ``parameters``.
 
     A SpatialBN in test mode after a Conv, ConvTranspose or FC multiplies each channel by ``f = scale / sqrt(var +
     epsilon)`` and shifts it; the layer does the same with the weights ``f * W`` and the bias ``f * (b - mean) +
     bias``. They are computed in float64. The layer gets a bias if it had none, and its weights and bias get new names,
     because others may share the old ones. What the folded net computes is the same up to rounding.
 
-    A normalisation stays as it is where its input is read by others too or is an external output, where a parameter
-    is not among ``parameters``, is written by the net or is not of float32 or float64, where layer and normalisation
+    A normalization stays as it is where its input is read by others too or is an external output, where a parameter
+    is not among ``parameters``, is written by the net or is not of float32 or float64, where layer and normalization
     run on different devices, and where the new weights would not be finite.
 
     Returns:
@@ -69,7 +69,7 @@ def fold_batch_norm_pass(proto: NetDef, context: PassContext) -> PassResult:
         made = f", made at {op.debug_info}" if op.debug_info else ""
         raise NetError(
             f"net {proto.name!r}, operator {index} {op.type} {list(op.input)} -> {list(op.output)}{made}: it is in "
-            "training mode (is_test=0) and normalises by each batch's own statistics, so it cannot be folded; build "
+            "training mode (is_test=0) and normalizes by each batch's own statistics, so it cannot be folded; build "
             "the net in test mode (is_test=1) with ModelHelper(init_params=False)"
         )
     result = NetDef()
@@ -108,7 +108,7 @@ def fold_batch_norm_pass(proto: NetDef, context: PassContext) -> PassResult:
 
 
 def training_batch_norms(net: NetDef) -> list[tuple[int, OperatorDef]]:
-    """Return the normalisations in training mode with their positions; those in held nets with their holder's."""
+    """Return the normalizations in training mode with their positions; those in held nets with their holder's."""
     found = []
     for index, op in enumerate(net.op):
         if op.type == "SpatialBN" and not _decoded(op).is_test:
@@ -129,7 +129,7 @@ def _writes(op: OperatorDef) -> Iterator[str]:
 
 
 def _pairs(net: NetDef) -> Iterator[_Pair]:
-    """Yield the layers whose output is read by nobody but the normalisation after them."""
+    """Yield the layers whose output is read by nobody but the normalization after them."""
     versions = number_versions(net.op)
     in_held = {blob for op in net.op for held in subgraphs(op) for blob in names_in_net(held)}
     outputs = {versions.last[blob] for blob in net.external_output if blob in versions.last}
@@ -146,7 +146,7 @@ def _pairs(net: NetDef) -> Iterator[_Pair]:
             continue
         name = norm.output[0]
         if name != norm.input[0] and (name in in_held or _is_mentioned(net.op[before : after + 1], name)):
-            continue  # the layer will write it earlier than the normalisation did
+            continue  # the layer will write it earlier than the normalization did
         yield _Pair(before, after, layer, norm)
 
 

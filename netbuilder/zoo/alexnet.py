@@ -33,7 +33,7 @@ _LAYERS = (
 )
 _FILTERS = {1: (64, 192, 384, 256, 256), 2: (96, 256, 384, 384, 256)}
 _APART = (2, 4, 5)  # where the towers do not see each other
-_NORMALISED = (1, 2)
+_NORMALIZED = (1, 2)
 _POOL = 3
 _LEAST = 63
 
@@ -55,8 +55,8 @@ def create_alexnet(
     """Add AlexNet.
 
     Two towers are the net of 2012: 96, 256, 384, 384 and 256 filters, of which the second, fourth and fifth layers
-    see half of the channels each (``group``), and a normalisation over neighbouring channels after the first two.
-    One tower is that of 2014: 64, 192, 384, 256 and 256 filters, neither groups nor normalisation; Caffe2's
+    see half of the channels each (``group``), and a normalization over neighboring channels after the first two.
+    One tower is that of 2014: 64, 192, 384, 256 and 256 filters, neither groups nor normalization; Caffe2's
     benchmark of convolutional nets has it, without dropout.
 
     Args:
@@ -93,7 +93,7 @@ def create_alexnet(
         )  # fmt: skip
         blob = brew.relu(model, blob, blob)
         size = (size + 2 * layer.pad - layer.kernel) // layer.stride + 1
-        if towers == 2 and number in _NORMALISED:
+        if towers == 2 and number in _NORMALIZED:
             # One output: the libraries do not give the second, the scale, which nothing here reads.
             blob = model.net.LRN(blob, f"norm{number}", size=5, alpha=5e-4, beta=0.75, bias=2.0)
         if layer.pooled:

@@ -50,7 +50,7 @@ _SHRUNK_BY = 16  # from the images to stage 4
 
 @dataclass(frozen=True)
 class _Layers:
-    """Adds the layers, with or without normalisation over the batch."""
+    """Adds the layers, with or without normalization over the batch."""
 
     model: ModelHelper
     is_test: bool
@@ -112,16 +112,16 @@ def create_inception_v1(
         data: images, (N, num_input_channels, H, W); 224x224 pixels is usual.
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
         label: classes, (N,), int32.
-        is_test: leave the dropout and the auxiliary classifiers out, normalise by running averages.
+        is_test: leave the dropout and the auxiliary classifiers out, normalize by running averages.
         no_loss: stop at the scores; no auxiliary classifiers.
-        lrn: normalise over neighbouring channels before the modules, as the paper does; Caffe2's benchmark of
+        lrn: normalize over neighboring channels before the modules, as the paper does; Caffe2's benchmark of
             convolutional nets does not.
-        batch_norm: in place of that, normalise after each convolution, which then has no bias.
+        batch_norm: in place of that, normalize after each convolution, which then has no bias.
         auxiliary: in training, add the paper's two classifiers after modules 4a and 4d; 0.3 times their losses
             go into the loss.
         dropout: share of the last vectors that is set to 0 in training, in [0, 1).
         image_size: height and width in pixels; read for ``auxiliary`` only, and then at least 65.
-        bn_epsilon, bn_momentum: of the normalisation, see ``brew.spatial_bn``.
+        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
 
     Returns:
         The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax. With

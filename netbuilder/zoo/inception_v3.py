@@ -9,7 +9,7 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
 from netbuilder.zoo.dense import add_dropout
 from netbuilder.zoo.head import add_head
-from netbuilder.zoo.normalised import NormalisedConv
+from netbuilder.zoo.normalized import NormalizedConv
 
 __all__ = ["create_inception_v3"]
 
@@ -38,11 +38,11 @@ def create_inception_v3(
         data: images, (N, num_input_channels, image_size, image_size); 299x299 pixels is usual.
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
         label: classes, (N,), int32.
-        is_test: leave the dropout out, normalise by running averages.
+        is_test: leave the dropout out, normalize by running averages.
         no_loss: stop at the scores.
         dropout: share of the last vectors that is set to 0 in training, in [0, 1).
         image_size: height and width in pixels, at least 75.
-        bn_epsilon, bn_momentum: of the normalisation, see ``brew.spatial_bn``.
+        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
 
     Returns:
         The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
@@ -55,7 +55,7 @@ def create_inception_v3(
     """
     if image_size < _LEAST:
         raise ArgumentError(f"create_inception_v3: images must have {_LEAST} pixels a side at least, got {image_size}")
-    layers = _Layers(model, NormalisedConv(model, is_test, bn_epsilon, bn_momentum))
+    layers = _Layers(model, NormalizedConv(model, is_test, bn_epsilon, bn_momentum))
     blob = layers.stem(data, num_input_channels)
     dim = 192
     for letter, pooled in zip("bcd", (32, 64, 64)):
@@ -78,7 +78,7 @@ Made = tuple[BlobReference, int]
 class _Layers:
     """Adds the stem and the modules, by the letters that the released net calls them by."""
 
-    def __init__(self, model: ModelHelper, conv: NormalisedConv) -> None:
+    def __init__(self, model: ModelHelper, conv: NormalizedConv) -> None:
         self._model, self._conv = model, conv
 
     def stem(self, data: Blob, num_input_channels: int) -> BlobReference:

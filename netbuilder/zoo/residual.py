@@ -19,9 +19,9 @@ class ResNetBuilder:
     Args:
         model: gets the layers.
         prev_blob: what the first block reads, (N, C, H, W).
-        no_bias: leave the biases of convolutions out; the normalisation after them has its own.
-        is_test: normalise by running averages.
-        bn_epsilon, bn_momentum: of the normalisation, see ``brew.spatial_bn``.
+        no_bias: leave the biases of convolutions out; the normalization after them has its own.
+        is_test: normalize by running averages.
+        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
 
     Attributes:
         prev_blob: what the next layer reads.
@@ -76,7 +76,7 @@ class ResNetBuilder:
         return blob
 
     def add_spatial_bn(self, num_filters: int) -> BlobReference:
-        """Add a normalisation over the batch."""
+        """Add a normalization over the batch."""
         blob = brew.spatial_bn(
             self.model,
             self.prev_blob,
@@ -105,7 +105,7 @@ class ResNetBuilder:
                 where there are more after than before, the shortcut is a convolution.
             stride: of the 3x3 convolution and of the shortcut.
             group: the 3x3 convolution works on so many parts of the channels apart.
-            spatial_batch_norm: normalise after each convolution.
+            spatial_batch_norm: normalize after each convolution.
         """
         self.comp_idx = 0
         shortcut = self.prev_blob
@@ -130,7 +130,7 @@ class ResNetBuilder:
             input_filters, num_filters: numbers of channels before and after it; where they differ, the
                 shortcut is a convolution.
             down_sampling: halve height and width.
-            spatial_batch_norm: normalise after each convolution.
+            spatial_batch_norm: normalize after each convolution.
         """
         self.comp_idx = 0
         shortcut = self.prev_blob
@@ -145,14 +145,14 @@ class ResNetBuilder:
             )
         self._join(shortcut, last)
 
-    def _conv_bn_relu(self, dim_in: int, dim_out: int, kernel: int, normalise: bool, **kwargs: int) -> None:
+    def _conv_bn_relu(self, dim_in: int, dim_out: int, kernel: int, normalize: bool, **kwargs: int) -> None:
         self.add_conv(dim_in, dim_out, kernel, **kwargs)
-        if normalise:
+        if normalize:
             self.add_spatial_bn(dim_out)
         self.add_relu()
 
     def _projection(
-        self, blob: str | BlobReference, dim_in: int, dim_out: int, stride: int, normalise: bool, **bn: Any
+        self, blob: str | BlobReference, dim_in: int, dim_out: int, stride: int, normalize: bool, **bn: Any
     ) -> BlobReference:
         name = f"shortcut_projection_{self.comp_count}"
         projected = brew.conv(
@@ -166,7 +166,7 @@ class ResNetBuilder:
             stride=stride,
             no_bias=self.no_bias,
         )
-        if normalise:
+        if normalize:
             projected = brew.spatial_bn(self.model, projected, f"{name}_spatbn", dim_out, is_test=self.is_test, **bn)
         return projected
 

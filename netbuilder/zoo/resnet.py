@@ -51,16 +51,16 @@ def add_stem(
     bn_epsilon: float = 1e-5,
     bn_momentum: float = 0.9,
 ) -> BlobReference:
-    """Add what comes before the blocks: convolution to 64 channels, normalisation, Relu, pooling to half the size."""
+    """Add what comes before the blocks: convolution to 64 channels, normalization, Relu, pooling to half the size."""
     conv1 = brew.conv(
         model, data, "conv1", num_input_channels, _BASE_FILTERS,
         weight_init=("MSRAFill", {}), kernel=conv1_kernel, stride=conv1_stride, pad=3, no_bias=no_bias,
     )  # fmt: skip
-    normalised = brew.spatial_bn(
+    normalized = brew.spatial_bn(
         model, conv1, "conv1_spatbn_relu", _BASE_FILTERS,
         epsilon=bn_epsilon, momentum=bn_momentum, is_test=1 if is_test else 0,
     )  # fmt: skip
-    relu = brew.relu(model, normalised, normalised)
+    relu = brew.relu(model, normalized, normalized)
     return brew.max_pool(model, relu, "pool1", kernel=3, stride=2, pad=1)
 
 
@@ -90,12 +90,12 @@ def create_resnet(
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
         num_layers: counted as the paper does.
         label: classes, (N,), int32.
-        is_test: normalise by running averages.
+        is_test: normalize by running averages.
         no_loss: stop at the scores.
         no_bias: leave the biases of convolutions out.
         conv1_kernel, conv1_stride: of the first convolution, in pixels.
         final_avg_kernel: kept in the net; the last pooling takes the mean of the whole plane.
-        bn_epsilon, bn_momentum: of the normalisation, see ``brew.spatial_bn``.
+        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
 
     Returns:
         The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
@@ -172,12 +172,12 @@ def create_resnet_32x32(
         data: images, (N, num_input_channels, 32, 32).
         num_groups: pairs of blocks a stage; 5 make ResNet-62.
         num_labels: number of classes; the scores are ``last_out``.
-        is_test: normalise by running averages.
+        is_test: normalize by running averages.
     """
     mode = 1 if is_test else 0
     conv1 = brew.conv(model, data, "conv1", num_input_channels, 16, kernel=3, stride=1)
-    normalised = brew.spatial_bn(model, conv1, "conv1_spatbn", 16, epsilon=1e-3, is_test=mode)
-    relu = brew.relu(model, normalised, "relu1")
+    normalized = brew.spatial_bn(model, conv1, "conv1_spatbn", 16, epsilon=1e-3, is_test=mode)
+    relu = brew.relu(model, normalized, "relu1")
     filters = [16, 16, 32, 64]
     builder = ResNetBuilder(model, relu, no_bias=0, is_test=is_test)
     for stage in range(3):

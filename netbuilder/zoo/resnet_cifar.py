@@ -36,9 +36,9 @@ def create_resnet_cifar(
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
         num_layers: 6 n + 2 for n blocks a stage.
         label: classes, (N,), int32.
-        is_test: normalise by running averages.
+        is_test: normalize by running averages.
         no_loss: stop at the scores.
-        bn_epsilon, bn_momentum: of the normalisation, see ``brew.spatial_bn``.
+        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
 
     Returns:
         The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
@@ -56,11 +56,11 @@ def create_resnet_cifar(
         model, data, "conv1", num_input_channels, _FILTERS[0],
         weight_init=("MSRAFill", {}), kernel=3, pad=1, stride=1, no_bias=1,
     )  # fmt: skip
-    normalised = brew.spatial_bn(
+    normalized = brew.spatial_bn(
         model, conv1, "conv1_spatbn", _FILTERS[0],
         epsilon=bn_epsilon, momentum=bn_momentum, is_test=1 if is_test else 0,
     )  # fmt: skip
-    builder = ResNetBuilder(model, brew.relu(model, normalised, normalised), 1, is_test, bn_epsilon, bn_momentum)
+    builder = ResNetBuilder(model, brew.relu(model, normalized, normalized), 1, is_test, bn_epsilon, bn_momentum)
     before = _FILTERS[0]
     for stage, filters in enumerate(_FILTERS):
         for block in range(blocks):

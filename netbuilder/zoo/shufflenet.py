@@ -8,7 +8,7 @@ from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
 from netbuilder.zoo.head import add_head
-from netbuilder.zoo.normalised import NormalisedConv
+from netbuilder.zoo.normalized import NormalizedConv
 
 __all__ = ["create_shufflenet"]
 
@@ -41,9 +41,9 @@ def create_shufflenet(
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
         groups: of the convolutions 1x1: 1, 2, 3, 4 or 8.
         label: classes, (N,), int32.
-        is_test: normalise by running averages.
+        is_test: normalize by running averages.
         no_loss: stop at the scores.
-        bn_epsilon, bn_momentum: of the normalisation, see ``brew.spatial_bn``.
+        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
 
     Returns:
         The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
@@ -56,7 +56,7 @@ def create_shufflenet(
     """
     if groups not in _CHANNELS:
         raise ArgumentError(f"create_shufflenet: groups must be one of {sorted(_CHANNELS)}, got {groups}")
-    conv = NormalisedConv(model, is_test, bn_epsilon, bn_momentum)
+    conv = NormalizedConv(model, is_test, bn_epsilon, bn_momentum)
     blob = conv(data, "conv1", num_input_channels, _STEM, 3, stride=2, pad=1)
     blob = brew.max_pool(model, blob, "pool1", kernel=3, stride=2, pad=1)
     dim = _STEM
@@ -72,7 +72,7 @@ def create_shufflenet(
 
 
 def _unit(
-    conv: NormalisedConv, blob: Blob, name: str, dim_in: int, dim_out: int, groups: int, first: int, *, halve: bool
+    conv: NormalizedConv, blob: Blob, name: str, dim_in: int, dim_out: int, groups: int, first: int, *, halve: bool
 ) -> BlobReference:
     """Add a unit; with ``halve``, of half the extents, its input's averages joined to what is computed from it."""
     model = conv.model

@@ -35,9 +35,9 @@ class ShuffleNetV2Builder:
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
         num_groups: of the shuffle; the halves are two.
         width: "0.5x", "1.0x", "1.5x" or "2.0x".
-        is_test: normalise by running averages.
+        is_test: normalize by running averages.
         detection: a convolution by channel before each branch, which widens what a unit sees.
-        bn_epsilon: of the normalisation, see ``brew.spatial_bn``.
+        bn_epsilon: of the normalization, see ``brew.spatial_bn``.
 
     Attributes:
         last_extent: height and width after the last unit, which are averaged; 7, as for images of 224 pixels a side.
@@ -121,7 +121,7 @@ class ShuffleNetV2Builder:
     def add_detection_unit(
         self, prev_blob: Blob, prefix: str, in_channels: int, out_channels: int, kernel: int = 3, pad: int = 1
     ) -> BlobReference:
-        """Add a convolution by channel with normalisation."""
+        """Add a convolution by channel with normalization."""
         blob = brew.conv(
             self.model, prev_blob, f"{prefix}_detection_conv", in_channels, out_channels, kernel, weight_init=_MSRA,
             group=in_channels, pad=pad,
@@ -129,13 +129,13 @@ class ShuffleNetV2Builder:
         return self._bn(blob, f"{prefix}_detection_bn", out_channels)
 
     def add_conv1x1_bn(self, prev_blob: Blob, blob: str, in_channels: int, out_channels: int) -> BlobReference:
-        """Add a convolution of single pixels with normalisation and Relu."""
+        """Add a convolution of single pixels with normalization and Relu."""
         conv = brew.conv(self.model, prev_blob, blob, in_channels, out_channels, 1, weight_init=_MSRA)
-        normalised = self._bn(conv, f"{blob}_bn", out_channels)
-        return brew.relu(self.model, normalised, normalised)
+        normalized = self._bn(conv, f"{blob}_bn", out_channels)
+        return brew.relu(self.model, normalized, normalized)
 
     def add_dwconv3x3_bn(self, prev_blob: Blob, blob: str, channels: int, stride: int) -> BlobReference:
-        """Add a convolution 3 x 3 by channel with normalisation."""
+        """Add a convolution 3 x 3 by channel with normalization."""
         conv = brew.conv(
             self.model, prev_blob, blob, channels, channels, 3, weight_init=_MSRA, stride=stride, pad=1, group=channels
         )
@@ -157,7 +157,7 @@ def create_shufflenet_v2(
         data: images, (N, num_input_channels, image_size, image_size).
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
         label: classes, (N,), int32.
-        is_test: normalise by running averages.
+        is_test: normalize by running averages.
         no_loss: stop at the scores.
         width: see ``ShuffleNetV2Builder``.
         image_size: pixels a side, 7 at least.

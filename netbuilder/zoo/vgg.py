@@ -45,13 +45,13 @@ def create_vgg(
         num_labels: number of classes; the scores are ``fc8``.
         num_layers: convolutions and fully connected layers.
         label: classes, (N,), int32.
-        is_test: leave the dropout out, normalise by running averages.
+        is_test: leave the dropout out, normalize by running averages.
         no_loss: stop at the scores.
-        batch_norm: normalise after each convolution, which then has no bias.
+        batch_norm: normalize after each convolution, which then has no bias.
         dropout: share of the hidden vectors that is set to 0 in training, in [0, 1).
         hidden: length of the hidden vectors.
         image_size: height and width in pixels, at least 32.
-        bn_epsilon, bn_momentum: of the normalisation, see ``brew.spatial_bn``.
+        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
 
     Returns:
         The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.

@@ -19,7 +19,7 @@ __all__ = ["Softmax", "SoftmaxGradient", "bind_row_softmax"]
 
 
 def _rows(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
-    """Return the shape of the matrix whose rows are normalised: everything from ``axis`` on is one row."""
+    """Return the shape of the matrix whose rows are normalized: everything from ``axis`` on is one row."""
     axis %= len(shape)
     rows, columns = 1, 1
     for extent in shape[:axis]:

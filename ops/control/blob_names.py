@@ -72,7 +72,7 @@ def _strings(names: list[str]) -> Any:
 class EstimateAllBlobSizes(_OverBlobs):
     """The names of the workspace's blobs, sorted, and how many bytes each would about take in a file, in int64.
 
-    ``options``, SerializationOptions in its serialised form, says how Save would write blobs (``chunk_size``, and
+    ``options``, SerializationOptions in its serialized form, says how Save would write blobs (``chunk_size``, and
     bfloat16 as ``float_format``); the first of its options whose ``blob_name_regex`` fits a name counts.
 
     Outputs:

@@ -23,7 +23,7 @@ class ONNXNode(Operator):
     """Run a node by ONNX's reference implementation, on the host; the shapes of its outputs are known afterwards.
 
     Args:
-        node: the NodeProto, serialised. Its outputs are the operator's, in order, without those left out.
+        node: the NodeProto, serialized. Its outputs are the operator's, in order, without those left out.
         reads: what the node calls the operator's inputs; with those that only graphs inside the node read.
         opsets: versions of the sets of operators, as ``"domain:version"``; ONNX's own domain is empty.
 
@@ -49,7 +49,7 @@ class ONNXNode(Operator):
 
     def check(self) -> None:
         if not self.node:
-            raise ArgumentError("ONNXNode: the argument node, a serialised NodeProto, must be given")
+            raise ArgumentError("ONNXNode: the argument node, a serialized NodeProto, must be given")
         if len(self.reads) != self.n_in:
             raise ArgumentError(f"ONNXNode: reads must name its {self.n_in} inputs, got {list(self.reads)}")
 
@@ -81,7 +81,7 @@ def reference_node(node: bytes, reads: tuple[str, ...], opsets: tuple[str, ...])
 
 
 def may_loop(node: bytes) -> bool:
-    """Whether a serialised node, or one in the graphs that it holds, may run as often as data say."""
+    """Whether a serialized node, or one in the graphs that it holds, may run as often as data say."""
     try:
         onnx = importlib.import_module("onnx")
         waiting = [onnx.NodeProto.FromString(node)]

@@ -174,7 +174,7 @@ class Prepared:
         scratch: bytes of scratch memory a call needs.
         inplace: pairs (input index, output index) that may be given the same buffer. In any other
             case the plan sees to it that outputs and inputs do not overlap.
-        capturable: the call reads nothing on the host and does not synchronise.
+        capturable: the call reads nothing on the host and does not synchronize.
         name: what profilers show (library and implementation).
         engine: the name of the engine whose threads compute; "" for the caller's own.
         later: how to compute outputs that are not written, though they are needed (see ``PlanContext.demand``).
@@ -277,7 +277,7 @@ class PlanContext(Protocol):
     def is_constant(self, input: int) -> bool:
         """Whether an input seldom changes, so that a reorder of it costs a run nothing."""
 
-    def does(self, optimisation: str) -> bool:
+    def does(self, optimization: str) -> bool:
         """Whether the plan may do that: a name of ``netbuilder.runtime.plan.optimizations``."""
 
     def compile_segment(self, segment: Segment) -> CompiledSegment:

@@ -22,10 +22,10 @@ class BBoxTransform(AngleArguments):
     """box_out = the boxes of ``rois`` moved by deltas, one box for each class, cut to their images.
 
     A row of rois is a box, left, top, right, bottom, in pixels of the scaled image, after the number of its image,
-    which may be left out where there is but one. Deltas hold for each class how far the centre moves, in widths and
+    which may be left out where there is but one. Deltas hold for each class how far the center moves, in widths and
     heights, and the logarithms by which the size grows, all divided by ``weights``. im_info has height, width and scale
     of each image. Results are in pixels of the scaled image, or, without ``apply_scale``, of the one before that.
-    roi_batch_splits counts the boxes of each image. With ``rotated``, boxes are x and y of the centre, width, height
+    roi_batch_splits counts the boxes of each image. With ``rotated``, boxes are x and y of the center, width, height
     and an angle in degrees, and deltas have a fifth number, in radians. No gradient.
 
     Inputs:

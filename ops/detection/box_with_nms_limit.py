@@ -29,7 +29,7 @@ class BoxWithNMSLimit(Operator):
     ``cls_agnostic_bbox_reg`` one for all. Without ``input_boxes_include_bg_cls`` it has none of the background, and the
     scores have none in front, either: class c is in column c - 1, and as in Caffe2 the last one is not read.
     batch_splits counts the boxes of each image; left out, all are of one. A box is left, top, right, bottom; with
-    ``rotated`` x and y of the centre, width, height and an angle in degrees. With ``legacy_plus_one`` the right and
+    ``rotated`` x and y of the center, width, height and an angle in degrees. With ``legacy_plus_one`` the right and
     lower edge belong to a box.
 
     Boxes with over ``nms`` in common with a better one of their class, as a share of what both cover, are left out.

@@ -1,6 +1,6 @@
 """Boxes in images: moved by deltas, cut to an image, compared, and thinned out where they overlap.
 
-A box is left, top, right, bottom; a rotated one is x and y of its centre, width, height and an angle in degrees. Where
+A box is left, top, right, bottom; a rotated one is x and y of its center, width, height and an angle in degrees. Where
 ``extra`` is 1, the right and lower edge belong to a box, which is so much wider than the difference of its edges.
 """
 
@@ -62,27 +62,27 @@ def move_boxes(
 
     Args:
         boxes: (..., 4), or (..., 5) for rotated ones.
-        deltas: as many numbers for each box, by which the centre moves, in widths and heights, by whose exponential the
+        deltas: as many numbers for each box, by which the center moves, in widths and heights, by whose exponential the
             size grows, and, in radians, by which the angle turns; shapes broadcast.
         weights: what the first four deltas are divided by.
     """
     like = boxes.dtype.type
     if boxes.shape[-1] == 5:
-        size, centre = boxes[..., 2:4], boxes[..., :2]
+        size, center = boxes[..., 2:4], boxes[..., :2]
     else:
         size = boxes[..., 2:] - boxes[..., :2] + like(op.extra)
-        centre = boxes[..., :2] + like(0.5) * size
+        center = boxes[..., :2] + like(0.5) * size
     shift, growth = (xp.stack([deltas[..., i] / like(weights[i]) for i in pair], axis=-1) for pair in ((0, 1), (2, 3)))
-    centre = shift * size + centre
+    center = shift * size + center
     size = xp.exp(xp.minimum(growth, like(_MOST_GROWTH))) * size
     if boxes.shape[-1] == 4:
-        return xp.concatenate([centre - like(0.5) * size, centre + like(0.5) * size - like(op.extra)], axis=-1)
+        return xp.concatenate([center - like(0.5) * size, center + like(0.5) * size - like(op.extra)], axis=-1)
     angle = deltas[..., 4:] * like(180 / math.pi) + boxes[..., 4:]
     if op.angle_bound_on:
         period = like(op.angle_bound_hi - op.angle_bound_lo)
         low, high = angle < op.angle_bound_lo, angle > op.angle_bound_hi
         angle = xp.where(low, angle + period, xp.where(high, angle - period, angle))
-    return xp.concatenate([centre, size, angle], axis=-1)
+    return xp.concatenate([center, size, angle], axis=-1)
 
 
 def cut_boxes(xp: Any, op: AngleArguments, boxes: Array, extent: Array) -> Array:

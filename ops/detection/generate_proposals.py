@@ -29,7 +29,7 @@ class GenerateProposals(AngleArguments):
     are 1 / ``spatial_scale`` apart in the image, moved by bbox_deltas, (N, 4 A, H, W), as BBoxTransform moves boxes,
     and cut to the image, whose height, width and scale are a row of im_info. Of the ``pre_nms_topN`` boxes with the
     best scores, (N, A, H, W), those narrower or lower than ``min_size`` (at least 1) times the image's scale, and those
-    with the centre outside, are left out; then those with over ``nms_thresh`` in common with a better one. At most
+    with the center outside, are left out; then those with over ``nms_thresh`` in common with a better one. At most
     ``post_nms_topN`` stay; 0 or less: all. Anchors with 5 columns are rotated boxes, with deltas of 5 A channels.
 
     A row of rois is the number of the image and a box, in falling order of the scores. No gradient.
@@ -125,12 +125,12 @@ def _of_image(op: GenerateProposals, scores: Array, deltas: Array, info: Array, 
     extent, like = info[1::-1], scores.dtype.type
     boxes = cut_boxes(np, op, move_boxes(np, op, _placed(op, anchors, best, scores.shape[2]), moves[best]), extent)
     if numbers == 5:
-        size, centre = boxes[:, 2:4], boxes[:, :2]
+        size, center = boxes[:, 2:4], boxes[:, :2]
     else:
         size = boxes[:, 2:] - boxes[:, :2] + like(op.extra)
-        centre = boxes[:, :2] + size / like(2)
+        center = boxes[:, :2] + size / like(2)
     least = like(max(op.min_size, 1.0)) * info[2]
-    chosen = np.flatnonzero((size >= least).all(axis=1) & (centre < extent).all(axis=1))
+    chosen = np.flatnonzero((size >= least).all(axis=1) & (center < extent).all(axis=1))
     overlap = rotated_overlaps(boxes) if numbers == 5 else overlaps(boxes, op.extra)
     kept = suppress(chosen, overlap, op.nms_thresh, op.post_nms_topN)
     return boxes[kept], by_position[best[kept]]

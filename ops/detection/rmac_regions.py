@@ -22,7 +22,7 @@ class RMACRegions(Operator):
     """Regions of images (N, C, H, W), rows (image, x1, y1, x2, y2) in float32 as RoIPool takes them. No gradient.
 
     At scale l = 1 ... ``scales``, squares with sides of 2 min(H, W) / (l + 1) are placed in l rows and columns, and in
-    more along the longer axis, so that neighbours at the first scale overlap by about ``overlap``.
+    more along the longer axis, so that neighbors at the first scale overlap by about ``overlap``.
 
     Inputs:
         X (N, C, H, W): any, only the shape is read

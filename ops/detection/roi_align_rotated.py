@@ -28,7 +28,7 @@ _PART = 1 << 26  # chunk size, bytes
 class RoIAlignRotated(BoxSamples):
     """Y = for each box the means of a grid of samples, (boxes, C, pooled_h, pooled_w).
 
-    A row of RoIs is a box: number of the image (left out: 0), x and y of its centre, width, height, and the angle in
+    A row of RoIs is a box: number of the image (left out: 0), x and y of its center, width, height, and the angle in
     degrees by which it is turned anticlockwise; all but the angle are multiplied by ``spatial_scale``. Samples are as
     RoIAlign's, and so are ``sampling_ratio`` and ``aligned``.
 
@@ -47,7 +47,7 @@ class RoIAlignRotatedGradient(BoxSamplesGradient):
 
 
 def _offsets(op: SampledBoxes, length: Any, bins: int) -> tuple[Any, Any]:
-    """Return how far from the centre samples are along one axis, (boxes, bins, most), and their weights."""
+    """Return how far from the center samples are along one axis, (boxes, bins, most), and their weights."""
     size = length / bins
     samples = np.full(len(size), op.sampling_ratio) if op.sampling_ratio > 0 else np.ceil(size).astype(np.int64)
     counts = np.maximum(samples, 1).astype(length.dtype)[:, None, None]
@@ -60,7 +60,7 @@ def _offsets(op: SampledBoxes, length: Any, bins: int) -> tuple[Any, Any]:
 def _samples(op: SampledBoxes, boxes: Any) -> tuple[Any, Any, Any]:
     """Return where the samples of boxes (n, 5) are, down and right, and their weights: (n, bins, samples of a bin)."""
     like = boxes.dtype.type
-    centre = boxes[:, :2] * like(op.spatial_scale) - like(0.5 if op.aligned else 0)
+    center = boxes[:, :2] * like(op.spatial_scale) - like(0.5 if op.aligned else 0)
     size = boxes[:, 2:4] * like(op.spatial_scale)
     if not op.aligned:
         size = np.maximum(size, 1)
@@ -70,7 +70,7 @@ def _samples(op: SampledBoxes, boxes: Any) -> tuple[Any, Any, Any]:
     down, share_down = down[:, :, None, :, None], share_down[:, :, None, :, None]
     right, share_right = right[:, None, :, None, :], share_right[:, None, :, None, :]
     angle = np.deg2rad(boxes[:, 4]).reshape(-1, 1, 1, 1, 1)
-    cos, sin, (x, y) = np.cos(angle), np.sin(angle), (c.reshape(-1, 1, 1, 1, 1) for c in centre.T)
+    cos, sin, (x, y) = np.cos(angle), np.sin(angle), (c.reshape(-1, 1, 1, 1, 1) for c in center.T)
     shape = (len(boxes), op.pooled_h * op.pooled_w, -1)
     ys, xs = down * cos - right * sin + y, right * cos + down * sin + x
     return tuple(a.reshape(shape) for a in (ys, xs, share_down * share_right))

@@ -52,7 +52,7 @@ def array_module(device_type: int) -> Any:
 
 
 def aligned_empty(nbytes: int) -> np.ndarray[Any, Any]:
-    """Return uninitialised memory, one-dimensional uint8, that starts at a multiple of 64 bytes."""
+    """Return uninitialized memory, one-dimensional uint8, that starts at a multiple of 64 bytes."""
     return _aligned(np.empty(nbytes + _ALIGNMENT, np.uint8), nbytes)
 
 

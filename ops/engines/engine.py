@@ -1,6 +1,6 @@
 """What an engine is, and which engines there are.
 
-An engine is a library, or a kind of device, that plans compute with: it has kernels, fusions of neighbouring operators,
+An engine is a library, or a kind of device, that plans compute with: it has kernels, fusions of neighboring operators,
 buffers, and layouts of its own. `Engine` is all that the runtime knows of one. The array engines (NumPy for the host,
 CuPy for GPUs) hold plain row-major values and are always there where their device is; library engines, such as oneDNN,
 serve where they are available and a net's settings allow them.
@@ -61,7 +61,7 @@ class Pattern(enum.Enum):
 
 @dataclass(frozen=True)
 class Fusion:
-    """A kernel that does the work of two neighbouring operators.
+    """A kernel that does the work of two neighboring operators.
 
     Args:
         pattern: how the two stand to each other.
@@ -69,7 +69,7 @@ class Fusion:
         second: type of the second operator.
         make: ``make(op, ctx, *specs) -> Prepared | None``, given the operator that the rest is fused to (for an
             NORMALIZATION_GRADIENT the second, else the first) and what the fused kernel reads; None if it cannot serve.
-        optimisation: the name under which it can be switched off, of ``netbuilder.runtime.plan.optimizations``.
+        optimization: the name under which it can be switched off, of ``netbuilder.runtime.plan.optimizations``.
         inputs: how many inputs the first part must have; None for any number.
     """
 
@@ -77,7 +77,7 @@ class Fusion:
     first: tuple[str, ...]
     second: str
     make: Callable[..., Prepared | None]
-    optimisation: str = "engine_fusions"
+    optimization: str = "engine_fusions"
     inputs: int | None = None
 
 

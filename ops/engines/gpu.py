@@ -78,7 +78,7 @@ class GPU:
         """Let what this GPU is given from now on begin when an event has come."""
         self._stream.wait_event(event)
 
-    def synchronise(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the GPU is through with all it has been given."""
         self._stream.synchronize()
 
@@ -184,5 +184,5 @@ def adopt(value: Any) -> Any:
     array.device.synchronize()
     with gpu(array.device.id) as there:
         copy = array.copy()
-    there.synchronise()  # from here on its owner may overwrite it
+    there.synchronize()  # from here on its owner may overwrite it
     return copy

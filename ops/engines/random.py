@@ -3,7 +3,7 @@
 Element ``k`` of a stream is a hash of (key, k), so a part of a stream can be drawn anywhere: a replica that holds
 samples 8 to 15 of a batch draws what one device would have drawn for them.
 
-Source: the finaliser of SplitMix64, Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+Source: the finalizer of SplitMix64, Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def _read(op_type: str, name: str, kind: type[_Message], data: bytes) -> _Messag
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise ArgumentError(f"{op_type}: {name} must be a serialised {kind.__name__}: {error}") from None
+        raise ArgumentError(f"{op_type}: {name} must be a serialized {kind.__name__}: {error}") from None
 
 
 @functools.lru_cache(maxsize=8)
@@ -133,7 +133,7 @@ class HSoftmax(_Hierarchical):
     """Y = -log of the probability of each sample's label, the product of the probabilities on the way to the word.
 
     A node's choices have the probabilities softmax(X W' + b), with rows of W and b of the node's own; ``hierarchy`` (a
-    serialised HierarchyProto, see ``netbuilder.model.hierarchy``) says which and names the choices for each word. The
+    serialized HierarchyProto, see ``netbuilder.model.hierarchy``) says which and names the choices for each word. The
     second output keeps scores and probabilities for the gradient.
 
     Inputs:
@@ -213,7 +213,7 @@ class HSoftmaxSearch(Operator):
     """The ``topN`` most probable nodes and words of each sample: names (words by number), and -log of probabilities.
 
     From the root on, those choices are followed whose score is less than their node's plus ``beam``. ``tree`` is a
-    serialised TreeProto whose nodes have names, and offsets as ``create_hierarchy`` writes them. Where fewer are
+    serialized TreeProto whose nodes have names, and offsets as ``create_hierarchy`` writes them. Where fewer are
     found, names are empty and scores 0. No gradient.
 
     Inputs:

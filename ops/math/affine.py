@@ -131,7 +131,7 @@ class _Channels(Operator):
 @register
 @operator_class(frozen=True)
 class AffineChannel(_Channels):
-    """Y = X * scale + bias, with a number per channel: what batch normalisation comes to when its statistics are fixed.
+    """Y = X * scale + bias, with a number per channel: what batch normalization comes to when its statistics are fixed.
 
     Scale and bias have gradients with ``is_learnable`` alone.
 

@@ -1,4 +1,4 @@
-"""Sums per channel, from which several devices make the statistics of one batch normalisation."""
+"""Sums per channel, from which several devices make the statistics of one batch normalization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GroupNorm and InstanceNorm: images normalised over groups of channels, or channel by channel; with gradients."""
+"""GroupNorm and InstanceNorm: images normalized over groups of channels, or channel by channel; with gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["GroupNorm", "GroupNormGradient", "ImageNorm", "InstanceNorm", "Insta
 
 @operator_class(frozen=True)
 class ImageNorm(Operator):
-    """What normalisations of single images have in common."""
+    """What normalizations of single images have in common."""
 
     epsilon: float = 1e-5
     order: str = "NCHW"
@@ -80,7 +80,7 @@ class _Forward(ImageNorm):
 @register
 @operator_class(frozen=True)
 class GroupNorm(_Forward):
-    """Y = gamma * (X - mean) * rsig + beta: each image normalised over ``group`` groups of its channels.
+    """Y = gamma * (X - mean) * rsig + beta: each image normalized over ``group`` groups of its channels.
 
     Mean and rsig = 1 / sqrt(variance + epsilon), (N, group), are of a group; gamma and beta have a number per channel.
 
@@ -126,7 +126,7 @@ class GroupNorm(_Forward):
 @register
 @operator_class(frozen=True)
 class InstanceNorm(_Forward):
-    """Y = scale * (X - mean) * inv_std + bias: each channel of each image normalised by itself.
+    """Y = scale * (X - mean) * inv_std + bias: each channel of each image normalized by itself.
 
     Mean and inv_std = 1 / sqrt(variance + epsilon) are (N, C); scale and bias have a number per channel.
 
@@ -152,8 +152,8 @@ class InstanceNorm(_Forward):
         return [make_op("InstanceNormGradient", inputs, [g.d_input(i) for i in range(3)])]
 
 
-def _normalise(op: ImageNorm, ctx: RunContext, x: Any) -> tuple[Any, Any, Any]:
-    """Return X normalised, as it is laid, and mean and inverse deviation of each group."""
+def _normalize(op: ImageNorm, ctx: RunContext, x: Any) -> tuple[Any, Any, Any]:
+    """Return X normalized, as it is laid, and mean and inverse deviation of each group."""
     laid, _, _, axes = op.lay(x.shape)
     values = widen(x).reshape(laid)
     mean = values.mean(axis=axes, keepdims=True)
@@ -165,7 +165,7 @@ def _normalise(op: ImageNorm, ctx: RunContext, x: Any) -> tuple[Any, Any, Any]:
 
 
 def _forward(op: ImageNorm, ctx: RunContext, x: Any, scale: Any, bias: Any) -> tuple[Any, ...]:
-    normal, mean, inverse = _normalise(op, ctx, x)
+    normal, mean, inverse = _normalize(op, ctx, x)
     per_channel, stats = op.lay(x.shape)[2], op.parts(x.shape)[:2]
     y = normal * scale.reshape(per_channel) + bias.reshape(per_channel)
     return narrow(y.reshape(x.shape), x), narrow(mean.reshape(stats), scale), narrow(inverse.reshape(stats), scale)
@@ -241,7 +241,7 @@ def _backward(op: ImageNorm, ctx: RunContext, x: Any, dy: Any, scale: Any, saved
         mean, inverse = (widen(a).reshape(per_group) for a in saved)
         normal = (widen(x).reshape(laid) - mean) * inverse
     else:
-        normal, _, inverse = _normalise(op, ctx, x)
+        normal, _, inverse = _normalize(op, ctx, x)
     inner = slopes * widen(scale).reshape(per_channel)
     along = (inner * normal).mean(axis=axes, keepdims=True)
     dx = (inner - inner.mean(axis=axes, keepdims=True) - normal * along) * inverse

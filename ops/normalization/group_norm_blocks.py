@@ -103,7 +103,7 @@ class _Block:
             add_up(along, axis=2, out=total, keepdims=True)
             multiply(total, count, total)  # the mean of scale * dY
             subtract(second, multiply(first, mean, along), along)
-            multiply(along, inverse, along)  # the sums of dY * X normalised
+            multiply(along, inverse, along)  # the sums of dY * X normalized
             add(dscale, add_up(flat[2], 0), dscale)
             add(dbias, add_up(flat[0], 0), dbias)
             multiply(along, weights, along)

@@ -1,4 +1,4 @@
-"""LayerNorm: each sample normalised over its last axes, and its gradient."""
+"""LayerNorm: each sample normalized over its last axes, and its gradient."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["C10LayerNorm_DontUseThisOpYet", "FromAxis", "LayerNorm", "LayerNormG
 
 @operator_class(frozen=True)
 class FromAxis(Operator):
-    """Normalises over the axes from ``axis`` on."""
+    """Normalizes over the axes from ``axis`` on."""
 
     axis: int = 1
 
     def extents(self, x: TensorSpec) -> tuple[int, int]:
-        """Return rows and columns of X: what is normalised by itself, and how many elements each is of."""
+        """Return rows and columns of X: what is normalized by itself, and how many elements each is of."""
         require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
         columns = math.prod(x.shape[self.axis % x.ndim :])
-        require(columns > 0, self, f"X of shape {x.shape} has no elements to normalise from axis {self.axis} on")
+        require(columns > 0, self, f"X of shape {x.shape} has no elements to normalize from axis {self.axis} on")
         return math.prod(x.shape[: self.axis % x.ndim]), columns
 
     def check_affine(self, x: TensorSpec, **specs: TensorSpec) -> None:

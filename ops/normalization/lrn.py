@@ -1,4 +1,4 @@
-"""Local response normalisation over neighbouring channels, and its gradient."""
+"""Local response normalization over neighboring channels, and its gradient."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class _AlongAxis(Operator):
 
 
 @operator_class(frozen=True)
-class _Normalised(_AlongAxis):
+class _Normalized(_AlongAxis):
     """Base of normalization by a norm along ``axis``.
 
     Inputs:
@@ -50,7 +50,7 @@ class _Normalised(_AlongAxis):
 
 @register
 @operator_class(frozen=True)
-class Normalize(_Normalised):
+class Normalize(_Normalized):
     """Y = X / max(the Euclidean length of X along ``axis``, 1e-12)."""
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -59,7 +59,7 @@ class Normalize(_Normalised):
 
 @register
 @operator_class(frozen=True)
-class NormalizeL1(_Normalised):
+class NormalizeL1(_Normalized):
     """Y = X / the sum of magnitudes of X along ``axis``, 0 where that is 0. No gradient."""
 
 

@@ -1,4 +1,4 @@
-"""Batch normalisation over images, and its gradient."""
+"""Batch normalization over images, and its gradient."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["SpatialBN", "SpatialBNGradient"]
 
 @operator_class(frozen=True)
 class BNArguments(Operator):
-    """What batch normalisation and its gradient have in common."""
+    """What batch normalization and its gradient have in common."""
 
     is_test: bool = False
     epsilon: float = 1e-5

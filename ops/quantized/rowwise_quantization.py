@@ -154,7 +154,7 @@ def _greedy_bounds(xp: Any, x: Array, bits: int) -> tuple[Array, Array]:
     """Return bounds, (..., 1), that lose less than the least and the greatest element where there are such.
 
     One bound after the other, whichever loses less, moves inwards by a 200th of the range, until 16 % are gone; of the
-    bounds with a smaller loss (the root of the squared errors) than their neighbours, the best are taken.
+    bounds with a smaller loss (the root of the squared errors) than their neighbors, the best are taken.
     """
     low, high = row_bounds(x)
     step = (high - low) / np.float32(_SEARCH_STEPS)

@@ -248,7 +248,7 @@ def record_here(ctx: RunContext, record: Any) -> tuple[Any, ...]:
 def as_it_was(ctx: RunContext, name: str) -> Any:
     """Return what a blob holds, as a result that leaves it alone."""
     blob = ctx.workspace.make(name)
-    blob.materialise()
+    blob.materialize()
     return blob.buffer
 
 

@@ -1,4 +1,4 @@
-"""ImageInput: batches of images from a database, decoded, scaled, cropped, mirrored and normalised."""
+"""ImageInput: batches of images from a database, decoded, scaled, cropped, mirrored and normalized."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class ImageInput(Operator):
     ``random_scale`` is drawn from its two lengths; ``scale_jitter_type`` 1 takes a part of 8 to 100 % of the area.
 
     ``order`` is that of the images: NHWC, or, with ``use_gpu_transform``, NCHW unless it is given; that argument
-    moves normalisation to the GPU where the operator runs on one. ``output_type`` is float, float16 or uint8 (before
-    normalisation).
+    moves normalization to the GPU where the operator runs on one. ``output_type`` is float, float16 or uint8 (before
+    normalization).
 
     ``label_type``: 0 one number; 1 numbers of the classes that are there (of ``num_labels``); 2 a vector of
     ``num_labels``; 3 as 1, with weights as third tensor of the record; 4 one number, and a weight as third output; 5 a
@@ -165,8 +165,8 @@ class ImageInput(Operator):
         )
 
     @property
-    def changes_colours(self) -> bool:
-        """Whether images are floats before they are normalised."""
+    def changes_colors(self) -> bool:
+        """Whether images are floats before they are normalized."""
         return (self.color_jitter or self.color_lighting) and not self.is_test
 
     @property
@@ -210,9 +210,9 @@ def image_input(op: ImageInput, ctx: RunContext, reader: Any = None) -> tuple[An
     first = reader.position == 0
     batch = _Batch(op, ctx.position((op.batch_size,), per_sample=True), reader)
     on_device = ctx.is_gpu and op.use_gpu_transform and op.output_type != "uint8"
-    images, records = batch.read(normalised=not on_device)
+    images, records = batch.read(normalized=not on_device)
     if on_device:
-        images = _normalised(op, ctx.xp, ctx.xp.asarray(images))
+        images = _normalized(op, ctx.xp, ctx.xp.asarray(images))
     labels = _labels(op, records)
     if first:
         host = np.asarray(ctx.host(images), np.float32)
@@ -221,8 +221,8 @@ def image_input(op: ImageInput, ctx: RunContext, reader: Any = None) -> tuple[An
     return (ctx.xp.asarray(images), *(ctx.xp.asarray(array) for array in labels))
 
 
-def _normalised(op: ImageInput, xp: Any, pixels: Any) -> Any:
-    """Normalise pixels (N, H, W, C) in place, by the factors that the host would take."""
+def _normalized(op: ImageInput, xp: Any, pixels: Any) -> Any:
+    """Normalize pixels (N, H, W, C) in place, by the factors that the host would take."""
     values = pixels.astype(np.float32)
     values = values * xp.asarray(op.transform.factors) + xp.asarray(op.transform.shifts)
     if op.channels_first:
@@ -242,19 +242,19 @@ class _Batch:
     def __init__(self, op: ImageInput, position: tuple[int, int], reader: DBReader) -> None:
         self._op, self._reader, self._position = op, reader, position
 
-    def read(self, *, normalised: bool) -> tuple[Array, list[ImageRecord]]:
-        """Return the images, and their records; not normalised: (N, H, W, C), uint8, or float32 if colours change."""
+    def read(self, *, normalized: bool) -> tuple[Array, list[ImageRecord]]:
+        """Return the images, and their records; not normalized: (N, H, W, C), uint8, or float32 if colors change."""
         op = self._op
-        channels, plain = op.transform.channels, not normalised or op.output_type == "uint8"
+        channels, plain = op.transform.channels, not normalized or op.output_type == "uint8"
         if plain:
-            dtype = np.float32 if op.changes_colours else np.uint8
+            dtype = np.float32 if op.changes_colors else np.uint8
             images: Array = np.empty((op.batch_size, op.crop, op.crop, channels), dtype)
         else:
             images = np.empty((op.batch_size, channels, op.crop, op.crop), np.float32)
         records = self._decoded(images, plain)
-        if normalised and plain == op.channels_first:
+        if normalized and plain == op.channels_first:
             images = np.ascontiguousarray(images.transpose((0, 3, 1, 2) if plain else (0, 2, 3, 1)))
-        return images.astype(_OUTPUT_TYPES[op.output_type], copy=False) if normalised else images, records
+        return images.astype(_OUTPUT_TYPES[op.output_type], copy=False) if normalized else images, records
 
     def _decoded(self, images: Array, plain: bool) -> list[ImageRecord]:
         """Fill a batch; in place of damaged images, as far as they are allowed, with records that follow."""
@@ -288,7 +288,7 @@ class _Batch:
         if plain:
             images[place] = ready
         else:
-            op.transform.normalise(ready, images[place], scratch)
+            op.transform.normalize(ready, images[place], scratch)
         return record
 
 

@@ -306,7 +306,7 @@ def _feed(ctx: RunContext, name: str, value: Any, device: DeviceOption | None) -
 
 def _as_it_is(ctx: RunContext, name: str) -> Any:
     blob = ctx.workspace.make(name)
-    blob.materialise()
+    blob.materialize()
     return blob.buffer
 
 

@@ -20,7 +20,7 @@ def parse_options(op_type: str, options: bytes) -> SerializationOptions:
     try:
         parsed = SerializationOptions.FromString(options)
     except Exception as error:  # protobuf's versions raise errors of different classes
-        raise ArgumentError(f"{op_type}: options must be a serialised SerializationOptions: {error}") from None
+        raise ArgumentError(f"{op_type}: options must be a serialized SerializationOptions: {error}") from None
     for option in parsed.options:
         try:
             re.compile(option.blob_name_regex)

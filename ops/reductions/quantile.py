@@ -82,7 +82,7 @@ def _search(op: Quantile, ctx: RunContext, values: Any) -> Any:
         return low
     while abs(high - low) > number(op.tol) * (abs(high) + abs(low)):
         middle = number(low + (high - low) / 2)
-        if middle in (low, high):  # neighbours: there is nothing between them
+        if middle in (low, high):  # neighbors: there is nothing between them
             break
         below = count(middle)
         if below == target:

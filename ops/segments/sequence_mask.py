@@ -25,7 +25,7 @@ class SequenceMask(Operator):
 
     With ``batch`` there is one such matrix for each index of the axes up to and with that one, all masked alike.
 
-    Kept in row i are the columns j with, by ``mode``: "sequence", j < lengths[i]; "window", |j - centres[i]| <=
+    Kept in row i are the columns j with, by ``mode``: "sequence", j < lengths[i]; "window", |j - centers[i]| <=
     ``radius``; "upper", j <= i; "lower", j >= i; "upperdiag", j < i; "lowerdiag", j > i. With ``repeat_from_axis``
     (mode "sequence") the axes from there on are not columns: all their elements share one. With ``grad`` the fill is 0.
 

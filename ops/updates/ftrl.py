@@ -1,4 +1,4 @@
-"""Follow the regularised leader: Ftrl, and GFtrl, which drops groups of weights as a whole."""
+"""Follow the regularized leader: Ftrl, and GFtrl, which drops groups of weights as a whole."""
 
 from __future__ import annotations
 

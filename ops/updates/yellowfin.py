@@ -142,8 +142,8 @@ def yellowfin(op: YellowFin, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
     scalars[4] = mean(scalars[4], scalars[0] / scalars[1])
     if count > 1:
         bias = 1 - op.beta**count if op.zero_debias else 1.0
-        centre = g_avg.astype(np.float64) / bias
-        variance = xp.maximum(scalars[1] / bias - (centre * centre).sum(), op.epsilon)
+        center = g_avg.astype(np.float64) / bias
+        variance = xp.maximum(scalars[1] / bias - (center * center).sum(), op.epsilon)
         least, greatest = xp.exp(scalars[2] / bias), xp.exp(scalars[3] / bias)
         rate, momentum = _tuned(xp, _Measures(least, greatest, variance, scalars[4] / bias))
         lr, mu = mean(lr, rate), mean(mu, momentum)

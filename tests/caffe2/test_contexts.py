@@ -12,7 +12,7 @@ from caffe2.python.optimizer import SgdOptimizer
 from netbuilder.proto import ArgumentError, NetError
 
 
-class Colour(context.Managed):
+class Color(context.Managed):
     pass
 
 
@@ -21,22 +21,22 @@ class Size(context.DefaultManaged):
 
 
 def test_the_innermost_object_is_current():
-    with Colour() as red:
-        with Colour() as blue:
-            assert Colour.current() is blue
-            assert Colour.current(red) is red
-        assert Colour.current() is red
-    assert Colour.current(required=False) is None
-    with pytest.raises(NetError, match="no Colour is current"):
-        Colour.current()
-    with pytest.raises(TypeError, match="value must be a Colour, got 3"):
-        Colour.current(3)
+    with Color() as red:
+        with Color() as blue:
+            assert Color.current() is blue
+            assert Color.current(red) is red
+        assert Color.current() is red
+    assert Color.current(required=False) is None
+    with pytest.raises(NetError, match="no Color is current"):
+        Color.current()
+    with pytest.raises(TypeError, match="value must be a Color, got 3"):
+        Color.current(3)
 
 
 def test_threads_and_classes_have_stacks_of_their_own():
     seen = []
-    with Colour():
-        thread = threading.Thread(target=lambda: seen.append(Colour.current(required=False)))
+    with Color():
+        thread = threading.Thread(target=lambda: seen.append(Color.current(required=False)))
         thread.start()
         thread.join()
         assert isinstance(Size.current(), Size)
@@ -45,8 +45,8 @@ def test_threads_and_classes_have_stacks_of_their_own():
 
 
 def test_objects_decorate_functions():
-    red = Colour()
-    assert red(lambda: Colour.current())() is red
+    red = Color()
+    assert red(lambda: Color.current())() is red
 
 
 def test_optimizers_and_regularizers_by_name():

@@ -261,8 +261,8 @@ class TestChildren:
         assert printed(face("-c", code, cwd=tmp_path)) == "[]\n"
 
     def test_another_sitecustomize_still_runs(self, tmp_path):
-        site = write(tmp_path / "site" / "sitecustomize.py", "import builtins; builtins.customised = True").parent
-        code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD + '; print(customised)'!r}])"
+        site = write(tmp_path / "site" / "sitecustomize.py", "import builtins; builtins.customized = True").parent
+        code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD + '; print(customized)'!r}])"
         run = face("-c", code, cwd=tmp_path, PYTHONPATH=os.pathsep.join([str(ROOT), str(site)]))
         assert printed(run) == "netbuilder.caffe2.python.core\nTrue\n"
 

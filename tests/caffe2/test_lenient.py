@@ -196,6 +196,6 @@ class TestNets:
         assert model_helper.ModelHelper("shares", param_model=model)._parameters_info == model._parameters_info
 
     def test_layer_norm_takes_the_extents_of_its_features(self):
-        model = model_helper.ModelHelper("normalised")
+        model = model_helper.ModelHelper("normalized")
         brew.layer_norm(model, "x", "y", dim_in=(3, 4))
         assert [list(op.arg[0].ints) for op in model.param_init_net.Proto().op] == [[3, 4]] * 2

@@ -161,9 +161,9 @@ def test_refusals():
     net = core.Net("frozen")
     net.Proto().op.add(type="IndexFreeze", input=["A"], output=["B"])
     net.Proto().op.add(type="Relu", input=["B"], output=["C"])
-    for optimise in (memonger.optimize_inference_for_dag, memonger.optimize_inference_fast):
+    for optimize in (memonger.optimize_inference_for_dag, memonger.optimize_inference_fast):
         with pytest.raises(NetError, match="operator 0: IndexFreeze: output 0 must overwrite input 0"):
-            optimise(net, ["A"])
+            optimize(net, ["A"])
     net = inference_net()
     with pytest.raises(ArgumentError, match="algo must be an AssignmentAlgorithm, got 1"):
         memonger.optimize_interference(net, [], algo=1)

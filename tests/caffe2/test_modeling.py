@@ -197,14 +197,14 @@ def test_classifiers_under_memonger():
         imagenet_trainer_test_utils.test_forward_only,
         imagenet_trainer_test_utils.test_forward_only_fast_simplenet,
     ):
-        (after, before), shared, (plain, optimised) = test(create, **arguments)
+        (after, before), shared, (plain, optimized) = test(create, **arguments)
         assert after < before and shared > 0 and plain.shape == (4, 5)
-        np.testing.assert_array_equal(plain, optimised)
+        np.testing.assert_array_equal(plain, optimized)
     counts, *results = imagenet_trainer_test_utils.test_shared_grads(True, create, "gpu_0/fc0_w", **arguments)
     assert counts[0] < counts[1] and len(results) == 2
-    for plain, optimised in results:
+    for plain, optimized in results:
         assert plain.size > 1
-        np.testing.assert_array_equal(plain, optimised)
+        np.testing.assert_array_equal(plain, optimized)
     net = core.Net("one")
     net.Relu("x", "y")
     assert imagenet_trainer_test_utils.has_blob(net.Proto(), "y")

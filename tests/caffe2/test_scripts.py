@@ -16,7 +16,7 @@ from house import ROOT
 
 HERE = Path(__file__).parent
 
-# Relative differences, and absolute ones, that float32 in another order of summation makes. Batch normalisation over
+# Relative differences, and absolute ones, that float32 in another order of summation makes. Batch normalization over
 # few pictures enlarges them from step to step.
 CLOSE = {"lenet_trainer": (1e-4, 1e-5), "data_parallel_resnet": (5e-3, 2e-4), "toy_regression": (1e-4, 1e-6)}
 

@@ -94,14 +94,14 @@ def test_a_relu_stays_where_others_need_what_it_reads(change):
 
 
 def conv_bn(inputs=("x", "w", "b"), **kwargs):
-    net = core.Net("normalised")
+    net = core.Net("normalized")
     net.Conv(list(inputs), "y", kernel=3)
     net.SpatialBN(["y", "scale", "bias", "mean", "var"], "z", is_test=True, **kwargs)
     return net
 
 
 @pytest.mark.parametrize("inputs", [("x", "w", "b"), ("x", "w")])
-def test_a_conv_does_the_work_of_the_normalisation(inputs):
+def test_a_conv_does_the_work_of_the_normalization(inputs):
     net = conv_bn(inputs, epsilon=1e-3)
     before, weights = feed(net), workspace.FetchBlob("w")
     fuseConvBN(net)
@@ -111,7 +111,7 @@ def test_a_conv_does_the_work_of_the_normalisation(inputs):
     assert (workspace.FetchBlob("w") == weights).all()  # other nets may share them
 
 
-def test_training_normalisation_is_refused():
+def test_training_normalization_is_refused():
     net = core.Net("training")
     net.Conv(["x", "w"], "y", kernel=3)
     net.SpatialBN(["y", "scale", "bias", "mean", "var"], ["z", "mean", "var", "m", "v"])

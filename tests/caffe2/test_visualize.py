@@ -12,7 +12,7 @@ from netbuilder.proto import DeviceError, NetError, ShapeError
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """What was handed to imshow: (picture, colours)."""
+    """What was handed to imshow: (picture, colors)."""
     calls = []
     plot = types.ModuleType("matplotlib.pyplot")
     plot.imshow = lambda picture, cmap, interpolation: calls.append((picture, cmap))
@@ -24,19 +24,19 @@ def drawn(monkeypatch):
 def test_pictures(drawn):
     pictures = np.arange(30, dtype=np.float32).reshape(5, 2, 3)
     visualize.NHWC.ShowMultiple(pictures)
-    grid, colours = drawn[-1]
-    assert colours == "gray" and grid.shape == (5, 11)
+    grid, colors = drawn[-1]
+    assert colors == "gray" and grid.shape == (5, 11)
     assert grid[0].tolist() == [0, 1, 2, 14.5, 6, 7, 8, 14.5, 12, 13, 14] and grid[3, 8] == 14.5
     visualize.NHWC.ShowMultiple(pictures, ncols=5)
     assert drawn[-1][0].shape == (2, 19)
-    colour = np.arange(12).reshape(3, 2, 2)
-    visualize.NCHW.ShowSingle(colour)
+    color = np.arange(12).reshape(3, 2, 2)
+    visualize.NCHW.ShowSingle(color)
     assert drawn[-1][0].shape == (2, 2, 3) and drawn[-1][1] is None
-    visualize.NCHW.ShowChannels(colour)
+    visualize.NCHW.ShowChannels(color)
     assert drawn[-1][0].shape == (5, 5) and drawn[-1][1] == "gray"
-    visualize.NCHW.ShowImages(np.stack([colour] * 4))
+    visualize.NCHW.ShowImages(np.stack([color] * 4))
     assert drawn[-1][0].shape == (5, 5, 3)
-    visualize.NCHW.ShowImages(colour[:1])
+    visualize.NCHW.ShowImages(color[:1])
     assert drawn[-1][0].shape == (2, 2)
     visualize.NHWC.ShowSingle(np.zeros((2, 4)))
     visualize.NHWC.ShowChannels(np.zeros((2, 4, 3)))
@@ -44,7 +44,7 @@ def test_pictures(drawn):
     visualize.NCHW.ShowMultiple(np.zeros((2, 3, 2, 4)))
     assert [picture.shape for picture, _ in drawn[-4:]] == [(2, 4), (5, 9), (2, 4, 3), (2, 9, 3)]
     assert visualize.ChannelFirst(np.zeros((5, 2, 3, 4))).shape == (5, 4, 2, 3)
-    assert visualize.PatchVisualizer().get_patch_shape(colour) == (3, 2, 2)
+    assert visualize.PatchVisualizer().get_patch_shape(color) == (3, 2, 2)
 
 
 def test_no_pictures(drawn):

@@ -95,7 +95,7 @@ class TestBlobs:
         workspace.RunOperatorOnce(core.CreateOperator("CountUp", ["again"], ["count"]))
         assert workspace.FetchBlob("count") == 7
         workspace.RunOperatorOnce(core.CreateOperator("CreateAtomicBool", [], ["flag"]))
-        with pytest.raises(BlobError, match="blob 'flag' holds .* cannot be serialised"):
+        with pytest.raises(BlobError, match="blob 'flag' holds .* cannot be serialized"):
             workspace.SerializeBlob("flag")
         with pytest.raises(ParseError, match="the bytes for blob 'y'"):
             workspace.DeserializeBlob("y", b"\xff\xff")

@@ -206,11 +206,11 @@ class Machine:
 
     # Waiting.
 
-    def synchronise_stream(self, stream: Stream) -> None:
+    def synchronize_stream(self, stream: Stream) -> None:
         with self.lock:
             merge(self.host_clock, stream.clock)
 
-    def synchronise_device(self, device: int) -> None:
+    def synchronize_device(self, device: int) -> None:
         with self.lock:
             for stream in self._streams:
                 if stream.device == device:

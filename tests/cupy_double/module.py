@@ -380,7 +380,7 @@ class _Device(_Names):
         return self
 
     def synchronize(self) -> None:
-        self._machine.synchronise_device(self.id)
+        self._machine.synchronize_device(self.id)
 
 
 class _Event(_Names):
@@ -436,7 +436,7 @@ class _Stream(_Names):
                 self.order.clock[number] = max(calls, self.order.clock.get(number, 0))
 
     def synchronize(self) -> None:
-        self._machine.synchronise_stream(self.order)
+        self._machine.synchronize_stream(self.order)
 
 
 PerformanceWarning.__module__ = "cupy"

@@ -127,7 +127,7 @@ def make_ndarray(machine: Machine, module: Any) -> type:
             order_of = machine.stream if stream is None else stream.order
             if self.size:
                 machine.launch("get", [self._memory], [], order_of)
-                machine.synchronise_stream(order_of)
+                machine.synchronize_stream(order_of)
                 machine.moved(self._memory.device, HOST, self.nbytes)
             return self._values.copy(order)
 

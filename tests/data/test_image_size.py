@@ -76,7 +76,7 @@ def test_a_chunk_that_ends_after_the_file_is_refused():
         decode_image(bytes(data))
 
 
-def test_evenly_coloured_images_are_no_claims():
+def test_evenly_colored_images_are_no_claims():
     pixels = np.full((3000, 4000, 3), 255, np.uint8)
     assert decode_image(encode_jpeg(pixels)).shape == pixels.shape
     for options in ({"optimize": True}, {"bits": 1}):

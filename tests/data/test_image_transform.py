@@ -1,4 +1,4 @@
-"""What is done to images: sizes, crops, mirroring, colours, normalisation."""
+"""What is done to images: sizes, crops, mirroring, colors, normalization."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def counted(height=10, width=12):
     return np.stack([rows, columns, 0 * rows], axis=2).astype(np.uint8)
 
 
-def test_normalisation_is_that_of_each_channel():
+def test_normalization_is_that_of_each_channel():
     image = photo(0)
     got = ImageTransform(mean=(10, 20, 30), std=(2, 4, 5))(image, rng())
     want = (image.astype(np.float64) - [10, 20, 30]) / [2, 4, 5]
@@ -82,8 +82,8 @@ def test_the_geometry_needs_no_pixels(options):
         want = transform.pixels(image, rng(seed))
         np.testing.assert_array_equal(ready[:, ::-1] if mirrored else ready, want)
         out, plain = (np.empty((3, 20, 20), np.float32) for _ in range(2))
-        transform.normalise(ready, out, mirrored=mirrored)
-        transform.normalise(want, plain)
+        transform.normalize(ready, out, mirrored=mirrored)
+        transform.normalize(want, plain)
         np.testing.assert_array_equal(out, plain)
     assert transform.geometry(*image.shape[:2], rng(0)).mirrored is not None
     assert ImageTransform(color_lighting=0.1, mirror=True).geometry(4, 5, rng()).mirrored is None
@@ -120,7 +120,7 @@ def test_jitter_and_lighting():
     np.testing.assert_allclose(added[0, 0, ::-1], want, atol=1e-3)
 
 
-def test_colours_stay_in_test_mode():
+def test_colors_stay_in_test_mode():
     options = ImageTransform(color_jitter=(0.4, 0.4, 0.4), color_lighting=0.1, is_test=True)
     np.testing.assert_array_equal(options.pixels(photo(1), rng()), photo(1))
 

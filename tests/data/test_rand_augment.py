@@ -27,7 +27,7 @@ def test_every_change_keeps_size_and_type(name, channels):
         got = apply_changes(image, [Change(name, strength)])
         assert got.shape == image.shape and got.dtype == np.uint8
         np.testing.assert_array_equal(image, before)
-    if name not in ("identity", "color"):  # of gray images colour changes nothing
+    if name not in ("identity", "color"):  # of gray images color changes nothing
         assert (got != image).any()
 
 
@@ -72,7 +72,7 @@ def loaded(threads, epoch, **transform):
     return np.concatenate([images for images, _ in loader.batches(np.arange(12), 4, epoch=epoch)])
 
 
-@pytest.mark.parametrize("more", [{}, {"color_jitter": (0.4, 0.4, 0.4)}], ids=["alone", "with colours"])
+@pytest.mark.parametrize("more", [{}, {"color_jitter": (0.4, 0.4, 0.4)}], ids=["alone", "with colors"])
 def test_any_number_of_threads_draws_alike(more):
     one = loaded(1, 1, rand_augment=(2, 15), **more)
     np.testing.assert_array_equal(loaded(4, 1, rand_augment=(2, 15), **more), one)

@@ -29,7 +29,7 @@ STEPS = 3
 
 
 def rich(model, loss_scale, classes=4):
-    """Two layers with normalisation and dropout: data (N, 6), label (N,)."""
+    """Two layers with normalization and dropout: data (N, 6), label (N,)."""
     x = brew.spatial_bn(model, brew.fc(model, "data", "fc1", 6, 8), "bn", 8, is_test=False)
     x = brew.dropout(model, brew.relu(model, x, "relu"), "drop", ratio=0.5, is_test=False)
     _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, classes), "label"], ["softmax", "loss"])
@@ -51,7 +51,7 @@ def batch(step):
 
 
 class Training:
-    """A model in a workspace of its own, initialised."""
+    """A model in a workspace of its own, initialized."""
 
     def __init__(self, devices=(0, 1), forward=rich, optimizer=OPTIMIZERS["momentum"], seed=3, name="net", **options):
         self.model, self.record = parallelize(list(devices), forward, optimizer, name=name, **options)
@@ -347,10 +347,10 @@ def test_fine_tuning_to_another_number_of_classes(tmp_path):
     report = tuned.load(tmp_path / "c", parameters_only=True, partial=True, show=said.append)
     assert report.loaded == ("bn_b", "bn_riv", "bn_rm", "bn_s", "fc1_b", "fc1_w")
     shape = "shape (4, 8) in the checkpoint, (7, 8) in the model"
-    assert report.reinitialised["fc2_w"] == shape
-    assert f"  re-initialised  fc2_w: {shape}" in said[0]
+    assert report.reinitialized["fc2_w"] == shape
+    assert f"  re-initialized  fc2_w: {shape}" in said[0]
     assert report.skipped["fc1_w_momentum"] == "'fc1_w_momentum' is no parameter"
-    assert set(report.reinitialised) == {"fc2_w", "fc2_b"}
+    assert set(report.reinitialized) == {"fc2_w", "fc2_b"}
     after, stored = tuned.checkpointed(), read_checkpoint(tmp_path / "c").blobs
     for name in after:
         np.testing.assert_array_equal(after[name], (stored if name in report.loaded else before)[name], err_msg=name)
@@ -371,7 +371,7 @@ def test_renamed_and_left_out(tmp_path):
         tmp_path / "c", rename={"fc1_*": "base/fc1_*"}, skip=["fc2_*"], parameters_only=True, show=lambda text: None
     )
     assert report.loaded == ("base/fc1_b", "base/fc1_w")
-    assert set(report.reinitialised) == {"fc2_w", "fc2_b"}
+    assert set(report.reinitialized) == {"fc2_w", "fc2_b"}
     np.testing.assert_array_equal(training.checkpointed()["base/fc1_w"], read_checkpoint(tmp_path / "c").blobs["fc1_w"])
 
 
@@ -421,7 +421,7 @@ def test_damaged_files_change_nothing(tmp_path):
     assert training.drawn() == drawn
 
 
-def test_models_that_are_not_initialised(tmp_path):
+def test_models_that_are_not_initialized(tmp_path):
     Training(forward=plain).save(tmp_path / "c")
     model, _ = parallelize([0, 1], plain)
     for call in (save_checkpoint, load_checkpoint):

@@ -74,8 +74,8 @@ def test_entries_that_fit_nothing(options, message):
 def test_the_report_is_a_table():
     report = LoadReport("'c'", ("a",), {"b": "why"}, {"d": "so"})
     assert str(report).splitlines() == [
-        "'c': 1 blobs loaded, 1 skipped, 1 re-initialised",
+        "'c': 1 blobs loaded, 1 skipped, 1 re-initialized",
         "  loaded          a",
         "  skipped         b: why",
-        "  re-initialised  d: so",
+        "  re-initialized  d: so",
     ]

@@ -1,4 +1,4 @@
-"""Predictors that fold normalisations, keep little, and take new parameters."""
+"""Predictors that fold normalizations, keep little, and take new parameters."""
 
 import numpy as np
 import pytest
@@ -139,7 +139,7 @@ def training_net():
     return model.net.Proto(), values
 
 
-def test_normalisation_in_training_mode(tmp_path):
+def test_normalization_in_training_mode(tmp_path):
     net, values = training_net()
     with pytest.raises(NetError, match="operator 1 SpatialBN .* it is in training mode"):
         save_predictor(tmp_path / "p", net, values, outputs=["norm"], fold=True)

@@ -30,7 +30,7 @@ def test_a_fill_of_the_init_net():
 
 def test_a_fill_is_set_once():
     made = Initializer()
-    with pytest.raises(ArgumentError, match="parameter 'w': its initialiser Initializer has no fill operator"):
+    with pytest.raises(ArgumentError, match="parameter 'w': its initializer Initializer has no fill operator"):
         made.create_param("w", Net("init"), [1])
     made.update("XavierFill", {})
     with pytest.raises(ArgumentError, match="fills by 'XavierFill'; make another one for 'MSRAFill'"):

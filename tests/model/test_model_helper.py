@@ -232,7 +232,7 @@ class TestSharing:
         fc = brew.fc(model, table, "fc", 3, 4)
         brew.spatial_bn(model, fc, "bn", 4, is_test=is_test)
 
-    def test_a_test_model_has_no_initialisers(self):
+    def test_a_test_model_has_no_initializers(self):
         model = ModelHelper("test", init_params=False)
         with pytest.warns(UserWarning, match="'test' shares parameter 'table'.*ConstantFill is taken out"):
             self.build(model)

@@ -1,4 +1,4 @@
-"""Helpers that normalise, and elementwise_linear: the operators and parameters that Caffe2's add, and training."""
+"""Helpers that normalize, and elementwise_linear: the operators and parameters that Caffe2's add, and training."""
 
 from __future__ import annotations
 

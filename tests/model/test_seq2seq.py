@@ -208,8 +208,8 @@ def test_a_wide_beam_finds_the_best_of_all(seed, penalty):
             every.append((score / max(1, len(path) - 1) ** penalty, tokens))
     best = max(every)
     assert found[0].tokens == best[1]
-    assert found[0].normalised(penalty) == pytest.approx(best[0])
-    ranks = [h.normalised(penalty) for h in found]
+    assert found[0].normalized(penalty) == pytest.approx(best[0])
+    ranks = [h.normalized(penalty) for h in found]
     assert ranks == sorted(ranks, reverse=True)
 
 

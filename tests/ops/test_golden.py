@@ -195,9 +195,7 @@ def _check_distribution(case: Case, found: dict[str, np.ndarray]) -> None:
     # Six standard deviations of the sample's mean; its deviation from the true one is as small, roughly.
     assert abs(y.mean() - mean) < 6 * std / np.sqrt(y.size)
     assert abs(y.std() / std - 1) < 6 / np.sqrt(y.size)
-    assert abs(np.corrcoef(y.ravel()[:-1], y.ravel()[1:])[0, 1]) < 6 / np.sqrt(y.size), (
-        "neighbours depend on each other"
-    )
+    assert abs(np.corrcoef(y.ravel()[:-1], y.ravel()[1:])[0, 1]) < 6 / np.sqrt(y.size), "neighbors depend on each other"
 
 
 def _check_dropout(found, x, expected):

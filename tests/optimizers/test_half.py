@@ -27,7 +27,7 @@ def _as_in_a_fresh_process():
 
 
 def convnet(model, initializer=None, is_test=False):
-    """Two convolutions, of which the second ends in a sum, and two layers; in float16 if there is an initialiser."""
+    """Two convolutions, of which the second ends in a sum, and two layers; in float16 if there is an initializer."""
     given = {"WeightInitializer": initializer, "BiasInitializer": initializer} if initializer else {}
     blob = model.net.FloatToHalf("data", "data_fp16") if initializer else "data"
     brew.conv(model, blob, "conv1", 1, 4, 3, pad=1, **given)

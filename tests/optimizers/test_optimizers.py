@@ -107,7 +107,7 @@ class TestNames:
 class TestBuilders:
     @pytest.mark.parametrize("build", BUILDERS)
     def test_computed_parameters_are_not_touched(self, build):
-        model = ModelHelper("normalised")
+        model = ModelHelper("normalized")
         brew.spatial_bn(model, "x", "bn", 3, is_test=False)
         model.AddGradientOperators([model.net.AveragedLoss("bn", "loss")])
         before = model.net.op_len

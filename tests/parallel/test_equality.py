@@ -180,11 +180,11 @@ def test_a_loss_that_another_is_computed_from():
         assert distance(trained(range(count), task=Task(forward)), want) < FLOAT32, count
 
 
-# Batch normalisation: each device normalises its own slice.
+# Batch normalization: each device normalizes its own slice.
 
 
-def normalised(model, loss_scale, suffix=""):
-    """A layer with batch normalisation; ``suffix`` names a slice of the batch and its statistics."""
+def normalized(model, loss_scale, suffix=""):
+    """A layer with batch normalization; ``suffix`` names a slice of the batch and its statistics."""
     x = model.net.FC(["data" + suffix, "fc1_w", "fc1_b"], "fc1" + suffix)
     x = model.net.ExpandDims(x, "planes" + suffix, dims=[2, 3])
     state = ["bn_rm" + suffix, "bn_riv" + suffix]
@@ -207,12 +207,12 @@ def add_parameters(model, slices=("",)):
         model.AddParameter(init.ConstantFill([], "bn_riv" + suffix, shape=[5], value=1.0), "COMPUTED_PARAM")
 
 
-def normalised_on_one_device(count, task):
+def normalized_on_one_device(count, task):
     """The same training without Parallelize: a branch for each slice of the batch, the parameters shared."""
     slices = [f"_{k}" for k in range(count)]
     model = ModelHelper("reference")
     add_parameters(model, slices)
-    model.AddGradientOperators([normalised(model, 1.0 / count, suffix) for suffix in slices])
+    model.AddGradientOperators([normalized(model, 1.0 / count, suffix) for suffix in slices])
     OPTIMIZERS["momentum"](model)
     workspace = Workspace(threads=1)
     for number, batch in enumerate(task.batches()):
@@ -226,20 +226,20 @@ def normalised_on_one_device(count, task):
     return workspace
 
 
-def forward_normalised(model, loss_scale):
+def forward_normalized(model, loss_scale):
     add_parameters(model)
-    return [normalised(model, loss_scale)]
+    return [normalized(model, loss_scale)]
 
 
-PARAMETERS = ["fc1_w", "bn_s", "bn_b", "fc2_w", "fc2_b"]  # fc1_b has no gradient but rounding, under the normalisation
+PARAMETERS = ["fc1_w", "bn_s", "bn_b", "fc2_w", "fc2_b"]  # fc1_b has no gradient but rounding, under the normalization
 
 
 @pytest.mark.parametrize("count", [1, *COUNTS])
-def test_batch_normalisation_equals_one_that_normalises_each_slice(count):
-    task = Task(forward_normalised)
+def test_batch_normalization_equals_one_that_normalizes_each_slice(count):
+    task = Task(forward_normalized)
     _, record, workspace = train(range(count), OPTIMIZERS["momentum"], task)
     assert record.computed == ("bn_rm", "bn_riv")
-    reference = normalised_on_one_device(count, task)
+    reference = normalized_on_one_device(count, task)
     for name in PARAMETERS:
         got = [workspace.fetch("cpu_0/" + name)]
         assert distance(got, [reference.fetch(name)]) < FLOAT32, name
@@ -249,9 +249,9 @@ def test_batch_normalisation_equals_one_that_normalises_each_slice(count):
 
 
 def test_without_their_broadcast_the_statistics_are_each_devices_own():
-    task = Task(forward_normalised, options={"broadcast_computed_params": False})
+    task = Task(forward_normalized, options={"broadcast_computed_params": False})
     model, record, workspace = train([0, 1], OPTIMIZERS["momentum"], task)
-    reference = normalised_on_one_device(2, task)
+    reference = normalized_on_one_device(2, task)
     for name in record.computed:
         for replica, blob in enumerate(record.blobs(name)):
             assert distance([workspace.fetch(blob)], [reference.fetch(f"{name}_{replica}")]) < FLOAT32

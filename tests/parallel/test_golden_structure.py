@@ -26,9 +26,9 @@ SAME = [
 ]
 
 LATER = {
-    "dp_convnet_2_combine_bn": "batch normalisation over all devices",
+    "dp_convnet_2_combine_bn": "batch normalization over all devices",
     "dp_convnet_2_memory": "memory planning",
-    "gpu_structure_convnet_2_combine_bn": "batch normalisation over all devices",
+    "gpu_structure_convnet_2_combine_bn": "batch normalization over all devices",
     "gpu_structure_convnet_2_memory": "memory planning",
     "mlp_bmuf_2": "block-wise updates",
     "resnet50_1_memory": "memory planning",

@@ -61,7 +61,7 @@ def check_equality(machine, count, forward, optimizer, shape, **options):
         assert all(np.array_equal(a, b) for a, b in zip(replica, got[0]))
 
 
-def normalised(model, loss_scale):
+def normalized(model, loss_scale):
     x = brew.conv(model, "data", "conv", 3, 4, kernel=3, pad=1, no_bias=1)  # a bias there has no gradient but rounding
     x = brew.relu(model, brew.spatial_bn(model, x, "bn", 4, epsilon=1e-3, is_test=False), "bn")
     x = brew.fc(model, brew.max_pool(model, x, "pool", kernel=2, stride=2), "fc", 4 * 16, 4)
@@ -69,7 +69,7 @@ def normalised(model, loss_scale):
     return [model.Scale(loss, scale=loss_scale)]
 
 
-NETS = {"mlp": (mlp, (24, 6)), "convnet": (convnet, (8, 3, 8, 8)), "normalised": (normalised, (8, 3, 8, 8))}
+NETS = {"mlp": (mlp, (24, 6)), "convnet": (convnet, (8, 3, 8, 8)), "normalized": (normalized, (8, 3, 8, 8))}
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -105,7 +105,7 @@ def test_without_access_to_each_other(four_gpus):
 
 def test_exchange_by_collectives(two_gpus):
     with pytest.warns(UserWarning, match="this version has no engine for NCCL"):
-        check_equality(two_gpus, 2, normalised, "momentum", (8, 3, 8, 8), use_nccl=True)
+        check_equality(two_gpus, 2, normalized, "momentum", (8, 3, 8, 8), use_nccl=True)
 
 
 def test_batches_fed_to_the_host(two_gpus):

@@ -9,7 +9,7 @@ from netbuilder.runtime.plan import small_plans
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, train
 
 
-def normalised(model, loss_scale):
+def normalized(model, loss_scale):
     """Running statistics are broadcast in each step: data (N, 3, 8, 8)."""
     x = brew.spatial_bn(model, brew.conv(model, "data", "conv", 3, 4, kernel=3, pad=1), "bn", 4, is_test=False)
     x = brew.average_pool(model, brew.relu(model, x, "bn"), "pooled", kernel=8)
@@ -29,7 +29,7 @@ IMAGES = (24, 3, 8, 8)
 CASES = {
     "mlp": Task(mlp),
     "convnet": Task(convnet, IMAGES, steps=3),
-    "normalised": Task(normalised, IMAGES, steps=3),
+    "normalized": Task(normalized, IMAGES, steps=3),
     "sparse": Task(sparse),
     "one copy of the parameters": Task(options={"shared_model": True}),
     "updates on one device": Task(options={"reduce_update_broadcast": True}),

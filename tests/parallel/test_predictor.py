@@ -60,7 +60,7 @@ def test_golden_numbers_through_files(tmp_path):
     assert golden_data.mismatch(got, want, "close", export.meta["rtol"], export.meta["atol"]) is None
 
 
-def normalised(is_test):
+def normalized(is_test):
     def forward(model, loss_scale):
         x = brew.conv(model, "data", "conv", 3, 4, kernel=3, pad=1)
         x = brew.relu(model, brew.spatial_bn(model, x, "bn", 4, is_test=is_test), "bn")
@@ -73,10 +73,10 @@ def normalised(is_test):
 
 def test_a_trained_model_is_evaluated_and_exported(tmp_path):
     """The predictor gives what the evaluation net gives, by running statistics and not those of the batch."""
-    task = Task(normalised(is_test=False), (8, 3, 8, 8))
+    task = Task(normalized(is_test=False), (8, 3, 8, 8))
     trained, record, workspace = train([0, 1], task=task)
     evaluation = ModelHelper("evaluation", init_params=False)
-    parallel.Parallelize_CPU(evaluation, no_input, normalised(is_test=True), devices=[0, 1])
+    parallel.Parallelize_CPU(evaluation, no_input, normalized(is_test=True), devices=[0, 1])
     parallel.CreateNet(evaluation, workspace=workspace)
     parallel.RunNet(evaluation, workspace=workspace)
     net, parameters = parallel.ExtractPredictorNet(evaluation, ["data"], ["softmax"], None)

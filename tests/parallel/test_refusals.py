@@ -375,7 +375,7 @@ def test_absent_gpus_are_warned_of_and_the_net_is_built():
         parallel.CreateNet(model)
 
 
-def test_a_net_for_evaluation_that_would_initialise_is_warned_of():
+def test_a_net_for_evaluation_that_would_initialize_is_warned_of():
     with pytest.warns(UserWarning, match=r"model 'eval' has no update.*ModelHelper\(init_params=False\)"):
         parallel.Parallelize_CPU(ModelHelper("eval"), no_input, mlp, devices=[0, 1])
     with warnings.catch_warnings():

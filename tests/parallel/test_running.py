@@ -1,4 +1,4 @@
-"""A parallel model run: initialised, created and run; learning rates; what a checkpoint holds."""
+"""A parallel model run: initialized, created and run; learning rates; what a checkpoint holds."""
 
 import logging
 import textwrap
@@ -63,7 +63,7 @@ def test_the_default_workspace_serves_where_none_is_given():
     default.reset()
 
 
-def test_initialisation_makes_all_replicas_equal():
+def test_initialization_makes_all_replicas_equal():
     model, record = parallelize([0, 1, 2], optimizer=OPTIMIZERS["momentum"])
     copies = [(op.input[0], op.output[0]) for op in model.param_init_net.Proto().op if op.type == "Copy"]
     names = [*record.parameters, *(name + "_momentum" for name in record.parameters)]
@@ -158,7 +158,7 @@ def test_an_evaluation_net_uses_the_trained_parameters(shares):
     assert np.array_equal(workspace.fetch("cpu_0/fc1_w"), before)
 
 
-def test_an_evaluation_net_that_would_initialise_does_not_run_over_trained_blobs():
+def test_an_evaluation_net_that_would_initialize_does_not_run_over_trained_blobs():
     _, _, workspace = train([0, 1])
     model = ModelHelper("evaluation")
     with pytest.warns(UserWarning, match="is for evaluation, but its init net makes parameters"):
@@ -278,7 +278,7 @@ def test_a_model_that_is_not_parallel_is_refused(call):
         call(ModelHelper("plain"))
 
 
-def test_initialising_again_is_refused_and_touches_nothing():
+def test_initializing_again_is_refused_and_touches_nothing():
     model, _, workspace = train([0, 1])
     before = workspace.fetch("cpu_0/fc1_w")
     with pytest.raises(NetError, match="net 'net.*' exists already .* would restart the training; give overwrite=True"):

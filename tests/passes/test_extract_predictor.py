@@ -249,7 +249,7 @@ def test_renaming_inside_an_operator_with_a_net():
 
 
 def test_running_means_come_along():
-    """The statistics of batch normalisation are parameters of the predictor, as trained ones are."""
+    """The statistics of batch normalization are parameters of the predictor, as trained ones are."""
     export = golden_data.export("extract_dropout_bn")
     _, parameters = extract_predictor(export.net("train_net"), ["data"], ["softmax"])
     assert {"conv1_bn_rm", "conv1_bn_riv"} <= set(parameters)

@@ -1,4 +1,4 @@
-"""Folding of batch normalisation: numbers against nets that are not folded, and what is left as it is."""
+"""Folding of batch normalization: numbers against nets that are not folded, and what is left as it is."""
 
 import numpy as np
 import pytest

@@ -78,7 +78,7 @@ KINDS = {
     "net messages": ([NET, NET], "nets", [NET, NET]),
     "nets": ([Net("body")], "nets", [NET]),
     "tensors": ([TENSOR], "tensors", [TENSOR]),
-    "quantised tensors": ([QTENSOR], "qtensors", [QTENSOR]),
+    "quantized tensors": ([QTENSOR], "qtensors", [QTENSOR]),
 }
 
 

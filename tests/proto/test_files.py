@@ -87,7 +87,7 @@ def test_links_and_modes_are_those_of_a_plain_write(tmp_path):
     assert stat.S_IMODE(os.stat(tmp_path / "real.pb").st_mode) == stat.S_IMODE(os.stat(tmp_path / "plain").st_mode)
 
 
-def test_missing_file_names_its_neighbours(tmp_path):
+def test_missing_file_names_its_neighbors(tmp_path):
     save(tmp_path / "predict_net.pb", LENET)
     with pytest.raises(FileNotFoundError, match=r"no such file; near it are predict_net.pb.*predict\.pb"):
         load(tmp_path / "predict.pb", NetDef)
@@ -102,7 +102,7 @@ def test_missing_file_names_its_neighbours(tmp_path):
 
 
 def boundaries(message):
-    """Lengths at which a serialised net, cut, is a shorter net: after each of its own fields."""
+    """Lengths at which a serialized net, cut, is a shorter net: after each of its own fields."""
     found, whole = {0}, message.SerializeToString()
     position = 0
     while position < len(whole):
@@ -226,7 +226,7 @@ def test_required_fields():
         parse(b"\x0a\x04\x5a\x02\x08\x01", TensorProtos)
     with pytest.raises(ParseError, match="required fields are missing: segment.begin"):
         parse_text("segment { end: 3 }", TensorProto)
-    with pytest.raises(NetError, match="cannot serialise a Segment: required fields are missing: begin, end"):
+    with pytest.raises(NetError, match="cannot serialize a Segment: required fields are missing: begin, end"):
         to_bytes(TensorProto.Segment())
 
 

@@ -14,7 +14,7 @@ def test_a_line_for_each_interpolation():
     assert [line.record["interpolation"] for line in lines] == ["linear", "area"]
     for line in lines:
         assert all(len(line.record[side]) == 1 and line.record[side][0] > 0 for side in ("ours", "bare", "decoded"))
-        assert "goal 0.9" in line.text and "without mirroring and normalising" in line.text
+        assert "goal 0.9" in line.text and "without mirroring and normalizing" in line.text
 
 
 def test_the_plain_loop_fills_whole_batches():

@@ -20,15 +20,15 @@ if not image_libraries():
     pytest.skip("needs a library for images", allow_module_level=True)
 
 PIL = pytest.importorskip("PIL.Image")
-COLOURS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
+COLORS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
 
 
 @pytest.fixture
 def images(tmp_path):
-    """Files of one colour each, twice as wide as high."""
+    """Files of one color each, twice as wide as high."""
     files = []
-    for name, colour in COLOURS.items():
-        PIL.new("RGB", (16, 8), colour).save(tmp_path / f"{name}.png")
+    for name, color in COLORS.items():
+        PIL.new("RGB", (16, 8), color).save(tmp_path / f"{name}.png")
         files.append(str(tmp_path / f"{name}.png"))
     return files
 
@@ -36,7 +36,7 @@ def images(tmp_path):
 @pytest.fixture
 def net(tmp_path):
     """A predictor whose classes are the channels' brightness: blue, green, red."""
-    model = ModelHelper("colours")
+    model = ModelHelper("colors")
     brew.average_pool(model, "data", "mean", kernel=4, global_pooling=True)
     model.net.Flatten("mean", "flat")
     brew.softmax(model, "flat", "softmax")
@@ -57,7 +57,7 @@ def test_the_likeliest_classes(folder, images, tmp_path, capsys):
     assert predict.main([folder, *images, "--classes", str(tmp_path / "names.txt"), "--top", "1", "--batch", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[::2] == images
-    assert [line.split() for line in lines[1::2]] == [["100.00%", name] for name in COLOURS]
+    assert [line.split() for line in lines[1::2]] == [["100.00%", name] for name in COLORS]
 
 
 def test_json_and_numbers(folder, images, capsys):

@@ -27,8 +27,8 @@ BASE = ["--cpu", "--model=mlp", "--batch=12", "--epochs=2", "--learning-rate=0.0
 def images(count=41, classes=7):
     rng = np.random.default_rng(3)
     labels = rng.integers(0, classes, count).astype(np.int32)
-    centres = rng.standard_normal((classes, 1, 4, 4))
-    return Images((centres[labels] + rng.standard_normal((count, 1, 4, 4))).astype(np.float32), labels)
+    centers = rng.standard_normal((classes, 1, 4, 4))
+    return Images((centers[labels] + rng.standard_normal((count, 1, 4, 4))).astype(np.float32), labels)
 
 
 def run_of(*arguments):
@@ -93,7 +93,7 @@ def test_the_rate_for_another_batch():
     assert parse(BASE).scaled_rate == 0.02
 
 
-def test_scales_of_normalisations_need_not_decay():
+def test_scales_of_normalizations_need_not_decay():
     def decays(*more):
         run = Run(parse(["--cpu", "--model=resnet8-cifar", "--batch=4", *more]), *[square_images()] * 2)
         ops = run._model.net.Proto().op

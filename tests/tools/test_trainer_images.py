@@ -20,7 +20,7 @@ SIZES = ["--scale=12", "--crop=8", "--mirror", "--mean", "120", "110", "100", "-
 QUICK = ["--cpu", "--model=mlp", "--batch=8", "--epochs=2", "--learning-rate=0.05", *SIZES]
 
 
-def coloured(root, each=15):
+def colored(root, each=15):
     """Two classes that are easy to tell apart: dark and bright."""
     for label, name in enumerate(("dark", "bright")):
         (root / name).mkdir(parents=True)
@@ -31,7 +31,7 @@ def coloured(root, each=15):
 
 
 def test_a_folder_trains_evaluates_and_exports(tmp_path, capfd):
-    source = str(coloured(tmp_path / "images"))
+    source = str(colored(tmp_path / "images"))
     arguments = [*QUICK, "--data", source, "--devices=0,1", "--export", str(tmp_path / "out"), "--check-export"]
     assert main(arguments) == 0
     text = capfd.readouterr().out
@@ -45,7 +45,7 @@ def test_a_folder_trains_evaluates_and_exports(tmp_path, capfd):
 def test_a_database_gives_what_its_folder_gives(tmp_path, kind):
     if kind == "lmdb":
         pytest.importorskip("lmdb")
-    source = coloured(tmp_path / "images")
+    source = colored(tmp_path / "images")
     assert make_db.main([str(source), str(tmp_path / "db"), "--type", kind]) == 0
     batches = []
     for data in (source, tmp_path / "db"):
@@ -58,7 +58,7 @@ def test_a_database_gives_what_its_folder_gives(tmp_path, kind):
 
 
 def test_threads_and_resuming_change_nothing(tmp_path):
-    source = str(coloured(tmp_path / "images"))
+    source = str(colored(tmp_path / "images"))
     runs = [
         list(
             load_images(source, parse([*QUICK, f"--decode-threads={n}"]).input)[0].batches(8, np.random.default_rng(3))
@@ -76,7 +76,7 @@ def test_threads_and_resuming_change_nothing(tmp_path):
 
 
 def test_every_held_out_image_is_evaluated_once(tmp_path):
-    source = str(coloured(tmp_path / "images"))
+    source = str(colored(tmp_path / "images"))
     train, test = load_images(source, parse(QUICK).input)
     seen = [labels for _, labels in test.batches(4)]
     assert [len(labels) for labels in seen] == [4, 2]
@@ -85,8 +85,8 @@ def test_every_held_out_image_is_evaluated_once(tmp_path):
 
 
 def test_parts_in_folders_of_their_own(tmp_path):
-    coloured(tmp_path / "set" / "train", 4)
-    coloured(tmp_path / "set" / "val", 3)
+    colored(tmp_path / "set" / "train", 4)
+    colored(tmp_path / "set" / "val", 3)
     train, test = load_images(str(tmp_path / "set"), InputOptions(crop=8))
     assert (len(train), len(test)) == (8, 6)
     apart, other = load_images(
@@ -99,7 +99,7 @@ def test_parts_in_folders_of_their_own(tmp_path):
 
 
 def test_damaged_images(tmp_path, capsys):
-    source = coloured(tmp_path / "images")
+    source = colored(tmp_path / "images")
     (source / "dark" / "04.jpg").write_bytes(b"\xff\xd8\xff no more")  # held out
     (source / "dark" / "05.jpg").write_bytes(b"\xff\xd8\xff no more")
     assert main([*QUICK, "--data", str(source)]) == 1

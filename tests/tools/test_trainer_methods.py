@@ -31,8 +31,8 @@ METHODS = {
 def images(count=41, classes=7):
     rng = np.random.default_rng(3)
     labels = rng.integers(0, classes, count).astype(np.int32)
-    centres = rng.standard_normal((classes, 1, 4, 4))
-    return Images((centres[labels] + rng.standard_normal((count, 1, 4, 4))).astype(np.float32), labels)
+    centers = rng.standard_normal((classes, 1, 4, 4))
+    return Images((centers[labels] + rng.standard_normal((count, 1, 4, 4))).astype(np.float32), labels)
 
 
 def run_of(*arguments):

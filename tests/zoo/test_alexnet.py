@@ -1,4 +1,4 @@
-"""AlexNet: parameters, groups, normalisation, dropout, refusals."""
+"""AlexNet: parameters, groups, normalization, dropout, refusals."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_towers_are_apart_where_the_paper_has_them_apart():
     assert all("group" not in arguments(op) for op in operators(model, "Conv"))
 
 
-def test_the_order_of_the_first_two_layers_is_relu_normalisation_pooling():
+def test_the_order_of_the_first_two_layers_is_relu_normalization_pooling():
     model, _ = built(create_alexnet, 3, 10)
     assert [op.type for op in model.net.Proto().op[:8]] == ["Conv", "Relu", "LRN", "MaxPool"] * 2
     model, _ = built(create_alexnet, 3, 10, towers=1)

@@ -1,4 +1,4 @@
-"""Inception v1: parameters, normalisations, auxiliary classifiers, refusals."""
+"""Inception v1: parameters, normalizations, auxiliary classifiers, refusals."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_modules_join_as_many_channels_as_in_the_paper():
     assert [shape[2] for shape in joined] == [28] * 2 + [14] * 5 + [7] * 2
 
 
-def test_one_normalisation_at_a_time():
+def test_one_normalization_at_a_time():
     model, _ = built(create_inception_v1, 3, 10)
     assert [op.input[0] for op in operators(model, "LRN")] == ["pool1", "conv2"]
     assert operators(model, "SpatialBN") == []

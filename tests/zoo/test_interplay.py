@@ -9,7 +9,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.engines import onednn
 from netbuilder.optimizers import build_sgd
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.plan.optimizations import OPTIMISATIONS
+from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 from netbuilder.runtime.values.blob import Blob
 from netbuilder.zoo import create_alexnet, create_lenet, create_resnet_cifar
 
@@ -19,7 +19,7 @@ NETS = {
     "alexnet": (create_alexnet, (3, CLASSES), {"hidden": 16, "image_size": 67}, (3, 67, 67)),
     "resnet8": (create_resnet_cifar, (3, CLASSES, 8), {}, (3, 16, 16)),
 }
-EXACT = tuple(name for name, each in OPTIMISATIONS.items() if each.bound == 0)
+EXACT = tuple(name for name, each in OPTIMIZATIONS.items() if each.bound == 0)
 BOTH_WAYS = pytest.mark.parametrize("without", [(), EXACT], ids=["on", "off"])
 
 needs_onednn = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")

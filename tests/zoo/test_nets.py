@@ -48,7 +48,7 @@ def test_resnext50_has_the_papers_number_of_parameters():
     assert parameter_count(model) / 1e6 == pytest.approx(25.029, abs=1e-3)
 
 
-def test_a_convolution_before_a_normalisation_has_no_bias():
+def test_a_convolution_before_a_normalization_has_no_bias():
     model, _ = built(create_resnet, 3, 10, 18)
     assert all(len(op.input) == 2 for op in model.net.Proto().op if op.type == "Conv")
     model, _ = built(create_resnet50, 3, 10)  # as its namesake: biases unless told otherwise
@@ -87,13 +87,13 @@ def test_nets_are_made_under_the_name_scope(create, args):
     assert all(blob.startswith("gpu_1/") for op in model.net.Proto().op for blob in [*op.input, *op.output])
 
 
-def test_a_test_net_normalises_by_running_averages():
+def test_a_test_net_normalizes_by_running_averages():
     model, _ = built(create_resnet, 3, 10, 18, is_test=True)
-    normalisations = [op for op in model.net.Proto().op if op.type == "SpatialBN"]
-    assert all(arguments(op)["is_test"] == 1 and len(op.output) == 1 for op in normalisations)
+    normalizations = [op for op in model.net.Proto().op if op.type == "SpatialBN"]
+    assert all(arguments(op)["is_test"] == 1 and len(op.output) == 1 for op in normalizations)
 
 
-def test_normalisation_arguments_reach_every_layer():
+def test_normalization_arguments_reach_every_layer():
     model, _ = built(create_resnext, 3, 10, 18, 1, 4, bn_epsilon=0.25, bn_momentum=0.5)
     found = {
         (arguments(op)["epsilon"], arguments(op)["momentum"]) for op in model.net.Proto().op if op.type == "SpatialBN"
@@ -101,7 +101,7 @@ def test_normalisation_arguments_reach_every_layer():
     assert found == {(0.25, 0.5)}
 
 
-def test_blocks_without_normalisation():
+def test_blocks_without_normalization():
     model = ModelHelper("plain")
     builder = ResNetBuilder(model, "data", no_bias=False, is_test=False)
     builder.add_simple_block(4, 8, down_sampling=True, spatial_batch_norm=False)

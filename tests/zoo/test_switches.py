@@ -1,4 +1,4 @@
-"""Nets of the zoo trained with the plan's optimisations on and off: the same to the bit, or within the stated bound."""
+"""Nets of the zoo trained with the plan's optimizations on and off: the same to the bit, or within the stated bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.engines import onednn
 from netbuilder.optimizers import build_sgd
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.plan.optimizations import OPTIMISATIONS
+from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 from netbuilder.zoo import (
     create_alexnet,
     create_inception_v1,
@@ -55,9 +55,9 @@ LARGE = {
 ALL = {**SMALL, **LARGE}
 
 # What concerns step nets, which no net of the zoo has, is switched off in tests/ops/recurrent/test_network.py.
-NAMES = [name for name in OPTIMISATIONS if not name.startswith("step_")]
-EXACT = [name for name in NAMES if OPTIMISATIONS[name].bound == 0]
-ROUNDED = [name for name in NAMES if OPTIMISATIONS[name].bound > 0]
+NAMES = [name for name in OPTIMIZATIONS if not name.startswith("step_")]
+EXACT = [name for name in NAMES if OPTIMIZATIONS[name].bound == 0]
+ROUNDED = [name for name in NAMES if OPTIMIZATIONS[name].bound > 0]
 # A pool behind a pool whose windows overlap: positive elements of its windows are equal, see ``kept_maxima``.
 POOLS_OF_POOLS = ("inception_v1", "inception_bn")
 
@@ -128,7 +128,7 @@ def assert_same(got: dict[str, Any], want: dict[str, Any]) -> None:
 def test_each_in_turn(name, without):
     case, (want, moved) = case_of(name), reference(name)
     got = case.train(without)
-    bound = OPTIMISATIONS[without].bound
+    bound = OPTIMIZATIONS[without].bound
     if bound == 0:
         assert_same(got, want)
     assert case.distance(got, want) <= allowed(bound, moved)
@@ -139,7 +139,7 @@ def test_several_at_once(name):
     """Without all that change nothing, the same to the bit; without any, within the bound."""
     case, (want, moved) = case_of(name), reference(name)
     assert_same(case.train(*EXACT), want)
-    bound = max(each.bound for each in OPTIMISATIONS.values())
+    bound = max(each.bound for each in OPTIMIZATIONS.values())
     assert case.distance(case.train("all"), want) <= allowed(bound, moved)
 
 
@@ -149,7 +149,7 @@ def test_several_at_once(name):
 )
 def test_what_rounds_otherwise_in_nets_with_joins(name, without):
     case, (want, moved) = case_of(name), reference(name)
-    assert case.distance(case.train(without), want) <= allowed(OPTIMISATIONS[without].bound, moved)
+    assert case.distance(case.train(without), want) <= allowed(OPTIMIZATIONS[without].bound, moved)
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet8"])
@@ -157,7 +157,7 @@ def test_in_bfloat16(name):
     case, want = case_of(name), reference(name, "bfloat16")[0]
     for without in NAMES:
         got = case.train(without, dtype="bfloat16")
-        if OPTIMISATIONS[without].bound == 0:
+        if OPTIMIZATIONS[without].bound == 0:
             assert_same(got, want)
         assert case.distance(got, want) <= BFLOAT16, without
     assert case.distance(case.train("all", dtype="bfloat16"), want) <= BFLOAT16
@@ -168,4 +168,4 @@ def test_every_blob_observable(name):
     case, (want, _) = case_of(name), reference(name)
     for without in ((), EXACT):
         assert_same(case.train(*without, observable=None), case.train(observable=None))
-    assert case.distance(case.train(observable=None), want) <= max(each.bound for each in OPTIMISATIONS.values())
+    assert case.distance(case.train(observable=None), want) <= max(each.bound for each in OPTIMIZATIONS.values())

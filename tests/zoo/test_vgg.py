@@ -1,4 +1,4 @@
-"""VGG: layers, parameters, normalisation, refusals."""
+"""VGG: layers, parameters, normalization, refusals."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from netbuilder.zoo import create_vgg
 from zoo_models import built, operators, parameter_count
 
 PARAMETERS = {11: 132_863_336, 13: 133_047_848, 16: 138_357_544, 19: 143_667_240}
-NORMALISED = {11: 132_868_840, 13: 133_053_736, 16: 138_365_992, 19: 143_678_248}
+NORMALIZED = {11: 132_868_840, 13: 133_053_736, 16: 138_365_992, 19: 143_678_248}
 
 
 @pytest.mark.parametrize("layers", PARAMETERS)
@@ -19,18 +19,18 @@ def test_it_has_as_many_layers_and_parameters_as_published(layers):
     assert parameter_count(model) == PARAMETERS[layers]
 
 
-@pytest.mark.parametrize("layers", NORMALISED)
-def test_a_normalised_net_has_the_published_parameters_less_the_biases(layers):
-    """The published ones keep a bias in each convolution, which the normalisation behind it cancels."""
+@pytest.mark.parametrize("layers", NORMALIZED)
+def test_a_normalized_net_has_the_published_parameters_less_the_biases(layers):
+    """The published ones keep a bias in each convolution, which the normalization behind it cancels."""
     model, _ = built(create_vgg, 3, 1000, layers, batch_norm=True)
     convolutions = operators(model, "Conv")
     assert all(len(op.input) == 2 for op in convolutions)
     biases = sum((64, 128, 256, 512, 512)[int(op.output[0][4]) - 1] for op in convolutions)
-    assert parameter_count(model) == NORMALISED[layers] - biases
+    assert parameter_count(model) == NORMALIZED[layers] - biases
     assert len(operators(model, "SpatialBN")) == len(convolutions)
 
 
-def test_a_test_net_drops_nothing_and_normalises_by_running_averages():
+def test_a_test_net_drops_nothing_and_normalizes_by_running_averages():
     model, _ = built(create_vgg, 3, 10, 11, is_test=True, batch_norm=True, bn_epsilon=0.25)
     assert operators(model, "Dropout") == []
     assert {(arguments(op)["is_test"], arguments(op)["epsilon"]) for op in operators(model, "SpatialBN")} == {(1, 0.25)}

@@ -55,7 +55,7 @@ def input_rates(inputs: Inputs) -> Iterator[Line]:
     """Yield a line for each kind of resizing: our input with one thread, and the same libraries in a bare loop.
 
     Ours reads records of a database, decodes, cuts out at random what makes 224 x 224 pixels of an image whose shorter
-    side is 256, scales it, mirrors, and normalises into batches of float32, as ``netbuilder-train`` does. The loop
+    side is 256, scales it, mirrors, and normalizes into batches of float32, as ``netbuilder-train`` does. The loop
     calls the libraries directly for the same pixels, from one generator of random numbers for all, with files that lie
     in memory: without a database, records, labels, threads, numbers that follow from seed and image, or errors to name.
     All are timed by the time that they keep cores busy, in short turns, so that other work counts less.
@@ -74,7 +74,7 @@ def input_rates(inputs: Inputs) -> Iterator[Line]:
 
 
 def _photo(number: int) -> bytes:
-    """Return a JPEG file of smooth colours with some noise, about as large as photographs are."""
+    """Return a JPEG file of smooth colors with some noise, about as large as photographs are."""
     rng = np.random.default_rng(number)
     smooth = resize_image(rng.integers(0, 256, (24, 32, 3), np.uint8), _HEIGHT, _WIDTH)
     noise = resize_image(rng.integers(0, 24, (_HEIGHT // 2, _WIDTH // 2, 3), np.uint8), _HEIGHT, _WIDTH)
@@ -112,7 +112,7 @@ def _pairs(path: Path, files: list[bytes], interpolation: str, inputs: Inputs) -
         f"input, JPEG of {_WIDTH} x {_HEIGHT} ({size} kB), {interpolation}, one core, {inputs.pairs} pairs: netbuilder "
         f"{statistics.median(rates[0]):.0f} images/s, {libraries} alone {statistics.median(rates[1]):.0f} images/s; "
         f"{ratio:.2f} of their rate (pairs {min(ratios):.2f} to {max(ratios):.2f}, goal {_GOAL}); {fewer:.2f} of their "
-        "rate without mirroring and normalising"
+        "rate without mirroring and normalizing"
     )
     record = {"kind": "input", "interpolation": interpolation, "libraries": image_libraries(), "ours": rates[0],
               "bare": rates[1], "decoded": rates[2], "ratio": ratio}  # fmt: skip

@@ -12,7 +12,7 @@ PROJECTION_EPSILON = 1e-3  # of the shortcuts of blocks without bottleneck
 
 
 class Block(nn.Module):
-    """Convolutions with normalisation and Relu, and a shortcut; the stride of a bottleneck sits on its 3x3."""
+    """Convolutions with normalization and Relu, and a shortcut; the stride of a bottleneck sits on its 3x3."""
 
     def __init__(self, layers: Sequence[nn.Module], inside: int, outside: int, stride: int, epsilon: float) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def dense(inside: int, work: Work) -> list[nn.Module]:
 
 
 def alexnet(work: Work) -> nn.Module:
-    """AlexNet in two towers with normalisation over channels, or in one without."""
+    """AlexNet in two towers with normalization over channels, or in one without."""
     towers = 1 if work.net == "alexnet_one_tower" else 2
     filters = (64, 192, 384, 256, 256) if towers == 1 else (96, 256, 384, 384, 256)
     layers: list[nn.Module] = []
@@ -150,7 +150,7 @@ class InceptionModule(nn.Module):
 
 
 def inception_v1(work: Work) -> nn.Module:
-    """GoogLeNet with normalisation over channels, without auxiliary classifiers."""
+    """GoogLeNet with normalization over channels, without auxiliary classifiers."""
     norm = [nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0) for _ in range(2)]
     pool = [nn.MaxPool2d(3, stride=2, padding=1) for _ in range(4)]
     layers = [

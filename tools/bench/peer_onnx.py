@@ -49,7 +49,7 @@ def nodes_of(row: dict[str, Any]) -> list[Any]:
 
 
 def model_of(folder: Path) -> Any:
-    """Return the net in a folder as an ONNX model, normalisations as they are: onnxruntime folds them itself."""
+    """Return the net in a folder as an ONNX model, normalizations as they are: onnxruntime folds them itself."""
     graph = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
     with np.load(folder / "weights.npz") as weights:
         initial = [numpy_helper.from_array(weights[name], name) for name in weights.files]

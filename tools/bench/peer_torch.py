@@ -37,7 +37,7 @@ class Training:
         self.loss = torch.zeros(())
 
     def _groups(self, decay: float) -> list[dict]:
-        # As netbuilder tags them: weights, of normalisations too, decay; biases do not.
+        # As netbuilder tags them: weights, of normalizations too, decay; biases do not.
         groups: dict[float, list] = {decay: [], 0.0: []}
         for name, parameter in self.net.named_parameters():
             is_weight = name.rpartition(".")[2].startswith("weight")
@@ -64,7 +64,7 @@ class Training:
 def calm(net: nn.Module) -> None:
     """Let the shortcuts of residual blocks weigh more.
 
-    As they are, the gradients of 50 layers that normalise over few samples differ by several percent between float32
+    As they are, the gradients of 50 layers that normalize over few samples differ by several percent between float32
     and float64, so that nothing could be compared.
     """
     for block in net.modules():

@@ -28,7 +28,7 @@ class Work:
             "attention" the width of the looked-up vectors and of the states.
         classes: of the samples; of "lstm" and "attention" the words.
         length: words of a sample of these.
-        decay: of the weights (of convolutions, fully connected layers and normalisations, not of biases).
+        decay: of the weights (of convolutions, fully connected layers and normalizations, not of biases).
         rate: the learning rate.
         dropout: whether nets that have dropout drop.
         devices: CPU devices that share the batch; our side only.

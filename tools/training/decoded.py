@@ -1,4 +1,4 @@
-"""Labelled images that are decoded as they are needed, divided into a part to train on and a part held out."""
+"""Labeled images that are decoded as they are needed, divided into a part to train on and a part held out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labelled images, in memory or decoded as they are needed, divided into a part to train on and a part held out."""
+"""Labeled images, in memory or decoded as they are needed, divided into a part to train on and a part held out."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def load_images(
         source: "digits", the bundled scans of digits, of which every fifth is held out; "dummy", random images of shape
             (3, 32, 32), or of the size ``crop``, with labels from 0 to 9 in turn, to time nets; a folder with the four
             files of an IDX data set such as MNIST or Fashion-MNIST, packed by gzip or not; or what ``decoded_images``
-            reads. Digits and IDX files are normalised by the mean and deviation of the samples to train on, unless
+            reads. Digits and IDX files are normalized by the mean and deviation of the samples to train on, unless
             options are to change their images; then they go the way of decoded ones.
         options: of images that are decoded.
 
@@ -83,7 +83,7 @@ def load_images(
     if _is_decoded(source, options):
         return decoded_images(source, options)
     if source == DUMMY:
-        return _normalised(*_divided(*_dummy()))
+        return _normalized(*_divided(*_dummy()))
     if source == "digits":
         parts = _divided(*digits())
         names = tuple(map(str, range(10)))
@@ -94,7 +94,7 @@ def load_images(
     if options.transforms:
         train, test = (_pixels(part, f"data {source!r}", names) for part in parts)
         return decoded_arrays(train, test, replace(options, gray=True))
-    return _normalised(*parts, names=names)
+    return _normalized(*parts, names=names)
 
 
 def _check_source(source: Path) -> None:
@@ -110,7 +110,7 @@ def _divided(images: Array, labels: Array) -> tuple[Images, Images]:
     return Images(images[~held_out], labels[~held_out]), Images(images[held_out], labels[held_out])
 
 
-def _normalised(train: Images, test: Images, names: tuple[str, ...] = ()) -> tuple[Images, Images]:
+def _normalized(train: Images, test: Images, names: tuple[str, ...] = ()) -> tuple[Images, Images]:
     """Return images by mean and deviation of those to train on; numbers were 0 to 1."""
     mean, deviation = train.images.mean(), max(float(train.images.std()), 1e-6)
     prepared = ImagePreparation(scale=1 / 255, mean=(float(mean),), std=(deviation,))

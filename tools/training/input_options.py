@@ -24,7 +24,7 @@ class InputOptions:
         area_crop: training takes parts of 8 % to 100 % of the area.
         random_scale: shortest and longest side in training.
         rand_augment: number and strength of RandAugment's changes in training; None: none.
-        color_jitter, color_lighting: shares, and deviation, of changes of colour in training.
+        color_jitter, color_lighting: shares, and deviation, of changes of color in training.
         mean, std: one for all channels, or blue, green, red.
         gray: one channel instead of three.
         threads: that decode; None: one for each core.

@@ -346,7 +346,7 @@ class Run:
         policy, arguments = policy_of(options, self.steps)
         return {"--learning-rate": options.scaled_rate, "--policy": policy, "its arguments": arguments,
                 "--label-smoothing": options.label_smoothing, "--accumulate-steps": options.accumulate_steps,
-                "decay of normalisations": options.norm_decay, "--momentum": options.momentum,
+                "decay of normalizations": options.norm_decay, "--momentum": options.momentum,
                 "--nesterov": options.nesterov, "--optimizer-arg": dict(options.optimizer_args),
                 "--mixup": options.mixup, "--cutmix": options.cutmix, "--ema": options.average_decay,
                 "--rand-augment": list(options.input.rand_augment or ()),

@@ -37,7 +37,7 @@ class Options:
         every_steps, every_epochs: how often one is written; None: not by steps, or not by epochs.
         keep: how many of the last are kept, besides the best.
         resume: a checkpoint, a folder of them, or "auto"; None: start from the beginning.
-        without: optimisations of plans that are switched off.
+        without: optimizations of plans that are switched off.
         step_limit, first_step_limit: longest time of a step in seconds; None: no limit, ten times the former.
         input: of images that are decoded as they are needed.
         accumulate_steps: micro-batches that a batch is split into.

@@ -23,12 +23,12 @@ class Managed:
     Each class that derives from this one directly has a stack of its own, shared with the classes below it; each
     thread sees its own.
 
-    >>> class Colour(Managed):
+    >>> class Color(Managed):
     ...     pass
-    >>> with Colour() as red:
-    ...     Colour.current() is red
+    >>> with Color() as red:
+    ...     Color.current() is red
     True
-    >>> Colour.current(required=False) is None
+    >>> Color.current(required=False) is None
     True
     """
 

@@ -87,7 +87,7 @@ def VGGA(order: str, cudnn_ws: int | None) -> Built:
 
 
 def Inception(order: str, cudnn_ws: int | None) -> Built:
-    """Return Inception v1 without normalisation, and the images' side in pixels."""
+    """Return Inception v1 without normalization, and the images' side in pixels."""
     return _zoo("inception", order, cudnn_ws, create_inception_v1, 224, lrn=False, dropout=0.0)
 
 

@@ -106,7 +106,7 @@ def _copy(net: Net, blob: Any, name: str, gpu: int) -> BlobReference:
 
 
 def _by_pairs(net: Net, blobs: Blobs, affix: str, gpus: Sequence[int]) -> list[BlobReference]:
-    """Sum neighbours, then sums of neighbours, up to the first GPU; hand the sum down in the same way."""
+    """Sum neighbors, then sums of neighbors, up to the first GPU; hand the sum down in the same way."""
     sums = list(blobs)
     step = 1
     while step < len(sums):

@@ -1,4 +1,4 @@
-"""What normalises the activations of a layer: settings for those who build layers."""
+"""What normalizes the activations of a layer: settings for those who build layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Normalizer:
     """Base of the normalizers.
 
     What adds the operators are Caffe2's layer models, which are not served: a normalizer keeps its settings, and
-    ``brew.spatial_bn`` and ``model.net.LayerNorm`` normalise.
+    ``brew.spatial_bn`` and ``model.net.LayerNorm`` normalize.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Normalizer:
 
 
 class BatchNormalizer(Normalizer):
-    """Normalisation over the batch.
+    """Normalization over the batch.
 
     Args:
         momentum: share of the running averages kept per iteration.
@@ -35,7 +35,7 @@ class BatchNormalizer(Normalizer):
 
 
 class LayerNormalizer(Normalizer):
-    """Normalisation over the features.
+    """Normalization over the features.
 
     Args:
         epsilon: added to the variance.

@@ -62,5 +62,5 @@ def fuseNNPACKConvRelu(net: Any) -> None:
 
 
 def fuseConvBN(net: Any) -> None:
-    """Fold batch normalisations in test mode into the layers before them; see ``Transformer``."""
+    """Fold batch normalizations in test mode into the layers before them; see ``Transformer``."""
     Transformer.runTransform("FuseConvBN", net)

@@ -138,7 +138,7 @@ def GetContentFromProto(obj: Message, function_map: Mapping[type[Any], Callable[
 
 
 def GetContentFromProtoString(s: bytes | str, function_map: Mapping[type[Any], Callable[[Any], Any]]) -> Any:
-    """Return what the first function makes of a serialised message whose class can read it.
+    """Return what the first function makes of a serialized message whose class can read it.
 
     Raises:
         DecodeError: no class can.

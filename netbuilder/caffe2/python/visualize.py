@@ -65,7 +65,7 @@ class PatchVisualizer:
 
         Args:
             patch: (height, width), which is drawn in grey, or (height, width, channels).
-            cmap: matplotlib's colours for numbers; None: grey for pictures of one channel.
+            cmap: matplotlib's colors for numbers; None: grey for pictures of one channel.
 
         Raises:
             ShapeError: the array is no picture.
@@ -108,7 +108,7 @@ class PatchVisualizer:
         return grid
 
     def ShowImages(self, patches: Any, *args: Any, **kwargs: Any) -> Any:
-        """Draw one picture in colours, or several; the arguments are as of ``ShowSingle`` and ``ShowMultiple``."""
+        """Draw one picture in colors, or several; the arguments are as of ``ShowSingle`` and ``ShowMultiple``."""
         pictures = _checked("ShowImages", patches, 3, 4)
         show = self.ShowSingle if pictures.ndim == 3 else self.ShowMultiple
         return show(pictures, *args, **kwargs)

@@ -58,7 +58,7 @@ def export_onnx(
         shapes: shape of each input, the batch first; or a TensorSpec, where the type is not float32.
         outputs: requested blobs; None: the net's external outputs.
         workspace: has the parameters' values; None: the current default one.
-        fold: put normalisations into the weights before them.
+        fold: put normalizations into the weights before them.
         dynamic_batch: leave the batch open, under the name "N": the first extent of the first input, of others that
             have the same, and whatever of the outputs follows it.
         opset: version of ONNX's operators, 13 to 21.
@@ -66,7 +66,7 @@ def export_onnx(
     Raises:
         OperatorError: an operator has no meaning in ONNX, or not with these arguments, or not for any batch; the
             message names it.
-        NetError: the net is wrong, or a normalisation that is to be folded is in training mode.
+        NetError: the net is wrong, or a normalization that is to be folded is in training mode.
         BlobError: an output is not in the net, or a parameter not in the workspace.
         ArgumentError: ``opset`` is out of range.
         DeviceError: the package onnx is not installed.

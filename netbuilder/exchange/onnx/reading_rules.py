@@ -217,7 +217,7 @@ def _global_pool(r: Reader, node: Any) -> None:
 def _batch_norm(r: Reader, node: Any) -> None:
     found = r.attributes(node)
     if found.get("training_mode", 0) or len([name for name in node.output if name]) > 1 and r.opset >= 14:
-        raise OperatorError("normalisation in training mode is not read")
+        raise OperatorError("normalization in training mode is not read")
     r.add("SpatialBN", node.input, node.output[:1], is_test=1, epsilon=found.get("epsilon", 1e-5), order="NCHW")
 
 
@@ -411,7 +411,7 @@ def _layer_norm(r: Reader, node: Any) -> None:
     found = r.attributes(node)
     axis = found.get("axis", -1)
     if any(node.output[1:]) or len(node.input) < 3 or not node.input[2]:
-        raise OperatorError("only the normalised values, with scale and bias, are read")
+        raise OperatorError("only the normalized values, with scale and bias, are read")
     made = [node.output[0], r.between(node.output[0]), r.between(node.output[0])]
     r.add("LayerNorm", node.input, made, axis=axis % len(r.shape(node.input[0])),
           epsilon=found.get("epsilon", 1e-5), elementwise_affine=1)  # fmt: skip

@@ -44,7 +44,7 @@ def conv(
         dim_in, dim_out: numbers of channels of input and result.
         kernel: extent of the window in pixels, or its extents (height, width).
         weight_init, bias_init: (fill operator, its arguments); Xavier and zeros if None.
-        WeightInitializer, BiasInitializer: initialiser classes, see ``netbuilder.model.initializers``.
+        WeightInitializer, BiasInitializer: initializer classes, see ``netbuilder.model.initializers``.
         group: the channels are cut into so many parts, convolved apart.
         transform_inputs: called with (model, blob_out, inputs); may change the list of inputs.
         kwargs: ``no_bias`` (leave the bias out), ``order``, ``use_cudnn``, ``engine``,

@@ -36,7 +36,7 @@ def fc(
         blob_out: name of the result; None: one named after the net.
         dim_in, dim_out: lengths of the vectors.
         weight_init, bias_init: (fill operator, its arguments); Xavier and zeros if None.
-        WeightInitializer, BiasInitializer: initialiser classes, see ``netbuilder.model.initializers``.
+        WeightInitializer, BiasInitializer: initializer classes, see ``netbuilder.model.initializers``.
         enable_tensor_core: ask for the engine of that name.
         float16_compute: accumulate in float16, where an engine can.
         kwargs: arguments of FC: ``axis``, ``axis_w``, ``engine``, ...

@@ -42,8 +42,8 @@ def image_input(
     Args:
         blob_in: the reader that CreateDB made.
         blob_out: names of images and labels, and of what records hold besides.
-        order: of the images, "NCHW" or "NHWC"; for the former they are transposed, unless a GPU normalises them.
-        use_gpu_transform: whether a GPU normalises them, where the operator runs on one.
+        order: of the images, "NCHW" or "NHWC"; for the former they are transposed, unless a GPU normalizes them.
+        use_gpu_transform: whether a GPU normalizes them, where the operator runs on one.
         kwargs: further arguments of ImageInput.
 
     Raises:

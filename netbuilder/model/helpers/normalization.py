@@ -1,4 +1,4 @@
-"""Normalisation of activations: over the batch, within an image or a sample, and across channels."""
+"""Normalization of activations: over the batch, within an image or a sample, and across channels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def spatial_bn(
     order: str = "NCHW",
     **kwargs: Any,
 ) -> BlobReference:
-    """Normalise each channel over the batch and the image plane, then scale and shift it.
+    """Normalize each channel over the batch and the image plane, then scale and shift it.
 
     Training uses the statistics of the batch on this device, and keeps running ones
     ``r = momentum * r + (1 - momentum) * batch`` in ``<blob_out>_rm`` and ``<blob_out>_riv``; a net with
@@ -44,7 +44,7 @@ def spatial_bn(
         dim_in: number of channels C.
         init_scale, init_bias: what all scales and shifts start from.
         ScaleInitializer, BiasInitializer, RunningMeanInitializer, RunningVarianceInitializer:
-            initialiser classes, see ``netbuilder.model.initializers``.
+            initializer classes, see ``netbuilder.model.initializers``.
         kwargs: ``is_test``, ``epsilon``, ``momentum`` and the other arguments of SpatialBN.
 
     Source: Ioffe and Szegedy, "Batch Normalization", 2015, arXiv:1502.03167, section 3.
@@ -74,7 +74,7 @@ def lrn(
     use_cudnn: bool = False,
     **kwargs: Any,
 ) -> BlobReference:
-    """Divide each activation by a power of the squares of its neighbours in other channels.
+    """Divide each activation by a power of the squares of its neighbors in other channels.
 
     The divisor is ``(bias + alpha / size * sum of squares) ** beta``; the sum is kept in ``_<blob_out>_scale``.
 
@@ -97,7 +97,7 @@ def instance_norm(
     order: str = "NCHW",
     **kwargs: Any,
 ) -> BlobReference:
-    """Normalise each channel of each image by itself, then scale and shift it.
+    """Normalize each channel of each image by itself, then scale and shift it.
 
     Scale and shift are ``<blob_out>_s`` and ``<blob_out>_b``. In training, the statistics are left in
     ``<blob_out>_sm`` (mean) and ``<blob_out>_siv`` (inverse deviation).
@@ -129,7 +129,7 @@ def spatial_gn(
     order: str = "NCHW",
     **kwargs: Any,
 ) -> BlobReference:
-    """Normalise each image over groups of its channels, then scale and shift each channel.
+    """Normalize each image over groups of its channels, then scale and shift each channel.
 
     Scale and shift are ``<blob_out>_s`` and ``<blob_out>_b``; the statistics of groups are left in
     ``<blob_out>_mean`` and ``<blob_out>_std`` (the inverse deviation).
@@ -139,7 +139,7 @@ def spatial_gn(
         blob_out: name of the result.
         dim_in: number of channels C.
         init_scale, init_bias: what all scales and shifts start from.
-        ScaleInitializer, BiasInitializer: initialiser classes, see ``netbuilder.model.initializers``.
+        ScaleInitializer, BiasInitializer: initializer classes, see ``netbuilder.model.initializers``.
         RunningMeanInitializer, RunningVarianceInitializer: not used: groups have no running statistics.
         kwargs: ``group`` (32) and ``epsilon`` of GroupNorm.
 
@@ -163,7 +163,7 @@ def layer_norm(
     initial_scale: float = 1.0,
     initial_bias: float = 0.0,
 ) -> tuple[BlobReference, BlobReference, BlobReference]:
-    """Normalise each sample over the axes from ``axis`` on, then scale and shift each feature.
+    """Normalize each sample over the axes from ``axis`` on, then scale and shift each feature.
 
     Scale and shift are ``<blob_out>_scale`` and ``<blob_out>_bias``.
 
@@ -207,7 +207,7 @@ def moments_with_running_stats(
         blob_in: activations, (N, C, H, W), or (N, H, W, C) with ``order="NHWC"``.
         blob_out: what the names of the results begin with.
         dim_in: number of channels C.
-        RunningMeanInitializer, RunningVarianceInitializer: initialiser classes; zeros and ones if None.
+        RunningMeanInitializer, RunningVarianceInitializer: initializer classes; zeros and ones if None.
         kwargs: arguments that Caffe2's helpers hand to any operator.
     """
     for suffix, initializer, value in (("_rm", RunningMeanInitializer, 0.0), ("_riv", RunningVarianceInitializer, 1.0)):

@@ -146,7 +146,7 @@ class RNNCell:
         return self._prepare_output_sequence(model, results), results
 
     def first_states(self, model: ModelHelper, initial_states: Sequence[Blob] | None) -> list[BlobReference]:
-        """Return the first values of the states: those given, or what the initialiser makes.
+        """Return the first values of the states: those given, or what the initializer makes.
 
         Raises:
             NetError: see ``apply_over_sequence``.

@@ -19,7 +19,7 @@ _IMPOSSIBLE = -1000.0
 
 
 class CRFWithLoss:
-    """Scores of the transitions between neighbouring classes, and the loss of one sequence.
+    """Scores of the transitions between neighboring classes, and the loss of one sequence.
 
     Two classes mark the start and the end of a sequence, with the numbers ``num_classes`` and that plus 1.
 

@@ -1,4 +1,4 @@
-"""LSTM cells, plain and layer-normalised."""
+"""LSTM cells, plain and layer-normalized."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LSTMCell(SizedCell):
 
     projections = 4
     output_names = ("hidden_state", "cell_state")
-    normalises_gates: ClassVar[bool] = False
+    normalizes_gates: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class LSTMCell(SizedCell):
         extra_inputs: ExtraInputs | None = None,
     ) -> list[BlobReference]:
         gates = self.gates(model, input_t, states[0], extra_inputs)
-        if self.normalises_gates:
-            gates = self._normalised(model, gates)
+        if self.normalizes_gates:
+            gates = self._normalized(model, gates)
         return self._unit(model, gates, seq_lengths, states, timestep)
 
     def gates(
@@ -95,7 +95,7 @@ class LSTMCell(SizedCell):
         if self.memory_optimization:
             self.recompute_blobs = [*blobs]
 
-    def _normalised(self, model: ModelHelper, gates: BlobReference) -> BlobReference:
+    def _normalized(self, model: ModelHelper, gates: BlobReference) -> BlobReference:
         """Add a layer norm over the gates of each sample."""
         width = self.projections * self.hidden_size
         outputs = brew.layer_norm(model, gates, self.scope("gates_t_norm"), dim_in=width, axis=-1)
@@ -152,7 +152,7 @@ class _Named(LSTMInitializer):
 
 
 class LayerNormLSTMCell(LSTMCell):
-    """An LSTM whose gates are normalised over each sample before they go into the unit.
+    """An LSTM whose gates are normalized over each sample before they go into the unit.
 
     Arguments as for ``LSTMCell``.
 
@@ -160,4 +160,4 @@ class LayerNormLSTMCell(LSTMCell):
     """
 
     output_names = ("hidden_t", "cell_t")
-    normalises_gates = True
+    normalizes_gates = True

@@ -1,4 +1,4 @@
-"""LSTM cells with multiplicative integration, plain and layer-normalised."""
+"""LSTM cells with multiplicative integration, plain and layer-normalized."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class MILSTMCell(LSTMCell):
 
 
 class LayerNormMILSTMCell(MILSTMCell):
-    """An LSTM with multiplicative integration whose gates are normalised over each sample.
+    """An LSTM with multiplicative integration whose gates are normalized over each sample.
 
     Arguments as for ``LSTMCell``.
     """
 
-    normalises_gates = True
+    normalizes_gates = True

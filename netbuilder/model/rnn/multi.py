@@ -30,10 +30,10 @@ class MultiRNNCellInitializer:
         self.name = name
 
     def create_states(self, model: ModelHelper) -> list[BlobReference]:
-        """Return what the initialisers of the layers make, each in its layer's name scope.
+        """Return what the initializers of the layers make, each in its layer's name scope.
 
         Raises:
-            NetError: a layer has no initialiser.
+            NetError: a layer has no initializer.
         """
         states: list[BlobReference] = []
         for i, cell in enumerate(self.cells):

@@ -76,7 +76,7 @@ class UnrolledCell(RNNCell):
     def _for_all_samples(
         self, model: ModelHelper, prepared: BlobReference, states: Sequence[BlobReference]
     ) -> list[BlobReference]:
-        """Return first values (1, samples, width) from those of an initialiser, (width,)."""
+        """Return first values (1, samples, width) from those of an initializer, (width,)."""
         net = model.net
         samples = net.Slice(net.Shape(prepared), starts=[1], ends=[2])
         zeros = net.ExpandDims(net.ConstantFill(samples, value=0.0, input_as_shape=1), dims=[0, 2])

@@ -168,7 +168,7 @@ class BeamSearchForwardOnly:
         zero = self._constant("ZERO", 0, TensorProto.INT32)
         first = net.EQ([zero, self.timestep], "on_initial_step")
         if self.post_eos_penalty is not None:
-            log_probs = self._penalised(log_probs, first, self.post_eos_penalty)
+            log_probs = self._penalized(log_probs, first, self.post_eos_penalty)
         scores, words = net.TopK(log_probs, ["best_scores_per_hypo", "best_tokens_per_hypo_indices"], k=size)
         if tokens is not None:
             words = net.Gather([tokens, words], "best_tokens_per_hypo")
@@ -197,7 +197,7 @@ class BeamSearchForwardOnly:
         found, places = net.TopK(cut, ["scores_t", "best_indices"], k=size)
         return found, places, of_each
 
-    def _penalised(self, log_probs: BlobReference, first: BlobReference, penalty: float) -> BlobReference:
+    def _penalized(self, log_probs: BlobReference, first: BlobReference, penalty: float) -> BlobReference:
         net = self.step_model.net
         end = self._constant("eos_token", self.eos_token_id, TensorProto.INT32, self.beam_size)
         finished = self._constant("finished_penalty", penalty, TensorProto.FLOAT)
@@ -208,8 +208,8 @@ class BeamSearchForwardOnly:
         ended = net.EQ([whole, end], "predecessor_is_eos")
         share = net.Cast(ended, "predecessor_is_eos_float", to=TensorProto.FLOAT)
         added = net.Mul([share, possible], "predecessor_is_eos_penalty", broadcast=1)
-        penalised: BlobReference = net.Add([log_probs, added], "log_probs_penalized", broadcast=1, axis=0)
-        return penalised
+        penalized: BlobReference = net.Add([log_probs, added], "log_probs_penalized", broadcast=1, axis=0)
+        return penalized
 
     def _add_attention(self, attentions: BlobReference, follows: BlobReference) -> BlobReference:
         net = self.step_model.net

@@ -33,7 +33,7 @@ class Hypothesis:
     score: float
     ended: bool
 
-    def normalised(self, penalty: float) -> float:
+    def normalized(self, penalty: float) -> float:
         """Return the score over the number of words to the power of ``penalty``."""
         return self.score / max(1, len(self.tokens) + self.ended) ** penalty
 
@@ -86,7 +86,7 @@ def beam_search(
         current = {name: np.asarray(value)[rows] for name, value in after.items()}
         if not live or _cannot_get_better(live, done, beam_size, length_penalty):
             break
-    found = sorted(done + live, key=lambda h: -h.normalised(length_penalty))
+    found = sorted(done + live, key=lambda h: -h.normalized(length_penalty))
     return found[:beam_size]
 
 

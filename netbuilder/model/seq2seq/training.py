@@ -38,7 +38,7 @@ def translation_loss(
             "decoder_layer_configs", "decoder_embedding_size", "decoder_softmax_size" (or None) and "attention".
         source_vocab_size, target_vocab_size: words of the languages.
         encoder_embeddings, decoder_embeddings: the tables.
-        scale: of the loss that is minimised.
+        scale: of the loss that is minimized.
         num_gpus: see ``build_embedding_encoder``.
         forward_only: make no backward pass.
 

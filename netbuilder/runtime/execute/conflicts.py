@@ -38,11 +38,11 @@ def init_conflict(net: Any, holding: Iterable[str], created: Sequence[NetDef]) -
     """Return why ``net`` must not run: as init net of a model for evaluation it would overwrite trained blobs; or "".
 
     Args:
-        net: a Net or message; only init nets that a model made (``Net.initialises``) can be refused.
+        net: a Net or message; only init nets that a model made (``Net.initializes``) can be refused.
         holding: the blobs of the workspace that hold a value.
         created: its nets.
     """
-    main = getattr(net, "initialises", None)
+    main = getattr(net, "initializes", None)
     if main is None or any(op.is_gradient_op for op in main.Proto().op):
         return ""
     made = {blob for op in net.Proto().op for blob in op.output}
@@ -55,7 +55,7 @@ def init_conflict(net: Any, holding: Iterable[str], created: Sequence[NetDef]) -
         return ""
     more = " and more" if len(there) > 4 else ""
     return (
-        f"net {net.Name()!r} initialises net {main.Name()!r}, which has no backward pass and so is for evaluation, and "
+        f"net {net.Name()!r} initializes net {main.Name()!r}, which has no backward pass and so is for evaluation, and "
         f"would overwrite {there[:4]}{more}, {what}; make the model with ModelHelper(init_params=False), or give "
         "overwrite=True"
     )

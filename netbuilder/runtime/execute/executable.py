@@ -153,7 +153,7 @@ class Plan:
         """
         for blob, _, _, _ in self._inputs:
             if blob.lazy is not None:
-                blob.materialise()
+                blob.materialize()
         if self._is_stale():
             return False
         for blob, value, lazy in self._outputs:
@@ -286,7 +286,7 @@ def _make_plan(
         for name, layout in wanted.items():
             blob = compilation.externals[name].blob
             assert blob is not None
-            blob.materialise()
+            blob.materialize()
             blob.relayout(layout)
             blob.owner = net
     return None

@@ -69,9 +69,9 @@ class RuntimeNet:
         workspace: where its blobs are.
         engines: see ``Setting``; None: the workspace's.
         inner: the net is held by an operator: its inputs are not checked before it runs.
-        without: the optimisations that the plan may not do, by name, see ``runtime.optimisations``; None: the
+        without: the optimizations that the plan may not do, by name, see ``runtime.optimizations``; None: the
             workspace's. Those that the environment names in ``NETBUILDER_WITHOUT`` are added.
-        fuse: False adds all that join neighbours to those, True takes them out.
+        fuse: False adds all that join neighbors to those, True takes them out.
         observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
         reuse: False adds ``reuse`` to those.
         constants: external inputs that seldom change, such as the parameters of a predictor: what a kernel wants in
@@ -171,7 +171,7 @@ class RuntimeNet:
         return lanes, exchanges and lanes > 1 and not self.gpus and not 0 < workers <= lanes
 
     def _without(self, names: str | Iterable[str] | None, fuse: bool | None, reuse: bool) -> frozenset[str]:
-        """Return the optimisations that are off for this net."""
+        """Return the optimizations that are off for this net."""
         where = f"net {self.name!r}"
         found = self.workspace.without if names is None else check_without(names, where)
         if fuse is not None:
@@ -307,7 +307,7 @@ class RuntimeNet:
         """
         for number in self.gpus:
             try:
-                gpu(number).synchronise()
+                gpu(number).synchronize()
             except Exception as error:
                 raise located(f"net {self.name!r}, one of its operators on GPU {number}", error) from error
 

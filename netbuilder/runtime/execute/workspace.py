@@ -39,9 +39,9 @@ class Workspace:
         engines: the libraries that may serve operators ("ONEDNN"); None: all that are present, (): NumPy alone.
         threads: threads that a net may use; None: OMP_NUM_THREADS, or the cores of the machine.
         seed: of all random operators; the same seed gives the same numbers.
-        without: optimisations that plans may not do, by name (see ``runtime.optimisations``), unless a net is created
+        without: optimizations that plans may not do, by name (see ``runtime.optimizations``), unless a net is created
             with others; a list, or one string with commas between them.
-        fuse: False is short for ``without="fusion"``: neighbouring operators are not joined.
+        fuse: False is short for ``without="fusion"``: neighboring operators are not joined.
         parent: a workspace whose blobs are seen and written here by their names, as long as they are there when a name
             is first used; blobs with other names, and nets, are this workspace's own. Engines, threads, seed and
             ``without`` are the parent's where they are not given.
@@ -265,7 +265,7 @@ class Workspace:
                 self.make(name)
         self.delete_net(proto.name)
         self._nets[proto.name] = made
-        if getattr(net, "initialises", None) is not None:
+        if getattr(net, "initializes", None) is not None:
             self._init_nets[proto.name] = net
         return str(proto.name)
 

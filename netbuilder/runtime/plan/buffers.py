@@ -39,7 +39,7 @@ def assign_buffers(
     the blob cannot change, a step that copies the value back is added.
 
     Args:
-        does: whether an optimisation is on, by its name in ``runtime.optimisations``.
+        does: whether an optimization is on, by its name in ``runtime.optimizations``.
 
     Returns:
         The blobs written, and the layouts requested by name (then no buffer is set).

@@ -1,6 +1,6 @@
-"""Fusion: neighbouring operators that become one kernel where nobody can see the value between them.
+"""Fusion: neighboring operators that become one kernel where nobody can see the value between them.
 
-A value can be seen if it is the last version of its name and the name is observable. Which neighbours have a common
+A value can be seen if it is the last version of its name and the name is observable. Which neighbors have a common
 kernel is in the tables of the engines (`netbuilder.ops.engines.engine.Fusion`); by `Pattern` they are:
 
 - CHAIN: an operator after the one that makes its only input (``SpatialBN`` and ``Relu``), where the value between them
@@ -40,16 +40,16 @@ def fuse(
     hidden: Collection[str] = (),
     does: Callable[[str], bool] = lambda name: True,
 ) -> list[Node]:
-    """Return the nodes of a plan with neighbours joined where a kernel for both exists.
+    """Return the nodes of a plan with neighbors joined where a kernel for both exists.
 
     Args:
         nodes: operators over values, in order; the inputs of those after one that vanishes are changed.
         last: the last version of each name, which stays observable.
-        fusions: the kernels there are for neighbours, those of the preferred engine first.
+        fusions: the kernels there are for neighbors, those of the preferred engine first.
         hidden: names of which no version is observable.
-        does: whether an optimisation is on, by its name in ``runtime.optimisations``.
+        does: whether an optimization is on, by its name in ``runtime.optimizations``.
     """
-    matcher = _Matcher(nodes, last, [f for f in fusions if does(f.optimisation)], hidden, does)
+    matcher = _Matcher(nodes, last, [f for f in fusions if does(f.optimization)], hidden, does)
     for node in nodes:
         matcher.visit(node)
     return matcher.result()
@@ -199,12 +199,12 @@ class _Matcher:
             return False
         front = target.first
         forward = self._origin.get(id(y))
-        normalised = self._origin.get(id(target.inputs[3]))
+        normalized = self._origin.get(id(target.inputs[3]))
         if front.device != relu.first.device or forward is None:
             return False
         if f"{forward.first.op_def.type}Gradient" != relu.first.op_def.type:
             return False
-        if self._origin.get(id(forward.inputs[0])) is not normalised:
+        if self._origin.get(id(forward.inputs[0])) is not normalized:
             return False
         seen = self._seen(between)
         if seen and before.version == 0 and before.blob is not None:

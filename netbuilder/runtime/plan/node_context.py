@@ -60,8 +60,8 @@ class NodeContext:
     def is_constant(self, input: int) -> bool:
         return self._inputs[input].constant is not None
 
-    def does(self, optimisation: str) -> bool:
-        return self._setting.does(optimisation)
+    def does(self, optimization: str) -> bool:
+        return self._setting.does(optimization)
 
     def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
         demand = self._outputs[output].demand

@@ -12,26 +12,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from netbuilder._renamed import moved_names
 from netbuilder.proto import NetError
 
-__all__ = ["FUSIONS", "GROUPS", "OPTIMISATIONS", "VARIABLE", "Optimisation", "check_without", "from_environment"]
+__all__ = ["FUSIONS", "GROUPS", "OPTIMIZATIONS", "VARIABLE", "Optimization", "check_without", "from_environment"]
 
 VARIABLE = "NETBUILDER_WITHOUT"
 """The variable in the environment that names what no net of the process may do."""
 
 ROUNDING = 1e-3
-"""What ``Optimisation.bound`` is where sums may be added up in another order."""
+"""What ``Optimization.bound`` is where sums may be added up in another order."""
 
 
 @dataclass(frozen=True)
-class Optimisation:
+class Optimization:
     """One of the things that plans do to be quick or small.
 
     Args:
         what: it does, in a line.
         bound: how far results can be from those without it, with as many threads: 0 for the same to the bit; else the
             distance of all parameters of a net in float32 after a few steps, as a share of how far they have moved,
-            where the net does not amplify rounding (as deep nets do that normalise over few values).
+            where the net does not amplify rounding (as deep nets do that normalize over few values).
         joins: whether it fuses or removes operators.
     """
 
@@ -40,98 +41,102 @@ class Optimisation:
     joins: bool = False
 
 
-OPTIMISATIONS: Mapping[str, Optimisation] = MappingProxyType({
-    "bn_relu": Optimisation("SpatialBN and the Relu after it run as one kernel", joins=True),
-    "bn_relu_gradient": Optimisation(
+OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
+    "bn_relu": Optimization("SpatialBN and the Relu after it run as one kernel", joins=True),
+    "bn_relu_gradient": Optimization(
         "ReluGradient in place and the SpatialBNGradient after it run as one kernel; the gradient between them is "
         "computed if it is fetched", joins=True,
     ),
-    "sum_relu": Optimisation("a Sum of two values and the Relu after it run as one kernel", joins=True),
-    "fc_relu": Optimisation("FC and the Relu after it run as one kernel", joins=True),
-    "conv_relu": Optimisation(
+    "sum_relu": Optimization("a Sum of two values and the Relu after it run as one kernel", joins=True),
+    "fc_relu": Optimization("FC and the Relu after it run as one kernel", joins=True),
+    "conv_relu": Optimization(
         "Conv, or Conv with a Sum, and the Relu after it run as one kernel", ROUNDING, joins=True
     ),
-    "conv_sum": Optimisation(
+    "conv_sum": Optimization(
         "Conv adds its result to a value computed earlier, which replaces the Sum after it", ROUNDING, joins=True
     ),
-    "engine_fusions": Optimisation(
+    "engine_fusions": Optimization(
         "adjacent operators for which an engine of another package has one kernel are fused", ROUNDING, joins=True
     ),
-    "dropout_in_test_mode": Optimisation("a Dropout in test mode is removed", joins=True),
-    "joined_updates": Optimisation(
+    "dropout_in_test_mode": Optimization("a Dropout in test mode is removed", joins=True),
+    "joined_updates": Optimization(
         "the operators that update parameters, and the weight decay before them, run as few calls, which go through "
         "the parameters piece by piece, on all threads of the lane", joins=True,
     ),
-    "unread_outputs": Optimisation(
+    "unread_outputs": Optimization(
         "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, and "
         "not at all if it is not observable", ROUNDING,
     ),
-    "blocked_layouts": Optimisation(
+    "blocked_layouts": Optimization(
         "values stay in the layout in which the library's kernels write them; without it they are row-major, and in "
         "float32, between operators", ROUNDING,
     ),
-    "owned_layouts": Optimisation(
+    "owned_layouts": Optimization(
         "a blob that is read and written in each run, such as a parameter, keeps the layout in which it is written; "
         "without it, it is copied back"
     ),
-    "shared_copies": Optimisation(
+    "shared_copies": Optimization(
         "a copy of a value in another layout or on another device is made once for all readers"
     ),
-    "constants": Optimisation("copies of blobs that are declared constant are made once, not in each run"),
-    "inplace": Optimisation("a kernel overwrites its input where it can and the input is not needed any more"),
-    "reuse": Optimisation("values that are not observable share memory when they are not needed at the same time"),
-    "kept_for_gradients": Optimisation(
+    "constants": Optimization("copies of blobs that are declared constant are made once, not in each run"),
+    "inplace": Optimization("a kernel overwrites its input where it can and the input is not needed any more"),
+    "reuse": Optimization("values that are not observable share memory when they are not needed at the same time"),
+    "kept_for_gradients": Optimization(
         "intermediate results of a kernel (a variance, a scale) are kept for the kernel of its gradient", ROUNDING
     ),
-    "kept_maxima": Optimisation(
+    "kept_maxima": Optimization(
         "MaxPool after a Relu stores the position of each maximum in its window, and only that element gets the "
         "gradient; without it, every element equal to the maximum does, so results differ where positive elements of "
         "a window are equal", ROUNDING,
     ),
-    "known_extents": Optimisation(
+    "known_extents": Optimization(
         "shapes and extents that operators pass on as values are known when the plan is compiled; without it such an "
         "operator runs by itself, between two plans", ROUNDING,
     ),
-    "bound_kernels": Optimisation(
+    "bound_kernels": Optimization(
         "small operators run NumPy kernels that are bound to their memory in advance; without it, the plain ones",
         ROUNDING,
     ),
-    "winograd": Optimisation(
+    "winograd": Optimization(
         "convolutions of 3x3 with strides of 1 are computed by Winograd's minimal filtering where that is measured to "
         "be faster", ROUNDING,
     ),
-    "measured_choices": Optimisation(
+    "measured_choices": Optimization(
         "of several suitable kernels, the one that was fastest when timed on this machine is used; without it, the "
         "one that is fastest on most machines", ROUNDING,
     ),
-    "step_products": Optimisation(
+    "step_products": Optimization(
         "the gradient of a weight that a step net uses once is one matrix product over all steps of a recurrent net, "
         "not a sum of one product per step", ROUNDING,
     ),
-    "step_projections": Optimisation(
+    "step_projections": Optimization(
         "matrix products of a sequence's rows with weights, in a step net, are one product over all steps, computed "
         "before the steps", ROUNDING,
     ),
-    "step_copies": Optimisation(
+    "step_copies": Optimization(
         "the weights of a step net are copied, once per run, into the layout that is fastest for matrix products",
         ROUNDING,
     ),
-    "threads_by_work": Optimisation(
+    "threads_by_work": Optimization(
         "a plan whose operators take microseconds each runs on one thread per lane, however many it may use", ROUNDING,
     ),
-    "kept_plans": Optimisation("plans for earlier input shapes are kept; without it, only the last plan is"),
+    "kept_plans": Optimization("plans for earlier input shapes are kept; without it, only the last plan is"),
 })  # fmt: skip
-"""Name -> what it is, in the order in which docs/optimisations.md lists them."""
+"""Name -> what it is, in the order in which docs/optimizations.md lists them."""
 
-FUSIONS = frozenset(name for name, each in OPTIMISATIONS.items() if each.joins)
+FUSIONS = frozenset(name for name, each in OPTIMIZATIONS.items() if each.joins)
 """The names of those that ``fuse=False`` switches off."""
 
-GROUPS: Mapping[str, frozenset[str]] = MappingProxyType({"all": frozenset(OPTIMISATIONS), "fusion": FUSIONS})
+GROUPS: Mapping[str, frozenset[str]] = MappingProxyType({"all": frozenset(OPTIMIZATIONS), "fusion": FUSIONS})
 """Names that stand for several."""
+
+__getattr__ = moved_names(
+    __name__, {"Optimisation": f"{__name__}:Optimization", "OPTIMISATIONS": f"{__name__}:OPTIMIZATIONS"}
+)
 
 
 def check_without(names: str | Iterable[str], where: str) -> frozenset[str]:
-    """Return the optimisations that ``names`` says, groups taken apart.
+    """Return the optimizations that ``names`` says, groups taken apart.
 
     Args:
         names: several, or one string of them with commas between.
@@ -145,7 +150,7 @@ def check_without(names: str | Iterable[str], where: str) -> frozenset[str]:
     """
     found: set[str] = set()
     for name in _split(names) if isinstance(names, str) else names:
-        if name not in OPTIMISATIONS and name not in GROUPS:
+        if name not in OPTIMIZATIONS and name not in GROUPS:
             raise _unknown(name, where)
         found |= GROUPS.get(name, {name})
     return frozenset(found)
@@ -155,7 +160,7 @@ def from_environment() -> frozenset[str]:
     """Return what the environment switches off now.
 
     Raises:
-        NetError: there is no optimisation of a name in it.
+        NetError: there is no optimization of a name in it.
     """
     return check_without(os.environ.get(VARIABLE, ""), VARIABLE)
 
@@ -165,7 +170,7 @@ def _split(text: str) -> list[str]:
 
 
 def _unknown(name: object, where: str) -> NetError:
-    known = [*OPTIMISATIONS, *GROUPS]
+    known = [*OPTIMIZATIONS, *GROUPS]
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return NetError(f"{where}: no optimisation is called {name!r}; {hint}the names are {', '.join(known)}")
+    return NetError(f"{where}: no optimization is called {name!r}; {hint}the names are {', '.join(known)}")

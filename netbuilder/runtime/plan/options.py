@@ -1,11 +1,11 @@
-"""How a net is to be planned: engines, lanes, threads, optimisations."""
+"""How a net is to be planned: engines, lanes, threads, optimizations."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-from netbuilder.runtime.plan.optimizations import OPTIMISATIONS
+from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 
 __all__ = ["Setting", "default_threads"]
 
@@ -27,7 +27,7 @@ class Setting:
         lanes: how many lanes compute; devices are assigned to them.
         exchange_lane: whether one more lane runs what exchanges values between devices.
         threads: threads over all lanes that compute.
-        without: the optimisations that are switched off, see ``runtime.optimisations``.
+        without: the optimizations that are switched off, see ``runtime.optimizations``.
         precision: how activations may be kept in memory (see ``ops.precision``).
         constants: blobs that do not change from run to run: reorders of them are made once.
     """
@@ -54,10 +54,10 @@ class Setting:
         """Return how many threads a lane has: the lane for the exchange sleeps most of the time and has one."""
         return self.lane_threads if lane < self.lanes else 1
 
-    def does(self, optimisation: str) -> bool:
-        """Whether plans may do that: a name of ``runtime.optimisations``."""
-        assert optimisation in OPTIMISATIONS, f"no optimisation is called {optimisation!r}"
-        return optimisation not in self.without
+    def does(self, optimization: str) -> bool:
+        """Whether plans may do that: a name of ``runtime.optimizations``."""
+        assert optimization in OPTIMIZATIONS, f"no optimization is called {optimization!r}"
+        return optimization not in self.without
 
     def allows(self, engine: str) -> bool:
         return engine == "" or self.engines is None or engine in self.engines

@@ -32,7 +32,7 @@ Array = Any
 BufferOf = Callable[[str], Array]
 
 _NOT_IN_SEGMENTS = frozenset(["bn_relu_gradient"])
-"""Optimisations that leave a value to be computed when it is fetched: nobody fetches one of a segment."""
+"""Optimizations that leave a value to be computed when it is fetched: nobody fetches one of a segment."""
 
 
 def compile_subgraph(segment: Segment, run: KernelContext, setting: Setting) -> SubgraphSegment:

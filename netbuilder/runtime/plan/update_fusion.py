@@ -28,7 +28,7 @@ __all__ = ["join_updates"]
 
 
 def join_updates(nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str] = ()) -> list[Node]:
-    """Return the nodes of a plan with neighbouring updates joined.
+    """Return the nodes of a plan with neighboring updates joined.
 
     Args:
         nodes: operators over values, in order.

@@ -93,7 +93,7 @@ def _best(call: Callable[[], object], device: GPU | None = None, at_least: int =
         began = time.perf_counter()
         call()
         if device is not None:
-            device.synchronise()
+            device.synchronize()
         best = min(best, time.perf_counter() - began)
         count += 1
     return best

@@ -183,7 +183,7 @@ class Recorder:
 
 def _timed(call: Call, marks: list[int], gpus: Collection[int] = ()) -> Call:
     """Return ``call`` with the clock read before and behind it; what it gave to GPUs is waited for."""
-    waits = [gpu(number).synchronise for number in gpus]
+    waits = [gpu(number).synchronize for number in gpus]
 
     def run() -> None:
         began = clock()

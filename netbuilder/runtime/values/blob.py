@@ -56,7 +56,7 @@ class EdgeContext:
     def compile_segment(self, segment: Segment) -> CompiledSegment:
         raise NotImplementedError("no operator that holds a net runs at the edge of a plan")
 
-    def does(self, optimisation: str) -> bool:
+    def does(self, optimization: str) -> bool:
         return True
 
 
@@ -203,7 +203,7 @@ class Blob:
         """Before the buffer is written: write what others left to be computed from it, but for those (by id)."""
         for blob in self.read_by:
             if id(blob) not in but:
-                blob.materialise()
+                blob.materialize()
         self.read_by = []
 
     def _written(self) -> None:
@@ -291,7 +291,7 @@ class Blob:
         copy_into(copy, value)
         return copy
 
-    def materialise(self) -> None:
+    def materialize(self) -> None:
         """Write a value that a plan left to be computed on demand."""
         if self.lazy is not None:
             assert self.spec is not None

@@ -133,7 +133,7 @@ LRN_ACROSS_CHANNELS = 0xAFF
 BINARY_ADD, BINARY_MUL, BINARY_SUB = 0x1FFF0, 0x1FFF1, 0x1FFF5
 SOFTMAX_ACCURATE = 0x30000
 
-# Flags of batch normalisation.
+# Flags of batch normalization.
 GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8
 
 # Queries.

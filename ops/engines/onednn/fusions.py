@@ -1,4 +1,4 @@
-"""Which neighbouring operators oneDNN computes as one kernel."""
+"""Which neighboring operators oneDNN computes as one kernel."""
 
 from __future__ import annotations
 

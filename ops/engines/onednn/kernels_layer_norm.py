@@ -1,4 +1,4 @@
-"""LayerNorm, its gradient, GroupNorm and InstanceNorm on oneDNN's normalisation of rows.
+"""LayerNorm, its gradient, GroupNorm and InstanceNorm on oneDNN's normalization of rows.
 
 A group of channels of an image lies in one piece where channels come first, so that it is a row; what the library has
 no primitive for, a factor and a summand per channel, is done in NumPy image by image, while it lies in the cache.
@@ -41,7 +41,7 @@ def _backward(data: Desc, stats: Desc, epsilon: float, flags: int, hint: Primiti
 
 
 def _primitives(ctx: PlanContext, rows: int, columns: int, epsilon: float, flags: int, *, back: bool) -> Any:
-    """Return the primitive that normalises rows, or its gradient; None if the library has none that is fast."""
+    """Return the primitive that normalizes rows, or its gradient; None if the library has none that is fast."""
     data, stats = (plain_desc(row_major(shape), np.float32) for shape in ((rows, columns), (rows,)))
     n = team(ctx, rows * columns)
     made = _forward(data, stats, epsilon, flags, threads=n)

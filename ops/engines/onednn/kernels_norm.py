@@ -31,7 +31,7 @@ from netbuilder.ops.engines.onednn.primitive import (
 __all__ = ["fused_bn_relu", "fused_bn_relu_gradient", "lrn", "lrn_gradient", "spatial_bn", "spatial_bn_gradient"]
 
 _VARIANCE = "onednn batch variance"
-_RELU = "onednn relu behind batch normalisation"
+_RELU = "onednn relu behind batch normalization"
 
 
 @cached
@@ -115,7 +115,7 @@ def _prepare_forward(
 
 
 def _with_nan(ctx: PlanContext, data: Desc, epsilon: float, variance: Held) -> Any:
-    """A step that normalises again, with a Relu that keeps NaN, where the one fused to the normalisation hid some.
+    """A step that normalizes again, with a Relu that keeps NaN, where the one fused to the normalization hid some.
 
     An element that is not finite makes the variance of its channel NaN, so that looking at numbers per channel is
     enough.
@@ -126,7 +126,7 @@ def _with_nan(ctx: PlanContext, data: Desc, epsilon: float, variance: Held) -> A
 
         def call() -> None:
             if not math.isfinite(dot(batch, scale) + dot(batch, shift)):
-                for step in _normalise_then_relu(ctx, data, epsilon, variance):
+                for step in _normalize_then_relu(ctx, data, epsilon, variance):
                     step.bind(inputs, outputs, aligned_empty(step.primitive.scratch), 0)()
 
         return call
@@ -134,16 +134,16 @@ def _with_nan(ctx: PlanContext, data: Desc, epsilon: float, variance: Held) -> A
     return bind
 
 
-def _normalise_then_relu(ctx: PlanContext, data: Desc, epsilon: float, variance: Held) -> list[Step]:
-    """Return the executions that give output 0 of a fused normalisation in two, from the statistics of the batch."""
+def _normalize_then_relu(ctx: PlanContext, data: Desc, epsilon: float, variance: Held) -> list[Step]:
+    """Return the executions that give output 0 of a fused normalization in two, from the statistics of the batch."""
     flags = c.USE_SCALE | c.USE_SHIFT | c.GLOBAL_STATS
-    normalise = _forward(c.FORWARD_INFERENCE, data, epsilon, flags, threads=ctx.threads)
+    normalize = _forward(c.FORWARD_INFERENCE, data, epsilon, flags, threads=ctx.threads)
     relu = relu_primitive(data, threads=ctx.threads)
-    assert normalise is not None and relu is not None, "there is one that is fused"
+    assert normalize is not None and relu is not None, "there is one that is fused"
     places: dict[int, Any] = {
         c.SRC: In(0), c.SCALE: In(1), c.SHIFT: In(2), c.MEAN: Out(3), c.VARIANCE: variance, c.DST: Out(0),
     }  # fmt: skip
-    return [Step(normalise, places), Step(relu, {c.SRC: Out(0), c.DST: Out(0)})]
+    return [Step(normalize, places), Step(relu, {c.SRC: Out(0), c.DST: Out(0)})]
 
 
 def _forward_over(

@@ -267,7 +267,7 @@ Digits = tuple[tuple[tuple[int, int], ...], ...]
 
 def _structure(descriptor: Any) -> tuple[Digits, tuple[int, ...], int, int]:
     """Return what decides where an element lies: for each dimension its (extent, stride) digits, most significant
-    first, without those of extent 1 and with neighbours joined; so two descriptors that mean the same are equal.
+    first, without those of extent 1 and with neighbors joined; so two descriptors that mean the same are equal.
     """
     dims = _dims(descriptor, c.QUERY_DIMS)
     padded = _dims(descriptor, c.QUERY_PADDED_DIMS)

@@ -17,14 +17,14 @@ CLASSES = 5
 SIZE = 16
 
 
-def coloured_spots(rng, count):
-    """Pictures of a spot somewhere on a background of noise; the class is its colour."""
-    colours = np.array([[2, -1, -1], [-1, 2, -1], [-1, -1, 2], [1, 1, -2], [1, -2, 1]])
+def colored_spots(rng, count):
+    """Pictures of a spot somewhere on a background of noise; the class is its color."""
+    colors = np.array([[2, -1, -1], [-1, 2, -1], [-1, -1, 2], [1, 1, -2], [1, -2, 1]])
     label = rng.randint(CLASSES, size=count).astype(np.int32)
     y, x = np.mgrid[:SIZE, :SIZE]
     place = rng.uniform(4, SIZE - 4, (2, count, 1, 1))
     spot = np.exp(-((x - place[0]) ** 2 + (y - place[1]) ** 2) / 6.0)
-    pictures = rng.randn(count, 3, SIZE, SIZE) + 2 * colours[label][:, :, None, None] * spot[:, None]
+    pictures = rng.randn(count, 3, SIZE, SIZE) + 2 * colors[label][:, :, None, None] * spot[:, None]
     return pictures.astype(np.float32), label
 
 
@@ -132,13 +132,13 @@ def main():
     workspace.ResetWorkspace()
     model = build_training_model(args, devices)
     rng = np.random.RandomState(5)
-    feed(model, *coloured_spots(rng, args.batch))
+    feed(model, *colored_spots(rng, args.batch))
     data_parallel_model.RunInitNet(model)
     feed_weights(model)
 
     losses = []
     for step in range(args.steps):
-        feed(model, *coloured_spots(rng, args.batch))
+        feed(model, *colored_spots(rng, args.batch))
         data_parallel_model.RunNet(model, 1)
         losses.append(mean_over_devices("loss", devices))
         if step % 5 == 0:
@@ -149,7 +149,7 @@ def main():
     spread = max(float(np.abs(weight - weights[0]).max()) for weight in weights)
 
     test_model = build_test_model(devices)
-    feed(test_model, *coloured_spots(np.random.RandomState(6), 60))
+    feed(test_model, *colored_spots(np.random.RandomState(6), 60))
     workspace.CreateNet(test_model.net)
     workspace.RunNet(test_model.net)
     accuracy = mean_over_devices("test_accuracy", devices)

@@ -49,7 +49,7 @@ class TestEstimateAllBlobSizes(OperatorSuite):
 
     operator = EstimateAllBlobSizes
     no_gradient = "gives names and sizes"
-    refusals = (refusal(EstimateAllBlobSizes(options=b"\xff"), [], "a serialised SerializationOptions", ArgumentError),)
+    refusals = (refusal(EstimateAllBlobSizes(options=b"\xff"), [], "a serialized SerializationOptions", ArgumentError),)
 
     def draw(self, data):
         return EstimateAllBlobSizes(), []

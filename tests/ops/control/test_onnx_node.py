@@ -72,7 +72,7 @@ def test_what_onnx_cannot_do_is_an_error_with_its_reason():
 
 
 def test_arguments_are_checked():
-    for op, match in ((ONNXNode(), "node, a serialised NodeProto"), (ONNXNode(node=node("Abs")), "name its 1 inputs")):
+    for op, match in ((ONNXNode(), "node, a serialized NodeProto"), (ONNXNode(node=node("Abs")), "name its 1 inputs")):
         with pytest.raises(ArgumentError, match=match):
             decode(ONNXNode, encode(op, ["x"], ["y"]))
 

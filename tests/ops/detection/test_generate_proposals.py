@@ -55,8 +55,8 @@ class TestGenerateProposals(OperatorSuite):
                     moved[4] += -180 if moved[4] > 90 else 180
                 box = box_reference.cut(moved, width, height, extra)
                 size = box[2:4] if numbers == 5 else [box[2] - box[0] + extra, box[3] - box[1] + extra]
-                centre = box[:2] if numbers == 5 else [box[0] + size[0] / 2, box[1] + size[1] / 2]
-                if min(size) >= max(op.min_size, 1) * scale and centre[0] < width and centre[1] < height:
+                center = box[:2] if numbers == 5 else [box[0] + size[0] / 2, box[1] + size[1] / 2]
+                if min(size) >= max(op.min_size, 1) * scale and center[0] < width and center[1] < height:
                     boxes.append(box)
                     values.append(scores[image, a, i, j])
             kept = box_reference.greedy(boxes, range(len(boxes)), op.nms_thresh, extra)

@@ -46,7 +46,7 @@ class TestHSoftmax(OperatorSuite):
     atol = 1e-5
     refusals = (
         refusal(
-            HSoftmax(hierarchy=b"\xff"), [f32(1)] * 4, "hierarchy must be a serialised HierarchyProto", ArgumentError
+            HSoftmax(hierarchy=b"\xff"), [f32(1)] * 4, "hierarchy must be a serialized HierarchyProto", ArgumentError
         ),
         refusal(
             HSoftmax(
@@ -75,7 +75,7 @@ class TestHSoftmaxGradient(OperatorSuite):
     operator = HSoftmaxGradient
     no_gradient = "a gradient operator"
     atol = 1e-5
-    refusals = (refusal(HSoftmaxGradient(hierarchy=b"\xff"), [f32(1)] * 6, "serialised HierarchyProto", ArgumentError),)
+    refusals = (refusal(HSoftmaxGradient(hierarchy=b"\xff"), [f32(1)] * 6, "serialized HierarchyProto", ArgumentError),)
 
     def draw(self, data):
         inputs = draw_inputs(data)
@@ -140,7 +140,7 @@ class TestHSoftmaxSearch(OperatorSuite):
     atol = 1e-5
     refusals = (
         refusal(
-            HSoftmaxSearch(tree=b"\xff"), [f32(1)] * 3, "tree must be a serialised TreeProto", ArgumentError, n_out=2
+            HSoftmaxSearch(tree=b"\xff"), [f32(1)] * 3, "tree must be a serialized TreeProto", ArgumentError, n_out=2
         ),
         refusal(HSoftmaxSearch(), [f32(1)] * 3, "every node needs a name, and an offset", ArgumentError, n_out=2),
         refusal(

@@ -21,7 +21,7 @@ from netbuilder.runtime import Workspace
 from suite import OperatorSuite, f32, floats, i32, refusal
 
 
-def draw_labelled(data):
+def draw_labeled(data):
     x = data.draw(floats((1, 4), (1, 4), low=0.05, high=1.0))
     labels = data.draw(st.lists(st.integers(0, x.shape[1] - 1), min_size=len(x), max_size=len(x)))
     dtype = data.draw(st.sampled_from([np.int32, np.int64, np.uint8]))
@@ -40,7 +40,7 @@ class TestLabelCrossEntropy(OperatorSuite):
     refusals = tuple(refusal(LabelCrossEntropy(), specs, match) for specs, match in LABEL_REFUSALS)
 
     def draw(self, data):
-        return LabelCrossEntropy(), [*draw_labelled(data)]
+        return LabelCrossEntropy(), [*draw_labeled(data)]
 
     def reference(self, op, x, label):
         return [-(np.eye(x.shape[1])[label.ravel()] * np.log(x)).sum(axis=1)]
@@ -55,7 +55,7 @@ class TestLabelCrossEntropyGradient(OperatorSuite):
     )
 
     def draw(self, data):
-        x, label = draw_labelled(data)
+        x, label = draw_labeled(data)
         return LabelCrossEntropyGradient(), [x, label, data.draw(floats(len(x)))]
 
     def reference(self, op, x, label, dy):

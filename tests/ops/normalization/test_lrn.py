@@ -1,4 +1,4 @@
-"""Local response normalisation and its gradient."""
+"""Local response normalization and its gradient."""
 
 from __future__ import annotations
 

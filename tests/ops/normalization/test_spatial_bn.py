@@ -1,4 +1,4 @@
-"""Batch normalisation over images, and its gradient."""
+"""Batch normalization over images, and its gradient."""
 
 from __future__ import annotations
 

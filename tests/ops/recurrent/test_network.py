@@ -346,7 +346,7 @@ def test_what_nobody_reads_is_not_kept():
 
 
 @pytest.mark.parametrize("without", ["step_products", "step_copies", "step_products,step_copies"])
-def test_without_optimisations(without):
+def test_without_optimizations(without):
     op, feeds = lstm()
     ops, gradients = with_gradient(op, {"all": "d_all", "cells": "d_cells"})
     one, other = run(ops, feeds), run(ops, feeds, without=without)

@@ -55,7 +55,7 @@ def test_the_share_is_reached_and_nothing_much_smaller_reaches_it(x, quantile, m
     assert (x <= found[0] - 3e-5 * abs(found[0]) - 1e-12).sum() <= target
 
 
-def test_nan_and_neighbours():
+def test_nan_and_neighbors():
     assert run_plain(Quantile(quantile=0.5), [np.float32([1, 2, 3, np.nan])])[0].tolist() == [2]
     assert np.isnan(run_plain(Quantile(quantile=0.5), [np.float32([np.nan])])[0]).all()
     ties = np.float32([1] * 4 + [np.nextafter(np.float32(1), np.float32(2))] * 6)

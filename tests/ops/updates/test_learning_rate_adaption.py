@@ -32,7 +32,7 @@ class TestLearningRateAdaption(OperatorSuite):
         return [lr - 0.25 * product]
 
 
-@pytest.mark.parametrize("normalised", [True, False])
-def test_no_gradient_no_change(normalised):
+@pytest.mark.parametrize("normalized", [True, False])
+def test_no_gradient_no_change(normalized):
     lr, zero = np.float32([0.5]), np.zeros(3, np.float32)
-    assert run_plain(LearningRateAdaption(normalized_lr_adaption=normalised), [lr, zero, zero + 1])[0] == lr
+    assert run_plain(LearningRateAdaption(normalized_lr_adaption=normalized), [lr, zero, zero + 1])[0] == lr

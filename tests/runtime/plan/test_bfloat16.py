@@ -238,7 +238,7 @@ def test_with_memory_shared_by_what_nobody_sees_the_numbers_are_the_same():
 
 
 @needs_instructions
-def test_a_predictor_with_its_normalisations_folded():
+def test_a_predictor_with_its_normalizations_folded():
     model = ModelHelper("predictor", arg_scope={"order": "NCHW"})
     create_resnet_cifar(model, "data", 3, 10, 8, is_test=True)
     workspace = Workspace(threads=1)

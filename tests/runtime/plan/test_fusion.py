@@ -158,7 +158,7 @@ def test_in_training_mode_dropout_stays():
 
 
 def test_a_gradient_left_to_a_fetch_is_computed_before_what_it_reads_is_fed():
-    """The gradient of a Relu in place that is joined to the gradient of the normalisation before it."""
+    """The gradient of a Relu in place that is joined to the gradient of the normalization before it."""
     model = ModelHelper("guarded")
     brew.conv(model, "data", "c", 3, 8, kernel=3, pad=1)
     brew.relu(model, brew.spatial_bn(model, "c", "bn", 8), "bn")

@@ -320,8 +320,8 @@ def test_a_copy_at_once_that_did_not_wait_would_be_found(monkeypatch):
         engine.copy_into(buffer, value)
         with engine.gpu(0):
             value[...] = 1
-        engine.gpu(0).synchronise()
-        engine.gpu(1).synchronise()
+        engine.gpu(0).synchronize()
+        engine.gpu(1).synchronize()
 
     with gpus(2):
         copied()
@@ -361,7 +361,7 @@ def test_what_a_gpu_fails_at_late_comes_out_of_the_run(monkeypatch):
         workspace = Workspace()
         workspace.feed("x", X)
         workspace.create_net(net(on(0, "Relu", ["x"], ["y"])))
-        monkeypatch.setattr(engine.GPU, "synchronise", fails)
+        monkeypatch.setattr(engine.GPU, "synchronize", fails)
         with pytest.raises(OperatorError, match="net 'net', one of its operators on GPU 0: .*cudaErrorIllegalAddress"):
             workspace.run_net("net")
 

@@ -1,4 +1,4 @@
-"""Optimisations by name: where they can be switched off, what an unknown name says, and that each one does go."""
+"""Optimizations by name: where they can be switched off, what an unknown name says, and that each one does go."""
 
 import re
 
@@ -14,7 +14,7 @@ from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.optimizations import (
     FUSIONS,
     GROUPS,
-    OPTIMISATIONS,
+    OPTIMIZATIONS,
     VARIABLE,
     check_without,
     from_environment,
@@ -64,13 +64,13 @@ def test_names(names):
 
 
 def test_groups():
-    assert check_without("all", "here") == set(OPTIMISATIONS)
+    assert check_without("all", "here") == set(OPTIMIZATIONS)
     assert check_without(["fusion", "reuse"], "here") == {*FUSIONS, "reuse"}
-    assert not set(GROUPS) & set(OPTIMISATIONS)
+    assert not set(GROUPS) & set(OPTIMIZATIONS)
 
 
 def test_unknown_names_are_refused_everywhere(monkeypatch, capsys):
-    said = r": no optimisation is called 'bn_rely'; did you mean 'bn_relu'\? the names are bn_relu, .*, all, fusion"
+    said = r": no optimization is called 'bn_rely'; did you mean 'bn_relu'\? the names are bn_relu, .*, all, fusion"
     with pytest.raises(NetError, match="Workspace" + said):
         Workspace(without=["bn_rely"])
     with pytest.raises(NetError, match="net 'net'" + said):
@@ -93,7 +93,7 @@ def test_who_decides(monkeypatch):
     assert off(of_workspace=["inplace"], without=["constants"]) == {"constants"}
     assert off(of_workspace=["inplace"], without=()) == set()
     assert off(fuse=False) == FUSIONS
-    assert off(without="all", fuse=True) == set(OPTIMISATIONS) - FUSIONS - {"reuse"}
+    assert off(without="all", fuse=True) == set(OPTIMIZATIONS) - FUSIONS - {"reuse"}
     monkeypatch.setenv(VARIABLE, "kept_plans, inplace")
     assert from_environment() == {"kept_plans", "inplace"}
     assert off(without=["constants"]) == {"constants", "kept_plans", "inplace"}
@@ -108,7 +108,7 @@ def test_commands_take_them():
     assert options.parse(["--cpu", "--without", "reuse,inplace"]).without == {"reuse", "inplace"}
     assert options.parse(["--cpu"]).without == frozenset()
     assert profile._parser().parse_args(["mlp", "--without", "fusion"]).without == FUSIONS
-    assert benchmark._parser().parse_args(["mlp", "--without", "all"]).without == set(OPTIMISATIONS)
+    assert benchmark._parser().parse_args(["mlp", "--without", "all"]).without == set(OPTIMIZATIONS)
 
 
 def test_a_held_net_goes_without_too():
@@ -259,11 +259,11 @@ def test_what_is_kept_for_gradients(name):
 
 
 def test_the_page_lists_all():
-    page = (ROOT / "docs" / "optimisations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "optimizations.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", page, re.M)
     want = [
         (name, each.what, f"within {each.bound:g}" if each.bound else "the same to the bit")
-        for name, each in OPTIMISATIONS.items()
+        for name, each in OPTIMIZATIONS.items()
     ]
     assert rows == want
 
@@ -273,10 +273,10 @@ def test_kernels_ask_for_names_that_there_are():
     for folder in ("ops", "netbuilder"):
         for path in (ROOT / folder).rglob("*.py"):
             asked.update(re.findall(r"does\(\"(\w+)\"\)", path.read_text(encoding="utf-8")))
-    asked |= {fusion.optimisation for fusion in find_engine("ONEDNN").fusions()} | {"engine_fusions"}
-    assert asked == set(OPTIMISATIONS)
+    asked |= {fusion.optimization for fusion in find_engine("ONEDNN").fusions()} | {"engine_fusions"}
+    assert asked == set(OPTIMIZATIONS)
 
 
-def test_a_name_that_there_is_not_is_no_optimisation():
-    with pytest.raises(AssertionError, match="no optimisation is called 'inplce'"):
+def test_a_name_that_there_is_not_is_no_optimization():
+    with pytest.raises(AssertionError, match="no optimization is called 'inplce'"):
         Setting().does("inplce")

@@ -138,7 +138,7 @@ def test_fetch_between_steps_changes_nothing(engines):
 def test_a_fused_value_is_computed_when_fetched():
     """The gradient behind the Relu is never written, yet a fetch gives it, and another net can read it."""
     ws, _, _ = train(2)
-    assert ws.get("n1_grad").lazy is not None, "the Relu's gradient was not joined with that of the normalisation"
+    assert ws.get("n1_grad").lazy is not None, "the Relu's gradient was not joined with that of the normalization"
     plain, _, _ = train(2, fuse=False)
     np.testing.assert_allclose(ws.fetch("n1_grad"), plain.fetch("n1_grad"), rtol=1e-3, atol=1e-6)
     ws.run_net_once(net_of(make_op("Copy", ["n1_grad"], ["copied"]), name="reader", inputs=["n1_grad"]))

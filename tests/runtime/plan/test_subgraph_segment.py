@@ -61,7 +61,7 @@ def test_each_step_has_its_own_buffers(engines):
 
 
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
-def test_neighbours_fuse_and_fixed_inputs_are_copied_once():
+def test_neighbors_fuse_and_fixed_inputs_are_copied_once():
     ops, arrays = dense()
     buffers = {**arrays, "y": np.zeros((3, 5), np.float32), "s": np.zeros((3, 5), np.float32)}
     assert run(compiled(ops, arrays, ["y"]), buffers) == 2  # FC with Relu, and Tanh

@@ -101,7 +101,7 @@ def test_shared_grads(
         [model.param_init_net, model.net], {data_blob: list(_IMAGES), label_blob: [_IMAGES[0]]}
     )
     before = count_blobs(model.net.Proto())
-    optimised = memonger.share_grad_blobs(
+    optimized = memonger.share_grad_blobs(
         model.net,
         ["gpu_0/loss"],
         set(model.param_to_grad.values()),
@@ -114,23 +114,23 @@ def test_shared_grads(
     workspace.FeedBlob(data_blob, np.random.rand(*_IMAGES).astype(np.float32))
     workspace.FeedBlob(label_blob, np.random.randint(num_labels, size=_IMAGES[0]).astype(np.int32))
     compared = [last_out_blob, gradient]
-    return [(count_blobs(optimised), before), *zip(_run(model.net.Proto(), compared), _run(optimised, compared))]
+    return [(count_blobs(optimized), before), *zip(_run(model.net.Proto(), compared), _run(optimized, compared))]
 
 
 def _forward_only(
-    create_model: Builder, last_out_blob: str, data_blob: str, num_labels: int, optimise: Callable[[Any], NetDef]
+    create_model: Builder, last_out_blob: str, data_blob: str, num_labels: int, optimize: Callable[[Any], NetDef]
 ) -> list[Any]:
     model, _ = _build(create_model, num_labels, inputs={"data": data_blob}, is_test=True)
     before = count_blobs(model.net.Proto())
-    optimised = optimise(model.net)
+    optimized = optimize(model.net)
     workspace.RunNetOnce(model.param_init_net)
     workspace.FeedBlob(data_blob, np.random.rand(*_IMAGES).astype(np.float32))
     # The copy has the same operators, but the blob may have another name, and be overwritten by those that follow.
     index = max(i for i, op in enumerate(model.net.Proto().op) if last_out_blob in op.output)
     output = list(model.net.Proto().op[index].output).index(last_out_blob)
-    nets = [_up_to(net, index) for net in (model.net.Proto(), optimised)]
+    nets = [_up_to(net, index) for net in (model.net.Proto(), optimized)]
     results = [_run(net, [net.op[index].output[output]])[0] for net in nets]
-    return [(count_blobs(optimised), before), count_shared_blobs(optimised), tuple(results)]
+    return [(count_blobs(optimized), before), count_shared_blobs(optimized), tuple(results)]
 
 
 def test_forward_only(
@@ -158,9 +158,9 @@ def test_forward_only_fast_simplenet(
 ) -> list[Any]:
     """Do as ``test_forward_only``, by ``memonger.optimize_inference_fast``, which is for nets that run in order."""
 
-    def optimise(net: Any) -> NetDef:
+    def optimize(net: Any) -> NetDef:
         kept = {data_blob, last_out_blob, *net.Proto().external_input}
-        optimised: NetDef = memonger.optimize_inference_fast(net.Proto(), kept)
-        return optimised
+        optimized: NetDef = memonger.optimize_inference_fast(net.Proto(), kept)
+        return optimized
 
-    return _forward_only(create_model, last_out_blob, data_blob, num_labels, optimise)
+    return _forward_only(create_model, last_out_blob, data_blob, num_labels, optimize)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from checks import interpret
-from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normalisation, random
+from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normalization, random
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import CPU, find, prepared_kernels
@@ -200,28 +200,28 @@ def test_matmul(trans_a, trans_b):
     check(make_op("BatchMatMul", ["a", "b"], ["y"], **args), stacked, narrow="y")
 
 
-NORMALISED = [((4, 3, 5, 5), PLAIN), ((4, 17, 5, 5), B16), ((2, 32, 4, 3), B16), ((3, 20, 4), B16)]
+NORMALIZED = [((4, 3, 5, 5), PLAIN), ((4, 17, 5, 5), B16), ((2, 32, 4, 3), B16), ((3, 20, 4), B16)]
 TRAINED = ["y", "rm", "rv", "sm", "si"]
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-@pytest.mark.parametrize("shape, block", NORMALISED)
+@pytest.mark.parametrize("shape, block", NORMALIZED)
 def test_spatial_bn(shape, block, inplace):
-    arrays = normalisation(shape, shape[1])
+    arrays = normalization(shape, shape[1])
     op_def = make_op("SpatialBN", list(arrays), TRAINED, is_test=0, epsilon=1e-3, momentum=0.7)
     check(op_def, arrays, block, images="x", narrow=("y", "x_grad"), inplace=inplace)
 
 
-@pytest.mark.parametrize("shape, block", NORMALISED)
+@pytest.mark.parametrize("shape, block", NORMALIZED)
 def test_spatial_bn_in_test_mode(shape, block):
-    arrays = normalisation(shape, shape[1])
+    arrays = normalization(shape, shape[1])
     op_def = make_op("SpatialBN", list(arrays), ["y"], is_test=1)
     check(op_def, arrays, block, images="x", narrow="y", gradient=False, inplace=True)
 
 
 @pytest.mark.parametrize("shape", [(4, 17, 5, 5), (2, 32, 4, 3)])
 def test_fused_bn_relu(shape):
-    arrays = normalisation(shape, shape[1])
+    arrays = normalization(shape, shape[1])
     values = {n: value_of(x, B16) if n == "x" else Value.of(x) for n, x in arrays.items()}
     ops = [make_op("SpatialBN", list(arrays), TRAINED, is_test=0), make_op("Relu", ["y"], ["y"])]
     want = interpret(ops, {n: v.plain().astype(np.float64) for n, v in values.items()})
@@ -401,7 +401,7 @@ MEMORY_BOUND = {
 @pytest.mark.parametrize("op_type", MEMORY_BOUND)
 def test_values_in_float32_stay_so_where_there_is_nothing_to_multiply(op_type):
     inputs, outputs, args = MEMORY_BOUND[op_type]
-    values = {n: Value.of(a) for n, a in normalisation((2, 32, 6, 6), 32).items()}
+    values = {n: Value.of(a) for n, a in normalization((2, 32, 6, 6), 32).items()}
     blocked = channel_blocked(image_view((2, 32, 6, 6)), c.F32, 16)
     values["x"] = values["x"].to(values["x"].spec.with_layout(blocked))
     run(make_op(op_type, inputs, outputs, **args), values)
@@ -412,7 +412,7 @@ def test_values_in_float32_stay_so_where_there_is_nothing_to_multiply(op_type):
 def test_a_net_in_float32_may_read_values_in_bfloat16(op_type):
     if op_type in MEMORY_BOUND:
         inputs, outputs, args = MEMORY_BOUND[op_type]
-        arrays = normalisation((2, 32, 6, 6), 32)
+        arrays = normalization((2, 32, 6, 6), 32)
     else:
         w = (32, 16, 3, 3) if op_type == "Conv" else (96, 16 * 36)
         arrays = conv_arrays((2 if op_type == "Conv" else 64, 16, 6, 6), w, w[0])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from checks import interpret
-from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normalisation, random
+from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normalization, random
 from kernel_checks import B8, B16, PLAIN, close, has_instructions, padding_is_zero, value_of
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.core.operator import decode
@@ -122,7 +122,7 @@ def test_matmul(trans_a, trans_b):
     check(make_op("BatchMatMul", ["a", "b"], ["y"], trans_a=trans_a, trans_b=trans_b), stacked)
 
 
-NORMALISED = [
+NORMALIZED = [
     ((4, 3, 5, 5), PLAIN),
     ((4, 17, 5, 5), B16),
     ((2, 32, 4, 3), B16),
@@ -135,28 +135,28 @@ TRAINED = ["y", "rm", "rv", "sm", "si"]
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-@pytest.mark.parametrize("shape, block", NORMALISED)
+@pytest.mark.parametrize("shape, block", NORMALIZED)
 def test_spatial_bn(shape, block, inplace):
-    arrays = normalisation(shape, shape[1])
+    arrays = normalization(shape, shape[1])
     op_def = make_op("SpatialBN", list(arrays), TRAINED, is_test=0, epsilon=1e-3, momentum=0.7)
     check(op_def, arrays, block, inplace=inplace, blocked=("x",))
 
 
 def test_spatial_bn_channels_last():
-    arrays = normalisation((2, 4, 5, 17), 17)
+    arrays = normalization((2, 4, 5, 17), 17)
     op_def = make_op("SpatialBN", list(arrays), TRAINED, is_test=0, order="NHWC")
     check(op_def, arrays, B16, blocked=("x",))
 
 
-@pytest.mark.parametrize("shape, block", NORMALISED)
+@pytest.mark.parametrize("shape, block", NORMALIZED)
 def test_spatial_bn_in_test_mode(shape, block):
-    arrays = normalisation(shape, shape[1])
+    arrays = normalization(shape, shape[1])
     op_def = make_op("SpatialBN", list(arrays), ["y"], is_test=1)
     check(op_def, arrays, block, gradient=False, inplace=True, blocked=("x",))
 
 
 def test_spatial_bn_gradient_without_the_forward_operator():
-    arrays = normalisation((4, 17, 5, 5), 17)
+    arrays = normalization((4, 17, 5, 5), 17)
     forward = make_op("SpatialBN", list(arrays), TRAINED, is_test=0)
     done = interpret([forward], {n: x.astype(np.float64) for n, x in arrays.items()})
     given = {n: done[n].astype(np.float32) for n in ("x", "s", "sm", "si")} | {"dy": random(4, 17, 5, 5, seed=9)}

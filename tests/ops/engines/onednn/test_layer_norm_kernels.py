@@ -1,4 +1,4 @@
-"""Normalisation of samples and images on oneDNN against the array kernels in float64, and in nets."""
+"""Normalization of samples and images on oneDNN against the array kernels in float64, and in nets."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Convolutions with normalisation over the batch after them, as several nets of the zoo are made of."""
+"""Convolutions with normalization over the batch after them, as several nets of the zoo are made of."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 
-__all__ = ["NormalisedConv"]
+__all__ = ["NormalizedConv"]
+
+__getattr__ = moved_names(__name__, {"NormalisedConv": f"{__name__}:NormalizedConv"})
 
 Blob = str | BlobReference
 
 
 @dataclass(frozen=True)
-class NormalisedConv:
+class NormalizedConv:
     """Adds Conv without bias, SpatialBN and Relu.
 
     Args:
         model: gets the layers.
-        is_test: normalise by running averages.
+        is_test: normalize by running averages.
         bn_epsilon, bn_momentum: see ``brew.spatial_bn``.
     """
 

@@ -1,4 +1,4 @@
-"""Blobs made equal on all replicas: after initialisation, after a load, and wherever a caller asks."""
+"""Blobs made equal on all replicas: after initialization, after a load, and wherever a caller asks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 
-__all__ = ["AddBlobSync", "FinalizeAfterCheckpoint", "Synchronize", "initialised_names", "require_initialised"]
+__all__ = ["AddBlobSync", "FinalizeAfterCheckpoint", "Synchronize", "initialized_names", "require_initialized"]
 
 _MAKES_NO_TENSOR = frozenset(
     {
@@ -30,14 +30,14 @@ _MAKES_NO_TENSOR = frozenset(
 )
 
 
-def initialised_names(init_net: NetDef, devices: Devices) -> list[str]:
+def initialized_names(init_net: NetDef, devices: Devices) -> list[str]:
     """Return the names, without scope, of the tensors that the init net makes for each replica, in their order."""
     made = dict.fromkeys(blob for op in init_net.op if op.type not in _MAKES_NO_TENSOR for blob in op.output)
     names = [devices.short_name(blob) for blob in made if devices.replica_of(blob) == 0]
     return [name for name in names if all(blob in made for blob in devices.copies(name))]
 
 
-def require_initialised(model: ModelHelper, record: Replicas) -> None:
+def require_initialized(model: ModelHelper, record: Replicas) -> None:
     """Raise NetError, naming them, if the init net leaves out parameters of the replicas."""
     made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
     wanted = [blob for name in (*record.parameters, *record.computed) for blob in dict.fromkeys(record.blobs(name))]
@@ -110,7 +110,7 @@ def Synchronize(model: ModelHelper, timeout_sec: float = 300) -> None:
 def _known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) -> list[str]:
     init_net, main = model.param_init_net.Proto(), model.net.Proto()
     if blobs is None:
-        return [name for name in initialised_names(init_net, record.devices) if name not in _shared(record)]
+        return [name for name in initialized_names(init_net, record.devices) if name not in _shared(record)]
     if isinstance(blobs, (str, bytes)):
         raise TypeError(f"blobs must be a list of strings or references, got the single string {blobs!r}")
     names = set(record.parameters).union(record.computed)

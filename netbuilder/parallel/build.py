@@ -298,7 +298,8 @@ def _updated_parameters(model: ModelHelper, record: Replicas, devices: Devices) 
         yield
     finally:
         for params, before in lists:
-            params[:] = [*before, *(param for param in params if param not in before)]
+            known = set(map(str, before))
+            params[:] = [*before, *(param for param in params if str(param) not in known)]
         model.param_to_grad.update(hidden)
 
 

@@ -79,7 +79,7 @@ class FakePlan:
     def repeats(self, input: int) -> bool:
         return False
 
-    def does(self, optimization: str) -> bool:
+    def enabled(self, optimization: str) -> bool:
         return True
 
 

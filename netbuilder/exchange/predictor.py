@@ -18,7 +18,7 @@ from netbuilder.ops.engines.gpu import gpu
 from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceError, DeviceOption, NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.plan.observable import OUTPUTS, asked_blobs
+from netbuilder.runtime.plan.observable import OUTPUTS, requested_blobs
 
 __all__ = ["Predictor", "check_names"]
 
@@ -112,7 +112,7 @@ class Predictor:
         for name in self.inputs:
             self.workspace.make(name)
         if observable is not None:
-            observable = [*self.outputs, *asked_blobs(self._net, observable)]
+            observable = [*self.outputs, *requested_blobs(self._net, observable)]
         constants = made.difference(self.inputs)
         if fold and observable is not None and not training_batch_norms(self._net):
             constants = self._fold(constants, observable, before, device)

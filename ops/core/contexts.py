@@ -1,4 +1,4 @@
-"""What operators are given when they are differentiated, planned and run: protocols, no machinery."""
+"""The protocols of what an operator is given when it is differentiated, planned and run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from netbuilder._renamed import moved_names
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import NetDef, OperatorDef
 
@@ -20,23 +21,25 @@ __all__ = [
     "LEFT_AS_IS",
     "BoundStep",
     "CompiledSegment",
+    "Deferred",
     "Demand",
     "GradientContext",
-    "Kept",
-    "Later",
     "Layout",
     "PlanContext",
     "Prepared",
     "RunContext",
+    "Saved",
     "Segment",
     "Sparse",
 ]
+
+__getattr__ = moved_names(__name__, {"Later": f"{__name__}:Deferred", "Kept": f"{__name__}:Saved"})
 
 Array = Any
 """A NumPy or CuPy array."""
 
 Call = Callable[[], object]
-"""A bound call: runs one operator on buffers fixed when it was made."""
+"""A bound call: runs one operator on the buffers it was bound to."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +51,18 @@ class Sparse:
 
 
 class GradientContext(Protocol):
-    """Names of the blobs around one operator while its gradient is built.
+    """The names of an operator's blobs and of their gradients, while its gradient is built.
 
-    Blobs are asked for by index or by the name in the operator's signature.
+    A blob is given by its index or by its name in the operator's signature.
     """
 
     op: OperatorDef
 
     def input(self, which: int | str) -> str:
-        """Name of a forward input; using it declares that the gradient reads it."""
+        """Name of a forward input; asking for it declares that the gradient reads it."""
 
     def output(self, which: int | str) -> str:
-        """Name of a forward output; using it declares that the gradient reads it."""
+        """Name of a forward output; asking for it declares that the gradient reads it."""
 
     def d_output(self, which: int | str) -> str:
         """Name of the gradient of an output.
@@ -75,19 +78,19 @@ class GradientContext(Protocol):
         """The gradient of an output if it is sparse, else None."""
 
     def d_input(self, which: int | str) -> str:
-        """Name for the gradient of an input (``<input>_grad``), which the returned operators must write."""
+        """Name of the gradient of an input (``<input>_grad``), which the returned operators must write."""
 
     def set_d_input(self, which: int | str, blob: str) -> None:
-        """Say that the gradient of an input is ``blob`` (an existing one, such as the output's gradient)."""
+        """Declare that the gradient of an input is ``blob``, an existing one such as the output's gradient."""
 
     def set_d_input_sparse(self, which: int | str, indices: str, values: str) -> None:
-        """Say that the gradient of an input is sparse."""
+        """Declare that the gradient of an input is sparse."""
 
     def set_forward_argument(self, name: str, value: Any) -> None:
-        """Give the forward operator an argument: what it has to keep for its gradient."""
+        """Set an argument of the forward operator, which tells it what to keep for its gradient."""
 
     def differentiate(self, net: NetDef, losses: Any, **options: Any) -> Any:
-        """Differentiate a net that the operator holds (see netbuilder.graph.gradients)."""
+        """Differentiate a subgraph of the operator (see netbuilder.graph.gradients)."""
 
 
 class RunContext(Protocol):
@@ -99,13 +102,13 @@ class RunContext(Protocol):
     op_def: OperatorDef  #: the operator as it is in the net
 
     def uniform(self, shape: Sequence[int], *, per_sample: bool = False) -> Array:
-        """Doubles in [0, 1), by (seed, operator, iteration, global sample); see ops.engines.random."""
+        """Doubles in [0, 1), determined by seed, operator, iteration and global sample; see ops.engines.random."""
 
     def position(self, shape: Sequence[int], *, per_sample: bool = False) -> tuple[int, int]:
-        """The key of the stream that ``uniform`` would draw from in this iteration, and the first element drawn."""
+        """The key of the stream that ``uniform`` draws from in this iteration, and the index of the first element."""
 
     def normal(self, shape: Sequence[int], *, per_sample: bool = False) -> Array:
-        """Standard normal doubles, by the same key."""
+        """Standard normal doubles, determined in the same way."""
 
     def host(self, array: Array) -> np.ndarray[Any, Any]:
         """``array`` as a NumPy array (a copy if it is on a device)."""
@@ -114,11 +117,11 @@ class RunContext(Protocol):
         """Return the context of an operator of a step net, in a time step; random numbers depend on both."""
 
     def compile(self, net: NetDef) -> Callable[[], None]:
-        """Return a call that runs ``net`` in the operator's workspace (for operators that hold nets)."""
+        """Return a call that runs a subgraph in the operator's workspace."""
 
 
 class Layout(Protocol):
-    """How an engine orders a value in memory; compared and hashed by meaning."""
+    """How an engine stores a value in memory; layouts that mean the same are equal and have the same hash."""
 
     nbytes: int
     itemsize: int  #: bytes of an element as it is stored; fewer than the dtype's if it is rounded
@@ -126,17 +129,17 @@ class Layout(Protocol):
 
 
 LEFT_AS_IS: Any = object()
-"""What a plain kernel that runs by itself returns for an output whose blob keeps the value that it has."""
+"""What a plain kernel outside a plan returns for an output whose blob keeps its present value."""
 
 ANY_ORDER, CHANNELS_LAST = "any order", "channels last"
 """In which order the images of a plan should be stored."""
 
 Demand = Literal["run", "fetch", "never"]
-"""When an output is needed: in each run, when somebody fetches it, or not at all."""
+"""When an output is needed: in each run, when its blob is fetched, or never."""
 
 
-class Kept(Protocol):
-    """A copy of an input that a call makes, for an output that is computed later."""
+class Saved(Protocol):
+    """A copy of an input that a call saves, for an output that is computed later."""
 
     spec: TensorSpec
 
@@ -146,23 +149,23 @@ class Kept(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Later:
+class Deferred:
     """Recipe for an output that the kernel does not write; evaluated when the blob is fetched.
 
     Args:
-        prepare: returns the operator made ready to write this output alone, as output 0; inputs as in ``Prepared``.
-        reads: the inputs that are read as they are stored then; they stay as they are until then.
-        kept: the inputs of which the kernel's call makes a copy, which is read instead, by index.
+        prepare: returns a prepared kernel that writes this output alone, as its output 0, from the same inputs.
+        reads: the inputs that it reads from their blobs, which keep their values until then.
+        saved: the inputs of which the original kernel's call saves a copy, which is read instead, by index.
     """
 
     prepare: Callable[[], Prepared]
     reads: Sequence[int]
-    kept: Mapping[int, Kept] = field(default_factory=dict)
+    saved: Mapping[int, Saved] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
 class Prepared:
-    """An operator made ready for inputs of given specs; binding it to buffers gives a call.
+    """A prepared kernel: an operator for inputs of given specs; binding it to buffers gives a call.
 
     Args:
         inputs: the spec each input must have; a layout that differs from what the value has makes the
@@ -172,16 +175,17 @@ class Prepared:
             dtype, or, for a value with a layout, one-dimensional uint8 of ``nbytes``; all are aligned
             to 64 bytes. ``scratch`` is uint8 of ``scratch`` bytes, shared with other calls of the lane.
         scratch: bytes of scratch memory a call needs.
-        inplace: pairs (input index, output index) that may be given the same buffer. In any other
-            case the plan sees to it that outputs and inputs do not overlap.
+        inplace: pairs (input index, output index) that may have the same buffer. In any other
+            case the plan ensures that outputs and inputs do not overlap.
         capturable: the call reads nothing on the host and does not synchronize.
         name: what profilers show (library and implementation).
-        engine: the name of the engine whose threads compute; "" for the caller's own.
-        later: how to compute outputs that are not written, though they are needed (see ``PlanContext.demand``).
-        split: the call only begins the work, returns at once, and returns another call, which waits until the work is
-            done. Between the two the plan neither reads the outputs nor overwrites inputs or outputs, and other kernels
-            of the lane run; such a kernel has no scratch memory. An error of either half is the operator's; after an
-            error elsewhere the plan still waits for what has begun.
+        engine: the name of the engine whose threads compute; "" if the caller's thread does.
+        notes: facts for tests and profiles, such as the library's name of the implementation.
+        deferred: recipes for outputs that are not written but are needed at a fetch (see ``PlanContext.demand``).
+        split: the call begins the work and returns, at once, another call that waits until the work is done. Between
+            the two the plan neither reads the outputs nor overwrites inputs or outputs, and other kernels of the lane
+            run; such a kernel has no scratch memory. An error of either call is the operator's; after an error
+            elsewhere the plan still waits for work that has begun.
     """
 
     inputs: Sequence[TensorSpec | None]
@@ -193,7 +197,7 @@ class Prepared:
     name: str = ""
     engine: str = ""
     notes: dict[str, Any] = field(default_factory=dict)
-    later: dict[int, Later] = field(default_factory=dict)
+    deferred: dict[int, Deferred] = field(default_factory=dict)
     split: bool = False
 
     def __post_init__(self) -> None:
@@ -206,15 +210,15 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Operators of a net that an operator holds, to be compiled together.
+    """Operators of an operator's subgraph, to be compiled together.
 
     Args:
-        net: the name of that net, for messages.
+        net: the name of the subgraph, for messages.
         operators: in order.
         specs: the plain specs of all blobs that they read and write.
-        outputs: the blobs that the caller has buffers for, as it has for all that the operators read before they write
-            it. Where the others are stored is up to the compiler.
-        fixed: blobs that hold the same in all steps: copies of them in another layout are made once.
+        outputs: the outputs that the caller provides buffers for, as it does for all inputs from outside. The compiler
+            decides where the other blobs are stored.
+        fixed: blobs that have the same value in all steps: copies of them in another layout are made once.
         on_host: blobs that are stored on the host wherever the operators run.
     """
 
@@ -227,7 +231,7 @@ class Segment:
 
 
 class BoundStep(NamedTuple):
-    """A bound call of a segment, and what makes of an error in it the one that says where it was."""
+    """A bound call of a segment, and a function that adds the operator's position to an error of the call."""
 
     call: Call
     failed: Callable[[Exception], BaseException]
@@ -238,13 +242,13 @@ class CompiledSegment(Protocol):
 
     scratch: int  #: bytes of scratch memory that the calls need
     name: str  #: what profilers show
-    engine: str  #: the name of the engine whose threads compute; "" for the caller's own
+    engine: str  #: the name of the engine whose threads compute; "" if the caller's thread does
 
     def copies(self, buffer_of: Callable[[str], Array], scratch: Array | None) -> list[BoundStep]:
-        """Return the calls that copy what is fixed into the layouts that kernels read; they come before the others.
+        """Return the calls that copy fixed blobs to the layouts that kernels read, to be run before the others.
 
         Args:
-            buffer_of: gives the buffer of a blob.
+            buffer_of: returns the buffer of a blob.
             scratch: ``scratch`` bytes.
         """
 
@@ -252,17 +256,17 @@ class CompiledSegment(Protocol):
         """Return the calls of the operators, in order.
 
         Args:
-            buffer_of: gives the buffer of a blob, in this step.
+            buffer_of: returns the buffer of a blob in this step.
             scratch: ``scratch`` bytes.
-            step: the number of the step, for random numbers and messages; -1: there is only one.
+            step: the number of the step, for random numbers and messages; -1 if there is only one.
         """
 
 
 class PlanContext(Protocol):
-    """What a prepared kernel may use while it is made ready, once per plan."""
+    """What a prepared kernel is given when it is made, once per plan."""
 
-    threads: int  #: threads its lane computes with
-    precision: str  #: how the plan may keep activations in memory (see ops.precision)
+    threads: int  #: number of threads of its lane
+    precision: str  #: how the plan may store activations (see ops.core.precision)
     image_order: str  #: in which order images should be stored: ANY_ORDER or CHANNELS_LAST
     device_id: int
     op_def: OperatorDef
@@ -272,27 +276,28 @@ class PlanContext(Protocol):
         """Keep ``value`` for the kernels that read this output (a pooling workspace, a forward primitive)."""
 
     def published(self, input: int, key: str) -> Any:
-        """What the kernel that made this input published under ``key``, or None."""
+        """The value that the producer of this input published under ``key``, or None."""
 
     def is_constant(self, input: int) -> bool:
-        """Whether an input seldom changes, so that a reorder of it costs a run nothing."""
+        """Whether an input is declared constant, so that a reorder of it costs a run nothing."""
 
-    def does(self, optimization: str) -> bool:
-        """Whether the plan may do that: a name of ``netbuilder.runtime.plan.optimizations``."""
+    def enabled(self, optimization: str) -> bool:
+        """Whether an optimization is on, by its name in ``netbuilder.runtime.plan.optimizations``."""
 
     def compile_segment(self, segment: Segment) -> CompiledSegment:
-        """Compile operators of a net that the operator holds, as the plan's own are.
+        """Compile a segment of the operator's subgraph in the way the plan itself is compiled.
 
         Raises:
-            NetError: no kernel serves one of them; the message says which.
+            NetError: one of the operators has no kernel; the message names it.
         """
 
     def repeats(self, input: int) -> bool:
-        """Whether the operator runs many times a run with the same value of an input, so that a reorder pays."""
+        """Whether the operator reads the same value of an input many times per run, so that a reorder is worth it."""
 
     def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
-        """When an output is needed; a kernel may leave one unwritten that is not needed in each run.
+        """When an output is needed; a kernel need not write one that is not needed in each run.
 
         Args:
-            reads: the inputs that ``Later`` would read; "fetch" is the answer only if they stay as they are till then.
+            output: its index.
+            reads: the inputs that a ``Deferred`` would read; "fetch" is returned only if they keep their values.
         """

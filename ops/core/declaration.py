@@ -7,10 +7,10 @@ Hundreds of operators are declared and few are used: ``import netbuilder.ops.all
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from netbuilder._renamed import moved_names
 from netbuilder.data.forking import loading
 
 __all__ = ["Declared", "operator_class"]
@@ -69,12 +69,4 @@ else:
         return declare
 
 
-def __getattr__(name: str) -> Any:
-    if name != "dataclass":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(
-        f"{__name__}.dataclass is operator_class now; the old name will be removed in the next version",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    return operator_class
+__getattr__ = moved_names(__name__, {"dataclass": f"{__name__}:operator_class"})

@@ -124,7 +124,7 @@ def prepare_recurrent_network(op: RecurrentNetwork, ctx: PlanContext, *specs: Te
     inputs = [spec.plain for spec in specs]
     outputs: list[TensorSpec | None] = list(ForwardPlan(op, inputs).output_specs(op.output_names))
     keep = ctx.demand(op.n_out - 1) != "never"
-    plan = ForwardPlan(op, inputs, keep=keep, project=ctx.does("step_projections"))
+    plan = ForwardPlan(op, inputs, keep=keep, project=ctx.enabled("step_projections"))
     loop = None if plan.one_by_one else Loop(plan.operators, ctx)
     if not keep:  # the states alone, in memory that others use, too
         outputs[-1] = None
@@ -142,7 +142,7 @@ def prepare_recurrent_network(op: RecurrentNetwork, ctx: PlanContext, *specs: Te
 @prepare(RecurrentNetworkGradient, device=GPU)
 def prepare_recurrent_network_gradient(op: RecurrentNetworkGradient, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
     inputs = [spec.plain for spec in specs]
-    plan = BackwardPlan(op, inputs, join=ctx.does("step_products"))
+    plan = BackwardPlan(op, inputs, join=ctx.enabled("step_products"))
     loop = Loop(plan.operators, ctx)
     memory = _Memory(ctx, plan.arena.nbytes, loop.scratch)
     zeros = {p.zeros: new_buffer(plan.specs[p.zeros], memory.location) for p in plan.products if p.zeros}

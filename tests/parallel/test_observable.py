@@ -40,7 +40,7 @@ def trained(threads, **options):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_shared_memory_changes_nothing(threads):
     want, net = trained(threads)
-    assert net.setting.lanes == threads
+    assert net.options.lanes == threads
     for reuse in (False, True):
         got, _ = trained(threads, observable="outputs", reuse=reuse)
         for name, value in want.items():

@@ -5,7 +5,7 @@ import pytest
 
 from netbuilder.model import Initializer, brew
 from netbuilder.ops.core.instructions import Role
-from netbuilder.runtime.plan import small_plans
+from netbuilder.runtime.plan import compiler
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, train
 
 
@@ -46,7 +46,7 @@ def parameters(workspace, record):
 @pytest.mark.parametrize("count", [2, 3, 4, 8])
 @pytest.mark.parametrize("case", CASES)
 def test_an_exchange_that_overlaps_changes_no_bit(case, count, monkeypatch):
-    monkeypatch.setattr(small_plans, "_SMALL", -1)  # no reduction is too small for a lane of its own
+    monkeypatch.setattr(compiler, "_SMALL_FLOPS", -1)  # no reduction is too small for a lane of its own
     optimizer = OPTIMIZERS["sgd" if case == "sparse" else "momentum"]
     _, record, one = train(range(count), optimizer, CASES[case], threads=1)
     model, _, several = train(range(count), optimizer, CASES[case], threads=count)

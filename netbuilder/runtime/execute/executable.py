@@ -1,4 +1,4 @@
-"""A plan: the bound calls of a run of operators, for inputs of given shapes."""
+"""Plan: the bound calls of a segment of operators, for inputs of given shapes."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from netbuilder.runtime.execute.lanes import LaneProgram
 from netbuilder.runtime.plan.binding import bind_step, buffer_of, step_failed
 from netbuilder.runtime.plan.buffers import Output, assign_buffers
 from netbuilder.runtime.plan.compiler import Compilation, compile_steps
-from netbuilder.runtime.plan.halves import Begun
-from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.plain_kernels import on_gpu
 from netbuilder.runtime.plan.runner import Runner
+from netbuilder.runtime.plan.split_kernels import SplitCall
 from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
 from netbuilder.runtime.plan.values import Step
 from netbuilder.runtime.values.blob import Blob, Generation
-from netbuilder.runtime.values.buffer_ring import Turns, bind_turning
+from netbuilder.runtime.values.buffer_ring import BufferRing, bind_each_buffer
 
 __all__ = ["Plan", "make_plan"]
 
-_ATTEMPTS = 4  # compilations until layouts of blobs that are read and written have settled; two are usual
+_ATTEMPTS = 4  # compilations until the layouts of blobs that are read and written do not change; two are usual
 
 Call = Callable[[], object]
 
 
-def _thread_setter(setting: Setting, lane: int) -> Call | None:
-    """Return what a lane's thread calls before it runs kernels, so that engines know how many threads it may use."""
-    setters = [engine.thread_setter(setting.threads_of(lane)) for engine in library_engines(setting.allows)]
+def _thread_setter(options: PlanOptions, lane: int) -> Call | None:
+    """Return the call by which a lane's thread tells engines, before it runs kernels, how many threads it may use."""
+    setters = [engine.thread_setter(options.threads_of(lane)) for engine in library_engines(options.uses_engine)]
     needed = [setter for setter in setters if setter is not None]
     if len(needed) < 2:
         return needed[0] if needed else None
@@ -54,7 +54,7 @@ def _thread_setter(setting: Setting, lane: int) -> Call | None:
 
 
 class Plan:
-    """Bound calls over fixed buffers; running it again costs a loop over the calls."""
+    """Bound calls over fixed buffers; a run is a loop over the calls."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class Plan:
         generation: Generation,
         compilation: Compilation,
         outputs: Sequence[Output],
-        setting: Setting,
+        options: PlanOptions,
         make_blob: Callable[[str], Blob],
     ) -> None:
         self.end = compilation.end
         self.steps = compilation.steps
-        self.setting = setting
+        self.options = options
         self.seen = -1
         self._net = net
         self._values = compilation.values
@@ -77,7 +77,7 @@ class Plan:
             blob = value.blob
             assert blob is not None
             spec = value.spec if blob.spec is not None else None
-            self._inputs.append((blob, spec, blob.location, _holder(blob)))  # type: ignore[arg-type]
+            self._inputs.append((blob, spec, blob.location, _owner(blob)))  # type: ignore[arg-type]
         self._outputs = [(o.blob, (o.value.lazy_from or o.value), o.value.lazy) for o in outputs]
         self._guards = [
             (make_blob(read.name), o.blob)
@@ -88,44 +88,46 @@ class Plan:
         ]
         self._own = {id(blob) for _, blob in self._guards}
         self._hidden = [make_blob(name) for name in compilation.hidden]
-        self._shown: list[Blob] = []  # blobs that this plan writes and others hold copies of
-        turning = {id(blob.buffer): blob.turns for blob, _, _, _ in self._inputs if blob.turns is not None}
-        calls, self._begun = _bind(net, [*compilation.once, *self.steps], setting, turning)
-        count = len(compilation.once)
+        self._watched_outputs: list[Blob] = []  # outputs of which another plan holds a converted copy
+        rings = {id(blob.buffer): blob.ring for blob, _, _, _ in self._inputs if blob.ring is not None}
+        calls, self._split_calls = _bind(net, [*compilation.constant_steps, *self.steps], options, rings)
+        count = len(compilation.constant_steps)
         self._calls = calls[count:]
-        self._once = [_Once(step, call) for step, call in zip(compilation.once, calls[:count])]
-        self._before = [_thread_setter(setting, lane) for lane in range(setting.lane_count)]
-        self._lanes = self._dealt(self._calls, LaneProgram) if setting.lane_count > 1 else None
+        self._constant_copies = [
+            _ConstantCopy(step, call) for step, call in zip(compilation.constant_steps, calls[:count])
+        ]
+        self._before = [_thread_setter(options, lane) for lane in range(options.lane_count)]
+        self._lanes = self._lane_program(self._calls, LaneProgram) if options.lane_count > 1 else None
         used = {step.prepared.engine for step in self.steps if step.prepared.engine}
         in_library = any(find_engine(name).owns_threads for name in used)
-        self._blas_threads = 1 if in_library else setting.lane_threads
-        for once in self._once:
-            once.blob.watch()
+        self._blas_threads = 1 if in_library else options.lane_threads
+        for copied in self._constant_copies:
+            copied.blob.notify_on_write()
 
-    def _dealt(self, calls: Sequence[Call], program: Callable[..., LaneProgram]) -> LaneProgram:
+    def _lane_program(self, calls: Sequence[Call], program: Callable[..., LaneProgram]) -> LaneProgram:
         lanes = [step.lane for step in self.steps]
         return program(calls, lanes, _dependencies(self.steps), self._before)
 
     def with_calls(self, wrap: Callable[[int, Call], Call], program: Callable[..., LaneProgram] = LaneProgram) -> Plan:
         """Return a plan over the same buffers that runs ``wrap(index, call)`` in place of each call.
 
-        This plan stays as it is. The other one is of use for as long as the net would run this one.
+        This plan is unchanged. The new one is valid for as long as this one is.
 
         Args:
-            wrap: given the index of a step and its call.
-            program: makes the lanes; it is called as ``LaneProgram`` is.
+            wrap: is given the index of a step and its call.
+            program: makes the lane program, from the arguments of ``LaneProgram``.
         """
         other = copy.copy(self)
         other._calls = [wrap(index, call) for index, call in enumerate(self._calls)]
         if self._lanes is not None:
-            other._lanes = self._dealt(other._calls, program)
+            other._lanes = self._lane_program(other._calls, program)
         return other
 
     def drop(self) -> None:
-        """Let go of memory and cut the circles among values, so that all is free as soon as nobody has the plan.
+        """Release the plan's memory and break the reference cycles among its values.
 
-        A run that has begun comes to its end, and what was left to be computed on demand still is; but the plan cannot
-        be taken over again.
+        A run in progress can finish, and deferred values can still be computed; but the plan cannot be used for
+        another run.
         """
         needed = {id(read) for value in self._values for read in value.lazy_reads}
         for value in self._values:
@@ -135,8 +137,8 @@ class Plan:
             value.lazy_reads = ()
             value.copies, value.published = {}, {}
 
-    def fits(self) -> bool:
-        """Whether the workspace's blobs are those that the plan was made for; false if one has another spec."""
+    def matches_inputs(self) -> bool:
+        """Whether the blobs that the plan reads have the plain specs and locations that it was compiled for."""
         for blob, spec, location, _ in self._inputs:
             current = blob.spec
             if (current is None) != (spec is None):
@@ -145,11 +147,11 @@ class Plan:
                 return False
         return True
 
-    def take_over(self) -> bool:
-        """Bind the blobs that the plan writes to its buffers, renew its copies of constants, note the generation.
+    def bind_outputs(self) -> bool:
+        """Bind the blobs that the plan writes to its buffers, renew its copies of constants, record the generation.
 
         Returns:
-            False if an input lies in another buffer or layout than the plan was bound to: it has to be made again.
+            False if an input is in another buffer or layout than the plan is bound to: it has to be compiled again.
         """
         for blob, _, _, _ in self._inputs:
             if blob.lazy is not None:
@@ -159,56 +161,58 @@ class Plan:
         for blob, value, lazy in self._outputs:
             assert value.spec is not None
             if blob.read_by:
-                blob.settle(but=self._own)
+                blob.flush_readers(but=self._own)
             blob.bind(value.spec, value.buffer, value.location, lazy)
         for blob in self._hidden:
             blob.hide(self._net.name)
         for blob, reader in self._guards:
             if reader not in blob.read_by:
                 blob.read_by.append(reader)
-        self._shown = [blob for blob, _, _ in self._outputs if blob.watched]
-        self._renew()
-        # A plan that gives an input another shape has to be looked up again before it can run again.
+        self._watched_outputs = [blob for blob, _, _ in self._outputs if blob.watched]
+        self._renew_constant_copies()
+        # If the plan changes the shape of one of its inputs, the net has to look for a plan again before the next run.
         self.seen = -1 if self._is_stale() else self._generation.number
         return True
 
-    def _renew(self) -> None:
+    def _renew_constant_copies(self) -> None:
         """Copy the constants that have changed since they were copied."""
-        due = [once for once in self._once if once.writes != once.blob.writes]
+        due = [copied for copied in self._constant_copies if copied.writes != copied.blob.writes]
         if due and self._before[0] is not None:
             self._before[0]()
-        for once in due:
+        for copied in due:
+            step = copied.step
             try:
-                once.call()
+                copied.call()
             except Exception as error:
-                raise located(f"{describe(self._net.name, once.step.node.first)} ({once.step.what})", error) from error
-            once.writes = once.blob.writes
+                raise located(f"{describe(self._net.name, step.node.first)} ({step.what})", error) from error
+            copied.writes = copied.blob.writes
 
     def _is_stale(self) -> bool:
-        return any(_holder(blob) is not holder or blob.spec != spec for blob, spec, _, holder in self._inputs)
+        return any(_owner(blob) is not owner or blob.spec != spec for blob, spec, _, owner in self._inputs)
 
     def run(self) -> None:
         """Run every call once.
 
         Raises:
-            NetError, DeviceError, OperatorError: an operator failed; the message says which, where, and who made it.
+            NetError, DeviceError, OperatorError: an operator failed; the message names the operator and the line of
+                the user's code that added it.
         """
-        for blob in self._shown:
-            blob.touch()
+        for blob in self._watched_outputs:
+            blob.mark_written()
         blas.hold(self._blas_threads)
         try:
             self._run_calls()
         except BaseException:
-            self._finish_begun()
+            self._wait_for_split_calls()
             raise
         finally:
             blas.release()
 
-    def _finish_begun(self) -> None:
-        """Wait, after an error, for what kernels have begun: it would write into buffers that others use next."""
-        for begun in self._begun:
-            with contextlib.suppress(Exception):  # the first error is what the caller is told
-                begun.wait()
+    def _wait_for_split_calls(self) -> None:
+        """Wait, after an error, for split kernels that have begun: they would write into buffers that are used next."""
+        for call in self._split_calls:
+            with contextlib.suppress(Exception):  # the caller gets the first error
+                call.wait()
 
     def _run_calls(self) -> None:
         if self._lanes is not None:
@@ -218,7 +222,7 @@ class Plan:
             return
         if self._before[0] is not None:
             self._before[0]()
-        with np.errstate(all="ignore"):  # infinities and NaN are values; what is not wanted is found by checks
+        with np.errstate(all="ignore"):  # inf/NaN are legal results; EnforceFinite and friends detect them
             run_in_order(self._calls, self._located)
 
     def _located(self, index: int, error: BaseException, thread: str = "") -> BaseException:
@@ -226,13 +230,13 @@ class Plan:
         return step_failed(self._net.name, self.steps[index], error, extra)
 
 
-def _holder(blob: Blob) -> Any:
-    """Return what a plan is bound to: the blob's buffer, or the turns among whose buffers it is."""
-    return blob.turns if blob.turns is not None else blob.buffer
+def _owner(blob: Blob) -> Any:
+    """Return what a plan is bound to: the blob's buffer, or the ring that the buffer belongs to."""
+    return blob.ring if blob.ring is not None else blob.buffer
 
 
-class _Once:
-    """A copy of a constant: its step, its call, and how often the blob had been written when it was made."""
+class _ConstantCopy:
+    """A copy of a constant: its step, its call, and the blob's write counter when the copy was made."""
 
     __slots__ = ("blob", "call", "step", "writes")
 
@@ -246,16 +250,16 @@ def make_plan(
     net: Runner,
     generation: Generation,
     start: int,
-    setting: Setting,
+    options: PlanOptions,
     make_blob: Callable[[str], Blob],
 ) -> Plan | None:
-    """Compile the longest static run of operators from ``start``; None if the first one is dynamic."""
+    """Compile the longest static segment of operators from ``start``; None if the first operator is dynamic."""
     with loading, collection_paused():
-        return _make_plan(net, generation, start, setting, make_blob)
+        return _make_plan(net, generation, start, options, make_blob)
 
 
 def _too_large(net: Runner, compilation: Compilation, error: MemoryError) -> BaseException:
-    """Return the error that says which operator makes the largest of the values that do not fit into memory."""
+    """Return the error for values that do not fit into memory; it names the operator that makes the largest."""
     made = [value for value in compilation.values if value.producer is not None and value.spec is not None]
     largest = max(made, key=lambda value: value.spec.nbytes if value.spec is not None else 0)
     assert largest.spec is not None and largest.producer is not None
@@ -267,23 +271,23 @@ def _too_large(net: Runner, compilation: Compilation, error: MemoryError) -> Bas
 
 
 def _make_plan(
-    net: Runner, generation: Generation, start: int, setting: Setting, make_blob: Callable[[str], Blob]
+    net: Runner, generation: Generation, start: int, options: PlanOptions, make_blob: Callable[[str], Blob]
 ) -> Plan | None:
     attempts = _ATTEMPTS
-    while (compilation := compile_steps(net, start, setting, compile_subgraph)) is not None:
+    while (compilation := compile_steps(net, start, options, compile_subgraph)) is not None:
         attempts -= 1
 
         def may_relayout(blob: Blob, attempts: int = attempts) -> bool:
-            return attempts > 0 and setting.does("owned_layouts") and (blob.owner is None or blob.owner is net)
+            return attempts > 0 and options.enabled("owned_layouts") and (blob.owner is None or blob.owner is net)
 
         try:
-            outputs, wanted = assign_buffers(compilation, make_blob, may_relayout, setting.does)
+            outputs, layouts = assign_buffers(compilation, make_blob, may_relayout, options.enabled)
         except MemoryError as error:
             raise _too_large(net, compilation, error) from error
-        if not wanted:
-            _fix_blobs(compilation, outputs)
-            return Plan(net, generation, compilation, outputs, compilation.setting, make_blob)
-        for name, layout in wanted.items():
+        if not layouts:
+            _pin_blobs(compilation, outputs)
+            return Plan(net, generation, compilation, outputs, compilation.options, make_blob)
+        for name, layout in layouts.items():
             blob = compilation.externals[name].blob
             assert blob is not None
             blob.materialize()
@@ -292,47 +296,47 @@ def _make_plan(
     return None
 
 
-def _fix_blobs(compilation: Compilation, outputs: Sequence[Output]) -> None:
-    """Let blobs stay where they are that the plan writes into, or that values computed on demand are read from."""
+def _pin_blobs(compilation: Compilation, outputs: Sequence[Output]) -> None:
+    """Pin the blobs whose buffers the plan writes, or deferred values read."""
     written = {id(value.buffer) for step in compilation.steps for value in step.outputs if value is not None}
-    late = {id(read) for value in compilation.values for read in value.lazy_reads}
+    read_later = {id(read) for value in compilation.values for read in value.lazy_reads}
     for output in outputs:
-        output.blob.fix()
+        output.blob.pin()
     for value in compilation.externals.values():
         blob = value.blob
-        if blob is not None and blob.turns is not None and (id(blob.buffer) in written or id(value) in late):
-            blob.fix()
+        if blob is not None and blob.ring is not None and (id(blob.buffer) in written or id(value) in read_later):
+            blob.pin()
 
 
 def _bind(
-    net: Runner, steps: Sequence[Step], setting: Setting, turning: Mapping[int, Turns]
-) -> tuple[list[Call], list[Begun]]:
-    """Return the calls of steps, and what those of kernels in two halves have begun."""
-    scratch: list[Any] = [None] * setting.lane_count
-    for lane in range(setting.lane_count):
+    net: Runner, steps: Sequence[Step], options: PlanOptions, rings: Mapping[int, BufferRing]
+) -> tuple[list[Call], list[SplitCall]]:
+    """Return the calls of steps, and the split calls among them."""
+    scratch: list[Any] = [None] * options.lane_count
+    for lane in range(options.lane_count):
         size = max((step.prepared.scratch for step in steps if step.lane == lane), default=0)
         if size:
             scratch[lane] = aligned_empty(size)
     calls: list[Call] = []
-    begun: dict[int, Begun] = {}
+    split: dict[int, SplitCall] = {}
     for step in steps:
-        if step.begun is not None:
-            calls.append(_there(step, begun[id(step.begun)].wait))
+        if step.waits_for is not None:
+            calls.append(_on_device(step, split[id(step.waits_for)].wait))
             continue
         try:
             ids = {id(buffer_of(value)) for value in step.inputs if value is not None}
-            mine = {key: turns for key, turns in turning.items() if key in ids}
-            call = bind_turning(mine, partial(bind_step, step, scratch[step.lane]))
+            own_rings = {key: ring for key, ring in rings.items() if key in ids}
+            call = bind_each_buffer(own_rings, partial(bind_step, step, scratch[step.lane]))
             if step.prepared.split:
-                begun[id(step)] = Begun(call)
-                call = begun[id(step)].begin
-            calls.append(_there(step, call))
+                split[id(step)] = SplitCall(call)
+                call = split[id(step)].begin
+            calls.append(_on_device(step, call))
         except Exception as error:
             raise located(describe(net.name, step.node.first), error) from error
-    return calls, list(begun.values())
+    return calls, list(split.values())
 
 
-def _there(step: Step, call: Call) -> Call:
+def _on_device(step: Step, call: Call) -> Call:
     """Return the call of a step as it runs on the step's device."""
     location = step.node.first.location
     return call if location == HOST or step.moves else on_gpu(call, location[1])

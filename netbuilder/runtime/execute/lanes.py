@@ -136,7 +136,7 @@ class LaneProgram:
 
     def run(self) -> tuple[int, BaseException, str] | None:
         """Run all calls; return the first failure (index of the call, error, name of the thread), or None."""
-        workers = pool.take(len(self._programs) - 1)
+        workers = pool.acquire(len(self._programs) - 1)
         try:
             for lane, worker in enumerate(workers, start=1):
                 worker.begin(lambda lane=lane: self._run_lane(lane))  # type: ignore[misc]
@@ -148,7 +148,7 @@ class LaneProgram:
             pool.dismiss(workers)
             self._begin_anew()
             raise
-        pool.give_back(workers)
+        pool.release(workers)
         failure, self._failure = self._failure, None
         if failure is not None:
             self._begin_anew()

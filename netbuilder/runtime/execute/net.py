@@ -27,7 +27,7 @@ from netbuilder.runtime.execute.executable import Plan, make_plan
 from netbuilder.runtime.execute.parts import Part, PartsRun, parts_of
 from netbuilder.runtime.plan.observable import Observable, check_constants
 from netbuilder.runtime.plan.optimizations import FUSIONS, check_without, from_environment
-from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.program import read_program
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.static_segment import missing
@@ -67,7 +67,7 @@ class RuntimeNet:
     Args:
         net: the net; a copy is kept, so later edits have no effect.
         workspace: where its blobs are.
-        engines: see ``Setting``; None: the workspace's.
+        engines: see ``PlanOptions``; None: the workspace's.
         inner: the net is held by an operator: its inputs are not checked before it runs.
         without: the optimizations that the plan may not do, by name, see ``runtime.optimizations``; None: the
             workspace's. Those that the environment names in ``NETBUILDER_WITHOUT`` are added.
@@ -116,7 +116,7 @@ class RuntimeNet:
         asked = arguments(net).get(PRECISION_ARGUMENT, PRECISIONS[0]) if dtype is None else dtype
         precision = check_precision(asked, f"net {net.name!r}")
         self._observable = Observable(self.proto, self.program, observable)
-        self.setting = Setting(
+        self.options = PlanOptions(
             engines if engines is not None else workspace.engines,
             lanes,
             exchange_lane,
@@ -220,10 +220,10 @@ class RuntimeNet:
         inner = RuntimeNet(
             net,
             self.workspace,
-            engines=self.setting.engines,
+            engines=self.options.engines,
             inner=True,
-            without=self.setting.without,
-            dtype=self.setting.precision,
+            without=self.options.without,
+            dtype=self.options.precision,
             clock=self.clock,
         )
 
@@ -374,20 +374,20 @@ class RuntimeNet:
             return None
         plans = self._plans.setdefault(start, [])
         for plan in plans:
-            if plan.fits():
-                if plan.take_over():
+            if plan.matches_inputs():
+                if plan.bind_outputs():
                     self._current[start] = plan
                     return plan
                 plans.remove(plan)
                 plan.drop()
                 break
-        made = make_plan(self, generation, start, self.setting, self.workspace.make)
+        made = make_plan(self, generation, start, self.options, self.workspace.make)
         if made is not None:
-            kept = _KEPT_PLANS if self.setting.does("kept_plans") else 1
+            kept = _KEPT_PLANS if self.options.enabled("kept_plans") else 1
             while len(plans) >= kept:
                 plans.pop(0).drop()
             plans.append(made)
-            made.take_over()
+            made.bind_outputs()
         else:
             self._dynamic[start] = generation.number
         self._current[start] = made

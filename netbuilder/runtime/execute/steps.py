@@ -11,7 +11,7 @@ from typing import Any
 from netbuilder.data import BlobsQueue, RebatchingQueue
 from netbuilder.ops.core.conditions import truth_of
 from netbuilder.proto import ExecutionStep, NetDef, NetError, PlanDef
-from netbuilder.runtime.execute.threads import Reporter, run_beside
+from netbuilder.runtime.execute.threads import Reporter, run_concurrently
 
 __all__ = ["run_plan"]
 
@@ -78,7 +78,9 @@ def _run_step(workspace: Any, step: ExecutionStep, path: Path, run: _Run) -> Non
         run.done.add(path)
     copies = step.num_concurrent_instances
     if copies > 1:
-        run_beside([partial(_run_instance, workspace, step, path, run)] * copies, partial(_stop, workspace, step, run))
+        run_concurrently(
+            [partial(_run_instance, workspace, step, path, run)] * copies, partial(_stop, workspace, step, run)
+        )
     else:
         _run_instance(workspace, step, path, run)
 
@@ -148,7 +150,7 @@ def _run_substeps(workspace: Any, step: ExecutionStep, path: Path, run: _Run) ->
 def _run_others(workspace: Any, step: ExecutionStep, substeps: list[Any], path: Path, run: _Run) -> bool:
     if step.concurrent_substeps and len(substeps) > 1:
         calls = [partial(_run_step, workspace, substep, (*path, index), run) for index, substep in substeps]
-        run_beside(calls, partial(_stop, workspace, step, run))
+        run_concurrently(calls, partial(_stop, workspace, step, run))
         return _says_stop(workspace, step)
     for index, substep in substeps:
         _run_step(workspace, substep, (*path, index), run)

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 
-__all__ = ["Reporter", "run_beside"]
+__all__ = ["Reporter", "run_concurrently"]
 
 _ENDING_SECONDS = 10.0  # that the calls have, all together, to end after an interrupt
 
 
-def run_beside(calls: Sequence[Callable[[], object]], stop: Callable[[BaseException], object]) -> None:
+def run_concurrently(calls: Sequence[Callable[[], object]], stop: Callable[[BaseException], object]) -> None:
     """Make each call in a thread of its own, and wait for all.
 
     Args:

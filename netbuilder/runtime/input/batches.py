@@ -15,7 +15,7 @@ from netbuilder.ops.engines.upload import Uploader
 from netbuilder.proto import PROTO_CUDA, DeviceOption, NetError, ShapeError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime.values.blob import Blob
-from netbuilder.runtime.values.buffer_ring import Turns
+from netbuilder.runtime.values.buffer_ring import BufferRing
 
 __all__ = ["Batch", "Splitter", "look_at"]
 
@@ -33,12 +33,12 @@ class Batch:
 
     def __init__(self, source: Mapping[str, Any]) -> None:
         self.source = source
-        self._turns: list[tuple[Blob, Turns, int]] = []
+        self._turns: list[tuple[Blob, BufferRing, int]] = []
         self._others: list[tuple[str, Any]] = []
 
-    def add(self, blob: Blob, turns: Turns, index: int) -> None:
+    def add(self, blob: Blob, ring: BufferRing, index: int) -> None:
         """Add a blob, and the buffer that the value lies in."""
-        self._turns.append((blob, turns, index))
+        self._turns.append((blob, ring, index))
 
     def add_other(self, name: str, value: Any) -> None:
         """Add a value that no buffer holds."""
@@ -46,19 +46,19 @@ class Batch:
 
     def present(self, workspace: Any) -> None:
         """Make this batch the value of its blobs."""
-        for blob, turns, index in self._turns:
+        for blob, ring, index in self._turns:
             if workspace.find(blob.name) is not blob:
                 raise NetError(
                     f"Prefetch: blob {blob.name!r} was removed from the workspace; close the Prefetch before that"
                 )
-            blob.turn(turns, index)
+            blob.swap(ring, index)
         for name, value in self._others:
             workspace.feed(name, value)
 
     def give_back(self) -> None:
         """Give up the buffers of a batch that nobody wants."""
-        for _, turns, index in self._turns:
-            turns.give(index)
+        for _, ring, index in self._turns:
+            ring.release(index)
 
 
 class Splitter:
@@ -157,15 +157,15 @@ class Splitter:
         if part.dtype.kind not in "biuf" or hasattr(part, "__cuda_array_interface__"):
             batch.add_other(blob.name, part)
             return
-        turns = blob.turning(TensorSpec(part.shape, dtype.newbyteorder("=")), place)
+        ring = blob.ring_for(TensorSpec(part.shape, dtype.newbyteorder("=")), place)
         if place == HOST:
-            index = turns.take()
-            copy_into(turns.buffers[index], part)
+            index = ring.acquire()
+            copy_into(ring.buffers[index], part)
         else:
             uploader = self._uploaders.get(place[1]) or self._uploaders.setdefault(place[1], Uploader(place[1]))
-            index = turns.take(uploader.new)
-            uploader.fill(turns.buffers[index], np.ascontiguousarray(part, turns.spec.dtype), turns.after(index))
-        batch.add(blob, turns, index)
+            index = ring.acquire(uploader.new)
+            uploader.fill(ring.buffers[index], np.ascontiguousarray(part, ring.spec.dtype), ring.after(index))
+        batch.add(blob, ring, index)
 
 
 def _location(device: DeviceOption) -> Location:

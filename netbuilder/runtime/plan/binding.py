@@ -1,4 +1,4 @@
-"""Steps bound to the buffers of their values, and the errors of their calls."""
+"""Binding a step to the buffers of its values, and naming the operator at which a call failed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from netbuilder.ops.engines.gpu import copy_into
 from netbuilder.ops.engines.layouts import new_buffer
 from netbuilder.runtime.plan.values import Step, Value
 
-__all__ = ["bind_step", "buffer_of", "needs_detour", "step_failed"]
+__all__ = ["bind_step", "buffer_of", "needs_temporary", "step_failed"]
 
 Call = Callable[[], object]
 
 
 def buffer_of(value: Value) -> Any:
-    """Return the buffer of a value: the plan's, or that of the blob which held it before."""
+    """Return the buffer of a value: the one the plan assigned, or that of the blob an external value comes from."""
     if value.buffer is None and value.blob is not None:
         return value.blob.buffer
     return value.buffer
 
 
-def needs_detour(step: Step, j: int) -> bool:
-    """Whether output ``j`` has the buffer of an input that its kernel may not overwrite."""
+def needs_temporary(step: Step, j: int) -> bool:
+    """Whether output ``j`` shares the buffer of an input that the kernel may not overwrite."""
     out = step.outputs[j]
     if out is None:
         return False
@@ -33,43 +33,44 @@ def needs_detour(step: Step, j: int) -> bool:
     )
 
 
-def bind_step(step: Step, scratch: Any, instead: Mapping[int, Any], detours: dict[int, Any] | None = None) -> Call:
+def bind_step(step: Step, scratch: Any, instead: Mapping[int, Any], temporaries: dict[int, Any] | None = None) -> Call:
     """Bind a step to its buffers.
 
     Args:
-        step: the step; a kernel that may not overwrite what it reads writes elsewhere, and is followed by a copy.
-        scratch: memory for its kernel.
-        instead: what to read in place of some of the buffers, by their ids.
-        detours: where to find, or keep, the buffers in which such kernels write, by the ids of the values.
+        step: the step. Where an output shares the buffer of an input that the kernel may not overwrite, the kernel
+            writes to a temporary, which is then copies.
+        scratch: scratch memory for the kernel.
+        instead: buffers to read in place of others, by the ids of those.
+        temporaries: the temporaries, by the ids of the values; missing ones are added.
     """
     ins = [None if value is None else buffer_of(value) for value in step.inputs]
     ins = [instead.get(id(buffer), buffer) for buffer in ins]
     outs: list[Any] = []
-    copied: list[tuple[Any, Any]] = []
-    detours = {} if detours is None else detours
+    copies: list[tuple[Any, Any]] = []
+    temporaries = {} if temporaries is None else temporaries
     for j, value in enumerate(step.outputs):
         if value is None:
             outs.append(None)
-        elif needs_detour(step, j):
+        elif needs_temporary(step, j):
             assert value.spec is not None
-            if id(value) not in detours:
-                detours[id(value)] = new_buffer(value.spec, value.location)
-            outs.append(detours[id(value)])
-            copied.append((value.buffer, outs[-1]))
+            if id(value) not in temporaries:
+                temporaries[id(value)] = new_buffer(value.spec, value.location)
+            outs.append(temporaries[id(value)])
+            copies.append((value.buffer, outs[-1]))
         else:
             outs.append(value.buffer)
     call = step.prepared.bind(ins, outs, scratch)
-    return _with_copies(call, copied, step.prepared.split) if copied else call
+    return _with_copies(call, copies, step.prepared.split) if copies else call
 
 
-def _with_copies(call: Call, copied: Sequence[tuple[Any, Any]], split: bool) -> Call:
+def _with_copies(call: Call, copies: Sequence[tuple[Any, Any]], split: bool) -> Call:
     def run() -> None:
         call()
-        for buffer, aside in copied:
-            copy_into(buffer, aside)
+        for buffer, temporary in copies:
+            copy_into(buffer, temporary)
 
     def begin() -> Call:
-        return _with_copies(cast(Call, call()), copied, split=False)
+        return _with_copies(cast(Call, call()), copies, split=False)
 
     return begin if split else run
 
@@ -77,14 +78,14 @@ def _with_copies(call: Call, copied: Sequence[tuple[Any, Any]], split: bool) -> 
 def step_failed(
     net_name: str, step: Step, error: BaseException, extra: str = "", *, in_subgraph: bool = False
 ) -> BaseException:
-    """Return the error that says where a step failed: in which net, at which operator, or copy for it.
+    """Return the error to raise for a failed step: it names the net, the operator, and the copy if the step is one.
 
     Args:
         net_name: the net.
-        step: what failed.
-        error: how.
-        extra: what is to be said besides, after the operator.
-        in_subgraph: the net is held by an operator, whose own place is still to be added.
+        step: the step that failed.
+        error: what its call raised.
+        extra: text to add after the operator.
+        in_subgraph: the net is a subgraph of an operator, which will add its own position.
     """
     part = step.node.first
     if isinstance(error, PartFailed) and error.__cause__ is not None:

@@ -1,4 +1,4 @@
-"""Buffers of the values of a plan: the last version of a name in its blob, earlier ones with it or apart."""
+"""Buffers of the values of a plan: the last version of a name is stored in its blob, others in the plan's memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from netbuilder.runtime.plan.memory_plan import assign
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 from netbuilder.runtime.values.blob import Blob, EdgeContext
 
-__all__ = ["Output", "assign_buffers", "restored", "versions_of"]
+__all__ = ["Output", "append_restore", "assign_buffers", "versions_of"]
 
 
 class Output:
-    """A blob that a plan writes: the buffer it gets, and how it is computed if no kernel writes it."""
+    """A blob that a plan writes, and the last version of its value."""
 
     __slots__ = ("blob", "value")
 
@@ -29,31 +29,34 @@ def assign_buffers(
     plan: Compilation,
     make_blob: Callable[[str], Blob],
     may_relayout: Callable[[Blob], bool],
-    does: Callable[[str], bool],
+    enabled: Callable[[str], bool],
 ) -> tuple[list[Output], dict[str, Any]]:
     """Give every value of a plan its buffer.
 
-    A blob that the plan both reads and writes has to end in the buffer in which it began. Where the writer wants
-    another layout (an update in the layout of the gradient), the blob changes its layout for good, if nobody else
-    has chosen one before: the layouts asked for are returned, and the plan is to be compiled again with them. Where
-    the blob cannot change, a step that copies the value back is added.
+    A blob that the plan both reads and writes has to end in the buffer in which it began. Where the writer's kernel
+    uses another layout (an update in the layout of the gradient), the blob takes that layout permanently, unless
+    another net has chosen its layout: the requested layouts are returned, and the caller compiles the plan again with
+    them. Where the blob cannot change its layout, a step that converts the value back is added.
 
     Args:
-        does: whether an optimization is on, by its name in ``runtime.optimizations``.
+        plan: the steps and values; restoring steps may be added to it.
+        make_blob: returns the blob of a name, made if it does not exist.
+        may_relayout: whether a blob may change its layout.
+        enabled: whether an optimization is on, by its name in ``runtime.plan.optimizations``.
 
     Returns:
-        The blobs written, and the layouts requested by name (then no buffer is set).
+        The blobs written, and the layouts requested, by blob name; if there are any, no buffer is set.
     """
     versions = versions_of(plan)
-    wanted: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
     for name, chain in versions.items():
         first, final = chain[0], _physical(chain[-1])
         if first.blob is not None and final is not first and _same_kind(first, final):
             assert first.spec is not None and final.spec is not None
             if first.spec.layout != final.spec.layout and not final.spec.rounds and may_relayout(first.blob):
-                wanted[name] = final.spec.layout
-    if wanted:
-        return [], wanted
+                requested[name] = final.spec.layout
+    if requested:
+        return [], requested
 
     outputs: list[Output] = []
     for name, chain in versions.items():
@@ -63,7 +66,7 @@ def assign_buffers(
             first.buffer = first.blob.buffer
             if final is not first and _same_kind(first, final) and first.spec != final.spec:
                 assert first.spec is not None
-                final = last = restored(plan, first.spec, final)
+                final = last = append_restore(plan, first.spec, final)
         if final.blob is None and name not in plan.hidden:
             assert final.spec is not None
             blob = first.blob or make_blob(name)
@@ -77,23 +80,23 @@ def assign_buffers(
         if value.constant is not None:
             assert value.spec is not None
             value.buffer = new_buffer(value.spec, value.location)
-    late = {id(value) for lazy in plan.values for value in lazy.lazy_reads}
-    assign([value for value in rest if value.buffer is None], plan.steps, reuse=does("reuse"), apart=late)
+    read_later = {id(read) for value in plan.values for read in value.lazy_reads}
+    assign([value for value in rest if value.buffer is None], plan.steps, reuse=enabled("reuse"), apart=read_later)
     return outputs, {}
 
 
 def versions_of(plan: Compilation) -> dict[str, list[Value]]:
-    """Return the versions of each name in order, those that were there before first; copies are not among them."""
+    """Return the versions of each name in order, an external value first; copies for kernels are not among them."""
     versions: dict[str, list[Value]] = {}
     for value in plan.values:
         if value.producer is not None or value.blob is not None or value.lazy is not None:
-            if not _is_copy(value) and not value.passing:
+            if not _is_copy(value) and not value.intermediate:
                 versions.setdefault(value.name, []).append(value)
     return versions
 
 
-def restored(plan: Compilation, spec: TensorSpec, final: Value) -> Value:
-    """Return the last version of a name in the layout of ``spec``, made by one more step."""
+def append_restore(plan: Compilation, spec: TensorSpec, final: Value) -> Value:
+    """Append a step that converts the last version of a name to the layout of ``spec``; return the value it makes."""
     assert final.spec is not None
     assert final.producer is not None
     made = Value(final.name, final.version + 1, spec, None, final.location)
@@ -106,11 +109,12 @@ def restored(plan: Compilation, spec: TensorSpec, final: Value) -> Value:
 
 
 def _is_copy(value: Value) -> bool:
-    """Whether the value is a copy of another one in a layout or place of its own."""
+    """Whether the value is a copy of another one, in another layout or at another location."""
     return value.producer is not None and value.producer.kind in (StepKind.REORDER, StepKind.TRANSFER)
 
 
 def _physical(value: Value) -> Value:
+    """Return the value whose buffer a name's value is stored in: for a deferred one, the version it replaces."""
     return value.lazy_from if value.lazy_from is not None else value
 
 

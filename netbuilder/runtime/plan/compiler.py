@@ -1,31 +1,36 @@
 """The plan compiler: from a net's operators and the specs of its inputs to steps over values.
 
-A plan covers the operators from ``start`` up to the first one whose output shapes depend on data. The phases:
-shapes and values (each write makes a new version; ``runtime.static_run``), fusion, kernels with their layouts
-(``runtime.kernel_choice``, ``runtime.step_list``), buffers, binding.
+A plan covers the operators from ``start`` up to the first one whose output shapes depend on data. The phases, each in
+a module of this package:
+
+1. shapes, and values of which each write makes a new version (``static_segment``);
+2. fusion of neighboring operators and of parameter updates (``fusion``, ``update_fusion``);
+3. which outputs are needed (``dead_outputs``), and where exchanges start (``roles``);
+4. kernels and their layouts, with the copies they need (``kernel_choice``, ``step_list``, ``split_kernels``).
+
+Buffers (``buffers``, ``memory_plan``) and the binding of kernels to them (``binding``) follow when the steps are known.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from netbuilder.ops.core.instructions import Role, describe, located
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.engine import engine_names, find_engine, library_engines
-from netbuilder.runtime.plan.dead_outputs import note_demand
+from netbuilder.runtime.plan.dead_outputs import mark_unused
 from netbuilder.runtime.plan.fusion import fuse
-from netbuilder.runtime.plan.halves import with_waits
 from netbuilder.runtime.plan.kernel_choice import choose_image_order, choose_kernel
 from netbuilder.runtime.plan.node_context import CompileSubgraph, NodeContext
-from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.roles import exchange_when_ready
 from netbuilder.runtime.plan.runner import Runner
-from netbuilder.runtime.plan.small_plans import setting_for
-from netbuilder.runtime.plan.static_segment import static_run, values_of
+from netbuilder.runtime.plan.split_kernels import add_waits
+from netbuilder.runtime.plan.static_segment import static_segment, values_of
 from netbuilder.runtime.plan.step_list import StepList
-from netbuilder.runtime.plan.update_fusion import join_updates
+from netbuilder.runtime.plan.update_fusion import fuse_updates
 from netbuilder.runtime.plan.values import Node, Step, Value
 
 __all__ = ["Compilation", "compile_range", "compile_steps"]
@@ -35,39 +40,48 @@ __all__ = ["Compilation", "compile_range", "compile_steps"]
 class Compilation:
     """What the compiler hands to the buffer phase.
 
-    ``setting`` is that of the net, with as many threads as are worth it; ``once`` are the copies of constants, which
-    are made when the plan is; ``hidden`` the blobs that the plan makes and that are not observable.
+    Args:
+        end: the first operator after those that the plan covers.
+        steps: the steps of each run.
+        constant_steps: the steps that copy constants, which run when the plan is made.
+        values: all values.
+        last: the last version of each name.
+        externals: the values that exist before a run, by name.
+        hidden: the blobs that the plan computes and that are not observable.
+        options: those of the net, with as many lanes and threads as the operators are worth.
     """
 
     end: int
     steps: list[Step]
-    once: list[Step]
+    constant_steps: list[Step]
     values: list[Value]
     last: dict[str, Value]
     externals: dict[str, Value]
     hidden: frozenset[str]
-    setting: Setting
+    options: PlanOptions
 
 
-def compile_steps(net: Runner, start: int, setting: Setting, compile_subgraph: CompileSubgraph) -> Compilation | None:
-    """Compile the longest static run of operators from ``start``; None if the first is not static.
+def compile_steps(
+    net: Runner, start: int, options: PlanOptions, compile_subgraph: CompileSubgraph
+) -> Compilation | None:
+    """Compile the longest static segment of operators from ``start``; None if the first operator is not static.
 
     Args:
         net: the net.
         start: the first operator.
-        setting: how to plan it.
-        compile_subgraph: compiles operators of nets that operators hold (see ``runtime.plan.subgraph_segment``).
+        options: of the net.
+        compile_subgraph: compiles a segment of an operator's subgraph (see ``runtime.plan.subgraph_segment``).
     """
     for name in engine_names():
-        if setting.allows(name):
+        if options.uses_engine(name):
             engine = find_engine(name)
             engine.register_kernels()
-            engine.check_precision(setting.precision)
-    specs, end = static_run(net, start, setting)
+            engine.check_precision(options.precision)
+    specs, end = static_segment(net, start, options)
     if end == start:
         return None
     read_outside = {name for each in (*net.program[:start], *net.program[end:]) for name in each.inputs}
-    return compile_range(net, start, end, specs, setting, compile_subgraph, read_outside)
+    return compile_range(net, start, end, specs, options, compile_subgraph, read_outside)
 
 
 def compile_range(
@@ -75,7 +89,7 @@ def compile_range(
     start: int,
     end: int,
     specs: Sequence[tuple[TensorSpec, ...]],
-    setting: Setting,
+    options: PlanOptions,
     compile_subgraph: CompileSubgraph,
     read_outside: Collection[str],
     *,
@@ -87,40 +101,73 @@ def compile_range(
         net: the net.
         start, end: the operators.
         specs: the plain specs of the outputs of each operator.
-        setting: how to plan them.
-        compile_subgraph: compiles operators of nets that they hold.
-        read_outside: names of which the last version is read, or may be, when they have run.
-        in_subgraph: they are a segment of a net that an operator holds.
+        options: of the net.
+        compile_subgraph: compiles a segment of an operator's subgraph.
+        read_outside: names whose last version other operators read, or may read.
+        in_subgraph: the operators are a segment of an operator's subgraph.
     """
     nodes, last, externals, values = values_of(net, start, end, specs)
     if not in_subgraph:
-        setting = setting_for(nodes, setting)
-    for name in setting.constants.intersection(externals) if setting.does("constants") else ():
+        options = _options_for_work(nodes, options)
+    for name in options.constants.intersection(externals) if options.enabled("constants") else ():
         externals[name].constant = externals[name].blob
     hidden = frozenset(name for name in last if name not in externals and net.hides(name, start, end))
-    engines = library_engines(setting.allows)
-    nodes = fuse(nodes, last, [fusion for engine in engines for fusion in engine.fusions()], hidden, setting.does)
-    if setting.does("joined_updates"):
-        nodes = join_updates(nodes, last, hidden)
-    if setting.does("unread_outputs"):
-        note_demand(nodes, last, hidden, read_outside)
-    if setting.exchange_lane:
+    engines = library_engines(options.uses_engine)
+    nodes = fuse(nodes, last, [fusion for engine in engines for fusion in engine.fusions()], hidden, options.enabled)
+    if options.enabled("joined_updates"):
+        nodes = fuse_updates(nodes, last, hidden)
+    if options.enabled("unread_outputs"):
+        mark_unused(nodes, last, hidden, read_outside)
+    if options.exchange_lane:
         nodes = exchange_when_ready(nodes)
-    steps = _kernels(net, nodes, setting, values, compile_subgraph, in_subgraph)
-    return Compilation(end, with_waits(steps.made), steps.once, values, last, externals, hidden, setting)
+    steps = _choose_kernels(net, nodes, options, values, compile_subgraph, in_subgraph)
+    return Compilation(end, add_waits(steps.steps), steps.constant_steps, values, last, externals, hidden, options)
 
 
-def _kernels(
+_SMALL_FLOPS = 8_000_000
+"""Floating-point operations of an operator that one thread does in some 100 microseconds.
+
+Several threads would save part of that on an idle machine. On a busy one they lose a time slice of the scheduler, some
+milliseconds, whenever one of them waits for a core while the others wait for it.
+"""
+
+_FLOPS_PER_ELEMENT = 32  # operations that take as long as reading or writing an element
+
+
+def _options_for_work(nodes: Sequence[Node], options: PlanOptions) -> PlanOptions:
+    """Return the options with fewer lanes and threads where these operators are too small to gain from them.
+
+    Where no exchange takes long, handing it to a lane of its own and waiting for that lane takes longer.
+    """
+    if options.exchange_lane and not any(_is_large(node) for node in nodes if node.role is Role.EXCHANGE):
+        options = replace(options, exchange_lane=False)
+    if options.lane_threads == 1 or not options.enabled("threads_by_work") or any(map(_is_large, nodes)):
+        return options
+    return replace(options, threads=options.lanes)
+
+
+def _is_large(node: Node) -> bool:
+    inputs = [value.spec.plain for value in node.inputs if value.spec is not None]
+    elements = sum(spec.size for spec in inputs) + sum(value.spec.size for value in node.outputs if value.spec)
+    if _FLOPS_PER_ELEMENT * elements > _SMALL_FLOPS:
+        return True
+    try:
+        return int(node.first.op.flops(*inputs)) > _SMALL_FLOPS
+    except Exception:  # the formula needs shapes that are known only when the net runs
+        return True
+
+
+def _choose_kernels(
     net: Runner,
     nodes: list[Node],
-    setting: Setting,
+    options: PlanOptions,
     values: list[Value],
     compile_subgraph: CompileSubgraph,
     in_subgraph: bool,
 ) -> StepList:
-    steps = StepList(values, setting)
-    lane_of = _Lanes(setting)
-    image_order = choose_image_order(nodes, setting)
+    steps = StepList(values, options)
+    lane_of = _Lanes(options)
+    image_order = choose_image_order(nodes, options)
     waiting = deque(nodes)
     while waiting:
         node = waiting.popleft()
@@ -129,9 +176,9 @@ def _kernels(
         try:
             run = net.kernel_context(instruction)
             ctx = NodeContext(
-                node, run, setting, setting.threads_of(lane), image_order, compile_subgraph, in_subgraph=in_subgraph
+                node, run, options, options.threads_of(lane), image_order, compile_subgraph, in_subgraph=in_subgraph
             )
-            prepared = choose_kernel(node, ctx, setting)
+            prepared = choose_kernel(node, ctx, options)
             if prepared is None:
                 waiting.extendleft(reversed(node.originals))
                 continue
@@ -142,17 +189,17 @@ def _kernels(
 
 
 class _Lanes:
-    """Assigns nodes to lanes by device and role, devices in the order in which they are met."""
+    """Assigns nodes to lanes by role and device; devices are numbered in the order in which they occur."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+    def __init__(self, options: PlanOptions) -> None:
+        self._options = options
         self._lanes: dict[tuple[int, int], int] = {}
 
     def __call__(self, node: Node) -> int:
-        if self._setting.exchange_lane and node.role is Role.EXCHANGE:
-            return self._setting.lanes
+        if self._options.exchange_lane and node.role is Role.EXCHANGE:
+            return self._options.lanes
         device = node.first.device
         lane = self._lanes.get(device)
         if lane is None:
-            lane = self._lanes[device] = len(self._lanes) % self._setting.lanes
+            lane = self._lanes[device] = len(self._lanes) % self._options.lanes
         return lane

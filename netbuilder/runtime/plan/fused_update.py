@@ -1,7 +1,7 @@
-"""The kernel of joined updates: chains of elementwise operators, each worked through in pieces by a team of threads.
+"""The kernel of fused updates: a team of threads runs chains of elementwise operators piece by piece.
 
-All operators of a chain are done on one piece of its tensors before the next piece is looked at, so a piece is read
-from memory once, and what lies between two operators stays in a core's cache.
+All operators of a chain run on one piece of its tensors before the next piece begins, so a piece is read from memory
+once, and values between two operators stay in a core's cache.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from netbuilder.ops.engines.piecewise import Piecewise, maker_of
 from netbuilder.runtime.plan.values import Node, Value
 from netbuilder.runtime.values.workers import Team
 
-__all__ = ["Chain", "joined_updates", "make_piecewise"]
+__all__ = ["Chain", "prepare_chains", "make_piecewise"]
 
-ALONE = 1 << 17
-"""So many elements are worked through by one thread before several have met."""
+ONE_THREAD = 1 << 17
+"""Up to about so many elements, one thread is done before several threads have synchronized."""
 
 
 @dataclass(eq=False)
@@ -33,9 +33,9 @@ class Chain:
 
     Args:
         nodes: the operators.
-        made: each as calls on pieces, for plain tensors.
+        made: the calls of each operator on pieces of plain tensors.
         tensors: the tensors that they read and do not make.
-        outputs: those that they make and somebody else needs.
+        outputs: the tensors that they make and that others need.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -44,15 +44,16 @@ class Chain:
     outputs: list[Value] = field(default_factory=list)
 
     def numbers(self) -> Iterator[Value]:
-        """Yield what the operators read that is one number for all pieces."""
+        """Yield the inputs that are one number for all pieces, such as a learning rate."""
         for node, made in zip(self.nodes, self.made):
             yield from (node.inputs[i] for i in sorted(made.numbers))
 
 
 def make_piecewise(node: Node, spec: TensorSpec | None = None) -> Piecewise | None:
-    """Return a node's operator as calls on pieces, None if it cannot be had so.
+    """Return a node's operator as calls on pieces of its tensors; None if it has no such form.
 
     Args:
+        node: the node.
         spec: of its tensors; None: plain, as inferred.
     """
     make = maker_of(node.first.op_def.type)
@@ -65,7 +66,7 @@ def make_piecewise(node: Node, spec: TensorSpec | None = None) -> Piecewise | No
     return make(node.first.op, *(s if i in made.numbers else spec for i, s in enumerate(specs)))
 
 
-def joined_updates(
+def prepare_chains(
     chains: Sequence[Chain],
     inputs: Sequence[Value],
     outputs: Sequence[Value],
@@ -75,17 +76,17 @@ def joined_updates(
     """Prepare the kernel of several chains.
 
     Args:
-        chains: which do not depend on one another.
+        chains: the chains, which do not depend on one another.
         inputs: the tensors of all chains, in order, then the numbers.
-        outputs: those of all chains, in order.
-        specs: of ``inputs``, in the layouts in which they come.
-        threads: how many may work.
+        outputs: the outputs of all chains, in order.
+        specs: of ``inputs``, in their present layouts.
+        threads: number of threads of the lane.
 
     Returns:
         The kernel; None if the operators of a chain have no layout in common.
     """
     place = {id(value): i for i, value in reversed([*enumerate(inputs)])}
-    wanted: list[TensorSpec] = [spec.plain for spec in specs]
+    expected: list[TensorSpec] = [spec.plain for spec in specs]
     plans: list[_ChainPlan] = []
     first = 0
     for chain in chains:
@@ -94,40 +95,44 @@ def joined_updates(
         if plan is None:
             return None
         for i in own:
-            wanted[i] = plan.spec
+            expected[i] = plan.spec
         plans.append(plan)
         first += len(chain.tensors)
     total = sum(plan.size for plan in plans)
-    team = min(threads, max(1, sum(-(-plan.size // flat.PIECE) for plan in plans))) if total >= ALONE else 1
-    room = max(plan.scratch for plan in plans)
+    team = min(threads, max(1, sum(-(-plan.size // flat.PIECE) for plan in plans))) if total >= ONE_THREAD else 1
+    thread_scratch = max(plan.scratch for plan in plans)
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Call:
-        memory = [scratch[i * room : (i + 1) * room] for i in range(team)] if room else [None] * team
-        return _Joined(plans, ins, outs, place, memory).run
+        memory = [
+            scratch[i * thread_scratch : (i + 1) * thread_scratch] if thread_scratch else None for i in range(team)
+        ]
+        return _BoundChains(plans, ins, outs, place, memory).run
 
     made = [plan.spec for plan in plans for _ in plan.chain.outputs]
     pairs = _inplace(plans)
-    for i, j in pairs:  # the versions between the two are gone
+    for i, j in pairs:  # the plan shares buffers only between successive versions; those in between are not written
         outputs[j].version = inputs[i].version + 1
     name = "numpy" if team == 1 else f"numpy, {team} threads"
-    return Prepared(wanted, made, bind, scratch=team * room, inplace=pairs, name=name)
+    return Prepared(expected, made, bind, scratch=team * thread_scratch, inplace=pairs, name=name)
 
 
 @dataclass(eq=False)
 class _Operator:
-    """An operator of a chain and where its values are.
+    """An operator of a chain, and the registers of its tensors.
 
     Args:
-        sources: of each input: a number (the value), or the register that holds the tensor.
+        node: the operator.
+        made: its calls on pieces.
+        sources: for each input the register of the tensor, or the value that is a number.
         targets: the registers of the outputs.
-        wanted: whether an output is read.
+        needed: for each output whether it is read.
     """
 
     node: Node
     made: Piecewise
     sources: list[int | Value]
     targets: list[int]
-    wanted: list[bool]
+    needed: list[bool]
 
 
 @dataclass(eq=False)
@@ -145,13 +150,13 @@ class _ChainPlan:
 
     @property
     def spare(self) -> int:
-        """How many more temporaries the operator needs that needs most."""
+        """The largest number of temporaries that a call of one of the operators needs for itself."""
         return max(operator.made.temporaries for operator in self.operators)
 
     @property
     def scratch(self) -> int:
-        room = flat.scratch_bytes(self.spec, self.temporaries + self.spare)
-        return -(-room // 64) * 64
+        nbytes = flat.scratch_bytes(self.spec, self.temporaries + self.spare)
+        return -(-nbytes // 64) * 64  # keeps the next thread's scratch memory aligned
 
 
 def _plan_chain(chain: Chain, specs: Sequence[TensorSpec]) -> _ChainPlan | None:
@@ -172,7 +177,7 @@ def _registers(chain: Chain, made: Sequence[Piecewise]) -> tuple[list[_Operator]
     """Return the operators with the registers of their values, and how many temporaries there are."""
     register = {id(value): i for i, value in enumerate([*chain.tensors, *chain.outputs])}
     first = len(register)
-    last = {id(value): k for k, node in enumerate(chain.nodes) for value in node.inputs}  # who reads it last
+    last = {id(value): k for k, node in enumerate(chain.nodes) for value in node.inputs}  # value -> its last reader
     free: list[int] = []
     count = 0
     operators = []
@@ -205,7 +210,7 @@ def _registers(chain: Chain, made: Sequence[Piecewise]) -> tuple[list[_Operator]
 
 
 def _inplace(plans: Sequence[_ChainPlan]) -> list[tuple[int, int]]:
-    """Return the pairs of an input and an output of one name that may lie in one place."""
+    """Return the pairs of an input and an output of one name that may share a buffer."""
     pairs = []
     first_in = first_out = 0
     for plan in plans:
@@ -219,7 +224,7 @@ def _inplace(plans: Sequence[_ChainPlan]) -> list[tuple[int, int]]:
 
 
 def _may_overwrite(plan: _ChainPlan, source: int, target: int) -> bool:
-    """Whether an input's register is read for the last time before, or while, an output's is written."""
+    """Whether the last read of an input's register comes before the write of an output's, or is part of it."""
     written = next(k for k, operator in enumerate(plan.operators) if target in operator.targets)
     for k, operator in enumerate(plan.operators):
         reads = [i for i, register in enumerate(operator.sources) if register == source]
@@ -256,10 +261,11 @@ class _Job:
             self.failure = self.parts[bisect_right(self.starts, index) - 1], error
 
 
-class _Joined:
-    """The calls of joined updates over fixed memory.
+class _BoundChains:
+    """The calls of fused updates, bound to buffers.
 
-    Which numbers are 1 is looked at in each run: the calls for others are made when first needed.
+    Calls are specialized for numbers that equal 1. Each run checks which do; calls for a new combination are made when
+    it first occurs.
     """
 
     def __init__(
@@ -274,7 +280,7 @@ class _Joined:
         self._numbers = {id(v): ins[place[id(v)]].reshape(()) for plan in plans for v in plan.chain.numbers()}
         operators = [operator for plan in plans for operator in plan.operators]
         self._units = sorted({id(operator.node.inputs[i]) for operator in operators for i in operator.made.units})
-        self._looked_at = [self._numbers[key] for key in self._units]
+        self._unit_numbers = [self._numbers[key] for key in self._units]
         self._before: list[tuple[Instruction, Callable[[], object]]] = []
         for operator in operators:
             if operator.made.before is not None:
@@ -283,7 +289,7 @@ class _Joined:
         self._teams: dict[tuple[bool, ...], tuple[list[_Job], Team]] = {}
 
     def run(self) -> None:
-        ones = tuple([number.item() == 1 for number in self._looked_at])
+        ones = tuple([number.item() == 1 for number in self._unit_numbers])
         found = self._teams.get(ones)
         if found is None:
             jobs = self._jobs({key for key, one in zip(self._units, ones) if one})
@@ -301,7 +307,7 @@ class _Joined:
                 raise PartFailed(part) from cause
 
     def _jobs(self, ones: set[int]) -> list[_Job]:
-        """Return the calls dealt out over threads: each gets pieces that follow one another, about as many elements."""
+        """Return the calls of each thread: consecutive pieces, about the same number of elements for each."""
         numbers = {key: None if key in ones else number for key, number in self._numbers.items()}
         jobs = [_Job() for _ in self._memory]
         total, done = sum(plan.size for plan in self._plans), 0
@@ -325,9 +331,9 @@ def _temporaries(plan: _ChainPlan, memory: Any, size: int) -> list[Any]:
     count = plan.temporaries + plan.spare
     if not count:
         return []
-    room = min(plan.size, flat.PIECE)
-    space = as_flat(memory[: count * room * plan.spec.dtype.itemsize], plan.spec.dtype)
-    return [space[i * room : i * room + size] for i in range(count)]
+    most = min(plan.size, flat.PIECE)
+    space = as_flat(memory[: count * most * plan.spec.dtype.itemsize], plan.spec.dtype)
+    return [space[i * most : i * most + size] for i in range(count)]
 
 
 def _add_piece(
@@ -339,4 +345,4 @@ def _add_piece(
         ins = [registers[s] if isinstance(s, int) else (numbers if i in made.units else exact)[id(s)]
                for i, s in enumerate(operator.sources)]  # fmt: skip
         outs = [registers[target] for target in operator.targets]
-        job.add(list(made.steps(ins, outs, spare[: made.temporaries], operator.wanted)), operator.node.first)
+        job.add(list(made.steps(ins, outs, spare[: made.temporaries], operator.needed)), operator.node.first)

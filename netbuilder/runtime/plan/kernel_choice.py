@@ -1,4 +1,4 @@
-"""Which kernel serves an operator of a plan, and in which order images lie."""
+"""The choice of the kernel for each operator of a plan, and of the order in which images are stored."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from netbuilder.ops.core.registry import plain_kernel, prepared_kernels
 from netbuilder.ops.engines.engine import HOST, library_engines
 from netbuilder.proto import NetError
 from netbuilder.runtime.plan.node_context import NodeContext
-from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.plain_kernels import plain_prepared
 from netbuilder.runtime.plan.values import Node
 
 __all__ = ["choose_image_order", "choose_kernel"]
 
 
-def choose_image_order(nodes: Sequence[Node], setting: Setting) -> str:
-    """Return in which order images should lie: measured where all convolutions have constant weights."""
-    engines = library_engines(setting.allows) if setting.does("measured_choices") else []
+def choose_image_order(nodes: Sequence[Node], options: PlanOptions) -> str:
+    """Return in which order images should be stored: measured if all convolutions have constant weights."""
+    engines = library_engines(options.uses_engine) if options.enabled("measured_choices") else []
     convs = [node for node in nodes if node.first.op_def.type == "Conv" and node.first.location == HOST]
     if not engines or not convs or not all(node.inputs[1].constant for node in convs):
         return ANY_ORDER
@@ -30,12 +30,12 @@ def choose_image_order(nodes: Sequence[Node], setting: Setting) -> str:
         for node, plain in zip(convs, specs)
         if None not in plain
     ]
-    orders = (engine.best_image_order(known, setting.lane_threads, setting.precision) for engine in engines)
+    orders = (engine.best_image_order(known, options.lane_threads, options.precision) for engine in engines)
     return next((order for order in orders if order is not None), ANY_ORDER)
 
 
-def choose_kernel(node: Node, ctx: NodeContext, setting: Setting) -> Prepared | None:
-    """Return the kernel of a node; None if there is none for operators joined."""
+def choose_kernel(node: Node, ctx: NodeContext, options: PlanOptions) -> Prepared | None:
+    """Return the kernel of a node; None if a fused node has none for these inputs."""
     specs: list[Any] = [value.spec for value in node.inputs]
     if node.fused is not None:
         return node.fused(ctx, *specs)
@@ -43,9 +43,9 @@ def choose_kernel(node: Node, ctx: NodeContext, setting: Setting) -> Prepared | 
     op_type, device_type = instruction.op_def.type, instruction.device[0]
     kernel = plain_kernel(op_type, device_type)
     static = instruction.op.static_for(*specs)
-    ours = setting.does("bound_kernels") or kernel is None or _has_text(specs)
+    bound_numpy = options.enabled("bound_kernels") or kernel is None or _has_text(specs)
     for row in prepared_kernels(op_type, device_type) if static else ():
-        if setting.allows(row.engine) and (row.engine or ours):
+        if options.uses_engine(row.engine) and (row.engine or bound_numpy):
             prepared = row.make(instruction.op, ctx, *specs)
             if prepared is not None and not (ctx.in_subgraph and prepared.split):
                 return prepared

@@ -1,8 +1,8 @@
-"""Memory of a plan's own values: those that are not needed at the same time share it.
+"""Memory of a plan's own values: values that are not needed at the same time share it.
 
-Values of one lane, whose steps run in order, have offsets in one arena. Values that several lanes touch, and those
-whose layout has padding (which has to stay zero), have memory of their own. Where a kernel may overwrite an input
-that nobody needs any more, it does.
+Values that only one lane uses, whose steps run in order, have offsets in that lane's arena. Values that several lanes
+use, and those whose layout has padding (which has to stay zero), have buffers of their own. A kernel overwrites an
+input that is not needed any more, where it can.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["assign"]
 
 
 def assign(values: Sequence[Value], steps: Sequence[Step], *, reuse: bool, apart: Collection[int] = ()) -> None:
-    """Give each of ``values`` its buffer.
+    """Assign a buffer to each of ``values``.
 
     Args:
-        values: those that have none yet.
-        steps: of the plan, in order.
+        values: the values of a plan that have none yet.
+        steps: the steps of the plan, in order.
         reuse: whether values may share memory.
-        apart: identities of values that are read after the steps have run.
+        apart: ids of values that are read after the steps have run, and so share memory with no other.
     """
     if reuse:
         storage = _storage(values)
@@ -40,7 +40,7 @@ def assign(values: Sequence[Value], steps: Sequence[Step], *, reuse: bool, apart
 
 
 def _share(storage: dict[int, _Storage], steps: Sequence[Step], apart: Collection[int]) -> None:
-    """Give an offset in the arena of its lane to all storage that one lane alone touches."""
+    """Assign an offset in the arena of a lane to all storage that only this lane uses."""
     lives = lifetimes(
         (step.lane, [storage[id(v)] for v in (*step.inputs, *step.outputs) if id(v) in storage]) for step in steps
     )
@@ -82,7 +82,7 @@ def _spec(value: Value) -> TensorSpec:
 
 
 def _storage(values: Iterable[Value]) -> dict[int, _Storage]:
-    """Return the storage of each value; values that overwrite one another have one together."""
+    """Return the storage of each value, by its id; a value that overwrites another has the same storage."""
     storage: dict[int, _Storage] = {}
     for value in values:
         before = storage.get(id(value.shares)) if value.shares is not None else None
@@ -95,7 +95,7 @@ def _storage(values: Iterable[Value]) -> dict[int, _Storage]:
 
 
 def _overwrite(storage: dict[int, _Storage], lives: dict[_Storage, Lifetime[_Storage]], steps: Sequence[Step]) -> None:
-    """Let an output have the storage of an input that is not needed any more, where the kernel may overwrite it."""
+    """Give an output the storage of an input that is not needed after the step, where the kernel may overwrite it."""
     for index, step in enumerate(steps):
         if not step.prepared.inplace:
             continue

@@ -1,4 +1,4 @@
-"""The plan context of one node: what prepared kernels may use while they are made ready."""
+"""The plan context of one node: what a prepared kernel is given when it is made."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from netbuilder.ops.core.contexts import CompiledSegment, Demand, Segment
-from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.values import Node
 
 __all__ = ["CompileSubgraph", "NodeContext"]
 
-CompileSubgraph = Callable[[Segment, KernelContext, Setting], CompiledSegment]
+CompileSubgraph = Callable[[Segment, KernelContext, PlanOptions], CompiledSegment]
 
 
 class NodeContext:
     """See ``netbuilder.ops.core.contexts.PlanContext``.
 
     Args:
-        node: over values.
-        run: what plain kernels get.
-        setting: of the plan.
+        node: the node.
+        run: the run context of its plain kernels.
+        options: of the plan.
         threads: of the node's lane.
         image_order: in which order images should be stored.
-        compile_subgraph: compiles the operators of a net that the operator holds, given what its plain kernel gets.
-        in_subgraph: the plan is a segment of a net that an operator holds: what is constant is the same in all steps.
+        compile_subgraph: compiles a segment of the operator's subgraph, given the run context of the operator.
+        in_subgraph: the node is in a segment of an operator's subgraph; its constants are the same in all steps.
     """
 
     def __init__(
         self,
         node: Node,
         run: KernelContext,
-        setting: Setting,
+        options: PlanOptions,
         threads: int,
         image_order: str,
         compile_subgraph: CompileSubgraph,
@@ -42,12 +42,12 @@ class NodeContext:
         self.op_def = node.first.op_def
         self.run = run
         self.threads = threads
-        self.precision = setting.precision
+        self.precision = options.precision
         self.device_id = node.first.device[1]
         self.image_order = image_order
         self._inputs = node.inputs
         self._outputs = node.outputs
-        self._setting = setting
+        self._options = options
         self._compile_subgraph = compile_subgraph
         self.in_subgraph = in_subgraph
 
@@ -55,17 +55,17 @@ class NodeContext:
         self._outputs[output].published[key] = value
 
     def published(self, input: int, key: str) -> Any:
-        return self._inputs[input].published.get(key) if self._setting.does("kept_for_gradients") else None
+        return self._inputs[input].published.get(key) if self._options.enabled("kept_for_gradients") else None
 
     def is_constant(self, input: int) -> bool:
         return self._inputs[input].constant is not None
 
-    def does(self, optimization: str) -> bool:
-        return self._setting.does(optimization)
+    def enabled(self, optimization: str) -> bool:
+        return self._options.enabled(optimization)
 
     def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
         demand = self._outputs[output].demand
-        if demand == "fetch" and not all(self._inputs[i].stays for i in reads):
+        if demand == "fetch" and not all(self._inputs[i].persists for i in reads):
             return "run"
         return demand
 
@@ -73,4 +73,4 @@ class NodeContext:
         return self.in_subgraph and self.is_constant(input)
 
     def compile_segment(self, segment: Segment) -> CompiledSegment:
-        return self._compile_subgraph(segment, self.run, self._setting)
+        return self._compile_subgraph(segment, self.run, self._options)

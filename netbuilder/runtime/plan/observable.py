@@ -1,4 +1,4 @@
-"""Which blobs of a net can be looked at after a run, and which its plans may keep to themselves."""
+"""Which blobs of a net are observable, that is, have their values in the workspace after a run."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from netbuilder.graph.rename import subgraphs
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.proto import BlobError, NetDef, NetError
 
-__all__ = ["OUTPUTS", "Observable", "asked_blobs", "check_constants", "written_blobs"]
+__all__ = ["OUTPUTS", "Observable", "requested_blobs", "check_constants", "written_blobs"]
 
 OUTPUTS = "outputs"
-"""In the place of names: external inputs and outputs are observable, and nothing else."""
+"""In place of a list of names: only external inputs and outputs are observable."""
 
 
 class Observable:
     """Which names of a net are observable.
 
-    External inputs and outputs always are, as are blobs that nets held by operators mention: these are looked up in
-    the workspace.
+    External inputs and outputs always are. So are the blobs of subgraphs, which operators look up in the workspace.
 
     Args:
         net: the net.
         program: its operators.
-        asked: None: every name is; ``OUTPUTS``: external inputs and outputs only; else these names, too.
+        requested: None: every name is; ``OUTPUTS``: only external inputs and outputs; else these names as well.
 
     Raises:
-        NetError: ``asked`` is another single string.
-        BlobError: the net has no blob of a name asked for.
+        NetError: ``requested`` is another single string.
+        BlobError: the net has no blob of a requested name.
     """
 
-    def __init__(self, net: NetDef, program: Sequence[Instruction], asked: str | Iterable[object] | None) -> None:
-        self.everything = asked is None
-        if asked is None:
+    def __init__(self, net: NetDef, program: Sequence[Instruction], requested: str | Iterable[object] | None) -> None:
+        self.everything = requested is None
+        if requested is None:
             return
-        names = asked_blobs(net, asked)
+        names = requested_blobs(net, requested)
         self._kept = {*net.external_input, *net.external_output, *names}
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
@@ -45,37 +44,37 @@ class Observable:
                 self._first.setdefault(name, instruction.index)
                 self._last[name] = instruction.index
             if not instruction.op.blob_arguments:  # a step net has no blobs in the workspace
-                for held in subgraphs(instruction.op_def):
-                    self._kept.update(_mentioned(held))
+                for subgraph in subgraphs(instruction.op_def):
+                    self._kept.update(_mentioned(subgraph))
         for name in names:
             if name not in self._first and name not in self._kept.difference(names):
                 raise _no_blob(net, name, "observable", self._first)
 
     def hides(self, name: str, start: int, end: int) -> bool:
-        """Whether nobody but the operators from ``start`` to before ``end`` needs a blob that they make."""
+        """Whether a blob made by the operators from ``start`` to before ``end`` is used by them alone."""
         if self.everything or name in self._kept:
             return False
         return start <= self._first[name] and self._last[name] < end
 
 
-def asked_blobs(net: NetDef, asked: str | Iterable[object]) -> list[str]:
-    """Return the names asked for, none for ``OUTPUTS``.
+def requested_blobs(net: NetDef, requested: str | Iterable[object]) -> list[str]:
+    """Return the requested names, none for ``OUTPUTS``.
 
     Raises:
-        NetError: ``asked`` is another single string.
+        NetError: ``requested`` is another single string.
     """
-    if asked == OUTPUTS:
+    if requested == OUTPUTS:
         return []
-    if isinstance(asked, (str, bytes)):
+    if isinstance(requested, (str, bytes)):
         raise NetError(
             f"net {net.name!r}: observable must be None, {OUTPUTS!r} or a list of blobs, "
-            f"got the single string {asked!r}"
+            f"got the single string {requested!r}"
         )
-    return [blob_name(name) for name in asked]
+    return [blob_name(name) for name in requested]
 
 
 def check_constants(net: NetDef, constants: Iterable[object]) -> frozenset[str]:
-    """Return the names of blobs that are to be taken as constant, but for those that the net writes.
+    """Return the names of the blobs to treat as constant, without those that the net writes.
 
     Raises:
         NetError: ``constants`` is a single string.
@@ -105,13 +104,13 @@ def _mentioned(net: NetDef) -> Iterator[str]:
     for op in net.op:
         yield from op.input
         yield from op.output
-        for held in subgraphs(op):
-            yield from _mentioned(held)
+        for subgraph in subgraphs(op):
+            yield from _mentioned(subgraph)
 
 
 def written_blobs(net: NetDef) -> Iterator[str]:
-    """Yield the blobs that a net writes, those that the nets in its operators write included."""
+    """Yield the blobs that a net or its subgraphs write."""
     for op in net.op:
         yield from op.output
-        for held in subgraphs(op):
-            yield from written_blobs(held)
+        for subgraph in subgraphs(op):
+            yield from written_blobs(subgraph)

@@ -1,6 +1,6 @@
-"""What plans do to be quick or small, by name: what each one does, and how far it can move results.
+"""The optimizations of plans, by name: what each one does, and how much it can change results.
 
-Every one can be switched off, by its name or that of a group of them: ``create_net(net, without=[...])``,
+Each can be switched off, by its name or that of a group: ``create_net(net, without=[...])``,
 ``Workspace(without=[...])``, or ``NETBUILDER_WITHOUT=name,name`` in the environment.
 """
 
@@ -15,24 +15,33 @@ from types import MappingProxyType
 from netbuilder._renamed import moved_names
 from netbuilder.proto import NetError
 
-__all__ = ["FUSIONS", "GROUPS", "OPTIMIZATIONS", "VARIABLE", "Optimization", "check_without", "from_environment"]
+__all__ = [
+    "FUSIONS",
+    "GROUPS",
+    "OPTIMIZATIONS",
+    "VARIABLE",
+    "Optimization",
+    "check_optimization",
+    "check_without",
+    "from_environment",
+]
 
 VARIABLE = "NETBUILDER_WITHOUT"
-"""The variable in the environment that names what no net of the process may do."""
+"""The environment variable that names the optimizations which are off for all nets of the process."""
 
 ROUNDING = 1e-3
-"""What ``Optimization.bound`` is where sums may be added up in another order."""
+"""``Optimization.bound`` where terms of a sum may be added in another order."""
 
 
 @dataclass(frozen=True)
 class Optimization:
-    """One of the things that plans do to be quick or small.
+    """One optimization.
 
     Args:
-        what: it does, in a line.
-        bound: how far results can be from those without it, with as many threads: 0 for the same to the bit; else the
-            distance of all parameters of a net in float32 after a few steps, as a share of how far they have moved,
-            where the net does not amplify rounding (as deep nets do that normalize over few values).
+        what: what it does, in one line.
+        bound: how far results can be from those without it, with the same number of threads. 0: bit-identical. Else
+            the distance between all parameters of a net in float32 after a few steps, relative to how far they have
+            moved, for nets that do not amplify rounding (as deep nets do that normalize over few values).
         joins: whether it fuses or removes operators.
     """
 
@@ -122,13 +131,13 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
     ),
     "kept_plans": Optimization("plans for earlier input shapes are kept; without it, only the last plan is"),
 })  # fmt: skip
-"""Name -> what it is, in the order in which docs/optimizations.md lists them."""
+"""The optimizations by name, in the order of docs/optimizations.md."""
 
 FUSIONS = frozenset(name for name, each in OPTIMIZATIONS.items() if each.joins)
-"""The names of those that ``fuse=False`` switches off."""
+"""The names of the optimizations that ``fuse=False`` switches off."""
 
 GROUPS: Mapping[str, frozenset[str]] = MappingProxyType({"all": frozenset(OPTIMIZATIONS), "fusion": FUSIONS})
-"""Names that stand for several."""
+"""Names that stand for several optimizations."""
 
 __getattr__ = moved_names(
     __name__, {"Optimisation": f"{__name__}:Optimization", "OPTIMISATIONS": f"{__name__}:OPTIMIZATIONS"}
@@ -136,41 +145,50 @@ __getattr__ = moved_names(
 
 
 def check_without(names: str | Iterable[str], where: str) -> frozenset[str]:
-    """Return the optimizations that ``names`` says, groups taken apart.
+    """Return the names of optimizations, with groups replaced by their members.
 
     Args:
-        names: several, or one string of them with commas between.
-        where: what asks for it, for the message.
+        names: an iterable of names, or one string of names separated by commas.
+        where: who gives them, for messages.
 
     Raises:
-        NetError: there is none of a name.
+        NetError: a name is neither an optimization nor a group.
 
     >>> sorted(check_without("inplace, sum_relu", "here"))
     ['inplace', 'sum_relu']
     """
     found: set[str] = set()
     for name in _split(names) if isinstance(names, str) else names:
-        if name not in OPTIMIZATIONS and name not in GROUPS:
-            raise _unknown(name, where)
-        found |= GROUPS.get(name, {name})
+        if name in GROUPS:
+            found |= GROUPS[name]
+        else:
+            check_optimization(name, where)
+            found.add(name)
     return frozenset(found)
 
 
+def check_optimization(name: object, where: str) -> None:
+    """Raise NetError unless ``name`` is the name of an optimization.
+
+    Args:
+        name: the name.
+        where: who gives it, for the message.
+    """
+    if name not in OPTIMIZATIONS:
+        known = [*OPTIMIZATIONS, *GROUPS]
+        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise NetError(f"{where}: no optimization is called {name!r}; {hint}the names are {', '.join(known)}")
+
+
 def from_environment() -> frozenset[str]:
-    """Return what the environment switches off now.
+    """Return the optimizations that ``NETBUILDER_WITHOUT`` switches off at present.
 
     Raises:
-        NetError: there is no optimization of a name in it.
+        NetError: a name in it is neither an optimization nor a group.
     """
     return check_without(os.environ.get(VARIABLE, ""), VARIABLE)
 
 
 def _split(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _unknown(name: object, where: str) -> NetError:
-    known = [*OPTIMIZATIONS, *GROUPS]
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return NetError(f"{where}: no optimization is called {name!r}; {hint}the names are {', '.join(known)}")

@@ -1,17 +1,20 @@
-"""How a net is to be planned: engines, lanes, threads, optimizations."""
+"""Options of the plan compiler: engines, lanes, threads, optimizations."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
+from netbuilder._renamed import moved_names
+from netbuilder.runtime.plan.optimizations import check_optimization
 
-__all__ = ["Setting", "default_threads"]
+__all__ = ["PlanOptions", "default_threads"]
+
+__getattr__ = moved_names(__name__, {"Setting": f"{__name__}:PlanOptions"})
 
 
 def default_threads() -> int:
-    """Return how many threads a step may use: OMP_NUM_THREADS, or the cores this process may run on."""
+    """Return the default number of threads: OMP_NUM_THREADS, or the number of cores that this process may use."""
     text = os.environ.get("OMP_NUM_THREADS", "")
     if text.isdigit() and int(text) > 0:
         return int(text)
@@ -19,17 +22,20 @@ def default_threads() -> int:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """How a net is to be planned.
+class PlanOptions:
+    """Options of the plan compiler.
 
     Args:
-        engines: libraries that may serve; None: all that are present, (): NumPy alone.
-        lanes: how many lanes compute; devices are assigned to them.
-        exchange_lane: whether one more lane runs what exchanges values between devices.
-        threads: threads over all lanes that compute.
-        without: the optimizations that are switched off, see ``runtime.optimizations``.
-        precision: how activations may be kept in memory (see ``ops.precision``).
-        constants: blobs that do not change from run to run: reorders of them are made once.
+        engines: names of the library engines that may be used; None: all that are available, (): NumPy alone.
+        lanes: number of compute lanes, to which devices are assigned.
+        exchange_lane: whether one more lane runs the operators that exchange values between devices.
+        threads: number of threads of all compute lanes together.
+        without: names of the optimizations that are off, see ``runtime.plan.optimizations``.
+        precision: how activations may be stored (see ``ops.core.precision``).
+        constants: blobs that do not change from run to run: they are converted to other layouts once.
+
+    Raises:
+        NetError: ``without`` names an optimization that does not exist.
     """
 
     engines: tuple[str, ...] | None = None
@@ -40,24 +46,33 @@ class Setting:
     precision: str = "float32"
     constants: frozenset[str] = frozenset()
 
+    def __post_init__(self) -> None:
+        for name in self.without:
+            check_optimization(name, "PlanOptions")
+
     @property
     def lane_threads(self) -> int:
-        """Threads of a lane that computes."""
+        """Number of threads of a compute lane."""
         return max(1, self.threads // self.lanes)
 
     @property
     def lane_count(self) -> int:
-        """How many lanes there are of all roles; the lane for the exchange is the last one."""
+        """Number of lanes of all roles; the exchange lane is the last one."""
         return self.lanes + self.exchange_lane
 
     def threads_of(self, lane: int) -> int:
-        """Return how many threads a lane has: the lane for the exchange sleeps most of the time and has one."""
+        """Return how many threads a lane has; the exchange lane waits most of the time and has one."""
         return self.lane_threads if lane < self.lanes else 1
 
-    def does(self, optimization: str) -> bool:
-        """Whether plans may do that: a name of ``runtime.optimizations``."""
-        assert optimization in OPTIMIZATIONS, f"no optimization is called {optimization!r}"
+    def enabled(self, optimization: str) -> bool:
+        """Whether an optimization is on, by its name in ``runtime.plan.optimizations``.
+
+        Raises:
+            NetError: there is no such optimization.
+        """
+        check_optimization(optimization, "PlanOptions.enabled")
         return optimization not in self.without
 
-    def allows(self, engine: str) -> bool:
+    def uses_engine(self, engine: str) -> bool:
+        """Whether kernels of an engine may be used; "" stands for NumPy and CuPy, which always may."""
         return engine == "" or self.engines is None or engine in self.engines

@@ -1,4 +1,4 @@
-"""Plain kernels as prepared ones: results are copied to where the plan wants them."""
+"""Plain kernels as prepared ones: their results are copied to the buffers of the plan."""
 
 from __future__ import annotations
 
@@ -31,11 +31,16 @@ def plain_prepared(
     *,
     reshape: bool = False,
 ) -> Prepared:
-    """Return a plain kernel as a prepared one; any output may take the place of any input.
+    """Return a plain kernel as a prepared one; any output may overwrite any input.
 
     Args:
-        reshape: the specs of the outputs do not come from the operator, whose shapes depend on data: axes of extent 1
-            make no difference.
+        op: the operator.
+        ctx: the run context that the kernel is given.
+        kernel: the plain kernel.
+        inputs, outputs: the specs of its tensors; layouts are ignored.
+        location: where the operator runs.
+        reshape: the specs of the outputs do not come from the operator, whose shapes depend on data, so results may
+            differ from them in axes of extent 1.
     """
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], None]:
@@ -89,7 +94,7 @@ def _put_reshaped(put: Callable[[Any, Any], None], out: Any, result: Any) -> Non
 
 
 def transfer(source: TensorSpec, owner: Location, receiver: Location) -> Prepared:
-    """Return the prepared copy of a plain value to another place (host or GPU); between GPUs it is in two halves."""
+    """Return the prepared copy of a plain value to another location (host or GPU); between GPUs it is split."""
     split = HOST not in (owner, receiver)
 
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
@@ -99,7 +104,7 @@ def transfer(source: TensorSpec, owner: Location, receiver: Location) -> Prepare
 
 
 def on_gpu(call: Callable[[], object], number: int) -> Callable[[], None]:
-    """Return ``call`` run on a GPU, on its stream."""
+    """Return a call that runs ``call`` on a GPU, on its stream."""
     device = gpu(number)
 
     def run() -> None:

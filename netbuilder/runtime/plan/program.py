@@ -1,4 +1,4 @@
-"""A net made ready to be planned: its operators decoded and checked, in order."""
+"""Decoding and checking the operators of a net."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def read_program(net: NetDef, is_known: Callable[[str], bool] | None = None) -> 
 
     Args:
         net: the net; its device option is the default of its operators.
-        is_known: whether a blob exists already; None: inputs are not checked.
+        is_known: whether the workspace has a blob; None: inputs are not checked.
 
     Raises:
-        NetError: an operator or argument is unknown or wrong, or reads a blob that nothing has made.
-        DeviceError: no kernel serves an operator on its device.
+        NetError: an operator or argument is unknown or wrong, or an input is made by no operator and does not exist.
+        DeviceError: an operator has no kernel for its device.
     """
     default = net.device_option if net.HasField("device_option") else None
     made: set[str] = set(net.external_input)
@@ -46,8 +46,8 @@ def read_program(net: NetDef, is_known: Callable[[str], bool] | None = None) -> 
                 for blob in op_def.input:
                     if blob not in made and not is_known(blob):
                         raise NetError(
-                            f"input blob {blob!r} is made by no earlier operator, is no external input of the net and "
-                            "is not in the workspace; feed it, or add it with AddExternalInput"
+                            f"input blob {blob!r} is made by no earlier operator, is not an external input of the net "
+                            "and is not in the workspace; feed it, or add it with AddExternalInput"
                         )
         except (NetError, DeviceError) as error:
             raise located(describe_operator(net.name, index, op_def), error) from error
@@ -62,7 +62,7 @@ def _device(op_def: OperatorDef, default: DeviceOption | None) -> tuple[int, int
     if option is None:
         return (PROTO_CPU, 0)
     if option.device_type not in (PROTO_CPU, PROTO_CUDA):
-        # Caffe2's CPU variants (MKLDNN, IDEEP) name a library for the host's own memory: ours is chosen by the plan.
+        # Caffe2's device types MKLDNN and IDEEP are the CPU with a certain library; here the plan chooses the library.
         if option.device_type in (2, 5):
             return (PROTO_CPU, option.device_id)
         raise DeviceError(f"device type {option.device_type} is not supported; use CPU (0) or CUDA (1)")

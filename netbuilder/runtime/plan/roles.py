@@ -1,7 +1,7 @@
-"""Roles of operators: compute, or the exchange of values between devices; and when an exchange starts.
+"""Roles of operators: computing, or exchanging values between devices; and when an exchange starts.
 
-The net lists the reductions of gradients after the whole backward pass, as Caffe2's nets do. A plan that has a lane for
-the exchange starts each as soon as its operands are written: the rest of the backward pass runs at the same time.
+A net lists the reductions of gradients after the whole backward pass, as Caffe2's nets do. A plan with an exchange lane
+starts each of them as soon as its operands are written, so that the rest of the backward pass runs at the same time.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def assign_roles(program: Iterable[Instruction]) -> None:
 
 
 def exchange_when_ready(nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes of a plan in an order in which each exchange follows the last node that it depends on.
+    """Return the nodes of a plan with each exchange moved right after the last node that it depends on.
 
-    It depends on nodes that write what it reads, read or write what it overwrites, or make its control inputs. Nodes
-    that compute keep their order; so do exchanges that become ready at the same time, which makes the order of all
-    exchanges the same in every run.
+    An exchange depends on nodes that write its inputs, that read or write the blobs it overwrites, or that make its
+    control inputs. Nodes that compute keep their order; so do exchanges that become ready at the same time, so the
+    order of all exchanges is the same in every run.
     """
-    touched: dict[str, int] = {}  # name -> place of the last node that reads or writes it
-    written: dict[str, int] = {}
-    ready: dict[int, list[Node]] = defaultdict(list)  # place -> the exchanges that can start after the node there
-    for place, node in enumerate(nodes):
-        at = place
+    touched: dict[str, int] = {}  # name -> index of the last node that reads or writes it
+    written: dict[str, int] = {}  # name -> index of the last node that writes it
+    ready: dict[int, list[Node]] = defaultdict(list)  # index -> the exchanges that can start after the node there
+    for index, node in enumerate(nodes):
+        at = index
         reads, writes = {value.name for value in node.inputs}, {value.name for value in node.outputs}
         if node.role is Role.EXCHANGE:
             control = {name for part in node.parts for name in part.control}
@@ -60,8 +60,8 @@ def exchange_when_ready(nodes: Sequence[Node]) -> list[Node]:
             touched[name] = max(at, touched.get(name, -1))
         written |= dict.fromkeys(writes, at)
     result = ready.pop(-1, [])
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         if node.role is not Role.EXCHANGE:
             result.append(node)
-        result += ready.get(place, ())
+        result += ready.get(index, ())
     return result

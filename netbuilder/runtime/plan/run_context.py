@@ -1,4 +1,4 @@
-"""The run context: what plain kernels may use besides their inputs."""
+"""The run context: what a plain kernel is given besides its inputs."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class KernelContext:
     """See ``netbuilder.ops.core.contexts.RunContext``.
 
     Raises:
-        DeviceError: the operator is to run on a GPU that is not there.
+        DeviceError: the operator's GPU does not exist.
 
     Args:
-        op_def: the operator as it stands in the net.
-        device: device type and id; None: those of ``op_def``.
+        op_def: the operator, as in the net.
         workspace: the workspace that the net runs in, or None where no kernel needs one.
+        device: device type and id; None: those of ``op_def``.
         seed: of the random stream.
-        scope: of the operator's replica, of a net whose operators do not say what they draw (see
+        scope: the device scope of the operator's replica, for an operator that does not name its random stream (see
             ``ops.core.random_streams``).
-        replica: its replica, likewise; its samples follow those of the replicas before.
-        compile_net: makes a call that runs a net in the same workspace.
-        step: the time step in which the operator runs, of an operator in a step net.
-        clock: holds the iteration, by which random operators draw.
+        replica: the number of that replica, likewise; its samples follow those of earlier replicas.
+        step: the time step, for an operator of a step net.
+        compile_net: returns a call that runs a net in the same workspace.
+        clock: has the iteration, on which random numbers depend.
     """
 
     def __init__(
@@ -56,7 +56,8 @@ class KernelContext:
         self.is_gpu = device_type == PROTO_CUDA
         self.xp: Any = gpu(number).xp if self.is_gpu else array_module(device_type)
         self.op_def = op_def
-        self._workspace = None if workspace is None else weakref.ref(workspace)  # which has the net that has this
+        # A weak reference: the workspace owns the net, which owns this context.
+        self._workspace = None if workspace is None else weakref.ref(workspace)
         self._clock = clock
         self._seed = option.random_seed if option.HasField("random_seed") else seed
         own = replica_of(op_def)
@@ -73,7 +74,7 @@ class KernelContext:
         return None if self._workspace is None else self._workspace()
 
     def inner(self, op_def: OperatorDef, step: int) -> KernelContext:
-        """Return the context of an operator of a net that this one holds, in a time step."""
+        """Return the context of an operator of this operator's step net, in a time step."""
         return KernelContext(
             op_def,
             self.workspace,
@@ -91,11 +92,11 @@ class KernelContext:
 
     @cached_property
     def _stream(self) -> str:
-        """The text that names the random stream."""
+        """The name of the random stream."""
         if is_registered(self.op_def.type) and not find(self.op_def.type).draws:
             raise NetError(
-                f"operator {self.op_def.type!r} draws random numbers, and its class does not say so; set draws = True "
-                "there, so that builders write its random stream"
+                f"operator {self.op_def.type!r} draws random numbers, but its class does not declare it; set "
+                "draws = True there, so that builders name its random stream"
             )
         stream = stream_of(self.op_def, self._scope)
         return stream if self._step is None else f"{stream} in step {self._step}"
@@ -120,5 +121,5 @@ class KernelContext:
 
     def compile(self, net: NetDef) -> Callable[[], None]:
         if self._compile_net is None:
-            raise NotImplementedError("this caller cannot run the nets that an operator holds")
+            raise NotImplementedError("this caller cannot run an operator's subgraphs")
         return self._compile_net(net)

@@ -1,4 +1,4 @@
-"""What the plan compiler needs to know of the net it compiles for."""
+"""Runner: the interface of a net to the plan compiler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Runner"]
 
 
 class Runner(Protocol):
-    """What the compiler needs to know of the net it compiles for (see ``runtime.net.RuntimeNet``)."""
+    """The interface of a net to the plan compiler (see ``runtime.execute.net.RuntimeNet``)."""
 
     name: str
     program: list[Instruction]
@@ -21,10 +21,10 @@ class Runner(Protocol):
         """The blob of that name, or None."""
 
     def last_end(self, start: int) -> int:
-        """Where a plan that begins at the operator ``start`` has to end, at the latest."""
+        """The operator before which a plan that begins at the operator ``start`` has to end, at the latest."""
 
     def kernel_context(self, instruction: Instruction) -> KernelContext:
-        """What the kernels of an operator are given."""
+        """The run context of an operator's kernels."""
 
     def hides(self, name: str, start: int, end: int) -> bool:
-        """Whether nobody but the operators from ``start`` to before ``end`` may see a blob that they make."""
+        """Whether a blob made by the operators from ``start`` to before ``end`` is used by them alone."""

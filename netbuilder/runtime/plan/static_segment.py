@@ -1,4 +1,4 @@
-"""The first phases of a plan: the shapes of the operators that it can hold, and versioned values of them."""
+"""The first phases of a plan: shapes, up to the first operator whose shapes depend on data, and versioned values."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.registry import prepared_kernels
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import BlobError
-from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.values import Node, Value
 from netbuilder.runtime.values.blob import Blob, Generation
 
-__all__ = ["missing", "static_run", "values_of", "with_known"]
+__all__ = ["missing", "static_segment", "values_of", "with_known"]
 
 
 def missing(name: str, find: Callable[[str], Blob | None]) -> BlobError:
-    """Return the error that an operator reads a blob without a value.
+    """Return the error for an operator whose input has no value.
 
     Args:
-        name: the blob.
+        name: the input blob.
         find: returns the blob of a name, None if there is none.
     """
     why = (find(name) or Blob(name, Generation())).why_empty()
@@ -36,8 +36,8 @@ def missing(name: str, find: Callable[[str], Blob | None]) -> BlobError:
     return BlobError(f"input blob {name!r} {why}")
 
 
-def static_run(net: Runner, start: int, setting: Setting) -> tuple[list[tuple[TensorSpec, ...]], int]:
-    """Return the plain specs of all outputs, and the first operator that a plan cannot hold."""
+def static_segment(net: Runner, start: int, options: PlanOptions) -> tuple[list[tuple[TensorSpec, ...]], int]:
+    """Return the plain specs of the outputs of the operators that a plan can hold, and the first one that it cannot."""
     known: dict[str, TensorSpec] = {}
     specs: list[tuple[TensorSpec, ...]] = []
     last_end = net.last_end(start)
@@ -57,7 +57,7 @@ def static_run(net: Runner, start: int, setting: Setting) -> tuple[list[tuple[Te
             raise located(describe(net.name, instruction), error) from error
         if outs is None:
             return specs, index
-        if not setting.does("known_extents"):
+        if not options.enabled("known_extents"):
             outs = tuple(with_known(spec, None) for spec in outs)
         if any(spec.dtype == STRING for spec in outs) or (
             any(spec.dtype == STRING for spec in ins)
@@ -74,7 +74,8 @@ def values_of(
 ) -> tuple[list[Node], dict[str, Value], dict[str, Value], list[Value]]:
     """Return the operators from ``start`` to before ``end`` as nodes over versioned values.
 
-    Besides, the last value of each name, the values that were there before, by name, and all values.
+    Returns:
+        The nodes, the last version of each name, the external values by name, and all values.
     """
     last: dict[str, Value] = {}
     externals: dict[str, Value] = {}
@@ -93,10 +94,10 @@ def values_of(
             value.readers += 1
             ins.append(value)
         outs = []
-        places = _places(instruction, ins)
-        for name, spec, place in zip(instruction.outputs, specs[index - start], places):
+        locations = _output_locations(instruction, ins)
+        for name, spec, location in zip(instruction.outputs, specs[index - start], locations):
             before = last.get(name)
-            value = Value(name, before.version + 1 if before else 0, spec.plain, None, place)
+            value = Value(name, before.version + 1 if before else 0, spec.plain, None, location)
             last[name] = value
             values.append(value)
             outs.append(value)
@@ -130,8 +131,8 @@ def _blob_spec(blob: Blob) -> TensorSpec:
     return blob.spec if blob.spec is not None else TensorSpec((), STRING)
 
 
-def _places(instruction: Instruction, inputs: Sequence[Value]) -> list[Location]:
-    """Return where the outputs of an operator lie."""
+def _output_locations(instruction: Instruction, inputs: Sequence[Value]) -> list[Location]:
+    """Return the locations of an operator's outputs."""
     op, count, own = instruction.op, len(instruction.outputs), instruction.location
     if op.outputs_on_host:
         return [HOST] * count

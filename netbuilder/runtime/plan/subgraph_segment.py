@@ -1,8 +1,8 @@
-"""Segments of nets that operators hold (a step net), compiled as plans are, over buffers that the operator gives.
+"""Segments of an operator's subgraph (a step net), compiled as plans are, over buffers that the operator provides.
 
-What such a segment reads and what its caller wants of it are in buffers of the caller, which differ from step to step:
-rows of a sequence, or of a state. All else is the segment's own: intermediate values, and copies of what is the same in
-all steps in the layouts that kernels prefer.
+The inputs and the requested outputs of a segment are in buffers of the operator, which differ from step to step: rows
+of a sequence, or of a state. Other values belong to the segment: intermediate values, and copies, in the layouts that
+kernels prefer, of inputs that are the same in all steps.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from netbuilder.ops.core.contexts import ANY_ORDER, BoundStep, Prepared, Segment
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.engines.layouts import HOST, new_buffer
 from netbuilder.runtime.plan.binding import bind_step, step_failed
-from netbuilder.runtime.plan.buffers import restored, versions_of
+from netbuilder.runtime.plan.buffers import append_restore, versions_of
 from netbuilder.runtime.plan.compiler import Compilation, compile_range
 from netbuilder.runtime.plan.kernel_choice import choose_kernel
 from netbuilder.runtime.plan.memory_plan import assign
 from netbuilder.runtime.plan.node_context import NodeContext
-from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.values import Node, Step, Value
 from netbuilder.runtime.values.blob import Blob, Generation
@@ -32,28 +32,28 @@ Array = Any
 BufferOf = Callable[[str], Array]
 
 _NOT_IN_SEGMENTS = frozenset(["bn_relu_gradient"])
-"""Optimizations that leave a value to be computed when it is fetched: nobody fetches one of a segment."""
+"""Optimizations that defer a value until it is fetched: values of a segment cannot be fetched."""
 
 
-def compile_subgraph(segment: Segment, run: KernelContext, setting: Setting) -> SubgraphSegment:
+def compile_subgraph(segment: Segment, run: KernelContext, options: PlanOptions) -> SubgraphSegment:
     """Compile a segment.
 
     Args:
-        segment: the operators, and which buffers are the caller's.
-        run: what the plain kernel of the operator that holds the net is given.
-        setting: of the plan that this operator is in. Values stay float32, and the threads are those of its lane.
+        segment: the operators, and the blobs whose buffers the caller provides.
+        run: the run context of the operator that has the subgraph.
+        options: of that operator's plan. The segment stores values as float32, and uses the threads of the lane.
 
     Raises:
-        NetError: no kernel serves one of the operators.
+        NetError: one of the operators has no kernel.
     """
     own = replace(
-        setting,
+        options,
         lanes=1,
         exchange_lane=False,
-        threads=setting.lane_threads,
-        without=(setting.without | _NOT_IN_SEGMENTS) - {"constants"},
+        threads=options.lane_threads,
+        without=(options.without | _NOT_IN_SEGMENTS) - {"constants"},
         precision="float32",
-        constants=segment.fixed if setting.does("step_copies") else frozenset(),
+        constants=segment.fixed if options.enabled("step_copies") else frozenset(),
     )
     return SubgraphSegment(segment, run, own)
 
@@ -61,22 +61,23 @@ def compile_subgraph(segment: Segment, run: KernelContext, setting: Setting) -> 
 class SubgraphSegment:
     """See ``netbuilder.ops.core.contexts.CompiledSegment``."""
 
-    def __init__(self, segment: Segment, run: KernelContext, setting: Setting) -> None:
+    def __init__(self, segment: Segment, run: KernelContext, options: PlanOptions) -> None:
         net = _Subgraph(segment, run)
         specs = [tuple(segment.specs[name] for name in each.outputs) for each in net.program]
-        plan = compile_range(net, 0, len(specs), specs, setting, compile_subgraph, segment.outputs, in_subgraph=True)
-        self._net, self._setting = net, setting
+        plan = compile_range(net, 0, len(specs), specs, options, compile_subgraph, segment.outputs, in_subgraph=True)
+        self._net, self._options = net, options
         self._buffers = _assign_buffers(plan, segment.outputs)
-        self._once, self._steps = plan.once, plan.steps
-        self._detours: dict[int, Array] = {}
-        prepared = [step.prepared for step in (*self._once, *self._steps)]
+        self._constant_steps, self._steps = plan.constant_steps, plan.steps
+        self._temporaries: dict[int, Array] = {}
+        prepared = [step.prepared for step in (*self._constant_steps, *self._steps)]
         self.scratch = max((each.scratch for each in prepared), default=0)
         self.engine = next((each.engine for each in prepared if each.engine), "")
         self.name = f"{self.engine.lower()} steps" if self.engine else "steps"
 
     def copies(self, buffer_of: BufferOf, scratch: Array | None) -> list[BoundStep]:
-        fixed = {value.name for step in self._once for value in step.inputs if value is not None}
-        return self._bind(self._once, lambda name: buffer_of(name) if name in fixed else None, scratch, -1)
+        steps = self._constant_steps
+        fixed = {value.name for step in steps for value in step.inputs if value is not None}
+        return self._bind(steps, lambda name: buffer_of(name) if name in fixed else None, scratch, -1)
 
     def bind(self, buffer_of: BufferOf, scratch: Array | None, step: int = -1) -> list[BoundStep]:
         return self._bind(self._steps, buffer_of, scratch, step)
@@ -91,20 +92,20 @@ class SubgraphSegment:
         for step in steps:
             failed = partial(step_failed, self._net.name, step, extra=extra, in_subgraph=True)
             try:
-                bound.append(BoundStep(bind_step(self._of_step(step, number), scratch, {}, self._detours), failed))
+                bound.append(BoundStep(bind_step(self._of_step(step, number), scratch, {}, self._temporaries), failed))
             except Exception as error:
                 raise failed(error) from error
         return bound
 
     def _of_step(self, step: Step, number: int) -> Step:
-        """Return a step with a kernel for one step of the loop: random numbers differ."""
+        """Return a step with a kernel for one step of the loop, in which random operators draw other numbers."""
         if step.moves or not step.node.first.op.stateful or number <= 0:
             return step
-        return replace(step, prepared=self._net.kernel_of_step(step.node, number, self._setting))
+        return replace(step, prepared=self._net.kernel_of_step(step.node, number, self._options))
 
 
 class _Subgraph:
-    """The net that a segment is of, as the compiler wants to see it (see ``runtime.plan.runner.Runner``)."""
+    """The subgraph of a segment, as a ``runtime.plan.runner.Runner`` for the compiler."""
 
     def __init__(self, segment: Segment, run: KernelContext) -> None:
         self.name = segment.net
@@ -116,7 +117,7 @@ class _Subgraph:
         blob = Blob(name, Generation())
         on_host = name in self._segment.on_host
         blob.bind(self._segment.specs[name], (), HOST if on_host else self._location)
-        blob.spec = self._segment.specs[name]  # with the elements that are known when the segment is compiled
+        blob.spec = self._segment.specs[name]  # `bind` drops `known`, the elements known at compile time
         return blob
 
     def last_end(self, start: int) -> int:
@@ -128,17 +129,17 @@ class _Subgraph:
     def hides(self, name: str, start: int, end: int) -> bool:
         return name not in self._segment.outputs
 
-    def kernel_of_step(self, node: Node, number: int, setting: Setting) -> Prepared:
+    def kernel_of_step(self, node: Node, number: int, options: PlanOptions) -> Prepared:
         """Return the kernel of an operator for one step of the loop."""
         run = self._run.inner(node.first.op_def, number)
-        ctx = NodeContext(node, run, setting, setting.lane_threads, ANY_ORDER, compile_subgraph, in_subgraph=True)
-        prepared = choose_kernel(node, ctx, setting)
-        assert prepared is not None, "an operator that draws random numbers is not joined to others"
+        ctx = NodeContext(node, run, options, options.lane_threads, ANY_ORDER, compile_subgraph, in_subgraph=True)
+        prepared = choose_kernel(node, ctx, options)
+        assert prepared is not None, "an operator that draws random numbers is never fused"
         return prepared
 
 
 def _assign_buffers(plan: Compilation, outputs: frozenset[str]) -> dict[str, list[Value]]:
-    """Give the segment's own values their buffers; return by name the values that are in buffers of the caller."""
+    """Assign buffers to the segment's own values; return, by name, the values that are in buffers of the caller."""
     given: dict[str, list[Value]] = {name: [value] for name, value in plan.externals.items()}
     for name, chain in versions_of(plan).items():
         final = chain[-1]
@@ -146,14 +147,14 @@ def _assign_buffers(plan: Compilation, outputs: frozenset[str]) -> dict[str, lis
             continue
         assert final.spec is not None
         if final.spec.layout is not None:
-            final = restored(plan, final.spec.plain, final)
+            final = append_restore(plan, final.spec.plain, final)
         values = given.setdefault(name, [])
         values.append(final)
         for value in reversed(chain):  # what the last version overwrites is in the same buffer
             if value in values and value.shares is not None and value.shares not in values:
                 values.append(value.shares)
-    taken = {id(value) for values in given.values() for value in values}
-    rest = [value for value in plan.values if value.producer is not None and id(value) not in taken]
+    external = {id(value) for values in given.values() for value in values}
+    rest = [value for value in plan.values if value.producer is not None and id(value) not in external]
     for value in rest:
         if value.constant is not None:
             assert value.spec is not None

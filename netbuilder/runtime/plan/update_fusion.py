@@ -1,12 +1,12 @@
-"""Joined updates: the operators that update parameters become few calls, each over many parameters.
+"""Fused updates: the operators that update parameters become few calls, each over many parameters.
 
-A group are updates of one device with nothing between them that depends on them. It stands where its last operator
-stood, so the others move behind what lies between: that must not read what they write, nor write what they read or
-write. Within a group, operators that depend on one another (a weight decay, the update behind it) are a chain; chains
-do not depend on one another. See ``runtime.update_kernel`` for how a group runs.
+A group consists of updates on one device. It runs at the position of its last operator, so the others move after the
+operators in between: these must not read what the updates write, nor write what they read or write. Within a group,
+operators that depend on one another (a weight decay, and the update after it) form a chain; chains do not depend on one
+another. See ``runtime.plan.fused_update`` for how a group runs.
 
-What nobody can see is not written: a gradient with its decay, and the step that an update leaves in the place of the
-gradient, if that blob is not observable. A step that is the same as the new moment is copied when it is fetched.
+Values that are not visible are not written: a gradient with its decay, and the step that an update writes over the
+gradient, if that blob is not observable. A visible step that equals the new moment is copied when it is fetched.
 """
 
 from __future__ import annotations
@@ -18,31 +18,30 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.layouts import HOST, convert
+from netbuilder.ops.engines.layouts import HOST
 from netbuilder.ops.engines.piecewise import Piecewise
-from netbuilder.runtime.plan.fused_update import Chain, joined_updates, make_piecewise
+from netbuilder.runtime.plan.fused_update import Chain, make_piecewise, prepare_chains
 from netbuilder.runtime.plan.values import Node, Value
-from netbuilder.runtime.values.blob import EdgeContext
 
-__all__ = ["join_updates"]
+__all__ = ["fuse_updates"]
 
 
-def join_updates(nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str] = ()) -> list[Node]:
-    """Return the nodes of a plan with neighboring updates joined.
+def fuse_updates(nodes: Sequence[Node], last: Mapping[str, Value], hidden: Collection[str] = ()) -> list[Node]:
+    """Return the nodes of a plan with groups of updates fused.
 
     Args:
         nodes: operators over values, in order.
-        last: the last version of each name, which stays observable.
+        last: the last version of each name.
         hidden: names of which no version is observable.
     """
-    awaited = {name for node in nodes for part in node.parts for name in part.control}
+    controls = {name for node in nodes for part in node.parts for name in part.control}
     open_groups: dict[tuple[int, int], _Group] = {}
     groups: list[_Group] = []
     for index, node in enumerate(nodes):
         device = node.first.device
-        made = _update(node, awaited)
+        made = _piecewise_update(node, controls)
         for other, group in list(open_groups.items()):
-            if (made is None or other != device) and group.is_passed_by(node):
+            if (made is None or other != device) and group.must_precede(node):
                 del open_groups[other]
         if made is None:
             continue
@@ -54,19 +53,24 @@ def join_updates(nodes: Sequence[Node], last: Mapping[str, Value], hidden: Colle
     readers = _readers(nodes)
     for group in groups:
         if len(group.indices) > 1:
-            joined = _joined(group, [nodes[i] for i in group.indices], readers, last, hidden)
+            fused = _fused_node(group, [nodes[i] for i in group.indices], readers, last, hidden)
             for i in group.indices:
                 result[i] = None
-            result[group.indices[-1]] = joined
+            result[group.indices[-1]] = fused
     return [node for node in result if node is not None]
 
 
-def _update(node: Node, awaited: Collection[str]) -> Piecewise | None:
-    """Return what a node does to pieces of its tensors; None if it is no update that can be joined."""
+def _piecewise_update(node: Node, controls: Collection[str]) -> Piecewise | None:
+    """Return a node's operator as calls on pieces of its tensors; None if it is not an update that can be fused.
+
+    Args:
+        node: the node.
+        controls: names of the control inputs of all nodes.
+    """
     instruction = node.first
     if len(node.parts) > 1 or node.fused is not None or instruction.location != HOST:
         return None
-    if instruction.control or any(name in awaited for name in instruction.outputs):
+    if instruction.control or any(name in controls for name in instruction.outputs):
         return None
     if instruction.op_def.type == "WeightedSum" and instruction.outputs[0] != instruction.inputs[0]:
         return None
@@ -87,7 +91,7 @@ def _readers(nodes: Iterable[Node]) -> dict[int, list[Node]]:
 
 
 class _Group:
-    """Updates that may be done together, as chains."""
+    """Updates that can run as one call, in chains."""
 
     def __init__(self) -> None:
         self.indices: list[int] = []
@@ -97,22 +101,22 @@ class _Group:
         self._reads: dict[str, list[Chain]] = {}  # tensors
         self._numbers: set[str] = set()
 
-    def is_passed_by(self, node: Node) -> bool:
-        """Whether the group has to be done before a node that stands behind it."""
+    def must_precede(self, node: Node) -> bool:
+        """Whether a later node reads what the group writes, or writes what the group reads or writes."""
         if any(id(value) in self._maker for value in node.inputs):
             return True
         return any(value.name in self._writes or value.name in self._reads or value.name in self._numbers
                    for value in node.outputs)  # fmt: skip
 
     def accepts(self, index: int, node: Node, made: Piecewise) -> bool:
-        """Take an update in; False if it has to come after the whole group."""
+        """Add an update and return True, or return False if it has to come after the whole group."""
         touched: dict[int, Chain] = {}
         for i, value in enumerate(node.inputs):
             chain = self._maker.get(id(value))
             if chain is None and value.name not in self._writes:
                 continue
             if chain is None or i in made.numbers:
-                return False  # it reads an old version, or a number that is made here
+                return False  # it reads an old version, or a number that the group makes
             touched[id(chain)] = chain
         for value in node.outputs:
             if value.name in self._numbers:
@@ -151,34 +155,34 @@ def _shape(node: Node) -> tuple[Any, ...]:
     return spec.shape, spec.dtype
 
 
-def _joined(
+def _fused_node(
     group: _Group,
     originals: list[Node],
     readers: Mapping[int, Sequence[Node]],
     last: Mapping[str, Value],
     hidden: Collection[str],
 ) -> Node:
-    """Return one node in the place of all nodes of a group."""
+    """Return the node that replaces all nodes of a group."""
     chains = group.chains
-    late: list[tuple[Value, Value, Value | None]] = []
+    deferred: list[tuple[Value, Value, Value | None]] = []
     for chain in chains:
         for node, made in zip(chain.nodes, chain.made):
             for j, value in enumerate(node.outputs):
                 reads = readers.get(id(value), ())
                 read = any(reader not in chain.nodes for reader in reads)
-                seen = last[value.name] is value and value.name not in hidden
-                source = _twin(node, made.copies.get(j), last, hidden)
-                if seen and not reads and source is not None and _may_be_late(chain, value):
-                    late.append((value, source, _before(chain, value)))
-                elif seen or read:
+                visible = last[value.name] is value and value.name not in hidden
+                source = _equal_output(node, made.copies.get(j), last, hidden)
+                if visible and not reads and source is not None and _may_defer(chain, value):
+                    deferred.append((value, source, _before(chain, value)))
+                elif visible or read:
                     chain.outputs.append(value)
     numbers = {id(value): value for chain in chains for value in chain.numbers()}
     inputs = [*(value for chain in chains for value in chain.tensors), *numbers.values()]
     outputs = [value for chain in chains for value in chain.outputs]
 
     def maker(ctx: Any, *specs: TensorSpec) -> Prepared | None:
-        made = joined_updates(chains, inputs, outputs, specs, ctx.threads)
-        for value, source, before in late if made is not None else ():
+        made = prepare_chains(chains, inputs, outputs, specs, ctx.threads)
+        for value, source, before in deferred if made is not None else ():
             value.lazy, value.lazy_reads, value.lazy_from = _copy_of(source), (source,), before
             value.guarded = True
         return made
@@ -187,16 +191,16 @@ def _joined(
     return Node(parts, inputs, outputs, maker, originals=originals)
 
 
-def _twin(node: Node, output: int | None, last: Mapping[str, Value], hidden: Collection[str]) -> Value | None:
-    """Return an output of a node if it lies in its blob after a run."""
+def _equal_output(node: Node, output: int | None, last: Mapping[str, Value], hidden: Collection[str]) -> Value | None:
+    """Return the output that equals another one, if its blob has it after a run."""
     if output is None:
         return None
     value = node.outputs[output]
     return value if last[value.name] is value and value.name not in hidden else None
 
 
-def _may_be_late(chain: Chain, value: Value) -> bool:
-    """Whether a value can be left to be computed: its blob holds nothing from before that has to go another way."""
+def _may_defer(chain: Chain, value: Value) -> bool:
+    """Whether a value can be deferred: it has no earlier version, or its chain reads one that the plan made."""
     before = _before(chain, value)
     if before is not None:
         return before.blob is None
@@ -204,15 +208,13 @@ def _may_be_late(chain: Chain, value: Value) -> bool:
 
 
 def _before(chain: Chain, value: Value) -> Value | None:
-    """Return the version of a name that a chain finds."""
+    """Return the version of a value's name that its chain reads from outside, if any."""
     return next((tensor for tensor in chain.tensors if tensor.name == value.name), None)
 
 
 def _copy_of(source: Value) -> Callable[[], Any]:
     def compute() -> Any:
-        assert source.spec is not None
-        if source.spec.layout is None:
-            return np.array(source.buffer)
-        return convert(source.buffer, source.spec, source.spec.plain, EdgeContext(), location=source.location)
+        plain = source.plain()
+        return np.array(plain) if plain is source.buffer else plain
 
     return compute

@@ -10,33 +10,37 @@ from typing import Any
 from netbuilder.ops.core.contexts import Demand, Prepared
 from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.layouts import HOST, Location
-from netbuilder.runtime.values.blob import Blob
+from netbuilder.ops.engines.layouts import HOST, Location, convert
+from netbuilder.runtime.values.blob import Blob, EdgeContext
 
 __all__ = ["Node", "Step", "StepKind", "Value"]
 
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """One version of a name's value: written once, by one step, or there when the plan starts.
+    """One version of a name's value: written once, by one step, or external, that is, there when the plan starts.
 
     Args:
         name: the blob's name.
-        version: 0 is what the workspace held, or the first value made here.
-        spec: shape and dtype; the layout once the producer is prepared.
-        blob: for a value that was there before, the blob that holds it.
-        location: where its buffer lies.
+        version: 0 for the external value, or for the first value that the plan makes.
+        spec: shape and dtype; with the layout once the producer is prepared.
+        blob: the blob of an external value.
+        location: where its buffer is.
+        buffer: assigned when all steps are known.
+        producer: the step that makes it; None for an external value.
         shares: the value whose buffer this one overwrites (in place), if any.
-        copies: the same value elsewhere or in another layout, by (layout, location).
+        readers: how many operators read it.
+        copies: the same value at other locations or in other layouts, by (layout, location).
         published: what the producing kernel keeps for the kernels that read the value.
-        lazy: computes the plain value from the buffers of others: its operator was fused away.
-        lazy_from: the value of the same name that takes its place in memory.
+        lazy: for a deferred value, which no kernel writes: computes it in plain order from the buffers of others.
+        lazy_from: for a deferred value: the version of the same name that keeps the buffer.
         lazy_reads: the values that ``lazy`` reads.
-        guarded: whether ``lazy`` runs before somebody overwrites what it reads.
+        guarded: whether a deferred value is computed before a value that it reads is overwritten.
         demand: when the value is needed.
-        stays: whether it lies in a blob until a feed or another run overwrites it.
-        passing: it is what a kernel writes, which the next step puts in plain order: no version of the name.
-        constant: the blob of a parameter that does not change from run to run, whose value, or a copy, it is.
+        persists: whether its blob keeps it until a feed or another run overwrites it.
+        intermediate: written by a kernel in a layout that the next step converts to plain order; it is not a version
+            of the name.
+        constant: the blob of a parameter that does not change from run to run, if this is its value or a copy of it.
     """
 
     name: str
@@ -55,30 +59,40 @@ class Value:
     lazy_reads: tuple[Value, ...] = ()
     guarded: bool = False
     demand: Demand = "run"
-    stays: bool = False
-    passing: bool = False
+    persists: bool = False
+    intermediate: bool = False
     constant: Blob | None = None
+
+    def plain(self) -> Any:
+        """Return the value in plain order: its buffer, or a converted copy."""
+        assert self.spec is not None
+        if self.spec.layout is None:
+            return self.buffer
+        return convert(self.buffer, self.spec, self.spec.plain, EdgeContext(), location=self.location)
 
 
 Maker = Callable[..., Prepared | None]
 
 
 class StepKind(enum.Enum):
-    """What a step of a plan is: an operator's kernel, a copy that the plan put in, or the second half of a kernel."""
+    """What a step of a plan is: an operator's kernel, a copy that the plan inserted, or the wait of a split kernel."""
 
     COMPUTE = "compute"
     REORDER = "reorder"  #: into the layout that a kernel reads
     TRANSFER = "transfer"  #: to another device, or between a device and the host
-    RESTORE = "restore"  #: back into the layout in which others expect the value
-    WAIT = "wait"  #: for what an operator's kernel has begun
+    RESTORE = "restore"  #: back into the layout in which the blob's other readers expect the value
+    WAIT = "wait"  #: for the work that a split kernel has begun
 
 
 @dataclass(slots=True, eq=False)
 class Node:
     """An operator, or several fused into one, over values.
 
-    ``fused`` makes the prepared kernel of a fused node; ``parts`` are then its operators, the first of which stands
-    for it in messages, and ``originals`` the nodes that serve if no kernel can be made for them together.
+    Args:
+        parts: the operators; messages name the first.
+        inputs, outputs: the values.
+        fused: makes the prepared kernel of a fused node.
+        originals: the nodes to use instead of a fused node if no kernel can be made for it.
     """
 
     parts: list[Instruction]
@@ -93,15 +107,15 @@ class Node:
 
     @property
     def role(self) -> Role:
-        """Exchange if all operators of the node exchange."""
+        """EXCHANGE if that is the role of all operators of the node."""
         return Role.EXCHANGE if all(part.role is Role.EXCHANGE for part in self.parts) else Role.COMPUTE
 
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """A prepared kernel over values: an operator of the net, or a copy that the plan put in.
+    """A prepared kernel over values: an operator of the net, or a copy that the plan inserted.
 
-    A step that waits has ``begun``: the step of the same kernel that begins; their values are the same.
+    A waiting step (``StepKind.WAIT``) has the values of the step that begins its kernel, which is in ``waits_for``.
     """
 
     node: Node
@@ -110,11 +124,11 @@ class Step:
     outputs: list[Value | None]
     lane: int
     kind: StepKind = StepKind.COMPUTE
-    begun: Step | None = None
+    waits_for: Step | None = None
 
     @property
     def moves(self) -> bool:
-        """Whether the step is a copy that the plan put in: into another layout or place, or back."""
+        """Whether the step is a copy that the plan inserted: to another layout or location, or back."""
         return self.kind not in (StepKind.COMPUTE, StepKind.WAIT)
 
     @property
@@ -124,5 +138,5 @@ class Step:
 
     @property
     def reads_rounded(self) -> bool:
-        """Whether some of what its kernel reads lies rounded, to bfloat16, in memory."""
+        """Whether some input of its kernel is stored rounded, to bfloat16."""
         return any(value is not None and value.spec is not None and value.spec.rounds for value in self.inputs)

@@ -13,7 +13,7 @@ from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import PROTO_CPU
 from netbuilder.runtime.execute.net import RuntimeNet
-from netbuilder.runtime.plan.binding import needs_detour
+from netbuilder.runtime.plan.binding import needs_temporary
 from netbuilder.runtime.plan.values import Node, Step, StepKind, Value
 from netbuilder.runtime.profile.timing import Span
 
@@ -287,7 +287,7 @@ def _reason(step: Step) -> str:
     if step.kind is StepKind.WAIT:
         return f"{_kind_of(step.node)} has begun before; what comes next needs it done"
     if not step.moves:
-        names = [value.name for j, value in enumerate(step.outputs) if value is not None and needs_detour(step, j)]
+        names = [value.name for j, value in enumerate(step.outputs) if value is not None and needs_temporary(step, j)]
         text = "its kernel may not write {} where an input lies: the result is made elsewhere and copied there"
         return text.format(", ".join(names)) if names else ""
     source, target = step.inputs[0], step.outputs[0]

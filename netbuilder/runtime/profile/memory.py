@@ -10,7 +10,7 @@ from typing import Any
 
 from netbuilder.ops.core.operator import STRING
 from netbuilder.runtime.execute.net import RuntimeNet
-from netbuilder.runtime.plan.binding import needs_detour
+from netbuilder.runtime.plan.binding import needs_temporary
 from netbuilder.runtime.profile.timing import Recorder, TimedPlan
 
 __all__ = ["Memory", "memory_of", "peak_resident"]
@@ -101,5 +101,5 @@ def _aside(plan: TimedPlan) -> int:
         value.spec.nbytes
         for step in plan.plan.steps
         for j, value in enumerate(step.outputs)
-        if value is not None and value.spec is not None and needs_detour(step, j)
+        if value is not None and value.spec is not None and needs_temporary(step, j)
     )

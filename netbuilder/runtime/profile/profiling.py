@@ -84,7 +84,7 @@ def profile(
 
 
 def _measured(net: RuntimeNet) -> dict[str, Limits]:
-    limits = {"CPU": measure_limits(net.setting.threads, bfloat16=net.setting.precision == "bfloat16")}
+    limits = {"CPU": measure_limits(net.options.threads, bfloat16=net.options.precision == "bfloat16")}
     if net.gpus:
         limits["GPU"] = measure_gpu_limits(net.gpus[0])
     return limits
@@ -106,14 +106,14 @@ def _summary(
     waits = _waits(recorder, seconds)
     return Profile(
         net=net.name,
-        threads=net.setting.threads,
+        threads=net.options.threads,
         runs=tuple(recorder.runs),
         kept=kept,
         step_seconds=step,
         plain_seconds=sum(quick) / len(quick) / 1e9,
         calls=calls,
         waits=waits,
-        lanes=_lanes(net.setting.lanes, step, calls, waits, recorder.plans, seconds),
+        lanes=_lanes(net.options.lanes, step, calls, waits, recorder.plans, seconds),
         limits=limits,
         memory=memory,
     )

@@ -71,7 +71,7 @@ class TimedPlan:
         self.plan = plan
         self.calls = [TimedCall(instruction=step.node.first, step=step) for step in plan.steps]
         self.waits: list[TimedWait] = []
-        self.lanes = [Spans() for _ in range(plan.setting.lane_count)]
+        self.lanes = [Spans() for _ in range(plan.options.lane_count)]
         self.whole = Spans()
         self._copy = plan.with_calls(self._wrap, partial(_TimedLanes, self))
 

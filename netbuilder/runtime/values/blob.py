@@ -1,4 +1,4 @@
-"""A blob: a name's value in a workspace, with its buffer, its layout and a generation."""
+"""Blob: the value of a name in a workspace, with its buffer and layout."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from netbuilder.ops.core.contexts import ANY_ORDER, CompiledSegment, Segment
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.engines.gpu import copy_into, to_host
 from netbuilder.ops.engines.layouts import HOST, Location, convert, new_buffer
-from netbuilder.runtime.values.buffer_ring import Turns
+from netbuilder.runtime.values.buffer_ring import BufferRing
 
 __all__ = ["Blob", "EdgeContext", "Generation"]
 
-_POOLED = 6  # buffers of other specs that a blob keeps, so that plans for alternating shapes keep theirs
+_POOLED = 6  # buffers a blob keeps, one per spec, so that plans for a few alternating shapes stay valid
 
 
 class Generation:
-    """A number that rises whenever any blob of a workspace gets another buffer, shape, type or layout."""
+    """A counter that rises whenever a blob of a workspace gets another buffer, shape, type or layout."""
 
     __slots__ = ("number",)
 
@@ -28,7 +28,7 @@ class Generation:
 
 
 class EdgeContext:
-    """The plan context of conversions at the edge of a plan (feeds and fetches): one thread, nothing published."""
+    """The plan context of conversions outside a plan (feeds and fetches): nothing is published, all outputs needed."""
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
@@ -54,9 +54,9 @@ class EdgeContext:
         return False
 
     def compile_segment(self, segment: Segment) -> CompiledSegment:
-        raise NotImplementedError("no operator that holds a net runs at the edge of a plan")
+        raise NotImplementedError("an operator with subgraphs cannot run outside a plan")
 
-    def does(self, optimization: str) -> bool:
+    def enabled(self, optimization: str) -> bool:
         return True
 
 
@@ -66,16 +66,16 @@ Key = tuple[TensorSpec, Location]
 
 
 class Blob:
-    """A name's value: an array in ``buffer`` as ``spec`` says, or any Python object (``spec`` None).
+    """The value of a name: an array in ``buffer`` as ``spec`` says, or any Python object (``spec`` None).
 
-    Buffers belong to the blob, one per spec, so that a plan compiled for some shapes finds its own again after a run
-    with others. ``lazy``, where set, computes the value in plain layout: a plan left it unwritten because it fused
-    the operator away.
+    The blob owns its buffers, one per spec, so that a plan compiled for some shapes finds its buffer again after a run
+    with other shapes. ``lazy``, where set, computes the value in plain layout; a plan sets it for an output that it
+    does not write, for example because the operator was fused with the next one.
     """
 
     __slots__ = (
-        "_buffers", "_generation", "_turning", "buffer", "fixed", "hidden_by", "lazy", "location", "name", "owner",
-        "read_by", "spec", "turns", "watched", "writes",
+        "_buffers", "_generation", "_rings", "buffer", "hidden_by", "lazy", "location", "name", "owner", "pinned",
+        "read_by", "ring", "spec", "watched", "writes",
     )  # fmt: skip
 
     def __init__(self, name: str, generation: Generation) -> None:
@@ -85,64 +85,64 @@ class Blob:
         self.location: Location = HOST
         self.lazy: Callable[[], Any] | None = None
         self.owner: object = None  # the net that chose the layout
-        self.hidden_by = ""  # the net that has made the value last, and does not keep it
-        self.writes = 0  # how often the value was set, or may have been, since somebody watches
-        self.watched = False  # plans hold copies of the value
-        self.read_by: list[Blob] = []  # blobs whose ``lazy`` may read this one's buffer
-        self.turns: Turns | None = None  # whose buffer the value lies in
-        self.fixed = False  # a plan cannot do with turns
-        self._turning: dict[Key, Turns] = {}
+        self.hidden_by = ""  # the net that last computed the value without keeping it: the blob is not observable there
+        self.writes = 0  # write counter: rises whenever the value may have changed
+        self.watched = False  # plans hold copies of the value, so each write raises the generation
+        self.read_by: list[Blob] = []  # blobs with a deferred value computed from this buffer
+        self.ring: BufferRing | None = None  # the ring that ``buffer`` belongs to, if any
+        self.pinned = False  # a plan is bound to this buffer; do not rotate buffers
+        self._rings: dict[Key, BufferRing] = {}
         self._buffers: dict[Key, Any] = {}
         self._generation = generation
 
     def buffer_for(self, spec: TensorSpec, location: Location = HOST) -> Any:
-        """Return this blob's buffer for values of ``spec``, made at the first call; the blob itself is unchanged."""
+        """Return this blob's buffer for values of ``spec``, allocated at the first call; its value is unchanged."""
         key = (spec, location)
         buffer = self._buffers.get(key)
         if buffer is None:
             if len(self._buffers) >= _POOLED:
-                for old, held in self._buffers.items():
-                    if held is not self.buffer:
+                for old, other in self._buffers.items():
+                    if other is not self.buffer:
                         del self._buffers[old]
                         break
             buffer = self._buffers[key] = new_buffer(spec, location)
         return buffer
 
-    def turning(self, spec: TensorSpec, location: Location = HOST) -> Turns:
-        """Return the buffers for values of ``spec`` that lie there by turns, made at the first call."""
+    def ring_for(self, spec: TensorSpec, location: Location = HOST) -> BufferRing:
+        """Return the ring of buffers for values of ``spec``, made at the first call."""
         key = (spec, location)
-        turns = self._turning.get(key)
-        if turns is None:
-            old = [kept for kept, held in self._turning.items() if held is not self.turns]
-            for kept in old[: max(0, len(self._turning) + 1 - _POOLED)]:
-                del self._turning[kept]
-            turns = self._turning[key] = Turns(spec, location)
-        return turns
+        ring = self._rings.get(key)
+        if ring is None:
+            unused = [old for old, other in self._rings.items() if other is not self.ring]
+            for old in unused[: max(0, len(self._rings) + 1 - _POOLED)]:
+                del self._rings[old]
+            ring = self._rings[key] = BufferRing(spec, location)
+        return ring
 
-    def turn(self, turns: Turns, index: int) -> None:
-        """Make a buffer of ``turns``, which the caller has taken and filled, the blob's value.
+    def swap(self, ring: BufferRing, index: int) -> None:
+        """Make a buffer of ``ring``, which the caller has acquired and filled, the blob's value.
 
-        Nothing is copied, unless a plan needs the value in one place; then the buffer is given back at once.
+        The value is copied only if the blob is pinned; the buffer is then released at once.
         """
-        buffer = turns.buffers[index]
-        if self.fixed:
-            self.store(buffer, turns.location)
-            turns.give(index)
+        buffer = ring.buffers[index]
+        if self.pinned:
+            self.store(buffer, ring.location)
+            ring.release(index)
             return
-        self.touch()
-        self.settle()
-        if self.turns is turns:
-            turns.give(turns.index)
-            turns.index, self.buffer = index, buffer
+        self.mark_written()
+        self.flush_readers()
+        if self.ring is ring:
+            ring.release(ring.index)
+            ring.index, self.buffer = index, buffer
             self._written()
             return
-        turns.index = index
-        self.bind(turns.spec, buffer, turns.location, turns=turns)
+        ring.index = index
+        self.bind(ring.spec, buffer, ring.location, ring=ring)
 
-    def fix(self) -> None:
-        """Let the value lie where it lies now, whatever turns there are."""
-        if self._turning:
-            self.fixed, self.turns = True, None
+    def pin(self) -> None:
+        """Keep the value in its present buffer from now on: no ring may swap it."""
+        if self._rings:
+            self.pinned, self.ring = True, None
 
     def bind(
         self,
@@ -151,24 +151,32 @@ class Blob:
         location: Location = HOST,
         lazy: Callable[[], Any] | None = None,
         *,
-        turns: Turns | None = None,
+        ring: BufferRing | None = None,
     ) -> None:
-        """Make ``buffer`` the value, one of ``turns`` if given, or ``lazy`` what computes it in plain layout."""
-        if spec.known is not None:  # true of this run alone
+        """Make ``buffer`` the value.
+
+        Args:
+            spec: what the buffer holds.
+            buffer: where the value is, or will be written.
+            location: of the buffer.
+            lazy: computes the value in plain layout, if the buffer is not written.
+            ring: the ring that the buffer belongs to, if any.
+        """
+        if spec.known is not None:  # `known` holds for one run only; do not store it
             spec = TensorSpec(spec.shape, spec.dtype, spec.layout)
-        if buffer is not self.buffer or spec != self.spec or lazy is not self.lazy or turns is not self.turns:
+        if buffer is not self.buffer or spec != self.spec or lazy is not self.lazy or ring is not self.ring:
             self._generation.number += 1
-        self._end_turn(turns)
+        self._leave_ring(ring)
         self.buffer, self.spec, self.location, self.lazy, self.hidden_by = buffer, spec, location, lazy, ""
 
-    def _end_turn(self, turns: Turns | None = None) -> None:
-        if self.turns is not None:
-            self.turns.give(self.turns.index)
-        self.turns = turns
+    def _leave_ring(self, ring: BufferRing | None = None) -> None:
+        if self.ring is not None:
+            self.ring.release(self.ring.index)
+        self.ring = ring
 
     def hide(self, net: str) -> None:
-        """Forget the value: the net of this name makes it, and keeps it to itself."""
-        self._end_turn()
+        """Drop the value: the net of this name computes it and does not make it observable."""
+        self._leave_ring()
         if self.hidden_by != net:
             self._generation.number += 1
         self.buffer, self.spec, self.location, self.lazy, self.hidden_by = None, None, HOST, None, net
@@ -179,28 +187,32 @@ class Blob:
         return self.spec is None and self.buffer is None
 
     def why_empty(self) -> str:
-        """Say why there is no value, and what to do about it."""
+        """Return why there is no value, and what to do about it, for messages that begin with the blob's name."""
         if self.hidden_by:
             return (
-                f"is not observable in net {self.hidden_by!r}, which makes it and does not keep it; create the net "
+                f"is not observable in net {self.hidden_by!r}, which computes it without keeping it; create the net "
                 f"with observable=[{self.name!r}], or with observable=None to keep every blob"
             )
         return "holds no value; feed it, or run the net that makes it, first"
 
-    def watch(self) -> None:
-        """Have plans looked at again whenever the value may have changed: they hold copies of it."""
+    def notify_on_write(self) -> None:
+        """Raise the generation at each write from now on, so that plans with copies of the value renew them."""
         if not self.watched:
             self.watched = True
             self._generation.number += 1
 
-    def touch(self) -> None:
+    def mark_written(self) -> None:
         """Note that the value may have changed."""
         self.writes += 1
         if self.watched:
             self._generation.number += 1
 
-    def settle(self, but: Collection[int] = ()) -> None:
-        """Before the buffer is written: write what others left to be computed from it, but for those (by id)."""
+    def flush_readers(self, but: Collection[int] = ()) -> None:
+        """Compute, before this buffer is overwritten, the deferred values of other blobs that read it.
+
+        Args:
+            but: ids of blobs whose deferred values are to stay as they are.
+        """
         for blob in self.read_by:
             if id(blob) not in but:
                 blob.materialize()
@@ -212,20 +224,19 @@ class Blob:
             self._generation.number += 1
 
     def store(self, value: Any, location: Location | None = None) -> None:
-        """Set the value: arrays are copied into the blob's buffer, any other object is kept as it is.
+        """Set the value: arrays are copied into the blob's buffer, any other object is stored as it is.
 
-        A blob that has the same shape and type already keeps its buffer, its place and its layout; not so a layout
-        that rounds.
+        A blob that already has this shape and type keeps its buffer, location and layout, except a layout that rounds.
         """
-        self.touch()
-        self.settle()
+        self.mark_written()
+        self.flush_readers()
         if isinstance(value, (str, bytes)):
             value = np.array(value.encode() if isinstance(value, str) else value, object)
         if not _is_array(value):
             self._written()
             if value is not self.buffer or self.spec is not None:
                 self._generation.number += 1
-            self._end_turn()
+            self._leave_ring()
             self.buffer, self.spec, self.location, self.hidden_by = value, None, HOST, ""
             return
         if value.dtype.kind in "SU" or value.dtype == STRING and any(isinstance(item, str) for item in value.flat):
@@ -245,33 +256,33 @@ class Blob:
                 else:
                     copy_into(self.buffer, value)
                 return
-        turns = self._turning.get((spec, target)) if not self.fixed else None
-        if turns is not None:  # the plans for this spec read there
-            index = turns.take()
-            copy_into(turns.buffers[index], value)
-            self.turn(turns, index)
+        ring = self._rings.get((spec, target)) if not self.pinned else None
+        if ring is not None:  # plans for this spec read the ring's buffers
+            index = ring.acquire()
+            copy_into(ring.buffers[index], value)
+            self.swap(ring, index)
             return
         buffer = self.buffer_for(spec, target)
         copy_into(buffer, value)
         self.bind(spec, buffer, target)
 
     def share(self, buffer: Any, location: Location) -> Any:
-        """Make memory that other blobs use too the value, and write values of its shape and type there from now on.
+        """Make memory that other blobs use too the value; later values of its shape and type are written there.
 
-        Returns the array kept: the one before if it is the same memory, so that plans stay as they are.
+        Returns the array that the blob now has: its present one if that is the same memory, so that plans stay valid.
         """
         spec = TensorSpec(tuple(buffer.shape), buffer.dtype)
         if self.spec == spec and self.location == location and self.lazy is None and _same(self.buffer, buffer):
-            self.touch()
+            self.mark_written()
             return self.buffer
-        self.touch()
-        self.settle()
+        self.mark_written()
+        self.flush_readers()
         self._buffers[(spec, location)] = buffer
         self.bind(spec, buffer, location)
         return buffer
 
     def relayout(self, layout: Any) -> None:
-        """Move the value into another layout, which from now on is the one that feeds and plans find."""
+        """Convert the value to another layout; feeds and plans use that layout from now on."""
         if self.spec is None or self.spec.layout == layout:
             return
         target = self.spec.with_layout(layout)
@@ -282,7 +293,7 @@ class Blob:
         self.bind(target, buffer)
 
     def at(self, location: Location) -> Any:
-        """Return the value in plain order at a place, a copy if it lies elsewhere."""
+        """Return the value in plain order at a location; a copy if it is stored elsewhere."""
         value = self.plain()
         if location == self.location:
             return value
@@ -292,7 +303,7 @@ class Blob:
         return copy
 
     def materialize(self) -> None:
-        """Write a value that a plan left to be computed on demand."""
+        """Compute a deferred value, if the blob has one, and write it into the buffer."""
         if self.lazy is not None:
             assert self.spec is not None
             value, layout = self.lazy(), self.spec.layout
@@ -300,11 +311,11 @@ class Blob:
                 copy_into(self.buffer, value)
             else:
                 convert(np.ascontiguousarray(value), self.spec.plain, self.spec, _EDGE, self.buffer)
-            self.touch()
+            self.mark_written()
             self._written()
 
     def plain(self) -> Any:
-        """Return the value in plain order, where it lies; not a copy if it is plain already."""
+        """Return the value in plain order, at its location; the buffer itself if that is plain."""
         if self.lazy is not None:
             return self.lazy()
         if self.spec is not None and self.spec.layout is not None:
@@ -323,7 +334,7 @@ class Blob:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Say whether arrays of one shape and type, contiguous, are the same memory."""
+    """Whether two contiguous arrays of one shape and type are the same memory."""
     name = "__cuda_array_interface__" if hasattr(a, "__cuda_array_interface__") else "__array_interface__"
     return bool(getattr(a, name)["data"][0] == getattr(b, name, {"data": [None]})["data"][0])
 

@@ -1,28 +1,32 @@
-"""Turns: buffers that a blob's value lies in one after the other, without a new plan at each change."""
+"""BufferRing: several buffers for one blob, so that the next value is written while the present one is read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from netbuilder._renamed import moved_names
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST, Location, new_buffer
 
-__all__ = ["Turns", "bind_turning"]
+__all__ = ["BufferRing", "bind_each_buffer"]
+
+__getattr__ = moved_names(__name__, {"Turns": f"{__name__}:BufferRing"})
 
 Call = Callable[[], object]
 
 
-class Turns:
-    """Buffers of one spec and place; a blob's value lies in one of them, and others are filled meanwhile.
+class BufferRing:
+    """Buffers of one spec and location; one of them holds a blob's value while the others are filled.
 
-    Whoever fills a buffer takes it first, hands it to the blob (``Blob.turn``), and the blob gives it back when it
-    gets another value. A plan binds the calls that read the blob once for each buffer, at the first run with it.
+    Whoever fills a buffer acquires it first and hands it to the blob (``Blob.swap``); the blob releases it when it gets
+    another value. A plan binds the calls that read the blob once for each buffer, at the first run with that buffer,
+    so that swapping buffers needs no new plan.
 
     Attributes:
-        index: the buffer that the blob's value lies in, or lay in last.
+        index: the buffer that holds the blob's value, or held it last.
     """
 
     __slots__ = ("_free", "_lock", "_marks", "buffers", "index", "location", "spec")
@@ -36,11 +40,11 @@ class Turns:
         self._marks: dict[int, Any] = {}
         self._lock = new_lock()
 
-    def take(self, make: Callable[[TensorSpec], Any] | None = None) -> int:
-        """Return the index of a buffer that nobody uses, which is the caller's from now on.
+    def acquire(self, make: Callable[[TensorSpec], Any] | None = None) -> int:
+        """Return the index of a free buffer, which belongs to the caller until it is released.
 
         Args:
-            make: makes a buffer where there is none to be had.
+            make: allocates a buffer, if none is free.
         """
         with self._lock:
             if self._free:
@@ -51,11 +55,11 @@ class Turns:
             return len(self.buffers) - 1
 
     def after(self, index: int) -> Any:
-        """Return the event after which a buffer on a GPU may be overwritten; None: now."""
+        """Return the event after which a buffer on a GPU may be overwritten; None: at once."""
         return self._marks.get(index)
 
-    def give(self, index: int) -> None:
-        """Give a buffer back, which the GPU may still have to read for what it has been given."""
+    def release(self, index: int) -> None:
+        """Release a buffer; work already queued on the GPU may still read it (see ``after``)."""
         if self.location != HOST:
             self._marks[index] = gpu(self.location[1]).mark()
         with self._lock:
@@ -63,37 +67,38 @@ class Turns:
 
 
 class _Switch:
-    """A call for each buffer of some turns; the one for the buffer of the moment runs."""
+    """One call for each buffer of a ring; the call for the present buffer runs."""
 
-    __slots__ = ("_bind", "_calls", "_turns")
+    __slots__ = ("_bind", "_calls", "_ring")
 
-    def __init__(self, turns: Turns, bind: Callable[[Any], Call]) -> None:
-        self._turns = turns
+    def __init__(self, ring: BufferRing, bind: Callable[[Any], Call]) -> None:
+        self._ring = ring
         self._bind = bind
         self._calls: dict[int, Call] = {}
 
     def __call__(self) -> object:
-        index = self._turns.index
+        index = self._ring.index
         call = self._calls.get(index)
         if call is None:
-            call = self._calls[index] = self._bind(self._turns.buffers[index])
+            call = self._calls[index] = self._bind(self._ring.buffers[index])
         return call()
 
 
-def bind_turning(turning: Mapping[int, Turns], bind: Callable[[Mapping[int, Any]], Call]) -> Call:
-    """Return a call that is bound for all buffers that its inputs may lie in.
+def bind_each_buffer(rings: Mapping[int, BufferRing], bind: Callable[[Mapping[int, Any]], Call]) -> Call:
+    """Return a call that reads the present buffers of its inputs' rings: bound once for each combination of buffers.
 
     Args:
-        turning: the turns of inputs, by the id of the buffer of the moment.
-        bind: binds the call; it is given which buffers to take instead of those of the moment, by their ids.
+        rings: the rings of inputs, by the id of their present buffer.
+        bind: binds the call; its argument says which buffers to use in place of the present ones, by their ids.
     """
-    if not turning:
+    if not rings:
         return bind({})
-    (key, turns), *others = turning.items()
+    (key, ring), *others = rings.items()
 
     def bound(buffer: Any) -> Call:
-        return bind_turning(dict(others), lambda instead: bind({**instead, key: buffer}))
+        return bind_each_buffer(dict(others), lambda instead: bind({**instead, key: buffer}))
 
-    switch = _Switch(turns, bound)
-    switch._calls[turns.index] = bound(turns.buffers[turns.index])  # what cannot be bound says so now
+    switch = _Switch(ring, bound)
+    # Bind eagerly, so that a binding error is raised at compile time.
+    switch._calls[ring.index] = bound(ring.buffers[ring.index])
     return switch

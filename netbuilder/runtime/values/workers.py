@@ -1,4 +1,4 @@
-"""Threads that wait for jobs: lanes and teams within a lane borrow them, and give them back."""
+"""Worker threads in a pool; lanes, and teams of threads within a lane, borrow them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["Team", "Worker", "pool", "thread_count"]
 
 Call = Callable[[], object]
 
-_LOOKING = 0.001  # seconds between looks at a worker that nobody waits for
-_DISMISSING = 60.0  # seconds that workers may take over what they had begun
+_POLL_SECONDS = 0.001  # between looks at whether a dismissed worker is done
+_DISMISS_SECONDS = 60.0  # that dismissed workers may take to finish their jobs
 
 
 def _nothing() -> None:
@@ -49,7 +49,7 @@ class Worker(threading.Thread):
             self._go.acquire()
             if self._dismissed:
                 return
-            job, self._job = self._job, _nothing  # which might keep a plan, and its memory, until the next one
+            job, self._job = self._job, _nothing  # a job may hold a plan and its memory
             job()
             del job
             self._busy = False
@@ -57,7 +57,7 @@ class Worker(threading.Thread):
 
 
 class Pool:
-    """Workers that are free; made when first needed and kept for all plans of the process."""
+    """The free workers; made when first needed and kept for all plans of the process."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -66,33 +66,33 @@ class Pool:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the workers: in a forked process their threads are not there."""
+        """Forget the workers: their threads do not exist in a forked process."""
         self._free.clear()
 
-    def take(self, count: int) -> list[Worker]:
+    def acquire(self, count: int) -> list[Worker]:
         with self._lock:
             while len(self._free) < count:
                 self.made += 1
                 self._free.append(Worker(self.made))
-            taken = self._free[-count:]
+            workers = self._free[-count:]
             del self._free[-count:]
-            return taken
+            return workers
 
-    def give_back(self, workers: list[Worker]) -> None:
+    def release(self, workers: list[Worker]) -> None:
         with self._lock:
             self._free.extend(workers)
 
     def dismiss(self, workers: list[Worker]) -> None:
-        """Wait until workers have done what they had begun, and let their threads end.
+        """Wait until workers have finished their jobs, then let their threads end.
 
-        For a caller that was interrupted, and cannot know which of them it has waited for.
+        For a caller that was interrupted and so does not know which of them it has waited for.
         """
-        end = time.monotonic() + _DISMISSING
+        end = time.monotonic() + _DISMISS_SECONDS
         for worker in workers:
             while worker._busy and time.monotonic() < end:
-                time.sleep(_LOOKING)
+                time.sleep(_POLL_SECONDS)
             worker._dismissed = True
-            with contextlib.suppress(RuntimeError):  # released already: interrupted just then
+            with contextlib.suppress(RuntimeError):  # released already, if the interrupt came just then
                 worker._go.release()
 
 
@@ -105,7 +105,7 @@ def thread_count() -> int:
 
 
 class Team:
-    """Jobs that threads do side by side: the caller's does the first, workers the others.
+    """Jobs that run in parallel: the first in the caller's thread, the others in workers.
 
     Args:
         jobs: none of them may raise.
@@ -117,7 +117,7 @@ class Team:
 
     def run(self) -> None:
         """Do all jobs."""
-        workers = pool.take(len(self._others)) if self._others else []
+        workers = pool.acquire(len(self._others)) if self._others else []
         try:
             for worker, job in zip(workers, self._others):
                 worker.begin(job)
@@ -127,11 +127,11 @@ class Team:
         except BaseException:  # an interrupt
             pool.dismiss(workers)
             raise
-        pool.give_back(workers)
+        pool.release(workers)
 
 
 def _quiet(job: Call) -> Call:
-    """Return a job under the settings of a plan's thread: infinities and NaN are values."""
+    """Return a job that runs without NumPy's floating-point warnings, as plans do: inf and NaN are legal results."""
 
     def run() -> None:
         with np.errstate(all="ignore"):

@@ -126,7 +126,7 @@ def worth_measuring(op: Any, ctx: PlanContext, v: Views, x: TensorSpec, w: Tenso
 
 def may_measure(ctx: PlanContext) -> bool:
     """Whether a choice between kernels may be left to their measured times."""
-    return ctx.does("measured_choices") and not turned_off()
+    return ctx.enabled("measured_choices") and not turned_off()
 
 
 def described(v: Views, code: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import Call, Later, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, Deferred, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
 from netbuilder.ops.engines.onednn import declarations as c
@@ -39,7 +39,7 @@ def _unless_unread(make: Any, op: Any, ctx: PlanContext, specs: Any, *, transpos
     )
 
 
-class KeptCopy:
+class SavedCopy:
     """A copy of a value in the layout in which it lies, see ``ops.contexts.Kept``."""
 
     def __init__(self, spec: TensorSpec) -> None:
@@ -79,11 +79,11 @@ def without_unread_dx(
     if made is None:
         return None
     made.outputs = [*made.outputs, None]
-    return made if demand == "never" else _with_copy(made, w, KeptCopy(w), late, last)
+    return made if demand == "never" else _with_copy(made, w, SavedCopy(w), late, last)
 
 
 def _with_copy(
-    made: Prepared, w: TensorSpec, kept: KeptCopy, late: Callable[[], Prepared | None], output: int
+    made: Prepared, w: TensorSpec, kept: SavedCopy, late: Callable[[], Prepared | None], output: int
 ) -> Prepared:
     made.inputs = [made.inputs[0], w, *made.inputs[2:]]
     bind_alone = made.bind
@@ -103,7 +103,7 @@ def _with_copy(
         return found
 
     made.bind = bind
-    made.later = {output: Later(prepare, (2,), {1: kept})}
+    made.deferred = {output: Deferred(prepare, (2,), {1: kept})}
     return made
 
 

@@ -47,7 +47,7 @@ class _Alone:
     def compile_segment(self, segment: Segment) -> CompiledSegment:
         raise NotImplementedError("a convolution holds no net")
 
-    def does(self, optimization: str) -> bool:
+    def enabled(self, optimization: str) -> bool:
         return True
 
     def demand(self, output: int, reads: Sequence[int] = ()) -> Any:

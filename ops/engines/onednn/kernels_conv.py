@@ -114,7 +114,7 @@ def _prepare_forward(
         return None if found is None else ends.through(found, w)
 
     others = {} if turned else {"channels last": last}
-    if ctx.does("winograd") and winograd.may_serve(v, code):
+    if ctx.enabled("winograd") and winograd.may_serve(v, code):
         others["winograd"] = minimal
     if not others:
         return direct

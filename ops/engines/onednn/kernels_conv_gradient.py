@@ -156,7 +156,7 @@ def _with_faster_dw(
 ) -> _Found:
     """Return primitives that compute the gradient of the weights in the faster way."""
     code = element_code(found.dw.argument(c.DIFF_DST))
-    if not ctx.does("winograd") or not worth_measuring(op, ctx, v, x, w) or not may_serve(v, code):
+    if not ctx.enabled("winograd") or not worth_measuring(op, ctx, v, x, w) or not may_serve(v, code):
         return found
 
     def minimal() -> _Found | None:
@@ -198,7 +198,7 @@ def _with_faster_dx(
         return [kernel] if lies == wanted else [kernel, reorder(ctx, lies, wanted)]
 
     ways = {"blocked": lambda: kernels(found), "channels last": lambda: kernels(last())}
-    if ctx.does("winograd") and may_serve(v, code):
+    if ctx.enabled("winograd") and may_serve(v, code):
         ways["winograd"] = lambda: kernels(minimal())
     chosen = fastest(f"gradient of the images of {described(v, code)}", ways, ctx.threads)
     return {"blocked": lambda: found, "channels last": last, "winograd": minimal}[chosen]() or found

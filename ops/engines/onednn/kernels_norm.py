@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import Call, Later, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, Deferred, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import CPU, plain_kernel
 from netbuilder.ops.engines.arrays import aligned_empty
@@ -346,7 +346,7 @@ def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     y_spec = made.spec(c.DST, x.plain, view)
     result = prepared([spec], [y_spec, None][: op.n_out], [Step(made, places)])
     if demand == "fetch":
-        result.later = {1: Later(lambda: _lrn_scale(op, ctx.run, x.plain), (0,))}
+        result.deferred = {1: Deferred(lambda: _lrn_scale(op, ctx.run, x.plain), (0,))}
     return result
 
 

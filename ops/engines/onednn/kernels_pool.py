@@ -115,7 +115,7 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         places[c.WORKSPACE] = Held(pool.primitive.workspace)
     if ctx.published(0, NOT_NEGATIVE):
         ctx.publish(0, NOT_NEGATIVE, True)
-        if ctx.does("kept_maxima"):
+        if ctx.enabled("kept_maxima"):
             ctx.publish(0, _WORKSPACE, (pool, w, places.get(c.WORKSPACE)))
     x_spec, y_spec = pool.specs
     return prepared([x_spec], [y_spec], [Step(pool.primitive, places), _with_nan(op, ctx, x_spec, y_spec)])

@@ -108,7 +108,7 @@ def test_wrong_arguments_are_refused(name, value):
 
 
 def test_an_operator_that_does_not_say_that_it_draws_is_named():
-    with pytest.raises(NetError, match="'Relu' draws random numbers, and its class does not say so; set draws = True"):
+    with pytest.raises(NetError, match="'Relu' draws random numbers, but its class does not declare it; set draws"):
         KernelContext(make_op("Relu", ["x"], ["y"])).uniform((2,))
 
 

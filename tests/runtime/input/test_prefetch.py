@@ -124,7 +124,7 @@ def test_steps_of_one_shape_make_no_plan_and_no_buffer(monkeypatch):
             generations.append(workspace.generation.number)
     assert made == [0]
     assert len(set(generations[1:])) == 1
-    assert len(workspace.get("data").turns.buffers) <= 3
+    assert len(workspace.get("data").ring.buffers) <= 3
 
 
 def test_shapes_that_alternate_keep_their_plans(monkeypatch):
@@ -339,7 +339,7 @@ def test_closing_in_the_middle_ends_the_generator():
     for _ in range(3):  # the buffers that were ready are used again
         with Prefetch(workspace, counting(9, 2), blobs=["x"]) as input:
             next(input)
-    assert len(workspace.get("x").turns.buffers) <= 4
+    assert len(workspace.get("x").ring.buffers) <= 4
 
 
 def test_closing_while_the_source_blocks_says_so():

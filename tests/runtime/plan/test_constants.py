@@ -124,7 +124,7 @@ def test_what_the_net_writes_is_not_constant():
     workspace.feed("x", random(1, 16, 8, 8))
     workspace.feed("w", random(32, 16, 3, 3))
     workspace.create_net(net, constants=["x", "w"])
-    assert workspace.net("both").setting.constants == {"x"}
+    assert workspace.net("both").options.constants == {"x"}
     workspace.run_net("both")
     first = workspace.fetch("y")
     workspace.run_net("both")

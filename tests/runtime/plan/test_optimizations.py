@@ -19,7 +19,7 @@ from netbuilder.runtime.plan.optimizations import (
     check_without,
     from_environment,
 )
-from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.tools import benchmark, profile
 from netbuilder.tools.training import options
 
@@ -86,7 +86,7 @@ def test_unknown_names_are_refused_everywhere(monkeypatch, capsys):
 
 def test_who_decides(monkeypatch):
     def off(**given):
-        return created(RELU, X, **given).net("net").setting.without - {"reuse"}
+        return created(RELU, X, **given).net("net").options.without - {"reuse"}
 
     assert off() == set()
     assert off(of_workspace=["inplace"]) == {"inplace"}
@@ -100,8 +100,8 @@ def test_who_decides(monkeypatch):
     monkeypatch.delenv(VARIABLE)
     assert Workspace(fuse=False).without == FUSIONS
     net = created(RELU, X, observable="outputs").net("net")
-    assert net.setting.does("reuse")
-    assert not created(RELU, X, observable="outputs", reuse=False).net("net").setting.does("reuse")
+    assert net.options.enabled("reuse")
+    assert not created(RELU, X, observable="outputs", reuse=False).net("net").options.enabled("reuse")
 
 
 def test_commands_take_them():
@@ -230,7 +230,7 @@ def test_threads_by_work(lanes, kind):
         workspace.create_net(net, without=without)
         workspace.run_net("net")
         (plan,) = workspace.net("net")._plans[0]
-        assert plan.setting.threads == threads
+        assert plan.options.threads == threads
         np.testing.assert_allclose(workspace.fetch("y0"), np.full((rows, 64), 1 / 64), rtol=1e-5)
 
 
@@ -272,11 +272,13 @@ def test_kernels_ask_for_names_that_there_are():
     asked = set()
     for folder in ("ops", "netbuilder"):
         for path in (ROOT / folder).rglob("*.py"):
-            asked.update(re.findall(r"does\(\"(\w+)\"\)", path.read_text(encoding="utf-8")))
+            asked.update(re.findall(r"enabled\(\"(\w+)\"\)", path.read_text(encoding="utf-8")))
     asked |= {fusion.optimization for fusion in find_engine("ONEDNN").fusions()} | {"engine_fusions"}
     assert asked == set(OPTIMIZATIONS)
 
 
 def test_a_name_that_there_is_not_is_no_optimization():
-    with pytest.raises(AssertionError, match="no optimization is called 'inplce'"):
-        Setting().does("inplce")
+    with pytest.raises(NetError, match="no optimization is called 'inplce'; did you mean 'inplace'"):
+        PlanOptions().enabled("inplce")
+    with pytest.raises(NetError, match="no optimization is called 'inplce'; did you mean 'inplace'"):
+        PlanOptions(without=frozenset({"inplce"}))

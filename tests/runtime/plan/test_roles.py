@@ -141,7 +141,7 @@ def test_the_values_are_those_of_one_lane(devices):
     net = backward_pass(devices, 3)
     names = [f"cpu_{k}/new_g{layer}" for k in range(devices) for layer in range(3)]
     one, several = created(net, threads=1), created(net, threads=devices)
-    assert several.net("net").setting.exchange_lane and not one.net("net").setting.exchange_lane
+    assert several.net("net").options.exchange_lane and not one.net("net").options.exchange_lane
     for workspace in (one, several):
         workspace.run_net("net", 5)
     for name in names:

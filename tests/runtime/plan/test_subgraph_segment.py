@@ -12,7 +12,7 @@ from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.ops.engines.engine import find_engine
 from netbuilder.proto import OperatorDef, OperatorError
 from netbuilder.proto.arguments import make_op
-from netbuilder.runtime.plan.options import Setting
+from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
 
@@ -27,7 +27,7 @@ def compiled(ops, arrays, outputs, fixed=(), **options):
         specs.update(zip(each.outputs, each.op.infer(*(specs[name] for name in each.inputs))))
     find_engine("ONEDNN").register_kernels()
     segment = Segment("step", program, specs, frozenset(outputs), fixed=frozenset(fixed))
-    return compile_subgraph(segment, KernelContext(OperatorDef()), Setting(**options))
+    return compile_subgraph(segment, KernelContext(OperatorDef()), PlanOptions(**options))
 
 
 def run(segment, buffers, step=-1, copies=True):

@@ -1,10 +1,10 @@
-"""Kernels in two halves: one begins the work and returns at once, the other waits for it, as late as the plan can.
+"""Split kernels: a call begins the work and returns at once; a second call waits for it, as late as the plan can.
 
-A step of such a kernel (``Prepared.split``) only begins. A second step waits: before the first step that reads what the
-kernel writes or that overwrites what it reads or writes, and in the lane of that one; else at the end of the plan. The
-steps between the two run while the work is done: by a library's thread, another process, or a GPU.
+The step of such a kernel (``Prepared.split``) only begins the work. A second step waits, in the lane and before the
+first step that reads an output of the kernel or overwrites one of its inputs or outputs; if there is none, at the end
+of the plan. The steps between the two run while the work is done by a library's thread, another process, or a GPU.
 
-A copy that the plan puts in between GPUs is such a kernel. It begins as soon as its value is there.
+A copy between GPUs that the plan inserts is a split kernel. It begins as soon as its value is written.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from collections.abc import Sequence
 from netbuilder.ops.core.contexts import Call
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 
-__all__ = ["Begun", "with_waits"]
-
+__all__ = ["SplitCall", "add_waits"]
 
 _COPIES = (StepKind.REORDER, StepKind.TRANSFER)
 
 
-class Begun:
-    """A call in two halves, and what it has begun until that is waited for.
+class SplitCall:
+    """The two calls of a split kernel.
 
     Args:
-        call: begins, and returns the call that waits.
+        call: begins the work, and returns the call that waits for it.
     """
 
     __slots__ = ("_call", "_wait")
@@ -38,30 +37,30 @@ class Begun:
         self._wait = self._call()
 
     def wait(self) -> None:
-        """Wait for what has been begun, if anything."""
+        """Wait for the work, if any has begun."""
         wait, self._wait = self._wait, None
         if callable(wait):
             wait()
 
 
-def with_waits(steps: Sequence[Step]) -> list[Step]:
-    """Return the steps of a plan with those that wait for kernels in two halves."""
+def add_waits(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps of a plan with a waiting step added for each split kernel."""
     if not any(step.prepared.split for step in steps):
         return list(steps)
-    steps = _begun_early(steps)
-    waits: dict[int, list[Step]] = defaultdict(list)  # place of a step -> those that wait before it
-    for place, step in enumerate(steps):
+    steps = _begin_copies_early(steps)
+    waits: dict[int, list[Step]] = defaultdict(list)  # index of a step -> the waits before it
+    for index, step in enumerate(steps):
         if step.prepared.split:
-            until = _first_touch(step, place, steps)
+            until = _first_dependent(step, index, steps)
             lane = steps[until].lane if until < len(steps) else step.lane
             wait = Step(step.node, step.prepared, step.inputs, step.outputs, lane, StepKind.WAIT, step)
             waits[until].append(wait)
-    return [each for place in range(len(steps) + 1) for each in (*waits[place], *steps[place : place + 1])]
+    return [each for index in range(len(steps) + 1) for each in (*waits[index], *steps[index : index + 1])]
 
 
-def _begun_early(steps: Sequence[Step]) -> list[Step]:
-    """Return the steps with copies in two halves right after those that make their values, in the lanes of these."""
-    early: dict[int, list[Step]] = defaultdict(list)  # step -> the copies of what it makes
+def _begin_copies_early(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps with each split copy moved right after the step that makes its value, into that step's lane."""
+    early: dict[int, list[Step]] = defaultdict(list)  # step -> the copies of its outputs
     moved = set()
     for step in steps:
         source = step.inputs[0] if step.inputs else None
@@ -77,13 +76,13 @@ def _begun_early(steps: Sequence[Step]) -> list[Step]:
     return [each for step in steps if id(step) not in moved for each in (step, *early[id(step)])]
 
 
-def _first_touch(step: Step, place: int, steps: Sequence[Step]) -> int:
-    """Return the place of the first step after ``place`` that needs the whole of ``step`` done."""
+def _first_dependent(step: Step, index: int, steps: Sequence[Step]) -> int:
+    """Return the index of the first step after ``index`` that needs ``step`` to be complete; ``len(steps)`` if none."""
     made = {id(value) for value in step.outputs if value is not None}
-    # A copy that the plan put in is no version of its name: nothing else writes to its memory.
+    # A copy that the plan inserted is not a version of its name: nothing else writes to its memory.
     outputs = set() if step.kind in _COPIES else _names(step.outputs)
     inputs = _names(step.inputs)
-    for later in range(place + 1, len(steps)):
+    for later in range(index + 1, len(steps)):
         other = steps[later]
         if any(id(value) in made for value in other.inputs if value is not None):
             return later

@@ -1,4 +1,4 @@
-"""Activations that work element by element: Relu, LeakyRelu, Elu, Sigmoid, Tanh, and their gradients from Y."""
+"""Elementwise activations whose gradients are computed from Y: Relu, LeakyRelu, Elu, Sigmoid and Tanh."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 @operator_class(frozen=True)
 class Activation(Operator):
-    """A function of each element, whose slope can be told from its value.
+    """Base of elementwise functions whose derivative can be computed from their value.
 
     Inputs:
         X (*S): float
@@ -54,7 +54,7 @@ class Activation(Operator):
 
 @operator_class(frozen=True)
 class ActivationGradient(Operator):
-    """dX = dY * slope, the slope told from Y."""
+    """Base of gradients dX = dY * f'(X), with the derivative f'(X) computed from Y = f(X)."""
 
     inputs = ("Y", "dY")
     outputs = ("dX",)
@@ -62,7 +62,7 @@ class ActivationGradient(Operator):
 
     def infer(self, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, Y=y, dY=dy)
-        require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have one shape")
+        require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have the same shape")
         return (dy.plain,)
 
 
@@ -174,12 +174,16 @@ def elu_gradient(op: EluGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any
     return (ctx.xp.where(y >= 0, dy, dy * (y + op.alpha)),)
 
 
+def logistic(xp: Any, x: Any) -> Any:
+    """Return 1 / (1 + exp(-x))."""
+    e = xp.exp(-xp.abs(x))  # never overflows
+    of_magnitude = 1 / (1 + e)
+    return xp.where(x >= 0, of_magnitude, e * of_magnitude)
+
+
 @kernel(Sigmoid)
 def sigmoid(op: Sigmoid, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    xp = ctx.xp
-    e = xp.exp(-xp.abs(x))  # never overflows
-    far = 1 / (1 + e)
-    return (xp.where(x >= 0, far, e * far),)
+    return (logistic(ctx.xp, x),)
 
 
 @kernel(SigmoidGradient)
@@ -215,11 +219,11 @@ def _prepare_relu_gradient(op: ReluGradient, ctx: PlanContext, y: TensorSpec, dy
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         y, dy, dx = inputs[0], inputs[1], outputs[0]
-        above, zero, greater, multiply = np.empty(y.shape, bool), y.dtype.type(0), np.greater, np.multiply
+        positive, zero, greater, multiply = np.empty(y.shape, bool), y.dtype.type(0), np.greater, np.multiply
 
         def call() -> None:
-            greater(y, zero, above)
-            multiply(dy, above, dx)
+            greater(y, zero, positive)
+            multiply(dy, positive, dx)
 
         return call
 

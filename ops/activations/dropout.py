@@ -21,7 +21,7 @@ __all__ = ["Dropout", "DropoutGrad"]
 
 @operator_class(frozen=True)
 class DropoutArguments(Operator):
-    """What Dropout and its gradient have in common."""
+    """The arguments of Dropout and of its gradient."""
 
     ratio: float = 0.5
     is_test: bool = False
@@ -31,22 +31,22 @@ class DropoutArguments(Operator):
         if self.sample_axis < 0:
             raise ArgumentError(f"{self.type}: sample_axis must be 0 or more, got {self.sample_axis}")
         if not 0 <= self.ratio < 1:
-            raise ArgumentError(f"{self.type}: ratio, the share of X dropped, must lie in [0, 1), got {self.ratio}")
+            raise ArgumentError(f"{self.type}: ratio, the fraction dropped, must lie in [0, 1), got {self.ratio}")
 
 
 @register
 @operator_class(frozen=True)
 class Dropout(DropoutArguments):
-    """Y = X * mask / (1 - ratio), with a random mask that is False for a share ``ratio`` of X; in test mode Y = X.
+    """Y = X * mask / (1 - ratio), with a random mask, False with probability ``ratio``; in test mode Y = X.
 
-    Replicas draw for each sample what one device would draw for it; ``sample_axis`` says which axis counts samples, for
-    sequences (steps, samples, width) 1. It is ours, not Caffe2's.
+    Replicas draw the same mask for a sample as one device with the whole batch would. ``sample_axis``, which Caffe2
+    does not have, is the axis of the samples: 1 for sequences (steps, samples, width).
 
     Inputs:
         X (*S): float
     Outputs:
         Y (*S): as X
-        mask? (*S): bool, what was kept
+        mask? (*S): bool, the elements kept
 
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
     """
@@ -95,12 +95,12 @@ def _scale(op: DropoutArguments, dtype: Any) -> Any:
 
 @prepare(Dropout, device=CPU)
 def _prepare_dropout(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    """Prepare Dropout in training: mask and product go over pieces that stay in the cache."""
+    """Prepare Dropout in training: mask and product are computed in pieces that stay in the cache."""
     run, size = ctx.run, x.size
     if op.is_test or run is None or size == 0:
         return None
     if math.prod(x.shape[: op.sample_axis]) > 1:
-        return _prepare_along(op, ctx, x)
+        return _prepare_inner_samples(op, ctx, x)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         mask = outputs[1] if op.n_out > 1 else np.empty(size, np.bool_)
@@ -125,8 +125,8 @@ def _prepare_dropout(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared |
     return Prepared([x.plain], op.infer(x), bind, inplace=((0, 0),), capturable=False, name="numpy in pieces")
 
 
-def _prepare_along(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared:
-    """Prepare Dropout whose first axis does not count samples: the mask is drawn sample by sample, and moved."""
+def _prepare_inner_samples(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared:
+    """Prepare Dropout with samples on another axis than the first: the mask is drawn by sample, then transposed."""
     run, size, axis = ctx.run, x.size, op.sample_axis
     shape = (x.shape[axis], *x.shape[:axis], *x.shape[axis + 1 :])
 
@@ -160,9 +160,9 @@ class DropoutGrad(DropoutArguments):
 
     def infer(self, dy: TensorSpec, mask: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         if not self.is_test:
-            require(mask is not None, self, "outside of test mode it takes Dropout's mask as its second input")
+            require(mask is not None, self, "in training it needs Dropout's mask as its second input")
             assert mask is not None
-            require(mask.shape == dy.shape, self, f"mask {mask.shape} and dY {dy.shape} must have one shape")
+            require(mask.shape == dy.shape, self, f"mask {mask.shape} and dY {dy.shape} must have the same shape")
         return (dy.plain,)
 
 
@@ -175,7 +175,7 @@ def dropout_gradient(op: DropoutGrad, ctx: RunContext, dy: Any, mask: Any = None
 def _prepare_dropout_gradient(
     op: DropoutGrad, ctx: PlanContext, dy: TensorSpec, mask: TensorSpec | None = None
 ) -> Prepared | None:
-    """Prepare DropoutGrad in training, over pieces that stay in the cache."""
+    """Prepare DropoutGrad in training, in pieces that stay in the cache."""
     size = dy.size
     if op.is_test or mask is None or size == 0 or mask.dtype != np.bool_:
         return None
@@ -191,9 +191,9 @@ def _prepare_dropout_gradient(
         ]
 
         def call() -> None:
-            for slope, kept, result, factor in rows:
+            for dy_piece, kept, result, factor in rows:
                 np.multiply(kept, scale, factor)
-                np.multiply(slope, factor, result)
+                np.multiply(dy_piece, factor, result)
 
         return call
 

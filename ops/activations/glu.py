@@ -1,4 +1,4 @@
-"""Glu: one half of a tensor, gated by the other."""
+"""Glu, the gated linear unit: one half of a tensor, gated by the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations with corners: HardSigmoid, ThresholdedRelu and ReluN, with their gradients."""
+"""Piecewise linear activations: HardSigmoid, ThresholdedRelu and ReluN, with their gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Arrays = tuple[Any, ...]
 @register
 @operator_class(frozen=True)
 class HardSigmoid(Activation):
-    """Y = alpha * X + beta, but not below 0 nor above 1.
+    """Y = alpha * X + beta, clipped to [0, 1].
 
     Source: Courbariaux, Bengio and David, "BinaryConnect", 2015, arXiv:1511.00363.
     """
@@ -85,7 +85,10 @@ def thresholded_relu_gradient(op: ThresholdedReluGradient, ctx: RunContext, y: A
 @register
 @operator_class(frozen=True)
 class ReluN(Activation):
-    """Y = X, but not below 0 nor above ``n``."""
+    """Y = X clipped to [0, n].
+
+    Source: Krizhevsky, "Convolutional Deep Belief Networks on CIFAR-10", 2010.
+    """
 
     n: float = 6.0
 

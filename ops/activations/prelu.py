@@ -18,7 +18,7 @@ __all__ = ["PRelu", "PReluGradient"]
 
 @operator_class(frozen=True)
 class PReluArguments(Operator):
-    """What PRelu and its gradient have in common."""
+    """The arguments and checks of PRelu and of its gradient."""
 
     order: str = "NCHW"
 
@@ -76,14 +76,16 @@ class PRelu(PReluArguments):
 @register
 @operator_class(frozen=True)
 class PReluGradient(PReluArguments):
-    """Gradients of PRelu, of X and of the slope."""
+    """dX = dY where X > 0, else slope * dY; dslope is the sum of dY * X over where X <= 0, per slope."""
 
     inputs = ("Y", "dY", "X", "slope")
     outputs = ("dX", "dslope")
 
     def infer(self, y: TensorSpec, dy: TensorSpec, x: TensorSpec, slope: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, Y=y, dY=dy, X=x, slope=slope)
-        require(y.shape == dy.shape == x.shape, self, f"Y {y.shape}, dY {dy.shape} and X {x.shape} must have one shape")
+        require(
+            y.shape == dy.shape == x.shape, self, f"Y {y.shape}, dY {dy.shape} and X {x.shape} must have the same shape"
+        )
         self.check_slope(x, slope)
         return (x.plain, slope.plain)
 
@@ -91,8 +93,8 @@ class PReluGradient(PReluArguments):
         return 4 * x.size
 
 
-def _laid(op: PReluArguments, x: Any, slope: Any) -> Any:
-    """Return the slope so that it broadcasts along the channels of X."""
+def _along_channels(op: PReluArguments, x: Any, slope: Any) -> Any:
+    """Return the slope in the shape that broadcasts along the channels of X."""
     if slope.shape == (1,):
         return slope
     channel = channel_axis(op.order, x.ndim)
@@ -101,13 +103,13 @@ def _laid(op: PReluArguments, x: Any, slope: Any) -> Any:
 
 @kernel(PRelu)
 def prelu(op: PRelu, ctx: RunContext, x: Any, slope: Any) -> tuple[Any, ...]:
-    return (ctx.xp.where(x > 0, x, _laid(op, x, slope) * x),)
+    return (ctx.xp.where(x > 0, x, _along_channels(op, x, slope) * x),)
 
 
 @kernel(PReluGradient)
 def prelu_gradient(op: PReluGradient, ctx: RunContext, y: Any, dy: Any, x: Any, slope: Any) -> tuple[Any, ...]:
     xp = ctx.xp
-    dx = xp.where(x > 0, dy, _laid(op, x, slope) * dy)
+    dx = xp.where(x > 0, dy, _along_channels(op, x, slope) * dy)
     below = xp.where(x > 0, xp.zeros((), x.dtype), dy * x)
     if slope.shape == (1,):
         return (dx, below.sum().reshape(1))

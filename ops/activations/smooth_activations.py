@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.activations.activations import Activation, ActivationGradient
+from netbuilder.ops.activations.activations import Activation, ActivationGradient, logistic
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
@@ -133,9 +133,9 @@ def softsign_gradient(op: SoftsignGradient, ctx: RunContext, x: Any, dy: Any) ->
 @register
 @operator_class(frozen=True)
 class Gelu(Unary):
-    """Y = X times the share of the standard normal distribution below X.
+    """Y = X * P(X), with P the distribution function of the standard normal.
 
-    With ``fast_gelu``, Y = X / 2 * (1 + tanh(sqrt(2 / pi) * (X + 0.044715 * X ** 3))), which is near it.
+    With ``fast_gelu``, the approximation Y = X / 2 * (1 + tanh(sqrt(2 / pi) * (X + 0.044715 * X ** 3))).
 
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016, arXiv:1606.08415.
     """
@@ -153,7 +153,7 @@ class Gelu(Unary):
 @register
 @operator_class(frozen=True)
 class GeluGradient(UnaryGradient):
-    """dX = dY times the slope of Gelu at X."""
+    """dX = dY times the derivative of Gelu at X."""
 
     inputs = ("dY", "X")
     fast_gelu: bool = False
@@ -187,15 +187,15 @@ def gelu_gradient(op: GeluGradient, ctx: RunContext, dy: Any, x: Any) -> Arrays:
 
 
 @operator_class(frozen=True)
-class _FromBoth(Operator):
-    """Base of gradients that read X and Y."""
+class _GradientFromBoth(Operator):
+    """Base of gradients that read both X and Y."""
 
     inputs = ("X", "Y", "dY")
     outputs = ("dX",)
 
     def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, Y=y, dY=dy)
-        text = f"X, Y and dY must have one shape, got {x.shape}, {y.shape}, {dy.shape}"
+        text = f"X, Y and dY must have the same shape, got {x.shape}, {y.shape}, {dy.shape}"
         require(x.shape == y.shape == dy.shape, self, text)
         return (dy.plain,)
 
@@ -204,7 +204,9 @@ class _FromBoth(Operator):
 
 
 @operator_class(frozen=True)
-class _DerivedFromBoth(Unary):
+class _WithGradientFromBoth(Unary):
+    """Base of activations whose gradients read both X and Y."""
+
     inplace = ()
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -217,7 +219,7 @@ class _DerivedFromBoth(Unary):
 
 @register
 @operator_class(frozen=True)
-class Swish(_DerivedFromBoth):
+class Swish(_WithGradientFromBoth):
     """Y = X / (1 + exp(-X)).
 
     Source: Ramachandran et al., "Searching for Activation Functions", 2017, arXiv:1710.05941.
@@ -226,31 +228,25 @@ class Swish(_DerivedFromBoth):
 
 @register
 @operator_class(frozen=True)
-class SwishGradient(_FromBoth):
+class SwishGradient(_GradientFromBoth):
     """dX = dY * (Y + (1 - Y) / (1 + exp(-X)))."""
 
     inplace = ((2, 0),)
 
 
-def _logistic(xp: Any, x: Any) -> Any:
-    e = xp.exp(-xp.abs(x))  # never overflows
-    far = 1 / (1 + e)
-    return xp.where(x >= 0, far, e * far)
-
-
 @kernel(Swish)
 def swish(op: Swish, ctx: RunContext, x: Any) -> Arrays:
-    return (x * _logistic(ctx.xp, x),)
+    return (x * logistic(ctx.xp, x),)
 
 
 @kernel(SwishGradient)
 def swish_gradient(op: SwishGradient, ctx: RunContext, x: Any, y: Any, dy: Any) -> Arrays:
-    return (dy * (y + _logistic(ctx.xp, x) * (1 - y)),)
+    return (dy * (y + logistic(ctx.xp, x) * (1 - y)),)
 
 
 @register
 @operator_class(frozen=True)
-class Mish(_DerivedFromBoth):
+class Mish(_WithGradientFromBoth):
     """Y = X * tanh(log(1 + exp(X))).
 
     Source: Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", 2019, arXiv:1908.08681.
@@ -259,7 +255,7 @@ class Mish(_DerivedFromBoth):
 
 @register
 @operator_class(frozen=True)
-class MishGradient(_FromBoth):
+class MishGradient(_GradientFromBoth):
     """dX = dY * (t + X * (1 - t * t) / (1 + exp(-X))), where t = tanh(log(1 + exp(X)))."""
 
 
@@ -278,4 +274,4 @@ def mish(op: Mish, ctx: RunContext, x: Any) -> Arrays:
 def mish_gradient(op: MishGradient, ctx: RunContext, x: Any, y: Any, dy: Any) -> Arrays:
     t = _tanh_softplus(ctx.xp, x)
     with np.errstate(under="ignore"):
-        return (dy * (t + x * _logistic(ctx.xp, x) * (1 - t * t)),)
+        return (dy * (t + x * logistic(ctx.xp, x) * (1 - t * t)),)

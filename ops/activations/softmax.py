@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,15 +19,10 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["Softmax", "SoftmaxGradient", "bind_row_softmax"]
 
 
-def _rows(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
-    """Return the shape of the matrix whose rows are normalized: everything from ``axis`` on is one row."""
+def _matrix_shape(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
+    """Return the shape of the matrix whose rows are normalized: a row is all axes from ``axis`` on."""
     axis %= len(shape)
-    rows, columns = 1, 1
-    for extent in shape[:axis]:
-        rows *= extent
-    for extent in shape[axis:]:
-        columns *= extent
-    return rows, columns
+    return math.prod(shape[:axis]), math.prod(shape[axis:])
 
 
 @register
@@ -62,7 +58,7 @@ class Softmax(Operator):
 
 @kernel(Softmax)
 def softmax(op: Softmax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    rows = x.reshape(_rows(x.shape, op.axis))
+    rows = x.reshape(_matrix_shape(x.shape, op.axis))
     if rows.size == 0:
         return (x.copy(),)
     e = ctx.xp.exp(rows - rows.max(axis=1, keepdims=True))  # the shift keeps exp from overflowing
@@ -75,20 +71,20 @@ def bind_row_softmax(rows: Any, shifted: Any, sums: Any, p: Any) -> Callable[[],
 
     Args:
         rows: the matrix; may be ``p`` or ``shifted``.
-        shifted: gets the rows less their greatest element; may be ``p``.
-        sums: one number per row; gets the sums of exp(shifted).
-        p: gets the result.
+        shifted: receives the rows minus their maxima; may be ``p``.
+        sums: one number per row; receives the sums of exp(shifted).
+        p: receives the result.
     """
-    greatest, factors = (np.empty((len(rows), 1), rows.dtype) for _ in range(2))
-    greatest_flat, ones, one = greatest[:, 0], np.ones(rows.shape[1], rows.dtype), rows.dtype.type(1)
+    maxima, factors = (np.empty((len(rows), 1), rows.dtype) for _ in range(2))
+    maxima_flat, ones, one = maxima[:, 0], np.ones(rows.shape[1], rows.dtype), rows.dtype.type(1)
     sums_column = sums.reshape(-1, 1)
-    # Looked up once: a call of a small net costs less than the names it would look up.
-    highest: Any = np.maximum.reduce
+    # Looked up once: in small nets looking up the attributes takes longer than the calls.
+    maximum: Any = np.maximum.reduce
     subtract, exp, dot, divide, multiply = np.subtract, np.exp, np.dot, np.divide, np.multiply
 
     def call() -> None:
-        highest(rows, 1, None, greatest_flat)
-        subtract(rows, greatest, shifted)
+        maximum(rows, 1, None, maxima_flat)
+        subtract(rows, maxima, shifted)
         exp(shifted, p)
         dot(p, ones, sums)
         divide(one, sums_column, factors)
@@ -101,7 +97,7 @@ def bind_row_softmax(rows: Any, shifted: Any, sums: Any, p: Any) -> Callable[[],
 def _prepare_softmax(op: Softmax, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if not one_float_type(x):
         return None
-    shape = _rows(x.shape, op.axis)
+    shape = _matrix_shape(x.shape, op.axis)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         p = outputs[0].reshape(shape)
@@ -122,7 +118,7 @@ class SoftmaxGradient(Operator):
 
     def infer(self, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, Y=y, dY=dy)
-        require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have one shape")
+        require(y.shape == dy.shape, self, f"Y {y.shape} and dY {dy.shape} must have the same shape")
         return (y.plain,)
 
     def flops(self, y: TensorSpec, dy: TensorSpec) -> int:
@@ -131,7 +127,7 @@ class SoftmaxGradient(Operator):
 
 @kernel(SoftmaxGradient)
 def softmax_gradient(op: SoftmaxGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
-    shape = _rows(y.shape, op.axis)
+    shape = _matrix_shape(y.shape, op.axis)
     rows, d_rows = y.reshape(shape), dy.reshape(shape)
     dx = rows * (d_rows - (rows * d_rows).sum(axis=1, keepdims=True))
     return (dx.reshape(y.shape),)

@@ -108,7 +108,9 @@ class BooleanUnmask(Operator):
             _check_mask(self, mask, masks[0].shape[0] if masks[0].shape else None)
         for data in rows:
             fits = data.ndim >= 1 and data.shape[1:] == rows[0].shape[1:] and data.dtype == rows[0].dtype
-            require(fits, self, f"rows must have one shape and type, got {[(r.shape, str(r.dtype)) for r in rows]}")
+            require(
+                fits, self, f"rows must have the same shape and type, got {[(r.shape, str(r.dtype)) for r in rows]}"
+            )
         return (rows[0].with_shape(masks[0].shape + rows[0].shape[1:]),)
 
     def flops(self, *inputs: TensorSpec) -> int:

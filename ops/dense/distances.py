@@ -26,7 +26,7 @@ __all__ = [
 
 def _check_pair(op: Operator, x: TensorSpec, y: TensorSpec) -> int:
     """Return the number of samples, one for scalars; raise ShapeError unless both tensors have the same ones."""
-    require(x.shape == y.shape, op, f"X and Y must have one shape, got {x.shape} and {y.shape}")
+    require(x.shape == y.shape, op, f"X and Y must have the same shape, got {x.shape} and {y.shape}")
     return x.shape[0] if x.ndim else 1
 
 

@@ -1,4 +1,4 @@
-"""Accumulate: a running sum in the operator's own output."""
+"""Accumulate: a running sum, kept in the operator's own output."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Accumulate"]
 @register
 @operator_class(frozen=True)
 class Accumulate(Operator):
-    """Y = X + gamma * Y, from run to run; Y counts as 0 where it is not there, or has more or fewer elements.
+    """Y = X + gamma * Y, where the Y on the right is that of the previous run. No gradient.
 
-    No gradient.
+    Y = X if there is no such Y, or if it has another type or another number of elements.
 
     Inputs:
         input (*S): float
@@ -28,7 +28,7 @@ class Accumulate(Operator):
 
     inputs = ("input",)
     outputs = ("output",)
-    dynamic = True  # reads its output, which a plan does not take for an input
+    dynamic = True  # the kernel reads its own output, which a plan does not track as an input
     stateful = True
     gamma: float = 1.0
 
@@ -45,7 +45,7 @@ def accumulate(op: Accumulate, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     name, workspace = ctx.op_def.output[0], ctx.workspace
     if workspace is None or not workspace.has(name) or workspace.spec(name) is None:
         return (x.copy(),)
-    before = workspace.fetch(name)
-    if before.size != x.size or before.dtype != x.dtype:
+    previous = workspace.fetch(name)
+    if previous.size != x.size or previous.dtype != x.dtype:
         return (x.copy(),)
-    return (x + x.dtype.type(op.gamma) * ctx.xp.asarray(before).reshape(x.shape),)
+    return (x + x.dtype.type(op.gamma) * ctx.xp.asarray(previous).reshape(x.shape),)

@@ -1,4 +1,4 @@
-"""A factor and a summand per feature or channel: ElementwiseLinear and AffineChannel, with their gradients."""
+"""ElementwiseLinear and AffineChannel: a scale and a bias per feature or channel, with their gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Features(Operator):
     axis: int = 1
 
     def extents(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Return rows and columns of X read as a matrix from ``axis`` on."""
+        """Return the rows and columns of X as a matrix, whose columns are the axes from ``axis`` on."""
         n = len(shape)
         require(-n <= self.axis < n, self, f"axis must lie in [{-n}, {n}) for X of shape {shape}, got {self.axis}")
         return math.prod(shape[: self.axis % n]), math.prod(shape[self.axis % n :])
@@ -42,7 +42,7 @@ class _Features(Operator):
 @register
 @operator_class(frozen=True)
 class ElementwiseLinear(_Features):
-    """Y = X * w + b, with a number per feature: the axes of X from ``axis`` on.
+    """Y = X * w + b, with one w and one b per feature; the features are the axes of X from ``axis`` on.
 
     Inputs:
         X (*A, *B): float
@@ -97,8 +97,8 @@ def elementwise_linear_gradient(
     op: ElementwiseLinearGradient, ctx: RunContext, dy: Any, x: Any, w: Any
 ) -> tuple[Any, ...]:
     shape = op.extents(x.shape)
-    slopes, rows = widen(dy).reshape(shape), widen(x).reshape(shape)
-    dw, db = (slopes * rows).sum(axis=0), slopes.sum(axis=0)
+    d_rows, rows = widen(dy).reshape(shape), widen(x).reshape(shape)
+    dw, db = (d_rows * rows).sum(axis=0), d_rows.sum(axis=0)
     return (dy.reshape(shape) * w).reshape(x.shape), narrow(dw, w), narrow(db, w)
 
 
@@ -112,7 +112,7 @@ class _Channels(Operator):
 
     def check_channels(self, x: TensorSpec, **specs: TensorSpec) -> None:
         """Raise ShapeError unless each of ``specs`` has one number per channel."""
-        require(x.ndim >= 2, self, f"X must have a batch and a channel axis at least, got shape {x.shape}")
+        require(x.ndim >= 2, self, f"X must have at least a batch and a channel axis, got shape {x.shape}")
         shape = (x.shape[channel_axis(self.order, x.ndim)],)
         for name, spec in specs.items():
             require(
@@ -122,8 +122,8 @@ class _Channels(Operator):
                 f"got {spec.shape}",
             )
 
-    def laid(self, ndim: int) -> tuple[int, ...]:
-        """Return the shape that lays channels along X."""
+    def channel_shape(self, ndim: int) -> tuple[int, ...]:
+        """Return the shape in which one number per channel broadcasts over X."""
         channel = channel_axis(self.order, ndim)
         return tuple(-1 if i == channel else 1 for i in range(ndim))
 
@@ -131,9 +131,9 @@ class _Channels(Operator):
 @register
 @operator_class(frozen=True)
 class AffineChannel(_Channels):
-    """Y = X * scale + bias, with a number per channel: what batch normalization comes to when its statistics are fixed.
+    """Y = X * scale + bias, with one scale and one bias per channel, as batch normalization with fixed statistics.
 
-    Scale and bias have gradients with ``is_learnable`` alone.
+    Scale and bias have gradients only with ``is_learnable``.
 
     Inputs:
         X (N, C, *S) or (N, *S, C): float, by the order
@@ -199,16 +199,16 @@ class AffineChannelGradient(_Channels):
 
 @kernel(AffineChannel)
 def affine_channel(op: AffineChannel, ctx: RunContext, x: Any, scale: Any, bias: Any) -> tuple[Any, ...]:
-    laid = op.laid(x.ndim)
-    return (x * scale.reshape(laid) + bias.reshape(laid),)
+    shape = op.channel_shape(x.ndim)
+    return (x * scale.reshape(shape) + bias.reshape(shape),)
 
 
 @kernel(AffineChannelGradient)
 def affine_channel_gradient(op: AffineChannelGradient, ctx: RunContext, dy: Any, *others: Any) -> tuple[Any, ...]:
     *x, scale = others
-    laid = op.laid(dy.ndim)
-    dx = dy * scale.reshape(laid)
+    shape = op.channel_shape(dy.ndim)
+    dx = dy * scale.reshape(shape)
     if not x:
         return (dx,)
-    over, slopes = tuple(i for i, n in enumerate(laid) if n == 1), widen(dy)
-    return dx, narrow((slopes * widen(x[0])).sum(axis=over), scale), narrow(slopes.sum(axis=over), scale)
+    axes, wide = tuple(i for i, n in enumerate(shape) if n == 1), widen(dy)
+    return dx, narrow((wide * widen(x[0])).sum(axis=axes), scale), narrow(wide.sum(axis=axes), scale)

@@ -1,4 +1,4 @@
-"""Cast: elements turned into another type."""
+"""Cast: elements converted to another type."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ __all__ = ["Cast"]
 @register
 @operator_class(frozen=True)
 class Cast(Operator):
-    """Y = X in type ``to``, a number or a name; numbers are truncated to integers, bool is whether X is not 0.
+    """Y = X converted to the type ``to``, a number of TensorProto.DataType or a name.
 
-    As strings, integers are decimal, other numbers have six digits after the point, bools are 0 and 1.
+    Converting to an integer type truncates; to bool, gives whether X is not 0; to string, gives integers in decimal,
+    other numbers with six digits after the point, and bools as 0 and 1.
     The gradient is cast back to ``from_type``, so it needs that argument.
 
     Inputs:
@@ -43,7 +44,7 @@ class Cast(Operator):
 
     def check(self) -> None:
         if self.from_type is not None and numpy_type(self.from_type, "Cast: from_type") == STRING:
-            raise ArgumentError(f"Cast: from_type must be a type of numbers, got {self.from_type!r}")
+            raise ArgumentError(f"Cast: from_type must be a numeric type, got {self.from_type!r}")
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype != STRING, self, "X holds strings; only numbers can be cast")

@@ -33,7 +33,7 @@ class _Comparison(Broadcasting):
     inputs = ("A", "B")
     outputs = ("Y",)
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
-    kinds: ClassVar[str] = "fiub"  # of dtypes served
+    kinds: ClassVar[str] = "fiub"  # the dtype kinds supported
 
     def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
         require(a.dtype.kind in self.kinds, self, f"cannot compare elements of type {a.dtype}")
@@ -55,25 +55,25 @@ class NE(_Comparison):
 @register
 @operator_class(frozen=True)
 class LT(_Comparison):
-    """Y = A < B, element by element; false comes before true. No gradient."""
+    """Y = A < B, element by element; false is less than true. No gradient."""
 
 
 @register
 @operator_class(frozen=True)
 class LE(_Comparison):
-    """Y = A <= B, element by element; false comes before true. No gradient."""
+    """Y = A <= B, element by element; false is less than true. No gradient."""
 
 
 @register
 @operator_class(frozen=True)
 class GT(_Comparison):
-    """Y = A > B, element by element; false comes before true. No gradient."""
+    """Y = A > B, element by element; false is less than true. No gradient."""
 
 
 @register
 @operator_class(frozen=True)
 class GE(_Comparison):
-    """Y = A >= B, element by element; false comes before true. No gradient."""
+    """Y = A >= B, element by element; false is less than true. No gradient."""
 
 
 @operator_class(frozen=True)
@@ -98,7 +98,7 @@ class And(_Logic):
 @register
 @operator_class(frozen=True)
 class Or(_Logic):
-    """Y = A or B or both, element by element. No gradient.
+    """Y = A or B, element by element. No gradient.
 
     Inputs:
         A (*S): bool
@@ -182,7 +182,7 @@ def logical_not(op: Not, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class Where(Operator):
-    """Y = X where C is true, else Z; with ``broadcast_on_rows`` C has one element a row. No gradient.
+    """Y = X where C is true, else Z; with ``broadcast_on_rows`` C has one element per row. No gradient.
 
     Inputs:
         C (*S) or (N): bool
@@ -201,7 +201,7 @@ class Where(Operator):
         require(
             x.shape == z.shape and x.dtype == z.dtype,
             self,
-            f"X and Z must have one shape and type, got {x.shape} {x.dtype} and {z.shape} {z.dtype}",
+            f"X and Z must have the same shape and type, got {x.shape} {x.dtype} and {z.shape} {z.dtype}",
         )
         expected = x.shape[:1] if self.broadcast_on_rows else x.shape
         require(c.shape == expected, self, f"C must have shape {expected} for X of shape {x.shape}, got {c.shape}")
@@ -218,7 +218,7 @@ def where(op: Where, ctx: RunContext, c: Any, x: Any, z: Any) -> tuple[Any, ...]
 @register
 @operator_class(frozen=True)
 class Conditional(Operator):
-    """Y = the rows of X where C, one element a row, is true, else those of Z. No gradient.
+    """Y = the rows of X where C, one element per row, is true, else those of Z. No gradient.
 
     Inputs:
         C (N): bool
@@ -236,7 +236,7 @@ class Conditional(Operator):
         require(
             x.shape == z.shape and x.dtype == z.dtype and x.ndim > 0,
             self,
-            f"X and Z must have rows of one shape and type, got {x.shape} {x.dtype} and {z.shape} {z.dtype}",
+            f"X and Z must have rows of the same shape and type, got {x.shape} {x.dtype} and {z.shape} {z.dtype}",
         )
         require(
             c.shape == x.shape[:1], self, f"C must have shape {x.shape[:1]} for X of shape {x.shape}, got {c.shape}"

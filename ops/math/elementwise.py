@@ -23,7 +23,7 @@ Arrays = tuple[Any, ...]
 
 @operator_class(frozen=True)
 class _Binary(Broadcasting):
-    """Base of arithmetic on two tensors, which are broadcast to one shape.
+    """Base of arithmetic on two tensors, which are broadcast to a common shape.
 
     Inputs:
         A (*S): float|int
@@ -45,7 +45,7 @@ class _Binary(Broadcasting):
         return [make_op(self.type + "Gradient", inputs, [g.d_input("A"), g.d_input("B")])]
 
     def operand(self, g: GradientContext, name: str) -> str:
-        """Return the blob that the gradient reads an operand's shape from; the result has it, if it overwrote it."""
+        """Return the blob that the gradient takes an operand's shape from: the result, if that overwrote it."""
         return g.output("Y") if g.op.input[self.inputs.index(name)] == g.op.output[0] else g.input(name)
 
 
@@ -68,8 +68,8 @@ class _BinaryGradient(Broadcasting):
         return 2 * dy.size
 
 
-def _finish(op: _BinaryGradient, a: Any, b: Any, da: Any, db: Any) -> Arrays:
-    """Sum the gradients of a joined shape down to the operands' shapes."""
+def _sum_to_operands(op: _BinaryGradient, a: Any, b: Any, da: Any, db: Any) -> Arrays:
+    """Sum gradients of the broadcast shape to the operands' shapes."""
     view = op.view(a.shape, b.shape)
     return sum_to(da, a.shape, a.shape), sum_to(db, view, b.shape)
 
@@ -90,12 +90,12 @@ def add(op: Add, ctx: RunContext, a: Any, b: Any) -> Arrays:
 @register
 @operator_class(frozen=True)
 class AddGradient(_BinaryGradient):
-    """dA = dY and dB = dY, each summed over the axes along which its operand was repeated."""
+    """dA = dY and dB = dY, each summed over the axes along which its operand was broadcast."""
 
 
 @kernel(AddGradient)
 def add_gradient(op: AddGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> Arrays:
-    return _finish(op, a, b, dy, dy)
+    return _sum_to_operands(op, a, b, dy, dy)
 
 
 @register
@@ -112,12 +112,12 @@ def sub(op: Sub, ctx: RunContext, a: Any, b: Any) -> Arrays:
 @register
 @operator_class(frozen=True)
 class SubGradient(_BinaryGradient):
-    """dA = dY and dB = -dY, each summed over the axes along which its operand was repeated."""
+    """dA = dY and dB = -dY, each summed over the axes along which its operand was broadcast."""
 
 
 @kernel(SubGradient)
 def sub_gradient(op: SubGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> Arrays:
-    return _finish(op, a, b, dy, -dy)
+    return _sum_to_operands(op, a, b, dy, -dy)
 
 
 @register
@@ -137,19 +137,19 @@ def mul(op: Mul, ctx: RunContext, a: Any, b: Any) -> Arrays:
 @register
 @operator_class(frozen=True)
 class MulGradient(_BinaryGradient):
-    """dA = dY * B and dB = dY * A, each summed over the axes along which its operand was repeated."""
+    """dA = dY * B and dB = dY * A, each summed over the axes along which its operand was broadcast."""
 
 
 @kernel(MulGradient)
 def mul_gradient(op: MulGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> Arrays:
     wide_a, wide_b = op.aligned(a, b)
-    return _finish(op, a, b, dy * wide_b, dy * wide_a)
+    return _sum_to_operands(op, a, b, dy * wide_b, dy * wide_a)
 
 
 @register
 @operator_class(frozen=True)
 class Div(_Binary):
-    """Y = A / B; integers are divided towards zero."""
+    """Y = A / B; the quotient of integers is truncated toward zero."""
 
     inplace = ((0, 0),)
 
@@ -165,7 +165,7 @@ def div(op: Div, ctx: RunContext, a: Any, b: Any) -> Arrays:
         with np.errstate(all="ignore"):  # x / 0 is an infinity, as in C
             return (ctx.xp.divide(a, b),)
     if bool((b == 0).any()):
-        raise ZeroDivisionError("Div: integers are divided by a B that holds 0; cast to float, or keep 0 out of B")
+        raise ZeroDivisionError("Div: the integers of B must not be 0; cast to float, or keep 0 out of B")
     quotient = a // b
     return (quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype),)
 
@@ -173,9 +173,9 @@ def div(op: Div, ctx: RunContext, a: Any, b: Any) -> Arrays:
 @register
 @operator_class(frozen=True)
 class DivGradient(_BinaryGradient):
-    """dA = dY / B and dB = -dY * Y / B, each summed over the axes along which its operand was repeated.
+    """dA = dY / B and dB = -dY * Y / B, each summed over the axes along which its operand was broadcast.
 
-    With three inputs, as in older nets, these are B, Y and dY, and A has the shape of Y.
+    With three inputs, as in older nets, the inputs are B, Y and dY, and A has the shape of Y.
     """
 
     inputs = ("dY", "A", "B", "Y?")
@@ -196,10 +196,10 @@ def div_gradient(op: DivGradient, ctx: RunContext, dy: Any, a: Any, b: Any, y: A
     with np.errstate(all="ignore"):
         da = dy / wide_b
         db = -da * y
-    return _finish(op, a, b, da, db)
+    return _sum_to_operands(op, a, b, da, db)
 
 
-def _quietly(call: Callable[[], object]) -> Callable[[], object]:
+def _without_warnings(call: Callable[[], object]) -> Callable[[], object]:
     def run() -> None:
         with np.errstate(all="ignore"):
             call()
@@ -208,7 +208,7 @@ def _quietly(call: Callable[[], object]) -> Callable[[], object]:
 
 
 def _prepare_binary(op: _Binary, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
-    """One call of a universal function with ``out``; NumPy needs no memory for it."""
+    """Prepare one call of a ufunc that writes into the output's buffer, so that NumPy allocates nothing."""
     if isinstance(op, Div) and a.dtype.kind != "f":
         return None
     function = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}[op.type]
@@ -217,7 +217,7 @@ def _prepare_binary(op: _Binary, ctx: PlanContext, a: TensorSpec, b: TensorSpec)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         call = partial(function, inputs[0], inputs[1].reshape(view), outputs[0])
-        return _quietly(call) if isinstance(op, Div) else call
+        return _without_warnings(call) if isinstance(op, Div) else call
 
     inplace = [(i, 0) for i, spec in enumerate((a, b)) if spec.shape == out.shape and (i, 0) in op.inplace]
     return Prepared((a.plain, b.plain), (out,), bind, inplace=inplace, name=f"numpy.{function.__name__}")
@@ -230,7 +230,7 @@ for _cls in (Add, Sub, Mul, Div):
 def _prepare_gradient(
     op: _BinaryGradient, ctx: PlanContext, dy: TensorSpec, a: TensorSpec, b: TensorSpec
 ) -> Prepared | None:
-    """The gradients of Add, Sub and Mul where nothing was repeated."""
+    """Prepare the gradients of Add, Sub and Mul where no operand was broadcast."""
     if not dy.shape == a.shape == b.shape or op.view(a.shape, b.shape) != b.shape:
         return None
     specs = (dy.plain, a.plain, b.plain)
@@ -242,7 +242,7 @@ def _prepare_gradient(
         else:
             second = np.positive if isinstance(op, AddGradient) else np.negative
             calls = [partial(np.positive, g, da), partial(second, g, db)]
-        if np.may_share_memory(g, da):  # what overwrites dY goes last
+        if np.may_share_memory(g, da):  # dY is overwritten last
             calls.reverse()
         first, last = calls
 
@@ -252,7 +252,7 @@ def _prepare_gradient(
 
         return run
 
-    # A and B may be left unread (their shapes are known), but an in-place Add has overwritten them by now.
+    # Add and Sub need only the shapes of A and B, which are known; an in-place Add has overwritten their elements.
     read = specs if isinstance(op, MulGradient) else (specs[0], None, None)
     return Prepared(read, specs[1:], bind, inplace=((0, 0), (0, 1)), name=f"numpy {op.type}")
 

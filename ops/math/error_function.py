@@ -1,7 +1,7 @@
-"""Erf, the integral of the bell curve, and the functions that Gelu takes from it.
+"""Erf, the error function, and the normal distribution and density that Gelu computes from it.
 
-Neither NumPy nor CuPy's core has them; here they are polynomials, one list of coefficients for numbers of 64 bits and
-a shorter one for 32 bits, found by expanding the exact functions (40 digits) in Chebyshev polynomials.
+Neither NumPy nor CuPy's core has them; here they are polynomials, with one list of coefficients for float64 and a
+shorter one for float32, found by expanding the exact functions (40 digits) in Chebyshev polynomials.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Erf", "ErfGradient", "erf", "normal_cdf", "normal_density"]
 
 Array = Any
 
-# exp(x * x) * erfc(x) / t over s = 2 * t - 1, where t = 2 / (2 + x) and x >= 0; right to 1e-15 and 4e-7.
+# exp(x * x) * erfc(x) / t in powers of s = 2 * t - 1, where t = 2 / (2 + x) and x >= 0; accurate to 1e-15 and 4e-7.
 _TAIL_64 = (
     0.5107913526210117,
     0.3435803422069067,
@@ -65,7 +65,7 @@ _TAIL_32 = (
     -3.660187694e-05,
     4.21611972e-05,
 )
-# erf(x) / x over x * x, where |x| <= 1.
+# erf(x) / x in powers of x * x, where |x| <= 1.
 _NEAR_64 = (
     1.1283791670955126,
     -0.3761263890318375,
@@ -104,7 +104,7 @@ def _polynomial(xp: Any, x: Array, coefficients: Sequence[float]) -> Array:
 
 def _upper_tail(xp: Any, x: Array) -> Array:
     """Return 1 - erf(x) for x >= 0, float32 or float64, with a small relative error."""
-    x = xp.minimum(x, 30)  # beyond, the square overflows and the tail is 0
+    x = xp.minimum(x, 30)  # beyond 30 the tail is 0, and the square of x may overflow
     t = 2 / (x + 2)
     y = _polynomial(xp, 2 * t - 1, _TAIL_64 if x.dtype == "float64" else _TAIL_32)
     y *= t
@@ -126,7 +126,7 @@ def erf(xp: Any, x: Array) -> Array:
 
 
 def normal_cdf(xp: Any, x: Array) -> Array:
-    """Return the share of the standard normal distribution below x, float32 or float64; exact far below 0 too."""
+    """Return the distribution function of the standard normal at x, float32 or float64; accurate far below 0 too."""
     tail = _upper_tail(xp, xp.abs(x) * math.sqrt(0.5))
     tail *= 0.5
     return xp.where(x < 0, tail, 1 - tail)

@@ -19,15 +19,15 @@ _LARGEST = float(np.finfo(np.float16).max)
 
 
 def _require_type(op: Operator, x: TensorSpec, dtype: Any) -> None:
-    require(x.dtype == dtype, op, f"X must be {np.dtype(dtype)}, got {x.dtype}; Cast takes any type")
+    require(x.dtype == dtype, op, f"X must be {np.dtype(dtype)}, got {x.dtype}; use Cast for other types")
 
 
 @register
 @operator_class(frozen=True)
 class FloatToHalf(Operator):
-    """Y = X, float32, rounded to the nearest float16; what is beyond 65504 becomes infinite.
+    """Y = X, float32, rounded to the nearest float16; magnitudes above 65504 become infinite.
 
-    With ``clip`` it becomes 65504 instead, with its sign; a NaN stays one.
+    With ``clip`` they become 65504 instead, with the sign of X; NaN stays NaN.
 
     Inputs:
         X (N, D): float32
@@ -51,7 +51,7 @@ class FloatToHalf(Operator):
 @register
 @operator_class(frozen=True)
 class HalfToFloat(Operator):
-    """Y = X, float16, as float32, which holds all its values.
+    """Y = X, float16, converted to float32, which is exact.
 
     Inputs:
         X (N, D): float16

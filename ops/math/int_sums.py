@@ -1,4 +1,4 @@
-"""Sums of integers: SumInt of tensors, SumElementsInt of elements."""
+"""Sums of integers: SumInt adds tensors, SumElementsInt the elements of one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["SumElementsInt", "SumInt"]
 @register
 @operator_class(frozen=True)
 class SumInt(Operator):
-    """Y = the sum of tensors of one shape, of any type of numbers. No gradient.
+    """Y = the sum of tensors of the same shape and numeric type. No gradient.
 
     Inputs:
         X+ (*S): float|int
@@ -36,7 +36,7 @@ class SumInt(Operator):
             require(
                 (x.shape, x.dtype) == (first.shape, first.dtype),
                 self,
-                f"all must have the shape and type of input 0, {first.shape} {first.dtype}; "
+                f"all inputs must have the shape and type of input 0, {first.shape} {first.dtype}; "
                 f"input {i} has {x.shape} {x.dtype}",
             )
         return (first.plain,)
@@ -53,7 +53,7 @@ def sum_int(op: SumInt, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class SumElementsInt(Operator):
-    """Y = the sum of all elements of X, integers, a scalar. No gradient.
+    """Y = the sum of all elements of X, a scalar. No gradient.
 
     Inputs:
         X (*S): int

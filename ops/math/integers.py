@@ -1,4 +1,4 @@
-"""Integers: the remainder Mod, and bit by bit BitwiseAnd, BitwiseOr, BitwiseXor."""
+"""Operators on integers: the remainder, Mod, and BitwiseAnd, BitwiseOr and BitwiseXor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"]
 @register
 @operator_class(frozen=True)
 class Mod(Operator):
-    """Y = the remainder of X / ``divisor``, of X's sign, or with ``sign_follow_divisor`` of the divisor's.
+    """Y = the remainder of X / ``divisor``, with the sign of X or, with ``sign_follow_divisor``, of the divisor.
 
     Inputs:
         X (*S): int32|int64
@@ -33,7 +33,7 @@ class Mod(Operator):
 
     def check(self) -> None:
         if self.divisor == 0:
-            raise ArgumentError("Mod: the argument divisor must be given, and not be 0")
+            raise ArgumentError("Mod: the argument divisor must be given, and must not be 0")
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind == "i", self, f"X must hold signed integers, got {x.dtype}")
@@ -48,7 +48,7 @@ def mod(op: Mod, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 @operator_class(frozen=True)
 class _Bitwise(Broadcasting):
-    """Base of operations on the bits of two tensors.
+    """Base of bitwise operations on two tensors.
 
     Inputs:
         A (*S): int|bool
@@ -81,7 +81,7 @@ class BitwiseOr(_Bitwise):
 @register
 @operator_class(frozen=True)
 class BitwiseXor(_Bitwise):
-    """C = the bits set in just one of A and B. No gradient."""
+    """C = the bits set in exactly one of A and B. No gradient."""
 
 
 @kernel(BitwiseAnd)

@@ -17,14 +17,14 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["ArgMax", "ArgMin", "Max", "MaxGradient", "Min", "MinGradient"]
 
 
-def _check_alike(op: Operator, specs: tuple[TensorSpec, ...]) -> None:
+def _check_same_spec(op: Operator, specs: tuple[TensorSpec, ...]) -> None:
     require(specs[0].dtype.kind == "f", op, f"needs floating-point numbers, got {specs[0].dtype}")
     for i, spec in enumerate(specs):
         require(
             spec.shape == specs[0].shape and spec.dtype == specs[0].dtype,
             op,
-            f"all must have one shape and type; 0 has {specs[0].shape} {specs[0].dtype}, "
-            f"{i} has {spec.shape} {spec.dtype}",
+            f"all inputs must have the same shape and type; input 0 has {specs[0].shape} {specs[0].dtype}, "
+            f"input {i} has {spec.shape} {spec.dtype}",
         )
 
 
@@ -33,7 +33,7 @@ class _Extremum(Operator):
     """Base: the extremum of several tensors, element by element.
 
     Inputs:
-        X+ (*S): float, all of one shape
+        X+ (*S): float, all of the same shape
     Outputs:
         Y (*S): as X
     """
@@ -43,7 +43,7 @@ class _Extremum(Operator):
     inplace = ((0, 0),)
 
     def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_alike(self, x)
+        _check_same_spec(self, x)
         return (x[0].plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -57,13 +57,13 @@ class _Extremum(Operator):
 
 @operator_class(frozen=True)
 class _ExtremumGradient(Operator):
-    """dXi = dY where Xi = Y, else 0; of tied elements each gets all of it."""
+    """dXi = dY where Xi = Y, else 0; where inputs tie, each gets the whole dY."""
 
     inputs = ("Y", "dY", "X+")
     outputs = ("dX+",)
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_alike(self, specs)
+        _check_same_spec(self, specs)
         return tuple(spec.plain for spec in specs[2:])
 
 
@@ -82,13 +82,13 @@ class Min(_Extremum):
 @register
 @operator_class(frozen=True)
 class MaxGradient(_ExtremumGradient):
-    """dXi = dY where Xi is the largest, else 0; of tied elements each gets all of it."""
+    """dXi = dY where Xi is the largest, else 0; where inputs tie, each gets the whole dY."""
 
 
 @register
 @operator_class(frozen=True)
 class MinGradient(_ExtremumGradient):
-    """dXi = dY where Xi is the smallest, else 0; of tied elements each gets all of it."""
+    """dXi = dY where Xi is the smallest, else 0; where inputs tie, each gets the whole dY."""
 
 
 @kernel(Max)
@@ -110,7 +110,7 @@ kernel(MinGradient)(_extremum_gradient)
 
 
 @operator_class(frozen=True)
-class _Where(Operator):
+class _ArgExtremum(Operator):
     """Base: the index of an extremum along ``axis``.
 
     Inputs:
@@ -138,21 +138,21 @@ class _Where(Operator):
 
 @register
 @operator_class(frozen=True)
-class ArgMax(_Where):
-    """Y = the index of the largest element along ``axis``, the first of equals, int64. No gradient."""
+class ArgMax(_ArgExtremum):
+    """Y = the index of the largest element along ``axis``, the first if several are equal. No gradient."""
 
 
 @register
 @operator_class(frozen=True)
-class ArgMin(_Where):
-    """Y = the index of the smallest element along ``axis``, the first of equals, int64. No gradient."""
+class ArgMin(_ArgExtremum):
+    """Y = the index of the smallest element along ``axis``, the first if several are equal. No gradient."""
 
 
-def _found(op: _Where, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+def _arg_extremum(op: _ArgExtremum, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     axis = op.axis % x.ndim
     index = ctx.xp.asarray((x.argmax if isinstance(op, ArgMax) else x.argmin)(axis=axis)).astype(np.int64)
     return (ctx.xp.expand_dims(index, axis) if op.keepdims else index,)
 
 
-kernel(ArgMax)(_found)
-kernel(ArgMin)(_found)
+kernel(ArgMax)(_arg_extremum)
+kernel(ArgMin)(_arg_extremum)

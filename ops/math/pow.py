@@ -20,7 +20,7 @@ __all__ = ["Pow"]
 @register
 @operator_class(frozen=True)
 class Pow(Broadcasting):
-    """Y = X to the power of ``exponent``, or of the second input, which joins X as in Add.
+    """Y = X to the power of ``exponent``, or of the second input, which is broadcast as in Add.
 
     Inputs:
         X (*S): float
@@ -46,18 +46,22 @@ class Pow(Broadcasting):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         if len(g.op.input) == 1:
-            return self._fixed_gradient(g)
+            return self._fixed_exponent_gradient(g)
         if g.op.output[0] in g.op.input:
-            raise GradientError("Pow: the gradient needs both inputs, and the output overwrites one; name it otherwise")
-        return self._joined_gradient(g)
+            raise GradientError(
+                "Pow: the gradient needs both inputs, and the output overwrites one; give the output another name"
+            )
+        return self._two_input_gradient(g)
 
-    def _fixed_gradient(self, g: GradientContext) -> list[OperatorDef]:
+    def _fixed_exponent_gradient(self, g: GradientContext) -> list[OperatorDef]:
         exponent = self.exponent or 0.0
         dy, dx = g.d_output("Y"), g.d_input("X")
         if g.op.input[0] == g.op.output[0]:
-            # X is gone; where it was positive it is Y to the power of 1 / exponent.
+            # X is overwritten; where it was positive it is Y to the power of 1 / exponent.
             if exponent == 0.0:
-                raise GradientError("Pow: in place with exponent 0, X cannot be had back; use another output name")
+                raise GradientError(
+                    "Pow: in place with exponent 0, X cannot be recovered from Y; give the output another name"
+                )
             base, power = g.output("Y"), (exponent - 1.0) / exponent
         else:
             base, power = g.input("X"), exponent - 1.0
@@ -69,20 +73,20 @@ class Pow(Broadcasting):
             make_op("Scale", [dx], [dx], scale=exponent),
         ]
 
-    def _joined_gradient(self, g: GradientContext) -> list[OperatorDef]:
+    def _two_input_gradient(self, g: GradientContext) -> list[OperatorDef]:
         x, e, y, dy = g.input("X"), g.input("E"), g.output("Y"), g.d_output("Y")
         dx, de = g.d_input("X"), g.d_input("E")
         pre = f"{de}_autogen_pre_red"
         where: dict[str, Any] = {}
         if self.broadcast:
             where = {"axis": self.axis, "axis_str": self.axis_str, "order": self.order}
-        joined = {"broadcast": 1, **where} if self.broadcast else {}
+        broadcast = {"broadcast": 1, **where} if self.broadcast else {}
         return [
             make_op("ConstantFill", [e], [de], value=1.0),
             make_op("Sub", [e, de], [de]),
-            make_op("Pow", [x, de], [dx], **joined),
+            make_op("Pow", [x, de], [dx], **broadcast),
             make_op("Mul", [dx, dy], [dx]),
-            make_op("Mul", [dx, e], [dx], **joined),
+            make_op("Mul", [dx, e], [dx], **broadcast),
             make_op("Log", [x], [pre]),
             make_op("Mul", [pre, y], [pre]),
             *(

@@ -51,7 +51,7 @@ def cbrt_gradient(op: CbrtGradient, ctx: RunContext, dy: Any, y: Any) -> Arrays:
 @register
 @operator_class(frozen=True)
 class Log1p(Unary):
-    """Y = the natural logarithm of 1 + X, exact for small X too."""
+    """Y = the natural logarithm of 1 + X, accurate for small X too."""
 
     inplace = ()
 
@@ -87,7 +87,7 @@ def _check_eps(op: Logit | LogitGradient) -> None:
 @register
 @operator_class(frozen=True)
 class Logit(Unary):
-    """Y = log(p / (1 - p)), where p is X, but not below ``eps`` nor above 1 - ``eps``."""
+    """Y = log(p / (1 - p)), where p is X clipped to [eps, 1 - eps]."""
 
     eps: float = 1e-6
 
@@ -101,7 +101,7 @@ class Logit(Unary):
 @register
 @operator_class(frozen=True)
 class LogitGradient(UnaryGradient):
-    """dX = dY / (X * (1 - X)) where X lies in [eps, 1 - eps], else 0."""
+    """dX = dY / (X * (1 - X)) where X is in [eps, 1 - eps], else 0."""
 
     inputs = ("X", "dY")
     eps: float = 1e-6

@@ -1,13 +1,13 @@
-"""Magnitude, sign, rounding and bounds: Abs, Sign, Floor, Ceil, Clip."""
+"""Absolute value, sign, rounding and clipping: Abs, Sign, Floor, Ceil, Clip."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.unary import Unary, UnaryGradient, prepare_unary
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -21,7 +21,7 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @register
-@dataclass(frozen=True)
+@operator_class(frozen=True)
 class Abs(Unary):
     """Y = the absolute value of X; its gradient at 0 is 0."""
 
@@ -37,7 +37,7 @@ def absolute(op: Abs, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@dataclass(frozen=True)
+@operator_class(frozen=True)
 class AbsGradient(UnaryGradient):
     """dX = dY * sign(X)."""
 
@@ -50,9 +50,9 @@ def abs_gradient(op: AbsGradient, ctx: RunContext, x: Any, dy: Any) -> Arrays:
 
 
 @register
-@dataclass(frozen=True)
+@operator_class(frozen=True)
 class Sign(Unary):
-    """Y = -1, 0 or 1 by the sign of X; it has no gradient."""
+    """Y = -1, 0 or 1, the sign of X. No gradient."""
 
     inplace = ()
 
@@ -63,9 +63,9 @@ def sign(op: Sign, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@dataclass(frozen=True)
+@operator_class(frozen=True)
 class Floor(Unary):
-    """Y = the largest integer not above X; it has no gradient."""
+    """Y = the largest integer not above X. No gradient."""
 
 
 @kernel(Floor)
@@ -74,9 +74,9 @@ def floor(op: Floor, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@dataclass(frozen=True)
+@operator_class(frozen=True)
 class Ceil(Unary):
-    """Y = the smallest integer not below X; it has no gradient."""
+    """Y = the smallest integer not below X. No gradient."""
 
 
 @kernel(Ceil)
@@ -85,9 +85,9 @@ def ceil(op: Ceil, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@dataclass(frozen=True)
+@operator_class(frozen=True)
 class Clip(Unary):
-    """Y = X held within [min, max]; its gradient at the bounds is 0."""
+    """Y = X clipped to [min, max]; its gradient at the bounds is 0."""
 
     min: float = -_FLOAT32_MAX
     max: float = _FLOAT32_MAX
@@ -107,7 +107,7 @@ def clip(op: Clip, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@dataclass(frozen=True)
+@operator_class(frozen=True)
 class ClipGradient(UnaryGradient):
     """dX = dY where min < Y < max, else 0."""
 

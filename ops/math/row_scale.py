@@ -1,4 +1,4 @@
-"""A number per sample: RowMul multiplies by it, SquareRootDivide divides by its root, ReduceTailSum sums to it."""
+"""One number per sample: RowMul multiplies by it, SquareRootDivide by its inverse root, ReduceTailSum computes it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import per_row
 from netbuilder.proto import OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
 
@@ -19,16 +20,12 @@ __all__ = ["ReduceTailSum", "RowMul", "SquareRootDivide"]
 
 
 def _check_rows(op: Operator, x: TensorSpec, name: str, numbers: TensorSpec) -> None:
-    require(x.ndim >= 1, op, "the first input must have a first axis of samples, got a scalar")
+    require(x.ndim >= 1, op, "the first axis of the first input must be that of the samples, got a scalar")
     require(
         numbers.size == x.shape[0],
         op,
         f"{name} must have one number per sample, {x.shape[0]} in all, got shape {numbers.shape}",
     )
-
-
-def _laid(numbers: Any, x: Any) -> Any:
-    return numbers.reshape(-1, *[1] * (x.ndim - 1))
 
 
 @register
@@ -63,7 +60,7 @@ class RowMul(Operator):
 
 @kernel(RowMul)
 def row_mul(op: RowMul, ctx: RunContext, x: Any, w: Any) -> tuple[Any, ...]:
-    return (x * _laid(w, x),)
+    return (x * per_row(w, x),)
 
 
 @register
@@ -82,7 +79,7 @@ class ReduceTailSum(Operator):
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, mat=x)
-        require(x.ndim >= 1, self, "mat must have a first axis of samples, got a scalar")
+        require(x.ndim >= 1, self, "the first axis of mat must be that of the samples, got a scalar")
         return (x.with_shape(x.shape[:1]),)
 
     def flops(self, x: TensorSpec) -> int:
@@ -114,8 +111,8 @@ class SquareRootDivide(Operator):
     inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec, scale: TensorSpec) -> tuple[TensorSpec, ...]:
-        whole = scale.dtype in (np.int32, np.int64)
-        require_one_float_type(self, data=x, scale=x if whole else scale)
+        integer = scale.dtype in (np.int32, np.int64)
+        require_one_float_type(self, data=x, scale=x if integer else scale)
         _check_rows(self, x, "scale", scale)
         return (x.plain,)
 
@@ -131,4 +128,4 @@ def square_root_divide(op: SquareRootDivide, ctx: RunContext, x: Any, scale: Any
     if scale.size and bool((scale < 0).any()):
         raise ShapeError(f"SquareRootDivide: scale must not be negative, got {float(scale.min())}")
     roots = ctx.xp.sqrt(ctx.xp.where(scale > 0, scale, scale.dtype.type(1)))
-    return (x / _laid(roots.astype(x.dtype), x),)
+    return (x / per_row(roots, x),)

@@ -26,8 +26,8 @@ __all__ = ["Scale", "WeightedSum", "WeightedSumGradient"]
 class Scale(Operator):
     """Y = scale * X.
 
-    The scale of a stored operator is a float32. Where that is the one nearest to 1/n, as the loss scale over n devices
-    is, it is 1/n for X of float64.
+    A saved operator stores its scale as float32. If that is the float32 nearest to 1/n, as the loss scale of n devices
+    is, float64 X are multiplied by the float64 nearest to 1/n.
 
     Inputs:
         X (*S): float

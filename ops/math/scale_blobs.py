@@ -1,4 +1,4 @@
-"""ScaleBlobs, several tensors times one number, and ReduceFrontWeightedSum, the weighted sum of rows."""
+"""ScaleBlobs, several tensors times a constant, and ReduceFrontWeightedSum, a weighted sum of rows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_weights, per_row
 from netbuilder.proto import ArgumentError, NetError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.errors import counted
 
 __all__ = ["ReduceFrontWeightedSum", "ReduceFrontWeightedSumGradient", "ScaleBlobs"]
 
@@ -36,7 +37,9 @@ class ScaleBlobs(Operator):
 
     def check(self) -> None:
         if self.n_in != self.n_out:
-            raise NetError(f"ScaleBlobs: needs an output for each input, got {self.n_in} and {self.n_out}")
+            raise NetError(
+                f"ScaleBlobs: needs one output per input, got {self.n_in} inputs and {counted(self.n_out, 'output')}"
+            )
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         for i, x in enumerate(xs):
@@ -49,15 +52,10 @@ def scale_blobs(op: ScaleBlobs, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
     return tuple(narrow(widen(x) * x.dtype.type(op.scale), x) for x in xs)
 
 
-def _check_grad_on_weights(op: Operator, grad_on_weights: bool) -> None:
-    if grad_on_weights:
-        raise ArgumentError(f"{op.type}: grad_on_weights is served by operators on lengths only, as LengthsWeightedSum")
-
-
 @register
 @operator_class(frozen=True)
 class ReduceFrontWeightedSum(Operator):
-    """Y = the sum of the rows of X, each times its weight; weights get no gradient.
+    """Y = the sum of the rows of X, each times its weight; the weights have no gradient.
 
     Inputs:
         X (N, *S): float
@@ -71,10 +69,17 @@ class ReduceFrontWeightedSum(Operator):
     grad_on_weights: bool = False
 
     def check(self) -> None:
-        _check_grad_on_weights(self, self.grad_on_weights)
+        if self.grad_on_weights:
+            raise ArgumentError(
+                f"{self.type}: grad_on_weights is supported only by operators with lengths, such as LengthsWeightedSum"
+            )
 
     def infer(self, x: TensorSpec, weights: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.ndim >= 1 and x.dtype.kind == "f", self, f"X must be rows of floats, got {x.shape} of {x.dtype}")
+        require(
+            x.ndim >= 1 and x.dtype.kind == "f",
+            self,
+            f"X must hold floating-point numbers and have at least one axis, got shape {x.shape} of {x.dtype}",
+        )
         check_weights(self, weights, x, x.shape[0])
         return (x.with_shape(x.shape[1:]),)
 
@@ -98,7 +103,7 @@ def reduce_front_weighted_sum(op: ReduceFrontWeightedSum, ctx: RunContext, x: An
 @register
 @operator_class(frozen=True)
 class ReduceFrontWeightedSumGradient(Operator):
-    """dX[i] = dY times ``weights[i]``, in the shape that the third input holds."""
+    """dX[i] = dY times ``weights[i]``; the third input is the shape of X."""
 
     inputs = ("weights", "dY", "shape")
     outputs = ("dX",)
@@ -120,6 +125,6 @@ def reduce_front_weighted_sum_gradient(
     if expected != (*weights.shape, *dy.shape):
         raise ShapeError(
             f"{op.type}: weights {weights.shape} and dY {dy.shape} make a gradient of shape "
-            f"{(*weights.shape, *dy.shape)}, but {expected} is needed"
+            f"{(*weights.shape, *dy.shape)}, but the input shape says {expected}"
         )
     return (weights.reshape((-1,) + (1,) * dy.ndim) * dy,)

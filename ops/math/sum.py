@@ -1,4 +1,4 @@
-"""Sum and Mean of any number of tensors of one shape."""
+"""Sum and Mean of any number of tensors of the same shape."""
 
 from __future__ import annotations
 
@@ -18,27 +18,31 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["Mean", "MeanGradient", "Sum"]
 
 
-def _one_shape(op: Operator, specs: Sequence[TensorSpec]) -> TensorSpec:
+def _common_spec(op: Operator, specs: Sequence[TensorSpec]) -> TensorSpec:
     first = specs[0]
     for i, spec in enumerate(specs[1:], 1):
         require(
             spec.shape == first.shape,
             op,
-            f"all inputs must have one shape; input 0 has {first.shape}, input {i} has {spec.shape}",
+            f"all inputs must have the same shape; input 0 has {first.shape}, input {i} has {spec.shape}",
         )
         require(
             spec.dtype == first.dtype,
             op,
-            f"all inputs must have one type; input 0 has {first.dtype}, input {i} has {spec.dtype}",
+            f"all inputs must have the same type; input 0 has {first.dtype}, input {i} has {spec.dtype}",
         )
     require(first.dtype.kind in "fiu", op, f"needs numbers, got {first.dtype}")
     return first.plain
 
 
-def _spread(
+def _infer_same_shape(
     op: Operator, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
 ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
-    """Give every unknown spec the known one; two known ones that differ are refused by name of their position."""
+    """Give every unknown spec the shape and type of the known ones.
+
+    Raises:
+        ShapeError: two known ones differ; the message says which.
+    """
     known: tuple[str, TensorSpec] | None = None
     for what, specs in (("input", inputs), ("output", outputs)):
         for i, spec in enumerate(specs):
@@ -50,7 +54,7 @@ def _spread(
             require(
                 spec.shape == known[1].shape,
                 op,
-                f"{known[0]} has shape {known[1].shape} and {here} has shape {spec.shape}; all must have one shape",
+                f"all must have the same shape; {known[0]} has {known[1].shape}, {here} has {spec.shape}",
             )
     if known is None:
         return inputs, outputs
@@ -74,12 +78,12 @@ class Sum(Operator):
     exchanges = Exchange.BETWEEN_DEVICES
 
     def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (_one_shape(self, x),)
+        return (_common_spec(self, x),)
 
     def infer_partial(
         self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
     ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
-        return _spread(self, inputs, outputs)
+        return _infer_same_shape(self, inputs, outputs)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         dy = g.d_output("Y")
@@ -91,8 +95,8 @@ class Sum(Operator):
         return (len(x) - 1) * x[0].size
 
 
-def _added(xp: Any, xs: Sequence[Any]) -> Any:
-    """Return the sum of arrays in a fresh array, added from the first to the last."""
+def _total(xp: Any, xs: Sequence[Any]) -> Any:
+    """Return the sum of arrays in a new array, added from the first to the last."""
     if len(xs) == 1:
         return xs[0].copy()
     if xs[0].dtype == np.float16:
@@ -105,14 +109,14 @@ def _added(xp: Any, xs: Sequence[Any]) -> Any:
 
 @kernel(Sum)
 def sum_(op: Sum, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
-    return (_added(ctx.xp, xs).astype(xs[0].dtype, copy=False),)
+    return (_total(ctx.xp, xs).astype(xs[0].dtype, copy=False),)
 
 
 @prepare(Sum, device=CPU)
 def _prepare_sum(op: Sum, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     out = op.infer(*(s.plain for s in specs))[0]
     if len(specs) > 2 and (out.dtype == np.float16 or ctx.op_def.output[0] in ctx.op_def.input[1:]):
-        return None  # the running sum would lose bits, or overwrite an input that comes later
+        return None  # the running sum would be rounded to float16, or would overwrite an input before it is added
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         y = outputs[0]
@@ -150,12 +154,12 @@ class Mean(Operator):
 
     def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x[0].dtype.kind == "f", self, f"needs floating-point numbers, got {x[0].dtype}")
-        return (_one_shape(self, x),)
+        return (_common_spec(self, x),)
 
     def infer_partial(
         self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
     ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
-        return _spread(self, inputs, outputs)
+        return _infer_same_shape(self, inputs, outputs)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("MeanGradient", [g.d_output("Y")], [g.d_input(i) for i in range(len(g.op.input))])]
@@ -166,7 +170,7 @@ class Mean(Operator):
 
 @kernel(Mean)
 def mean(op: Mean, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
-    total = _added(ctx.xp, xs)
+    total = _total(ctx.xp, xs)
     return ((total / total.dtype.type(len(xs))).astype(xs[0].dtype, copy=False),)
 
 

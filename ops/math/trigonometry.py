@@ -1,4 +1,4 @@
-"""Sines, tangents, their inverses and the hyperbolic ones, with their gradients; Tanh is an activation."""
+"""Trigonometric and hyperbolic functions, with their gradients; Tanh is with the activations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Function(Unary):
 
 
 @operator_class(frozen=True)
-class _Slope(UnaryGradient):
+class _FunctionGradient(UnaryGradient):
     inputs = ("X", "dY")
 
 
@@ -62,7 +62,7 @@ class _Hyperbolic(Unary):
 
 
 @operator_class(frozen=True)
-class _HyperbolicSlope(UnaryGradient):
+class _HyperbolicGradient(UnaryGradient):
     inputs = ("dY", "X")
 
 
@@ -74,7 +74,7 @@ class Sin(_Function):
 
 @register
 @operator_class(frozen=True)
-class SinGradient(_Slope):
+class SinGradient(_FunctionGradient):
     """dX = dY * cos(X)."""
 
 
@@ -86,7 +86,7 @@ class Cos(_Function):
 
 @register
 @operator_class(frozen=True)
-class CosGradient(_Slope):
+class CosGradient(_FunctionGradient):
     """dX = -dY * sin(X)."""
 
 
@@ -98,7 +98,7 @@ class Tan(_Function):
 
 @register
 @operator_class(frozen=True)
-class TanGradient(_Slope):
+class TanGradient(_FunctionGradient):
     """dX = dY / cos(X) ** 2."""
 
 
@@ -110,7 +110,7 @@ class Asin(_Function):
 
 @register
 @operator_class(frozen=True)
-class AsinGradient(_Slope):
+class AsinGradient(_FunctionGradient):
     """dX = dY / sqrt(1 - X * X)."""
 
 
@@ -122,7 +122,7 @@ class Acos(_Function):
 
 @register
 @operator_class(frozen=True)
-class AcosGradient(_Slope):
+class AcosGradient(_FunctionGradient):
     """dX = -dY / sqrt(1 - X * X)."""
 
 
@@ -134,7 +134,7 @@ class Atan(_Function):
 
 @register
 @operator_class(frozen=True)
-class AtanGradient(_Slope):
+class AtanGradient(_FunctionGradient):
     """dX = dY / (1 + X * X)."""
 
 
@@ -146,7 +146,7 @@ class Sinh(_Hyperbolic):
 
 @register
 @operator_class(frozen=True)
-class SinhGradient(_HyperbolicSlope):
+class SinhGradient(_HyperbolicGradient):
     """dX = dY * cosh(X)."""
 
 
@@ -158,7 +158,7 @@ class Cosh(_Hyperbolic):
 
 @register
 @operator_class(frozen=True)
-class CoshGradient(_HyperbolicSlope):
+class CoshGradient(_HyperbolicGradient):
     """dX = dY * sinh(X)."""
 
 
@@ -173,7 +173,7 @@ _FUNCTIONS: dict[type[Unary], str] = {
     Cosh: "cosh",
 }
 
-_SLOPES: dict[type[UnaryGradient], Callable[[Any, Any, Any], Any]] = {
+_GRADIENTS: dict[type[UnaryGradient], Callable[[Any, Any, Any], Any]] = {
     SinGradient: lambda xp, x, dy: dy * xp.cos(x),
     CosGradient: lambda xp, x, dy: -dy * xp.sin(x),
     TanGradient: lambda xp, x, dy: dy / xp.square(xp.cos(x)),
@@ -185,24 +185,24 @@ _SLOPES: dict[type[UnaryGradient], Callable[[Any, Any, Any], Any]] = {
 }
 
 
-def _serve(cls: type[Unary], name: str) -> None:
+def _register_function(cls: type[Unary], name: str) -> None:
     @kernel(cls)
     def function(op: Unary, ctx: RunContext, x: Any) -> Arrays:
         with np.errstate(all="ignore"):
             return (getattr(ctx.xp, name)(x),)
 
 
-def _serve_slope(cls: type[UnaryGradient], slope: Callable[[Any, Any, Any], Any]) -> None:
+def _register_gradient(cls: type[UnaryGradient], compute: Callable[[Any, Any, Any], Any]) -> None:
     dy_first = cls.inputs[0] == "dY"
 
     @kernel(cls)
     def gradient(op: UnaryGradient, ctx: RunContext, first: Any, second: Any) -> Arrays:
         x, dy = (second, first) if dy_first else (first, second)
         with np.errstate(all="ignore"):
-            return (slope(ctx.xp, x, dy),)
+            return (compute(ctx.xp, x, dy),)
 
 
 for _cls, _name in _FUNCTIONS.items():
-    _serve(_cls, _name)
-for _gradient, _slope in _SLOPES.items():
-    _serve_slope(_gradient, _slope)
+    _register_function(_cls, _name)
+for _gradient, _compute in _GRADIENTS.items():
+    _register_gradient(_gradient, _compute)

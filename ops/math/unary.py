@@ -1,4 +1,4 @@
-"""Functions of one operand, element by element: Negative, powers, roots, Exp and Log; the base of all such."""
+"""Elementwise functions of one operand: Negative, powers, roots, Exp and Log; and the base class of all such."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Arrays = tuple[Any, ...]
 
 @operator_class(frozen=True)
 class Unary(Operator):
-    """Base of functions of one operand: the output has its shape and type.
+    """Base of elementwise functions of one operand: the output has its shape and type.
 
     Inputs:
         X (*S): float
@@ -49,7 +49,7 @@ class Unary(Operator):
     inputs = ("X",)
     outputs = ("Y",)
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0),)
-    kinds: ClassVar[str] = "f"  # of dtypes served
+    kinds: ClassVar[str] = "f"  # the dtype kinds supported
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind in self.kinds, self, f"X must hold {_KINDS[self.kinds]}, got {x.dtype}")
@@ -61,7 +61,7 @@ _KINDS = {"f": "floating-point numbers", "fi": "signed numbers", "fiu": "numbers
 
 @operator_class(frozen=True)
 class UnaryGradient(Operator):
-    """Base of gradients made of the output's gradient and one more tensor of its shape."""
+    """Base of gradients computed from the output's gradient and one more tensor of its shape."""
 
     outputs = ("dX",)
 
@@ -69,7 +69,9 @@ class UnaryGradient(Operator):
         named: dict[str, Any] = dict(zip(self.inputs, (first, second)))
         require_one_float_type(self, **named)
         names = " and ".join(self.inputs)
-        require(first.shape == second.shape, self, f"{names} must have one shape, got {first.shape}, {second.shape}")
+        require(
+            first.shape == second.shape, self, f"{names} must have the same shape, got {first.shape}, {second.shape}"
+        )
         return (first.plain,)
 
 
@@ -109,7 +111,7 @@ class Sqr(Unary):
     kinds = "fiu"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        # Caffe2 scales the output's gradient in place; it may be another operator's input too (after a Sum).
+        # Caffe2 scales dY in place; here dY may be the gradient of another operator's output too (after a Sum).
         x, dy, dx = g.input("X"), g.d_output("Y"), g.d_input("X")
         return [make_op("Scale", [dy], [dx], scale=2.0), make_op("Mul", [dx, x], [dx])]
 
@@ -260,12 +262,12 @@ def cube_gradient(op: CubeGradient, ctx: RunContext, dy: Any, x: Any) -> Arrays:
 
 
 def prepare_unary(cls: type[Unary], function: Any, *, quiet: bool = False) -> None:
-    """Register one call of a universal function with ``out`` as a prepared kernel on the CPU.
+    """Register a prepared kernel on the CPU that calls a ufunc of NumPy, writing into the output's buffer.
 
     Args:
         cls: the operator.
-        function: NumPy's function.
-        quiet: its results outside the range (infinities, NaN) come without a warning.
+        function: the ufunc.
+        quiet: suppress NumPy's warnings about infinities and NaN in the result.
     """
 
     def make(op: Unary, ctx: PlanContext, x: TensorSpec) -> Prepared:

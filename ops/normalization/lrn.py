@@ -79,7 +79,7 @@ class LRNGradient(LRNArguments):
         require(
             x.shape == y.shape == dy.shape,
             self,
-            f"X {x.shape}, Y {y.shape} and dY {dy.shape} must have one shape",
+            f"X {x.shape}, Y {y.shape} and dY {dy.shape} must have the same shape",
         )
         return (x.plain,)
 

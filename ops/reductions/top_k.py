@@ -103,7 +103,7 @@ class TopKGradient(_AlongAxis):
         return "any" if index == 2 else "here"  # only the shape of X is used
 
     def infer(self, dv: TensorSpec, indices: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(dv.shape == indices.shape, self, f"dV {dv.shape} and Indices {indices.shape} must have one shape")
+        require(dv.shape == indices.shape, self, f"dV {dv.shape} and Indices {indices.shape} must have the same shape")
         require(indices.dtype.kind in "iu", self, f"Indices must be integers, got {indices.dtype}")
         self.around(x.shape)
         k = dv.shape[self.axis % x.ndim] if dv.ndim == x.ndim else 0

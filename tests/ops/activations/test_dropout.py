@@ -26,7 +26,7 @@ class TestDropout(OperatorSuite):
     operator = Dropout
     refusals = (
         refusal(Dropout(), [i32(3)], "must be of a floating type, got int32"),
-        refusal(Dropout(ratio=1.0), [f32(3)], r"ratio, the share of X dropped, must lie in \[0, 1\)", ArgumentError),
+        refusal(Dropout(ratio=1.0), [f32(3)], r"ratio, the fraction dropped, must lie in \[0, 1\)", ArgumentError),
         refusal(Dropout(ratio=-0.1), [f32(3)], "got -0.1", ArgumentError),
         refusal(Dropout(sample_axis=-1), [f32(3)], "sample_axis must be 0 or more, got -1", ArgumentError),
         refusal(Dropout(sample_axis=1), [f32(3)], r"sample_axis must be an axis of X, of shape \(3,\), got 1"),
@@ -49,8 +49,8 @@ class TestDropoutGrad(OperatorSuite):
     operator = DropoutGrad
     no_gradient = "a gradient operator"
     refusals = (
-        refusal(DropoutGrad(), [f32(3)], "takes Dropout's mask as its second input"),
-        refusal(DropoutGrad(), [f32(3), f32(4)], "must have one shape"),
+        refusal(DropoutGrad(), [f32(3)], "needs Dropout's mask as its second input"),
+        refusal(DropoutGrad(), [f32(3), f32(4)], "must have the same shape"),
     )
 
     def draw(self, data):

@@ -72,7 +72,7 @@ class TestBooleanUnmask(OperatorSuite):
     refusals = (
         refusal(BooleanUnmask(), [bools(2), f32(2), bools(2)], "two each, got 3"),
         refusal(BooleanUnmask(), [bools(2), f32(2), bools(3), f32(1)], "vector of bools, 2 long"),
-        refusal(BooleanUnmask(), [bools(2), f32(2), bools(2), i32(1)], "one shape and type"),
+        refusal(BooleanUnmask(), [bools(2), f32(2), bools(2), i32(1)], "the same shape and type"),
     )
 
     def draw(self, data):

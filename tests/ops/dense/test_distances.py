@@ -11,7 +11,7 @@ from netbuilder.proto import ShapeError
 from suite import OperatorSuite, f32, floats, i32, refusal
 
 PAIRS = (
-    ([f32(3, 4), f32(3)], r"must have one shape, got \(3, 4\) and \(3,\)"),
+    ([f32(3, 4), f32(3)], r"must have the same shape, got \(3, 4\) and \(3,\)"),
     ([i32(3), i32(3)], "one floating type, got X int32, Y int32"),
 )
 

@@ -15,7 +15,7 @@ class TestConcatBatchMatMulBatchGatherOp(OperatorSuite):
     rtol, atol = 1e-5, 1e-5
     refusals = (
         refusal(operator(), [f32(3), f32(2, 4)], "indices must be a vector of int32 or int64"),
-        refusal(operator(), [i32(3), f32(2, 4), f32(2, 3)], "all X must be matrices of one shape"),
+        refusal(operator(), [i32(3), f32(2, 4), f32(2, 3)], "all X must be matrices of the same shape"),
     )
 
     def draw(self, data):

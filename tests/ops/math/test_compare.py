@@ -125,7 +125,7 @@ class TestWhere(OperatorSuite):
     no_gradient = "it has none"
     refusals = (
         refusal(Where(), [i32(2), f32(2), f32(2)], "C must be bool"),
-        refusal(Where(), [bools(2), f32(2), i32(2)], "one shape and type"),
+        refusal(Where(), [bools(2), f32(2), i32(2)], "the same shape and type"),
         refusal(Where(), [bools(2), f32(2, 3), f32(2, 3)], r"C must have shape \(2, 3\)"),
         refusal(Where(broadcast_on_rows=True), [bools(2, 3), f32(2, 3), f32(2, 3)], r"C must have shape \(2,\)"),
     )
@@ -146,7 +146,7 @@ class TestConditional(OperatorSuite):
     no_gradient = "it has none"
     refusals = (
         refusal(Conditional(), [i32(2), f32(2), f32(2)], "C must be bool"),
-        refusal(Conditional(), [bools(2), f32(2), i32(2)], "rows of one shape and type"),
+        refusal(Conditional(), [bools(2), f32(2), i32(2)], "rows of the same shape and type"),
         refusal(Conditional(), [bools(1), f32(2, 3), f32(2, 3)], r"C must have shape \(2,\)"),
     )
 

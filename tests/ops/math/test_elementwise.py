@@ -196,7 +196,7 @@ def test_whole_numbers_are_divided_towards_zero(dtype):
 def test_division_by_zero():
     (y,) = run_plain(Div(), [np.float32([1, -1, 0]), np.float32([0, 0, 0])])
     assert np.isposinf(y[0]) and np.isneginf(y[1]) and np.isnan(y[2])
-    with pytest.raises(ZeroDivisionError, match="B that holds 0"):
+    with pytest.raises(ZeroDivisionError, match="integers of B must not be 0"):
         run_plain(Div(), [np.int32([1]), np.int32([0])])
 
 

@@ -17,7 +17,7 @@ class TestMod(OperatorSuite):
     operator = Mod
     no_gradient = "it has none"
     refusals = (
-        refusal(Mod(), [i32(2)], "divisor must be given, and not be 0", ArgumentError),
+        refusal(Mod(), [i32(2)], "divisor must be given, and must not be 0", ArgumentError),
         refusal(Mod(divisor=2), [f32(2)], "must hold signed integers, got float32"),
     )
 

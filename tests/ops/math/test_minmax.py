@@ -29,7 +29,7 @@ class _Extremum(OperatorSuite):
 
 def unlike(cls):
     return (
-        refusal(cls(), [f32(2), f32(3), f32(2)], "one shape and type"),
+        refusal(cls(), [f32(2), f32(3), f32(2)], "the same shape and type"),
         refusal(cls(), [i32(2), i32(2), i32(2)], "floating-point numbers"),
     )
 

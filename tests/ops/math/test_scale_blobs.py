@@ -14,7 +14,7 @@ class TestScaleBlobs(OperatorSuite):
     operator = ScaleBlobs
     no_gradient = "it has none"
     refusals = (
-        refusal(ScaleBlobs(), [f32(2), f32(2)], "an output for each input, got 2 and 1", NetError),
+        refusal(ScaleBlobs(), [f32(2), f32(2)], "one output per input, got 2 inputs and 1 output", NetError),
         refusal(ScaleBlobs(), [i32(2)], "input 0 must hold floating-point numbers"),
     )
 
@@ -31,7 +31,7 @@ class TestReduceFrontWeightedSum(OperatorSuite):
     operator = ReduceFrontWeightedSum
     refusals = (
         refusal(ReduceFrontWeightedSum(), [f32(3, 2), f32(2)], r"weights must have shape \(3,\)"),
-        refusal(ReduceFrontWeightedSum(), [i32(3, 2), f32(3)], "rows of floats"),
+        refusal(ReduceFrontWeightedSum(), [i32(3, 2), f32(3)], "X must hold floating-point numbers"),
         refusal(ReduceFrontWeightedSum(grad_on_weights=True), [f32(3), f32(3)], "on lengths only", ArgumentError),
     )
 
@@ -60,5 +60,5 @@ class TestReduceFrontWeightedSumGradient(OperatorSuite):
 
 
 def test_a_shape_that_does_not_fit():
-    with pytest.raises(ShapeError, match=r"make a gradient of shape \(3, 2\), but \(3, 1\) is needed"):
+    with pytest.raises(ShapeError, match=r"make a gradient of shape \(3, 2\), but the input shape says \(3, 1\)"):
         run_plain(ReduceFrontWeightedSumGradient(), [np.zeros(3), np.zeros(2), np.int64([3, 1])])

@@ -28,7 +28,7 @@ class TestSum(_Joining):
     operator = Sum
     refusals = (
         refusal(Sum(), [f32(2), f32(2), f32(3)], r"input 0 has \(2,\), input 2 has \(3,\)"),
-        refusal(Sum(), [f32(2), i32(2)], "one type"),
+        refusal(Sum(), [f32(2), i32(2)], "the same type"),
         refusal(Sum(), [f32(2).with_dtype(bool)], "needs numbers"),
     )
 
@@ -39,7 +39,7 @@ class TestSum(_Joining):
 class TestMean(_Joining):
     operator = Mean
     refusals = (
-        refusal(Mean(), [f32(2), f32(3)], "one shape"),
+        refusal(Mean(), [f32(2), f32(3)], "the same shape"),
         refusal(Mean(), [i32(2), i32(2)], "floating-point numbers"),
     )
 
@@ -107,5 +107,5 @@ class TestSideways:
         assert [*inputs, *outputs] == [None, None, None]
 
     def test_two_that_differ(self, cls):
-        with pytest.raises(ShapeError, match=r"input 1 has shape \(2, 3\) and output 0 has shape \(3, 2\)"):
+        with pytest.raises(ShapeError, match=r"input 1 has \(2, 3\), output 0 has \(3, 2\)"):
             cls().with_arity(3, 1).infer_partial([None, f32(2, 3), None], [f32(3, 2)])

@@ -64,7 +64,7 @@ class TestLRN(OperatorSuite):
 class TestLRNGradient(OperatorSuite):
     operator = LRNGradient
     no_gradient = "a gradient operator"
-    refusals = (refusal(LRNGradient(), [f32(2, 3), f32(2, 3), f32(2, 4)], "must have one shape"),)
+    refusals = (refusal(LRNGradient(), [f32(2, 3), f32(2, 3), f32(2, 4)], "must have the same shape"),)
 
     def draw(self, data):
         op, x = draw_lrn(data, LRNGradient)

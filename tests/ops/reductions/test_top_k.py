@@ -57,7 +57,7 @@ class TestTopKGradient(OperatorSuite):
     operator = TopKGradient
     no_gradient = "a gradient operator"
     refusals = (
-        refusal(TopKGradient(), [f32(2, 3), i64(2, 2), f32(2, 4)], "must have one shape"),
+        refusal(TopKGradient(), [f32(2, 3), i64(2, 2), f32(2, 4)], "must have the same shape"),
         refusal(TopKGradient(), [f32(3, 2), i64(3, 2), f32(2, 4)], "the shape of X"),
         refusal(TopKGradient(), [f32(2, 2), f32(2, 2), f32(2, 4)], "Indices must be integers"),
     )

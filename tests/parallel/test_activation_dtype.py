@@ -59,7 +59,6 @@ def test_a_type_that_is_none_leaves_the_model_as_it_was():
     assert model.net.Proto().SerializeToString() == before
 
 
-@pytest.mark.filterwarnings("ignore:bfloat16 activations were asked for:RuntimeWarning")
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 def test_replicas_stay_equal_and_near_those_in_float32():
     found = {}

@@ -37,7 +37,6 @@ def held_out_accuracy(dtype, seed):
     return run.evaluate()
 
 
-@pytest.mark.filterwarnings("ignore:bfloat16 activations were asked for:RuntimeWarning")
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 def test_a_residual_net_reaches_the_accuracy_of_float32_within_half_a_point(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -25,10 +25,7 @@ from netbuilder.zoo import (
     create_vgg,
 )
 
-pytestmark = [
-    pytest.mark.skipif(not onednn.available(), reason="needs oneDNN"),
-    pytest.mark.filterwarnings("ignore:bfloat16 activations were asked for:RuntimeWarning"),
-]
+pytestmark = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 
 CLASSES = 7
 AMPLIFIED = 30  # times as far as the rounding of the input moves a net, but at most

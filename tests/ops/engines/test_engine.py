@@ -1,13 +1,13 @@
-"""Test of engines: which there are, what they refuse, and one that another package adds by an entry point."""
+"""Engines: which there are, and what they refuse."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from house import ROOT
 from netbuilder import Workspace
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.array_engines import NumPyEngine
@@ -18,108 +18,14 @@ from netbuilder.proto import DeviceError, NetError
 
 SPEC = TensorSpec((2, 16, 4, 4), np.dtype(np.float32))
 
-TOY = '''
-"""An engine with one kernel and one fusion, both of which count their calls."""
-
-import numpy as np
-
-from netbuilder.ops.core.contexts import Prepared
-from netbuilder.ops.engines.engine import Engine, Fusion, Pattern
-from netbuilder.ops.core.registry import CPU, find, is_registered, prepare
-
-calls = {"alone": 0, "fused": 0}
-
-
-def kernel(kind, compute):
-    def make(op, ctx, x):
-        def bind(inputs, outputs, scratch):
-            def call():
-                calls[kind] += 1
-                outputs[0][...] = compute(inputs[0])
-
-            return call
-
-        return Prepared([x], [x], bind, name="toy " + kind, engine="TOY")
-
-    return make
-
-
-class ToyEngine(Engine):
-    name = "TOY"
-    registered = False
-
-    def register_kernels(self):
-        if not self.registered and is_registered("Softsign"):
-            prepare(find("Softsign"), device=CPU, engine="TOY", priority=99)(
-                kernel("alone", lambda x: x / (1 + np.abs(x)))
-            )
-            self.registered = True
-
-    def fusions(self):
-        fused = kernel("fused", lambda x: np.maximum(x / (1 + np.abs(x)), 0))
-        return [Fusion(Pattern.CHAIN, ("Softsign",), "Relu", fused)]
-
-    def new_buffer(self, spec, location):
-        raise AssertionError("the toy has no layout of its own")
-
-    def prepare_reorder(self, ctx, source, target, location):
-        raise AssertionError("the toy has no layout of its own")
-'''
-
-SCRIPT = """
-import numpy as np
-import toy_engine
-from netbuilder import Workspace
-from netbuilder.proto import NetDef
-from netbuilder.proto.arguments import make_op
-
-x = np.float32([-3, -0.5, 0, 1, 4])
-softsign = x / (1 + np.abs(x))
-
-
-def run(ops, **options):
-    workspace = Workspace(engines=options.pop("engines", None))
-    workspace.feed("x", x)
-    net = NetDef(name="net", external_input=["x"], external_output=["y"])
-    net.op.extend(ops)
-    workspace.create_net(net, observable=["y"], **options)
-    workspace.run_net("net")
-    return workspace.fetch("y")
-
-
-alone = [make_op("Softsign", ["x"], ["y"])]
-both = [make_op("Softsign", ["x"], ["s"]), make_op("Relu", ["s"], ["y"])]
-np.testing.assert_allclose(run(alone), softsign, 1e-6)
-assert toy_engine.calls == {"alone": 1, "fused": 0}, toy_engine.calls
-np.testing.assert_allclose(run(both), np.maximum(softsign, 0), 1e-6)
-assert toy_engine.calls == {"alone": 1, "fused": 1}, toy_engine.calls
-run(both, without=["engine_fusions"])
-assert toy_engine.calls == {"alone": 2, "fused": 1}, toy_engine.calls
-for engines in ((), ("ONEDNN",)):
-    np.testing.assert_allclose(run(both, engines=engines), np.maximum(softsign, 0), 1e-6)
-run(both, engines=("TOY",))
-assert toy_engine.calls == {"alone": 2, "fused": 2}, toy_engine.calls
-"""
-
-
-def install(folder: Path, target: str = "toy_engine:ToyEngine") -> dict[str, str]:
-    """Put the toy where a process with the returned environment finds it as an installed package."""
-    (folder / "toy_engine.py").write_text(TOY)
-    info = folder / "toy_engine-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-engine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[netbuilder.engines]\nTOY = {target}\n")
-    root = str(Path(__file__).resolve().parents[3])
-    return dict(os.environ, PYTHONPATH=os.pathsep.join([str(folder), root]))
-
-
-def test_an_engine_of_another_package_takes_over_an_operator_and_a_fusion(tmp_path):
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=install(tmp_path), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
 
 def test_an_entry_point_that_is_no_engine_is_refused_by_name(tmp_path):
-    env = install(tmp_path, "toy_engine:kernel")
+    """One that is an engine: CONTRIBUTING.md has it, tests/test_examples.py runs it."""
+    info = tmp_path / "toy_engine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-engine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[netbuilder.engines]\nTOY = builtins:print\n")
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
     script = "from netbuilder.ops.engines.engine import find_engine; find_engine('TOY')"
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
     assert done.returncode == 1

@@ -28,7 +28,6 @@ if not onednn.available():
 from netbuilder.ops.engines.onednn.precision import why_bfloat16_is_slow
 
 needs_instructions = pytest.mark.skipif(bool(why_bfloat16_is_slow()), reason="needs a CPU with AVX512_BF16")
-pytestmark = pytest.mark.filterwarnings("ignore:bfloat16 activations were asked for:RuntimeWarning")
 
 NETS = ["convnet", "dp_convnet_2", "inception_like", "lenet"]
 

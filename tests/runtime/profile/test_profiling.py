@@ -343,7 +343,6 @@ def test_the_machine_is_measured_in_the_same_run():
 
 
 @with_onednn
-@pytest.mark.filterwarnings("ignore:bfloat16 activations were asked for:RuntimeWarning")
 def test_calls_that_read_bfloat16_have_a_limit_of_their_own():
     limits = Limits(1e9, "a slow machine", 1e30, 1, 4e9, "its quick part")
     assert limits.seconds(8e9, 0) == 8 and limits.seconds(8e9, 0, bfloat16=True) == 2
@@ -366,7 +365,6 @@ def test_calls_that_read_bfloat16_have_a_limit_of_their_own():
 
 
 @with_onednn
-@pytest.mark.filterwarnings("ignore:bfloat16 activations were asked for:RuntimeWarning")
 def test_the_rate_in_bfloat16_is_measured_where_a_net_asks_for_it():
     operators = [make_op("Relu", ["x"], ["y"])]
     found = profile(created(*operators, feeds={"x": floats(64)}, threads=1), "net", runs=1).limits["CPU"]

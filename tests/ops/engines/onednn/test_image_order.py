@@ -68,7 +68,6 @@ def test_the_order_that_is_faster_in_all_is_taken(create, timed):
     np.testing.assert_allclose(found[CHANNELS_LAST], found[ANY_ORDER], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:bfloat16 activations were asked for:RuntimeWarning")
 def test_bfloat16(timed):
     timed(CHANNELS_LAST)
     made, values = predictor(create_resnet, 18)

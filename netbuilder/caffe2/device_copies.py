@@ -61,7 +61,7 @@ def InferOpBlobDevices(op: OperatorDef) -> tuple[list[DeviceOption], list[Device
         return [device] * len(op.input), [device] * len(op.output)
     decoded = decode(find(op.type), op)
     inputs = [
-        host if decoded.input_place(i) == "host" or i in _INPUTS_ON_HOST.get(op.type, ()) else device
+        host if decoded.input_location(i) == "host" or i in _INPUTS_ON_HOST.get(op.type, ()) else device
         for i in range(len(op.input))
     ]
     on_host = range(len(op.output)) if decoded.outputs_on_host else ()

@@ -35,7 +35,7 @@ class NumpyTile(Operator):
     outputs = ("Y",)
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def flops(self, *inputs: TensorSpec) -> int:

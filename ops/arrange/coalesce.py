@@ -33,7 +33,7 @@ class AsyncNetBarrier(Operator):
     must_inplace = tuple((i, i) for i in range(_MOST))
     dynamic = True
     stateful = True
-    outputs_beside = "one-to-one"
+    colocate_outputs_with = "one-to-one"
     cross_device: int = 0
 
     def check(self) -> None:
@@ -42,7 +42,7 @@ class AsyncNetBarrier(Operator):
                 f"{self.type}: output i is input i, up to {_MOST}; got {self.n_in} inputs, {self.n_out} outputs"
             )
 
-    def input_place(self, index: int) -> Any:
+    def input_location(self, index: int) -> Any:
         return "any"
 
     def flops(self, *inputs: TensorSpec) -> int:

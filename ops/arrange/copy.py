@@ -73,10 +73,10 @@ class CopyOnDeviceLike(_Copying):
     """
 
     inputs = ("X", "like")
-    outputs_beside = 1
+    colocate_outputs_with = 1
     exchanges = Exchange.BETWEEN_DEVICES
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 1 else "here"
 
 

@@ -35,7 +35,7 @@ class Expand(Operator):
     outputs = ("Y",)
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def static_for(self, x: TensorSpec, shape: TensorSpec) -> bool:
@@ -79,7 +79,7 @@ class ExpandGradient(Operator):
     inputs = ("dY", "X")
     outputs = ("dX",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 1 else "here"
 
     def infer(self, dy: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:

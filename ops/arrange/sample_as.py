@@ -44,7 +44,7 @@ class SpatialNarrowAs(_Narrowing):
         C (N, C, P, Q): as A
     """
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index else "here"  # only the shape of B is used
 
     def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -63,7 +63,7 @@ class SpatialNarrowAsGradient(_Narrowing):
     inputs = ("A", "B", "dC")
     outputs = ("dA",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index == 2 else "any"  # only the shapes of A and B are used
 
     def infer(self, a: TensorSpec, b: TensorSpec, dc: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -128,7 +128,7 @@ class SampleAsGradient(Operator):
     inputs = ("X", "labels", "dY")
     outputs = ("dX",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used
 
     def infer(self, x: TensorSpec, labels: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:

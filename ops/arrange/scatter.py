@@ -51,7 +51,7 @@ class ScatterWeightedSum(Operator):
     outputs: ClassVar[tuple[str, ...]] = ("Y",)
     must_inplace = ((0, 0),)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def check(self) -> None:

@@ -72,7 +72,7 @@ class Reshape(Operator):
     copy_arguments = False
     shape: tuple[int, ...] | None = None
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def with_arity(self, n_in: int, n_out: int) -> Any:

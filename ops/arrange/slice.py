@@ -88,7 +88,7 @@ class Slice(_Box):
     inputs = ("X", "starts?", "ends?")
     outputs = ("Y",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index > 0 else "here"
 
     def infer(self, x: TensorSpec, *bounds: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -119,7 +119,7 @@ class SliceGradient(_Box):
     outputs = ("dX",)
     fixed_inputs = 2
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         if index == 0:
             return "any"
         return "here" if index == self.n_in - 1 else "host"

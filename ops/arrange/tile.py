@@ -21,7 +21,7 @@ class _Tiling(Operator):
     tiles: int = 1
     axis: int = 0
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index > 0 else "here"
 
     def with_arity(self, n_in: int, n_out: int) -> Any:

@@ -23,7 +23,7 @@ class _Collective(Operator):
 
     inputs = ("X+",)
     outputs = ("Y+",)
-    outputs_beside: ClassVar[int | Literal["one-to-one"] | None] = "one-to-one"
+    colocate_outputs_with: ClassVar[int | Literal["one-to-one"] | None] = "one-to-one"
     exchanges: ClassVar[Exchange] = Exchange.ALWAYS
     one_output: ClassVar[bool] = False
 
@@ -100,7 +100,7 @@ class NCCLReduce(_Collective):
     root: int = 0
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
-        object.__setattr__(self, "outputs_beside", self.root)
+        object.__setattr__(self, "colocate_outputs_with", self.root)
         return super().with_arity(n_in, n_out)
 
     def flops(self, *xs: TensorSpec) -> int:

@@ -56,7 +56,7 @@ class If(Operator):
     then_net: NetDef | None = None
     else_net: NetDef | None = None
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "any"
 
     def check(self) -> None:
@@ -164,7 +164,7 @@ class While(Operator):
     keep_iterations: str = ""
     kept_blobs: tuple[str, ...] = ()
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "any"
 
     def check(self) -> None:

@@ -98,7 +98,7 @@ class _Shared(Operator):
     outputs_on_host = True
     result: ClassVar[TensorSpec] = _OBJECT
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

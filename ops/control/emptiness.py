@@ -21,7 +21,7 @@ class _OfShapes(Operator):
     outputs = ("Y",)
     outputs_on_host = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any"
 
     def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:

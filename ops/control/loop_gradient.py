@@ -78,7 +78,7 @@ class WhileGradient(Operator):
     results: tuple[int, ...] = ()
     constants: tuple[str, ...] = ()
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def check(self) -> None:

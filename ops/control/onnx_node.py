@@ -44,7 +44,7 @@ class ONNXNode(Operator):
     reads: tuple[str, ...] = ()
     opsets: tuple[str, ...] = ()
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def check(self) -> None:

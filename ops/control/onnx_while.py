@@ -55,7 +55,7 @@ class ONNXWhile(Operator):
     save_scopes: bool = False
     disable_scopes: bool = False
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def check(self) -> None:

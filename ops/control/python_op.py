@@ -257,7 +257,7 @@ class Python(Operator):
     grad_output_indices: tuple[int, ...] = ()
     grad_input_indices: tuple[int, ...] = ()
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def check(self) -> None:
@@ -304,7 +304,7 @@ class PythonGradient(Operator):
     grad_output_indices: tuple[int, ...] = ()
     grad_input_indices: tuple[int, ...] = ()
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
 

@@ -63,7 +63,7 @@ class _OnHost(Operator):
     stateful = True
     outputs_on_host = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -141,7 +141,7 @@ class Do(Operator):
     saved_fwd_blobs: tuple[str, ...] = ()  # not read: all blobs of the net are kept for its gradient
     reuse_workspace: bool = False
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any"
 
     def check(self) -> None:

@@ -38,7 +38,7 @@ class _Put(Operator):
         if self.magnitude_expand < 1:
             raise ArgumentError(f"{self.type}: magnitude_expand must be at least 1, got {self.magnitude_expand}")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def infer(self, value: TensorSpec) -> tuple[TensorSpec, ...]:

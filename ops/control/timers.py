@@ -77,7 +77,7 @@ class _OnHost(Operator):
     stateful = True
     outputs_on_host = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def flops(self, *inputs: TensorSpec) -> int:

@@ -1,10 +1,11 @@
-"""What an operator is: its specs, its base class, and how one is read from an OperatorDef."""
+"""Operator: the base class of all operators; specs of values; reading an operator from an OperatorDef."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -45,9 +46,9 @@ class TensorSpec:
     Args:
         shape: extents, in elements; () is a scalar.
         dtype: NumPy dtype; ``STRING`` (object) for tensors of strings.
-        layout: None for plain row-major; else an engine's layout (hashable, see ``ops.contexts.Layout``).
-        known: the elements, where an operator that gives integers (extents, a shape) knows them beforehand;
-            ignored when specs are compared.
+        layout: None for plain row-major; else an engine's layout (hashable, see ``ops.core.contexts.Layout``).
+        known: the elements of an integer tensor (extents, a shape) that are known before the net runs; ignored when
+            specs are compared.
     """
 
     shape: tuple[int, ...]
@@ -75,7 +76,7 @@ class TensorSpec:
 
     @property
     def rounds(self) -> bool:
-        """Whether the layout keeps elements with fewer bits than the dtype has."""
+        """Whether the layout stores elements with fewer bits than the dtype has."""
         return self.layout is not None and self.layout.itemsize < self.dtype.itemsize
 
     @property
@@ -101,7 +102,7 @@ class Exchange(enum.Enum):
     """Whether an operator exchanges values between devices; a plan may run an exchange in a lane of its own."""
 
     NEVER = "it works on values of its own device"
-    BETWEEN_DEVICES = "it copies, adds or joins values: an exchange where these belong to several devices"
+    BETWEEN_DEVICES = "it copies, adds or concatenates values: an exchange if they belong to several devices"
     ALWAYS = "a collective over devices"
 
 
@@ -110,27 +111,27 @@ class Operator(Declared):
 
     Class attributes that a subclass sets:
 
-    inputs, outputs: names in order. ``"b?"`` may be left out (then so are those after it),
-        ``"X*"`` stands for any number, ``"X+"`` for at least one; either only last.
+    inputs, outputs: names in order. ``"b?"`` is optional (if it is missing, so are those after it); as the last name,
+        ``"X*"`` stands for any number of tensors, ``"X+"`` for at least one.
     inplace: which output may be the same blob as which input: pairs (input index, output index),
         or ``"one-to-one"`` for "output i and input i, any i".
     must_inplace: pairs (input index, output index) that have to be the same blob.
-    dynamic: the output shapes depend on data, or on Python; such an operator cuts a plan.
-    waits: it may wait for what other operators, nets or threads do; in a net of several workers, operators that do not
-        depend on it go on meanwhile.
-    may_be_empty: inputs that may be blobs without a value yet; the kernel gets an empty float32 vector for one.
-    stateful: it does more than compute outputs from inputs (random, counters, files), so it is never
+    dynamic: the output shapes depend on data, or on Python; the operator runs outside plans, between two of them.
+    waits: it may wait for other operators, nets or threads (a queue); in a net with several workers, operators that do
+        not depend on it run in the meantime.
+    may_be_empty: indices of inputs whose blobs may have no value; the kernel gets an empty float32 vector for one.
+    stateful: it does more than compute outputs from inputs (random numbers, counters, files), so it is never
         removed, shared or run twice.
-    draws: it draws random numbers, by the stream in its argument ``random_stream`` (see ``random_streams``).
-    outputs_on_host: the outputs are in the host's memory, also where the operator runs on a GPU.
-    outputs_beside: of an operator on a GPU that works for several devices: the outputs are on the device of the input
-        of this number, or with ``"one-to-one"`` output i on that of input i.
+    draws: it draws random numbers, from the stream in its argument ``random_stream`` (see ``random_streams``).
+    outputs_on_host: the outputs are in the host's memory even if the operator runs on a GPU.
+    colocate_outputs_with: for an operator on a GPU that works on several devices: the outputs are on the device of the
+        input with this index, or, with ``"one-to-one"``, output i on that of input i.
     exchanges: whether the operator exchanges values between devices.
     renamed_arguments: old argument name -> field, for arguments that cannot be Python identifiers.
-    open_arguments: beginnings of the names of further arguments, which the kernel reads from the
+    open_arguments: prefixes of the names of further arguments, which the kernel reads from the
         OperatorDef; ``""`` allows any.
-    blob_arguments: the arguments that hold names of blobs, which are renamed with these. Such an operator is told
-        the names of its inputs and outputs, as ``input_names`` and ``output_names``.
+    blob_arguments: the arguments that contain names of blobs; passes that rename blobs rename them there too. Such an
+        operator has the names of its inputs and outputs in ``input_names`` and ``output_names``.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ()
@@ -143,14 +144,14 @@ class Operator(Declared):
     draws: ClassVar[bool] = False
     may_be_empty: ClassVar[tuple[int, ...]] = ()
     outputs_on_host: ClassVar[bool] = False
-    outputs_beside: ClassVar[int | Literal["one-to-one"] | None] = None
+    colocate_outputs_with: ClassVar[int | Literal["one-to-one"] | None] = None
     exchanges: ClassVar[Exchange] = Exchange.NEVER
     renamed_arguments: ClassVar[dict[str, str]] = {}
     open_arguments: ClassVar[tuple[str, ...]] = ()
     blob_arguments: ClassVar[tuple[str, ...]] = ()
     copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one
 
-    # Set by decode (or by with_arity); for an operator made by hand, the numbers of the required ones.
+    # Set by `decode` and `with_arity`; without them, the numbers of required inputs and outputs.
     n_in: int
     n_out: int
     input_names: ClassVar[tuple[str, ...]] = ()
@@ -159,6 +160,10 @@ class Operator(Declared):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for old, present in _RENAMED_MEMBERS.items():
+            if old in cls.__dict__ and present not in cls.__dict__:
+                _warn_of_old_name(cls.__name__, old)
+                setattr(cls, present, cls.__dict__[old])
         cls.n_in = arity(cls.inputs)[0]
         cls.n_out = arity(cls.outputs)[0]
 
@@ -167,43 +172,53 @@ class Operator(Declared):
         return type(self).__name__
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
-        """Return this operator for so many inputs and outputs."""
+        """Set the numbers of inputs and outputs; return this operator."""
         object.__setattr__(self, "n_in", n_in)
         object.__setattr__(self, "n_out", n_out)
         return self
 
     def with_names(self, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
-        """Return this operator, told the names of its blobs (see ``blob_arguments``)."""
+        """Set the names of the blobs (see ``blob_arguments``); return this operator."""
         object.__setattr__(self, "input_names", tuple(inputs))
         object.__setattr__(self, "output_names", tuple(outputs))
         return self
 
     def static_for(self, *inputs: TensorSpec) -> bool:
-        """Whether the output shapes follow from these specs; with a shape as input, from its ``known``."""
+        """Whether the output shapes follow from these specs, including the ``known`` elements of inputs."""
         return not self.dynamic
 
     def check(self) -> None:
         """Raise ArgumentError if an argument is out of range; called once, by ``decode``."""
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
-        """Return where the plain kernel needs an input: on the operator's device (the default), or on the host.
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
+        """Return where the plain kernel reads an input.
 
-        Or anywhere: the kernel does not read it, or only its shape.
+        "here": on the operator's device (the default); "host": in the host's memory; "any": the kernel does not read
+        the input, or uses only its shape, so it need not be copied.
         """
         return "here"
+
+    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+        """The former name of ``input_location``."""
+        _warn_of_old_name(self.type, "input_place")
+        defined_here = type(self).input_location is type(self).input_place  # a subclass that has only the old name
+        return Operator.input_location(self, index) if defined_here else self.input_location(index)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Return the plain specs of the ``n_out`` outputs.
 
         Raises:
-            ShapeError: the inputs do not fit.
+            ShapeError: the specs of the inputs are not valid for the operator.
         """
         raise NotImplementedError(f"{self.type}: shapes cannot be inferred")
 
     def infer_partial(
         self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]
     ) -> tuple[Sequence[TensorSpec | None], Sequence[TensorSpec | None]]:
-        """Infer with some specs unknown (None); operators that pass shapes sideways override it (Sum)."""
+        """Infer specs where some are unknown (None), from the others.
+
+        The default infers the outputs if all inputs are known. Sum, for example, also infers an input from the others.
+        """
         known = [spec for spec in inputs if spec is not None]
         if len(known) < len(inputs) or not self.static_for(*known):
             return inputs, outputs
@@ -227,13 +242,25 @@ class Operator(Declared):
             return 0
 
 
+# Members that subclasses may still define under their former names.
+_RENAMED_MEMBERS = {"input_place": "input_location", "outputs_beside": "colocate_outputs_with"}
+
+
+def _warn_of_old_name(cls_name: str, old: str) -> None:
+    warnings.warn(
+        f"{cls_name}.{old} is {_RENAMED_MEMBERS[old]} now; the old name will be removed in the next version",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+
+
 ANY_NUMBER = 1_000_000
-"""More blobs than an operator has."""
+"""Stands for "any number of blobs": more than an operator can have."""
 
 
 @functools.cache
 def arity(names: Sequence[str]) -> tuple[int, int]:
-    """Return how few and how many blobs a signature allows."""
+    """Return the smallest and the largest number of blobs that a signature allows."""
     least = sum(1 for n in names if n[-1] not in "?*")
     most = ANY_NUMBER if names and names[-1][-1] in "*+" else len(names)
     return least, most
@@ -351,7 +378,7 @@ def decode(cls: type[Operator], op: OperatorDef, *, strict: bool = False) -> Ope
     Args:
         cls: the operator's class.
         op: the message; arguments that the class does not know are ignored unless ``strict``.
-        strict: refuse unknown arguments, as builders do.
+        strict: raise for unknown arguments, as builders do.
 
     Raises:
         ArgumentError: an argument has the wrong type or is out of range.
@@ -398,7 +425,7 @@ def require(condition: bool, op: Operator, text: str) -> None:
 
 
 def encode(op: Operator, inputs: Sequence[str], outputs: Sequence[str], **fields: Any) -> OperatorDef:
-    """Return the OperatorDef of an operator made by hand: arguments that differ from their defaults are written."""
+    """Return the OperatorDef of an operator; arguments that equal their defaults are left out."""
     args = {}
     for field in dataclasses.fields(op):
         value = getattr(op, field.name)

@@ -46,7 +46,7 @@ class _Table(Operator):
                 f"got {self.emb_size}"
             )
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == self.lengths else "here"
 
     def check_cores(self, cores: tuple[Any, ...]) -> None:

@@ -81,7 +81,7 @@ class BoxWithNMSLimit(Operator):
         if not self.soft_nms_sigma > 0:
             raise ArgumentError(f"BoxWithNMSLimit: soft_nms_sigma must be above 0, got {self.soft_nms_sigma}")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def infer(self, scores: TensorSpec, boxes: TensorSpec, splits: TensorSpec | None = None) -> tuple[TensorSpec, ...]:

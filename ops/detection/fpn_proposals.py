@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 class _Host(Operator, abc.ABC):
     dynamic: ClassVar[bool] = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     @abc.abstractmethod

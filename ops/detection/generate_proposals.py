@@ -60,7 +60,7 @@ class GenerateProposals(AngleArguments):
         if not self.spatial_scale > 0:
             raise ArgumentError(f"{self.type}: spatial_scale must be above 0, got {self.spatial_scale}")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def infer(

@@ -67,7 +67,7 @@ class PSRoIPool(_Boxes):
     inputs = ("X", "RoIs")
     outputs = ("Y", "mapping_channel")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
 
     def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -87,7 +87,7 @@ class PSRoIPoolGradient(_Boxes):
     inputs = ("X", "RoIs", "mapping_channel", "dY")
     outputs = ("dX",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("any", "host", "any", "here")[index]
 
     def infer(self, x: TensorSpec, rois: TensorSpec, channels: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:

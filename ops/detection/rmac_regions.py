@@ -38,7 +38,7 @@ class RMACRegions(Operator):
     scales: int = 3
     overlap: float = 0.4
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any"  # only the shape is used
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:

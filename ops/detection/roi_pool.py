@@ -37,7 +37,7 @@ class _Boxes(Operator):
                 f"{self.pooled_h}, {self.pooled_w} and {self.spatial_scale}"
             )
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def check_boxes(self, x: TensorSpec, rois: TensorSpec) -> None:

@@ -60,7 +60,7 @@ class BoxSamples(SampledBoxes):
     inputs: ClassVar[tuple[str, ...]] = ("X", "RoIs")
     outputs: ClassVar[tuple[str, ...]] = ("Y",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -81,7 +81,7 @@ class BoxSamplesGradient(SampledBoxes):
     inputs: ClassVar[tuple[str, ...]] = ("X", "RoIs", "dY")
     outputs: ClassVar[tuple[str, ...]] = ("dX",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("any", "host", "here")[index]
 
     def infer(self, x: TensorSpec, rois: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:

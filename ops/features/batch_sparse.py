@@ -23,7 +23,7 @@ __all__ = ["BatchDenseToSparse", "BatchSparseToDense", "FindDuplicateElements", 
 class _Rows(Operator):
     """Base: ``lengths`` says how many elements each row has, ``indices`` in which columns they are."""
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "any" if index == 3 else "here"
 
     def check_positions(self, lengths: TensorSpec, indices: TensorSpec) -> None:
@@ -209,7 +209,7 @@ class FindDuplicateElements(Operator):
     outputs = ("Y",)
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def flops(self, *inputs: TensorSpec) -> int:

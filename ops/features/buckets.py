@@ -21,7 +21,7 @@ __all__ = ["BatchBucketOneHot", "BatchBucketize", "IndexHash"]
 class _Buckets(Operator):
     """Base: ``boundaries`` holds the bounds of one feature after those of the other, ``lengths`` how many each has."""
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index == 0 else "host"
 
     def check_features(self, x: TensorSpec, lengths: TensorSpec, boundaries: TensorSpec) -> None:

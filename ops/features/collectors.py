@@ -35,7 +35,7 @@ class _Collector(Operator, abc.ABC):
     overwritten: ClassVar[tuple[int, ...]] = ()  # in-place input of each output
     mutex: ClassVar[int] = 3
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -271,7 +271,7 @@ class DataCouple(Operator):
         if self.n_out > min(self.n_in, 100):
             raise NetError(f"DataCouple: output i is input i, up to 100; got {self.n_in} inputs, {self.n_out} outputs")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any"
 
     def flops(self, *inputs: TensorSpec) -> int:

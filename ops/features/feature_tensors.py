@@ -60,7 +60,7 @@ class _Grouped(Operator):
     def check_features(self, features: int) -> None:
         """Raise ArgumentError unless the arguments fit so many features."""
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         inside = index < self.n_in - self.further
         return "host" if inside and self.fields[index % len(self.fields)] in _ON_HOST else "here"
 

@@ -42,7 +42,7 @@ class MergeIdLists(Operator):
         if self.n_in % 2:
             raise NetError(f"MergeIdLists: takes lengths and values of each list, got {self.n_in} inputs")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -94,7 +94,7 @@ class PadEmptySamples(Operator):
         if self.n_in != self.n_out:
             raise NetError(f"PadEmptySamples: needs an output for each input, got {self.n_in} and {self.n_out}")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "here"
 
     def flops(self, *inputs: TensorSpec) -> int:

@@ -147,7 +147,7 @@ class _OnIndex(Operator):
     stateful = True
     outputs_on_host = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -146,7 +146,7 @@ class BatchOneHot(Operator):
     inputs = ("data", "lengths", "values")
     outputs = ("output",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def infer(self, data: TensorSpec, lengths: TensorSpec, values: TensorSpec) -> tuple[TensorSpec, ...]:

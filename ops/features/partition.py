@@ -112,7 +112,7 @@ class LengthsPartition(_Parts):
     inputs = ("lengths", "keys", "others*")
     first = 1
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "here"
 
 

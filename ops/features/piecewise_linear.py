@@ -51,7 +51,7 @@ class PiecewiseLinearTransform(Operator):
                 f"inputs; got {self.n_in} inputs and arguments with {', '.join(str(len(v)) for v in lists)} numbers"
             )
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
 
     def infer(self, predictions: TensorSpec, *functions: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -32,7 +32,7 @@ class RemoveDataBlocks(Operator):
     outputs = ("shrunk_data",)
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def flops(self, *inputs: TensorSpec) -> int:

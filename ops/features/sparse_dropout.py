@@ -39,7 +39,7 @@ class _SparseDropout(Operator):
         if not 0 <= self.ratio <= 1:
             raise ArgumentError(f"{self.type}: ratio, a probability, must lie in [0, 1], got {self.ratio}")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def check_specs(self, x: Any, lengths: Any) -> None:

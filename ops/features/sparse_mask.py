@@ -35,7 +35,7 @@ class _Mask(Operator):
         if not -(2**63) <= min(self.mask) <= max(self.mask) < 2**63:
             raise ArgumentError(f"{self.type}: ids in mask must fit into 64 bits, got {list(self.mask)}")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index in (0, self.lengths_at) else "here"
 
     def check_sparse(self, indices: Any, lengths: Any) -> None:
@@ -193,7 +193,7 @@ class SegmentOneHot(Operator):
     outputs = ("Y",)
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:

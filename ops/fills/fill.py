@@ -38,7 +38,7 @@ class Fill(Operator):
     input_as_shape: bool = False
     run_once: bool = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         if index > 0:
             return "here"
         return "host" if self.input_as_shape else "any"

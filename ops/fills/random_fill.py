@@ -111,7 +111,7 @@ def gaussian_fill(op: GaussianFill, ctx: RunContext, like: Any = None) -> tuple[
 
 
 def _bounds_on_host(op: Fill, index: int) -> Literal["here", "host", "any"]:
-    return "host" if index > 0 else Fill.input_place(op, index)
+    return "host" if index > 0 else Fill.input_location(op, index)
 
 
 def _check_range(op_type: str, low: float, high: float) -> None:
@@ -137,7 +137,7 @@ class UniformFill(Fill):
     inputs = ("shape?", "min?", "max?")
     stateful = True
     draws = True
-    input_place = _bounds_on_host
+    input_location = _bounds_on_host
     min: float = 0.0
     max: float = 1.0
 
@@ -162,7 +162,7 @@ class UniformIntFill(Fill):
 
     inputs = ("shape?", "min?", "max?")
     dtype_made = np.dtype(np.int32)
-    input_place = _bounds_on_host
+    input_location = _bounds_on_host
     stateful = True
     draws = True
     min: int = 0

@@ -47,7 +47,7 @@ class Range(_Counting):
 
     inputs = ("first", "second?", "step?")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
 
@@ -85,7 +85,7 @@ class LengthsRangeFill(_Counting):
 
     inputs = ("lengths",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
 
@@ -113,7 +113,7 @@ class OneHot(_Counting):
 
     inputs = ("indices", "index_size")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
 

@@ -104,7 +104,7 @@ class WeightedMultiSampling(Operator):
                 f"the shape; got {self.num_samples} with {self.n_in} inputs"
             )
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 1 else "here"
 
     def infer(self, cdf: TensorSpec, like: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
@@ -170,8 +170,8 @@ class UniqueUniformFill(Fill):
                 "dtype INT64 for more"
             )
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else super().input_place(index)
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
+        return "host" if index == 1 else super().input_location(index)
 
     def made(self) -> np.dtype[Any]:
         return numpy_type(self.dtype, "UniqueUniformFill: dtype")

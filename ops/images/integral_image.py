@@ -55,7 +55,7 @@ class IntegralImageGradient(Operator):
     inputs = ("X", "dY")
     outputs = ("dX",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used
 
     def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:

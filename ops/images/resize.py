@@ -167,7 +167,7 @@ class _Forward(_Resizing):
     inputs: ClassVar[tuple[str, ...]] = ("X", "scales?")
     outputs = ("Y",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
@@ -190,7 +190,7 @@ class _Backward(_Resizing):
     inputs: ClassVar[tuple[str, ...]] = ("dY", "X", "scales?")
     outputs = ("dX",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("here", "any", "host")[index]
 
     def infer(self, dy: TensorSpec, x: TensorSpec, scales: TensorSpec | None = None) -> tuple[TensorSpec, ...]:

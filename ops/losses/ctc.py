@@ -22,7 +22,7 @@ _BLANK = 0
 class _Decoder(Operator):
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def flops(self, x: TensorSpec, *lengths: TensorSpec) -> int:

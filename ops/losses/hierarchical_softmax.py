@@ -76,7 +76,7 @@ class _Hierarchical(Operator):
     def check(self) -> None:
         _paths(self.hierarchy)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "labels" else "here"
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -233,7 +233,7 @@ class HSoftmaxSearch(Operator):
     beam: float = 0.01
     topN: int = 5
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def check(self) -> None:
@@ -317,7 +317,7 @@ class HuffmanTreeHierarchy(Operator):
     outputs_on_host = True
     num_classes: int = -1
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def check(self) -> None:

@@ -89,7 +89,7 @@ class SwapBestPath(Operator):
     inputs = ("scores", "path")
     outputs = ("Y",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def infer(self, scores: TensorSpec, path: TensorSpec) -> tuple[TensorSpec, ...]:

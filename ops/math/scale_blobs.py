@@ -110,7 +110,7 @@ class ReduceFrontWeightedSumGradient(Operator):
     dynamic = True
     grad_on_weights: bool = False
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 2 else "here"
 
     def flops(self, *inputs: TensorSpec) -> int:

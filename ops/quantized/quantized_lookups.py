@@ -57,7 +57,7 @@ class _Lookup(Operator):
     mean: ClassVar[bool] = False
     stored: ClassVar[RowFormat]
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "LENGTHS" else "here"
 
     def named(self, inputs: tuple[Any, ...]) -> dict[str, Any]:

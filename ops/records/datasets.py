@@ -43,7 +43,7 @@ class OnHost(Operator):
     stateful = True
     outputs_on_host = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
 

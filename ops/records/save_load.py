@@ -67,7 +67,7 @@ class _Saving(Operator):
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         return ()
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def flops(self, *xs: TensorSpec) -> int:

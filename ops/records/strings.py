@@ -26,7 +26,7 @@ class _OnStrings(Operator):
     outputs_on_host = True
     made: ClassVar[np.dtype[Any]] = STRING
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def infer(self, strings: TensorSpec) -> tuple[TensorSpec, ...]:

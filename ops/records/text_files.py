@@ -73,7 +73,7 @@ class TextFileReaderRead(Operator):
         if self.batch_size < 1:
             raise ArgumentError(f"TextFileReaderRead: batch_size must be at least 1, got {self.batch_size}")
 
-    def input_place(self, index: int) -> Any:
+    def input_location(self, index: int) -> Any:
         return "host"
 
     def flops(self, *inputs: Any) -> int:

@@ -23,7 +23,7 @@ class _OfStep(Operator):
         if self.offset < 0:
             raise ArgumentError(f"{self.type}: offset must be 0 or more, got {self.offset}")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "here"
 
     def first_row(self, ctx: RunContext, timestep: Any, sequence: Any, count: int) -> int:

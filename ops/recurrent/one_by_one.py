@@ -132,7 +132,7 @@ def _placed(operator: Instruction, run: RunContext, ins: list[Array]) -> list[Ar
     """Return the inputs of an operator where its plain kernel reads them; the numbers of the steps are on the host."""
     if not run.is_gpu:
         return ins
-    places = [operator.op.input_place(i) for i in range(len(ins))]
+    places = [operator.op.input_location(i) for i in range(len(ins))]
     at = {"host": run.host, "here": run.xp.asarray, "any": lambda array: array}
     return [at[place](array) for place, array in zip(places, ins)]
 

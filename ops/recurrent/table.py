@@ -100,7 +100,7 @@ class RecurrentNetworkBlobFetcher(Operator):
     outputs_on_host = True
     prefix: str = ""
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def flops(self, memory: Any) -> int:

@@ -40,7 +40,7 @@ class _Unit(Operator):
             how = "with" if self.sequence_lengths else "without"
             raise NetError(f"{self.type}: takes {want} inputs {how} sequence_lengths, got {self.n_in}")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == self.when else "here"
 
     def infer(self, *given: TensorSpec) -> tuple[TensorSpec, ...]:

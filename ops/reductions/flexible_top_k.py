@@ -55,7 +55,7 @@ class FlexibleTopK(Operator):
     outputs = ("Values", "Indices")
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
 
     def infer(self, x: TensorSpec, k: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -78,7 +78,7 @@ class FlexibleTopKGradient(Operator):
     inputs = ("X", "K", "dV", "Indices")
     outputs = ("dX",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("any", "host", "here", "here")[index]
 
     def infer(self, x: TensorSpec, k: TensorSpec, dv: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -57,7 +57,7 @@ class Percentile(Operator):
     inputs = ("original_values", "value_to_pct", "lengths")
     outputs = ("percentile_values",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
 
     def infer(self, values: TensorSpec, pairs: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:

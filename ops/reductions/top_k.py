@@ -71,7 +71,7 @@ class TopK(_AlongAxis):
         if self.n_in < 2 and self.k < 1:
             raise ArgumentError(f"TopK: k must be at least 1, got {self.k}")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
 
     def infer(self, x: TensorSpec, k: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
@@ -99,7 +99,7 @@ class TopKGradient(_AlongAxis):
     inputs = ("dV", "Indices", "X")
     outputs = ("dX",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 2 else "here"  # only the shape of X is used
 
     def infer(self, dv: TensorSpec, indices: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:

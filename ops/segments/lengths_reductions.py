@@ -36,7 +36,7 @@ __all__ = [
 class _OnHost(Operator):
     """Base: the lengths are read on the host."""
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         names = type(self).inputs
         return "host" if names[index] == "lengths" else "here"
 

@@ -42,7 +42,7 @@ class _OnHost(Operator):
 
     outputs = ("Y",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if type(self).inputs[index] == "X" else "host"
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -95,7 +95,7 @@ class _OfSegments(_OfLengths):
     inputs = ("segments", "like?")
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "any"
 
 

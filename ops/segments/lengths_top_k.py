@@ -54,7 +54,7 @@ class LengthsTopK(_TopK):
     inputs = ("X", "lengths")
     outputs = ("values", "indices")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -94,7 +94,7 @@ class LengthsTopKGradient(_TopK):
     outputs = ("dX",)
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index < 2 else "here"
 
 
@@ -134,7 +134,7 @@ class LengthsToShape(Operator):
     inputs = ("lengths",)
     outputs = ("Y",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def infer(self, lengths: TensorSpec) -> tuple[TensorSpec, ...]:

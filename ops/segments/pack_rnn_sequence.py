@@ -28,7 +28,7 @@ def _positions(counts: Any) -> Any:
 class _OfSequences(Operator):
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("here", "host", "any")[index]
 
     def flops(self, values: TensorSpec, *others: TensorSpec) -> int:

@@ -53,7 +53,7 @@ class PackSegments(Operator):
         if self.n_out == 2 and not self.return_presence_mask:
             raise ArgumentError("PackSegments: the second output needs return_presence_mask")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "here"
 
     def infer(self, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -115,7 +115,7 @@ class UnpackSegments(Operator):
     dynamic = True
     max_length: int = -1
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "here"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:

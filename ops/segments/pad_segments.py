@@ -38,7 +38,7 @@ class _Padding(Operator):
         """Rows before and after."""
         return self.padding_width, self.padding_width if self.end_padding_width < 0 else self.end_padding_width
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def counts(self, ctx: RunContext, x: Any, lengths: Any) -> Any:

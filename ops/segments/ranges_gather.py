@@ -22,7 +22,7 @@ class _Ranges(Operator):
 
     inputs: ClassVar[tuple[str, ...]] = ("X", "ranges")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def check_ranges(self, x: Any, ranges: Any) -> None:

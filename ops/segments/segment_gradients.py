@@ -65,7 +65,7 @@ class _Spread(Operator):
     dynamic: ClassVar[bool] = True
     mean: ClassVar[bool] = False
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "lengths" else "here"
 
     def flops(self, *inputs: TensorSpec) -> int:

@@ -49,7 +49,7 @@ class _Range(Operator):
     outputs = ("Y",)
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -65,7 +65,7 @@ class _RangeGradient(Operator):
     inputs = ("X", "Y", "dY", "segments")
     outputs = ("dX",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 3 else "here"
 
     def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec, segments: TensorSpec) -> tuple[TensorSpec, ...]:

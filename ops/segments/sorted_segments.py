@@ -38,7 +38,7 @@ class _Sorted(Operator):
     outputs = ("Y",)
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:

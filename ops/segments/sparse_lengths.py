@@ -49,7 +49,7 @@ class _Lookup(Operator):
     inputs: ClassVar[tuple[str, ...]] = ("X", "indices", "lengths")
     outputs: ClassVar[tuple[str, ...]] = ("Y",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "lengths" else "here"
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -269,7 +269,7 @@ class _Values(Operator):
 
     outputs: ClassVar[tuple[str, ...]] = ("values",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "lengths" else "here"
 
     def check_segments(self, dy: TensorSpec, lengths: TensorSpec, indices: TensorSpec) -> TensorSpec:

@@ -46,7 +46,7 @@ class SparseLengthsSumSparseLookup(Operator):
                 f"got {self.n_out} for {self.n_in} inputs"
             )
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:

@@ -47,7 +47,7 @@ class _Picked(Operator, abc.ABC):
     outputs: ClassVar[tuple[str, ...]] = ("Y",)
     dynamic = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "segments" else "here"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:

@@ -41,7 +41,7 @@ class SplitByLengths(Operator):
     def check(self) -> None:
         check_order(self, self.order)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:

@@ -51,7 +51,7 @@ class Adam(Operator):
     beta2: float = 0.999
     epsilon: float = 1e-5
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 5 else "here"
 
     def check(self) -> None:

@@ -50,7 +50,7 @@ class DecayAdagrad(Operator):
     weight_decay: float = 0.0
     bias_correction_first: bool = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 5 else "here"
 
     def check(self) -> None:

@@ -68,7 +68,7 @@ class _Fused(Operator):
     def check(self) -> None:
         check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "lengths" else "here"
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

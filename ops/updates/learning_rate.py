@@ -78,7 +78,7 @@ class LearningRate(Operator):
     cosine_lr_shrink: float | None = None
     sub_policy_num_iters: tuple[int, ...] = ()
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def check(self) -> None:

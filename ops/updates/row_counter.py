@@ -40,7 +40,7 @@ class RowWiseCounter(Operator):
     must_inplace = ((0, 0), (1, 1))
     counter_halflife: int = -1
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 3 else "here"
 
     def infer(

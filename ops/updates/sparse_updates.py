@@ -50,7 +50,7 @@ class _SparseUpdate(Operator, abc.ABC):
     state: ClassVar[int] = 2
     counter: ClassVar[int | None] = None
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == self.counter else "here"
 
     def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:

@@ -42,7 +42,7 @@ class WeightScale(Operator):
         if self.stepsize < 1:
             raise ArgumentError(f"WeightScale: stepsize must be at least 1, got {self.stepsize}")
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def infer(self, w: TensorSpec, iteration: TensorSpec) -> tuple[TensorSpec, ...]:

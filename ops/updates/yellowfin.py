@@ -69,7 +69,7 @@ class YellowFin(Operator):
     nesterov: bool = False
     zero_debias: bool = True
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 9 else "here"
 
     def check(self) -> None:

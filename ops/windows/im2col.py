@@ -75,7 +75,7 @@ class Col2Im(_Columns):
     inputs = ("columns", "like")
     outputs = ("Z",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 1 else "here"
 
     def infer(self, columns: TensorSpec, like: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -69,7 +69,7 @@ class MaxPoolWithIndexGradient(_Arguments):
     inputs = ("X", "dY", "Index")
     outputs = ("dX",)
 
-    def input_place(self, index: int) -> Literal["here", "host", "any"]:
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used
 
     def infer(self, x: TensorSpec, dy: TensorSpec, index: TensorSpec) -> tuple[TensorSpec, ...]:

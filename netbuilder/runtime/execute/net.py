@@ -426,5 +426,5 @@ class RuntimeNet:
             raise missing(name, self.find_blob)
         if blob.spec is None or blob.spec.dtype == STRING:
             return blob.buffer
-        place = instruction.op.input_place(index)
+        place = instruction.op.input_location(index)
         return blob.plain() if place == "any" else blob.at(HOST if place == "host" else instruction.location)

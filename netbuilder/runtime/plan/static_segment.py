@@ -136,8 +136,8 @@ def _output_locations(instruction: Instruction, inputs: Sequence[Value]) -> list
     op, count, own = instruction.op, len(instruction.outputs), instruction.location
     if op.outputs_on_host:
         return [HOST] * count
-    if op.outputs_beside is None or own == HOST:
+    if op.colocate_outputs_with is None or own == HOST:
         return [own] * count
-    if op.outputs_beside == "one-to-one":
+    if op.colocate_outputs_with == "one-to-one":
         return [value.location for value in inputs[:count]]
-    return [inputs[op.outputs_beside].location] * count
+    return [inputs[op.colocate_outputs_with].location] * count

@@ -110,7 +110,7 @@ class StepList:
 def _input_location(node: Node, index: int) -> Location:
     """Return where the kernel of a node reads an input."""
     own = node.first.location
-    place = "here" if own == HOST else node.first.op.input_place(index)
+    place = "here" if own == HOST else node.first.op.input_location(index)
     return own if place == "here" else HOST if place == "host" else node.inputs[index].location
 
 

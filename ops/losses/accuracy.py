@@ -1,4 +1,4 @@
-"""Accuracy: the share of rows whose label is among the best."""
+"""Accuracy: the fraction of rows whose label is among the classes with the greatest scores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Accuracy"]
 @register
 @operator_class(frozen=True)
 class Accuracy(Operator):
-    """The share of rows of P whose label is among the ``top_k`` greatest; of equals, the lower class counts first.
+    """The fraction of rows of P whose label is among the ``top_k`` greatest scores; ties go to the lower class.
 
     Inputs:
         P (N, C): float
@@ -53,13 +53,13 @@ def accuracy(op: Accuracy, ctx: RunContext, p: Any, label: Any) -> tuple[Any, ..
     xp = ctx.xp
     n, classes = p.shape
     labels = label.reshape(-1)
-    known = (labels >= 0) & (labels < classes)  # a label that is no class is never right
+    known = (labels >= 0) & (labels < classes)  # a label out of range counts as wrong
     labels = xp.where(known, labels, 0)[:, None]
     own = xp.take_along_axis(p, labels, axis=1)
     before = xp.arange(classes) < labels
     better = ((p > own) | ((p == own) & before)).sum(axis=1)
-    right = ((better < op.top_k) & known).sum()
-    return (xp.asarray(right / max(n, 1), dtype=p.dtype).reshape(()),)
+    correct = ((better < op.top_k) & known).sum()
+    return (xp.asarray(correct / max(n, 1), dtype=p.dtype).reshape(()),)
 
 
 @prepare(Accuracy, device=CPU)
@@ -70,13 +70,13 @@ def _prepare_accuracy(op: Accuracy, ctx: PlanContext, p: TensorSpec, label: Tens
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         rows, labels, y = inputs[0], inputs[1].reshape(-1), outputs[0]
-        best, right, share = np.empty(len(rows), np.intp), np.empty(len(rows), bool), 1 / len(rows)
+        best, correct, factor = np.empty(len(rows), np.intp), np.empty(len(rows), bool), 1 / len(rows)
         equal, count = np.equal, np.count_nonzero
 
         def call() -> None:
-            rows.argmax(1, best)  # the first of equals, as the operator has it
-            equal(best, labels, right)
-            y[()] = count(right) * share
+            rows.argmax(1, best)  # ties go to the lower class, as in the plain kernel
+            equal(best, labels, correct)
+            y[()] = count(correct) * factor
 
         return call
 

@@ -19,11 +19,11 @@ __all__ = ["APMeter"]
 @register
 @operator_class(frozen=True)
 class APMeter(Operator):
-    """AP = for each class the mean, over the samples that have it, of the share of such samples up to their rank.
+    """AP = the average precision of each class: the mean, over its samples, of the precision at the sample's rank.
 
-    predictions are scores, (N, classes); labels, int32, are 1 where the sample has the class, else 0. The rank is that
-    of the score, ties to the lower index. Samples of earlier runs count too, the latest ``buffer_size`` in all; a class
-    that none of them has gives 0. No gradient.
+    predictions are scores; labels are 1 where the sample has the class, else 0. Samples are ranked by their scores,
+    ties by index. The latest ``buffer_size`` samples count, those of earlier runs included; a class that none of them
+    has gets 0. No gradient.
 
     Inputs:
         predictions (N, C): float
@@ -44,16 +44,16 @@ class APMeter(Operator):
     def infer(self, predictions: TensorSpec, labels: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, predictions=predictions)
         require(predictions.ndim == 2, self, f"predictions must be (samples, classes), got shape {predictions.shape}")
-        right = labels.shape == predictions.shape and labels.dtype == np.int32
+        valid = labels.shape == predictions.shape and labels.dtype == np.int32
         text = f"got {labels.shape} of {labels.dtype}"
-        require(right, self, f"labels must be int32 of the shape of predictions, {predictions.shape}; {text}")
+        require(valid, self, f"labels must be int32 of the shape of predictions, {predictions.shape}; {text}")
         return (predictions.with_shape(predictions.shape[1:]),)
 
     def flops(self, predictions: TensorSpec, labels: TensorSpec) -> int:
         return 4 * predictions.size
 
     def latest(self, xp: Any, predictions: Any, labels: Any) -> tuple[Any, Any]:
-        """Return the latest samples, those given now among them, and keep them for the next run."""
+        """Append the given samples to those of earlier runs; return and store the last ``buffer_size`` of them."""
         kept = self.__dict__.get("_kept")
         if kept is not None and kept[0].shape[1] == predictions.shape[1]:
             predictions, labels = (xp.concatenate(pair) for pair in zip(kept, (predictions, labels)))

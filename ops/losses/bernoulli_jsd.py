@@ -1,4 +1,4 @@
-"""BernoulliJSD: how far two coins differ, and the gradient."""
+"""BernoulliJSD: the Jensen-Shannon divergence of Bernoulli distributions, and its gradient."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from netbuilder.proto.arguments import make_op
 
 __all__ = ["BernoulliJSD", "BernoulliJSDGradient"]
 
-_LEAST = 1e-20  # probabilities are clamped to this before log
+_TINY = 1e-20  # probabilities are clamped to this before log
 
 
 @register
 @operator_class(frozen=True)
 class BernoulliJSD(Operator):
-    """L = the Jensen-Shannon divergence, in nats, of events with the probabilities X and T.
+    """L = the Jensen-Shannon divergence, in nats, of Bernoulli distributions with the probabilities X and T.
 
-    It is the entropy of an event with their mean probability, less the mean of their entropies. The gradient is for X.
+    It is the entropy of the distribution with their mean probability, minus the mean of their entropies. T has no
+    gradient.
 
     Inputs:
         X (*S): float
@@ -51,15 +52,15 @@ class BernoulliJSD(Operator):
 @register
 @operator_class(frozen=True)
 class BernoulliJSDGradient(Operator):
-    """dX = dL * (logit(X) - logit((X + T) / 2)) / 2, with logarithms of no less than 1e-20."""
+    """dX = dL * (logit(X) - logit((X + T) / 2)) / 2, with probabilities clamped to 1e-20 before log."""
 
     inputs = ("dL", "X", "T")
     outputs = ("dX",)
 
     def infer(self, dl: TensorSpec, x: TensorSpec, t: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, dL=dl, X=x, T=t)
-        right = dl.size == x.size == t.size
-        require(right, self, f"dL, X and T must have one size, got shapes {dl.shape}, {x.shape} and {t.shape}")
+        valid = dl.size == x.size == t.size
+        require(valid, self, f"dL, X and T must have one size, got shapes {dl.shape}, {x.shape} and {t.shape}")
         return (x.plain,)
 
     def flops(self, dl: TensorSpec, x: TensorSpec, t: TensorSpec) -> int:
@@ -67,7 +68,7 @@ class BernoulliJSDGradient(Operator):
 
 
 def _log(xp: Any, p: Any) -> Any:
-    return xp.log(xp.maximum(p, p.dtype.type(_LEAST) or xp.finfo(p.dtype).tiny))
+    return xp.log(xp.maximum(p, p.dtype.type(_TINY) or xp.finfo(p.dtype).tiny))
 
 
 def _entropy(xp: Any, p: Any) -> Any:
@@ -82,8 +83,8 @@ def _logit(xp: Any, p: Any) -> Any:
 @kernel(BernoulliJSD)
 def bernoulli_jsd(op: BernoulliJSD, ctx: RunContext, x: Any, t: Any) -> tuple[Any, ...]:
     xp, other = ctx.xp, t.reshape(x.shape)
-    mixed = _entropy(xp, (x + other) / 2) - (_entropy(xp, x) + _entropy(xp, other)) / 2
-    return (mixed.astype(x.dtype, copy=False),)
+    divergence = _entropy(xp, (x + other) / 2) - (_entropy(xp, x) + _entropy(xp, other)) / 2
+    return (divergence.astype(x.dtype, copy=False),)
 
 
 @kernel(BernoulliJSDGradient)

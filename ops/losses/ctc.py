@@ -1,4 +1,4 @@
-"""Sequences read from the outputs of nets with a blank class 0: CTCGreedyDecoder, CTCBeamSearchDecoder."""
+"""Decoders for connectionist temporal classification (CTC): CTCGreedyDecoder and CTCBeamSearchDecoder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Decoder(Operator):
         return x.size
 
     def lengths(self, ctx: RunContext, x: Any, given: Any) -> Any:
-        """Return how many steps each sample has, on the host; checks the inputs."""
+        """Check the inputs and return the number of steps of each sample, on the host."""
         require(
             x.ndim == 3 and x.shape[2] > 0 and x.dtype.kind == "f",
             self,
@@ -41,7 +41,9 @@ class _Decoder(Operator):
             return np.full(samples, steps)
         check_integers(self, "lengths", given)
         lengths = ctx.host(given).astype(np.int64)
-        require(lengths.size == samples, self, f"there must be a length for each of {samples} samples, got {lengths}")
+        require(
+            lengths.size == samples, self, f"lengths must have one number per sample, {samples} in all, got {lengths}"
+        )
         wrong = lengths[(lengths < 0) | (lengths > steps)]
         require(not wrong.size, self, f"lengths must lie in [0, {steps}], the steps of X, got {wrong[:1]}")
         return lengths
@@ -50,10 +52,10 @@ class _Decoder(Operator):
 @register
 @operator_class(frozen=True)
 class CTCGreedyDecoder(_Decoder):
-    """The best class of each step, without blanks (class 0), and without repetitions unless ``merge_repeated=False``.
+    """The best class of each step without blanks (class 0) and, unless ``merge_repeated=False``, without repeats.
 
-    A class that is the best one again after a blank is no repetition. ``output_len`` says how many are left of each
-    sample, ``values`` has those of all samples one after another.
+    A class that comes again after a blank is not a repeat. ``output_len`` is the number of classes that are left of
+    each sample; ``values`` holds those of all samples, concatenated.
 
     Inputs:
         X (T, N, C): float
@@ -84,13 +86,13 @@ def ctc_greedy_decoder(op: CTCGreedyDecoder, ctx: RunContext, x: Any, lengths: A
 @register
 @operator_class(frozen=True)
 class CTCBeamSearchDecoder(_Decoder):
-    """The most probable sequences of each sample, blanks (class 0) and repetitions taken out, by a beam of prefixes.
+    """The most probable sequences of each sample, without blanks (class 0) and repeats, by prefix beam search.
 
-    X holds probabilities. Classes below ``prune_threshold`` are left out of a step, and the best ``beam_width``
-    prefixes go on to the next; where no class reaches it, all are looked at. ``num_candidates`` of the last step's are
-    given: ``output_len`` has their lengths, (samples * num_candidates,), ``values`` their classes one after the
-    other, ``output_prob`` their probabilities; where there are fewer, or no steps at all, the others are empty and have
-    the probability 0.
+    X holds probabilities. A step considers the classes with a probability of at least ``prune_threshold`` (all of them
+    if there is none), and the best ``beam_width`` prefixes continue to the next step. The best ``num_candidates``
+    prefixes after the last step are returned: ``output_len`` has their lengths, ``values`` their classes, concatenated,
+    and ``output_prob`` their probabilities. If there are fewer, or no steps at all, the missing ones are empty and have
+    probability 0.
 
     Inputs:
         X (T, N, C): float
@@ -123,43 +125,35 @@ class CTCBeamSearchDecoder(_Decoder):
 
 @kernel(CTCBeamSearchDecoder)
 def ctc_beam_search_decoder(op: CTCBeamSearchDecoder, ctx: RunContext, x: Any, lengths: Any = None) -> tuple[Any, ...]:
-    counts, chances = op.lengths(ctx, x, lengths), ctx.host(x)
+    counts, probs = op.lengths(ctx, x, lengths), ctx.host(x)
     sizes: list[int] = []
     values: list[int] = []
     found: list[float] = []
     for sample, count in enumerate(counts):
         beam = _Beam(op.beam_width)
-        for row in chances[:count, sample].astype(np.float64):
+        for row in probs[:count, sample].astype(np.float64):
             allowed = row >= op.prune_threshold
             beam.step(row, allowed if allowed.any() else np.ones_like(allowed))
         best = beam.best()[: op.num_candidates] if count else []
         best += [((), 0.0)] * (op.num_candidates - len(best))
-        for prefix, chance in best:
+        for prefix, probability in best:
             sizes.append(len(prefix))
             values.extend(prefix)
-            found.append(chance)
-    results = np.array(sizes, np.int32), np.array(values, np.int32), np.array(found, chances.dtype)
+            found.append(probability)
+    results = np.array(sizes, np.int32), np.array(values, np.int32), np.array(found, probs.dtype)
     return tuple(ctx.xp.asarray(array) for array in results)
 
 
-class _Stay(NamedTuple):
-    """For each prefix: whether it stays as it is, and its chances then."""
+class _Candidates(NamedTuple):
+    """Candidates for the next beam: prefixes as they are, (prefixes,), or extended by a class, (prefixes, classes)."""
 
-    there: Any
-    blank: Any
-    last: Any
-
-
-class _Grow(NamedTuple):
-    """The same for each prefix with each class after it."""
-
-    there: Any
-    blank: Any
-    last: Any
+    valid: Any  # whether this is a candidate
+    blank: Any  # probability of this prefix, ending with a blank
+    last: Any  # probability of this prefix, ending with its last class
 
 
 class _Beam:
-    """Prefixes with their chances: of ending with a blank, and of ending with their last class; the best first."""
+    """Prefixes, the best first, with their probabilities of ending with a blank and of ending with their last class."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -167,50 +161,50 @@ class _Beam:
         self._blank, self._last = np.ones(1), np.zeros(1)
 
     def best(self) -> list[tuple[tuple[int, ...], float]]:
-        """Return the prefixes with their chances."""
-        return [(prefix, float(chance)) for prefix, chance in zip(self._prefixes, self._blank + self._last)]
+        """Return the prefixes with their probabilities."""
+        return [(prefix, float(probability)) for prefix, probability in zip(self._prefixes, self._blank + self._last)]
 
-    def step(self, chances: Any, allowed: Any) -> None:
-        """Let each of the best prefixes stay or grow by a class.
+    def step(self, probs: Any, allowed: Any) -> None:
+        """Advance by one step: each of the best prefixes stays as it is or is extended by a class.
 
         Args:
-            chances: of the classes.
-            allowed: which classes are looked at.
+            probs: the probability of each class in this step.
+            allowed: which classes are considered.
         """
         prefixes = self._prefixes[: self._width]
         blank, last = self._blank[: self._width], self._last[: self._width]
         ends = np.array([prefix[-1] if prefix else _BLANK for prefix in prefixes])
         again = allowed[ends] & (ends != _BLANK)
-        grown = (blank + last)[:, None] * chances
-        grown[np.arange(len(prefixes)), ends] = blank * chances[ends]  # after a blank alone the same class counts
-        stay = _Stay(
+        extended = (blank + last)[:, None] * probs
+        extended[np.arange(len(prefixes)), ends] = blank * probs[ends]  # the last class again: only after a blank
+        stay = _Candidates(
             allowed[_BLANK] | again,
-            (blank + last) * (chances[_BLANK] if allowed[_BLANK] else 0.0),
-            last * np.where(again, chances[ends], 0.0),
+            (blank + last) * (probs[_BLANK] if allowed[_BLANK] else 0.0),
+            last * np.where(again, probs[ends], 0.0),
         )
-        grow = _Grow(np.broadcast_to(allowed, grown.shape).copy(), np.zeros_like(grown), grown)
-        grow.there[:, _BLANK] = False
-        self._merge(chances, stay, grow)
+        grow = _Candidates(np.broadcast_to(allowed, extended.shape).copy(), np.zeros_like(extended), extended)
+        grow.valid[:, _BLANK] = False
+        self._merge(probs, stay, grow)
         self._sort(prefixes, stay, grow)
 
-    def _merge(self, chances: Any, stay: _Stay, grow: _Grow) -> None:
-        """Add what grows into a prefix that was there before to what that prefix is by itself."""
+    def _merge(self, probs: Any, stay: _Candidates, grow: _Candidates) -> None:
+        """Merge each extended prefix that is already known with the known one, so that no prefix occurs twice."""
         position = {prefix: i for i, prefix in enumerate(self._prefixes[: self._width])}
         for i, prefix in enumerate(self._prefixes):
             parent = position.get(prefix[:-1]) if prefix else None
-            if parent is None or not grow.there[parent, prefix[-1]]:
+            if parent is None or not grow.valid[parent, prefix[-1]]:
                 continue
             c = prefix[-1]
             if i < self._width:
                 stay.last[i] += grow.last[parent, c]
-                grow.there[parent, c], stay.there[i] = False, True
-            else:  # it was not among the best, and comes back
-                grow.last[parent, c] += self._last[i] * chances[c]
-                grow.blank[parent, c] = (self._blank[i] + self._last[i]) * chances[_BLANK]
+                grow.valid[parent, c], stay.valid[i] = False, True
+            else:  # it was below the beam's width and is reached again
+                grow.last[parent, c] += self._last[i] * probs[c]
+                grow.blank[parent, c] = (self._blank[i] + self._last[i]) * probs[_BLANK]
 
-    def _sort(self, prefixes: list[tuple[int, ...]], stay: _Stay, grow: _Grow) -> None:
-        """Keep all prefixes that there are now, in the order of their chances."""
-        kept, (parents, classes) = np.flatnonzero(stay.there), np.nonzero(grow.there)
+    def _sort(self, prefixes: list[tuple[int, ...]], stay: _Candidates, grow: _Candidates) -> None:
+        """Store all candidates as the new prefixes, the most probable first."""
+        kept, (parents, classes) = np.flatnonzero(stay.valid), np.nonzero(grow.valid)
         found = [prefixes[i] for i in kept] + [(*prefixes[i], int(c)) for i, c in zip(parents, classes)]
         blank = np.concatenate([stay.blank[kept], grow.blank[parents, classes]])
         last = np.concatenate([stay.last[kept], grow.last[parents, classes]])

@@ -1,4 +1,4 @@
-"""Softmax over many classes as a walk down a tree: HSoftmax, the search for the best classes, and Huffman's tree."""
+"""Hierarchical softmax: HSoftmax with its gradient, HSoftmaxSearch, and HuffmanTreeHierarchy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from netbuilder.proto.hsm_pb2 import HierarchyProto, NodeProto, TreeProto
 
 __all__ = ["HSoftmax", "HSoftmaxGradient", "HSoftmaxSearch", "HuffmanTreeHierarchy"]
 
-_LEAST = 1e-20  # probabilities are clamped to this before log
+_TINY = 1e-20  # probabilities are clamped to this before log
 
 _Message = TypeVar("_Message", HierarchyProto, TreeProto)
 
@@ -35,10 +35,10 @@ def _read(op_type: str, name: str, kind: type[_Message], data: bytes) -> _Messag
 
 @functools.lru_cache(maxsize=8)
 def _paths(data: bytes) -> tuple[int, dict[int, np.ndarray[Any, Any]]]:
-    """Return the rows of weights that a hierarchy needs, and for each word its choices, rows (index, length, target).
+    """Return the number of rows of W that a hierarchy needs, and each word's path: rows (index, length, target).
 
     Raises:
-        ArgumentError: a choice is none of its node's, or a node has no rows.
+        ArgumentError: a node's index is negative, or its target is not less than its length.
     """
     rows, found = 0, {}
     for path in _read("HSoftmax", "hierarchy", HierarchyProto, data).paths:
@@ -62,9 +62,9 @@ def _matrix(x: Any) -> Any:
 def _check_weights(op: Operator, x: Any, w: Any, b: Any, rows: int) -> None:
     require(x.dtype.kind == "f" and x.ndim >= 1, op, f"X must hold samples of floating-point numbers, got {x.dtype}")
     width = _matrix(np.empty(x.shape, bool)).shape[1] if x.ndim else 0
-    right = w.ndim == 2 and w.shape[1] == width and w.shape[0] >= rows and b.shape == w.shape[:1]
-    text = f"W must have shape (at least {rows}, {width}) and b a number for each of its rows, got {w.shape} {b.shape}"
-    require(right and w.dtype == b.dtype == x.dtype, op, f"{text}, {w.dtype} {b.dtype} for X {x.dtype}")
+    valid = w.ndim == 2 and w.shape[1] == width and w.shape[0] >= rows and b.shape == w.shape[:1]
+    text = f"W must have shape (at least {rows}, {width}) and b one number per row of W, got {w.shape} {b.shape}"
+    require(valid and w.dtype == b.dtype == x.dtype, op, f"{text}, {w.dtype} {b.dtype} for X {x.dtype}")
 
 
 @operator_class(frozen=True)
@@ -86,13 +86,21 @@ class _Hierarchical(Operator):
         """Raise ShapeError unless the inputs fit each other and the hierarchy."""
         _check_weights(self, x, w, b, _paths(self.hierarchy)[0])
         count = _matrix(np.empty(x.shape, bool)).shape[0]
-        text = f"labels must be integers, one for each of {count} samples, got {labels.shape} {labels.dtype}"
+        text = f"labels must be integers, one per sample, {count} in all, got {labels.shape} {labels.dtype}"
         require(labels.size == count and labels.dtype.kind in "iu", self, text)
 
 
 @dataclass
 class _Group:
-    """All samples that come through one node: which, where the node's part of their intermediate output begins."""
+    """The samples whose paths visit one node.
+
+    Args:
+        index: the node's first row in W and b.
+        length: the number of its choices.
+        samples: which samples these are.
+        positions: where the node's scores are in the intermediate output, (samples, length).
+        targets: the choice that leads to each sample's label.
+    """
 
     index: int
     length: int
@@ -102,16 +110,16 @@ class _Group:
 
 
 def _groups(op: _Hierarchical, labels: np.ndarray[Any, Any]) -> tuple[int, list[_Group]]:
-    """Return the size of the intermediate output, and its parts by node.
+    """Return the size of the intermediate output, and the samples grouped by node.
 
-    Sample after sample, it holds for each node on the way the scores of the choices, then their probabilities.
+    For each sample and each node on its path, the output holds the scores of the choices, then their probabilities.
     """
     known = _paths(op.hierarchy)[1]
     nodes: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     position = 0
     for sample, label in enumerate(labels.reshape(-1).tolist()):
         if label not in known:
-            raise ShapeError(f"{op.type}: label {label} of sample {sample} is no word of the hierarchy")
+            raise ShapeError(f"{op.type}: label {label} of sample {sample} is not a word of the hierarchy")
         for index, length, target in known[label].tolist():
             nodes.setdefault((index, length), []).append((sample, position, target))
             position += 2 * length
@@ -130,11 +138,11 @@ def _softmax(xp: Any, scores: Any) -> Any:
 @register
 @operator_class(frozen=True)
 class HSoftmax(_Hierarchical):
-    """Y = -log of the probability of each sample's label, the product of the probabilities on the way to the word.
+    """Y = -log of the probability of each sample's label: the product of the probabilities on the path to the word.
 
-    A node's choices have the probabilities softmax(X W' + b), with rows of W and b of the node's own; ``hierarchy`` (a
-    serialized HierarchyProto, see ``netbuilder.model.hierarchy``) says which and names the choices for each word. The
-    second output keeps scores and probabilities for the gradient.
+    A node's choices have the probabilities softmax(X W' + b), with the node's own rows of W and b. ``hierarchy``, a
+    serialized HierarchyProto (see ``netbuilder.model.hierarchy``), states these rows, and the choices that lead to each
+    word. The second output stores scores and probabilities for the gradient.
 
     Inputs:
         X (N, D): float
@@ -153,8 +161,10 @@ class HSoftmax(_Hierarchical):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input(i) for i in range(4)] + [g.output("intermediate_output"), g.d_output("Y")]
-        kept = g.d_output(1) if g.has_d_output(1) else g.d_input("X") + "_intermediate"  # Caffe2 requires a name for it
-        return [make_op("HSoftmaxGradient", inputs, [*(g.d_input(i) for i in range(3)), kept])]
+        d_intermediate = (
+            g.d_output(1) if g.has_d_output(1) else g.d_input("X") + "_intermediate"
+        )  # Caffe2 requires a name for it
+        return [make_op("HSoftmaxGradient", inputs, [*(g.d_input(i) for i in range(3)), d_intermediate])]
 
 
 @kernel(HSoftmax)
@@ -162,22 +172,22 @@ def h_softmax(op: HSoftmax, ctx: RunContext, x: Any, w: Any, b: Any, labels: Any
     op.check_shapes(x, w, b, labels)
     xp, rows = ctx.xp, _matrix(x)
     size, groups = _groups(op, ctx.host(labels))
-    y, kept = xp.zeros(rows.shape[0], x.dtype), xp.zeros(size, x.dtype)
+    y, intermediate = xp.zeros(rows.shape[0], x.dtype), xp.zeros(size, x.dtype)
     for group in groups:
         which, part = xp.asarray(group.samples), slice(group.index, group.index + group.length)
         scores = rows[which] @ w[part].T + b[part]
-        chances = _softmax(xp, scores)
+        probs = _softmax(xp, scores)
         positions = xp.asarray(group.positions)
-        kept[positions], kept[positions + group.length] = scores, chances
-        chosen = chances[xp.arange(group.samples.size), xp.asarray(group.targets)]
-        y[which] -= xp.log(xp.maximum(chosen, _LEAST))
-    return y, kept
+        intermediate[positions], intermediate[positions + group.length] = scores, probs
+        chosen = probs[xp.arange(group.samples.size), xp.asarray(group.targets)]
+        y[which] -= xp.log(xp.maximum(chosen, _TINY))
+    return y, intermediate
 
 
 @register
 @operator_class(frozen=True)
 class HSoftmaxGradient(_Hierarchical):
-    """dX, dW and db of HSoftmax, and the gradients of the scores and probabilities that it kept."""
+    """dX, dW and db of HSoftmax, and the gradients of the scores and probabilities that it stored."""
 
     inputs = ("X", "W", "b", "labels", "intermediate_output", "dY")
     outputs = ("dX", "dW", "db", "dintermediate_output")
@@ -185,36 +195,38 @@ class HSoftmaxGradient(_Hierarchical):
 
 @kernel(HSoftmaxGradient)
 def h_softmax_gradient(
-    op: HSoftmaxGradient, ctx: RunContext, x: Any, w: Any, b: Any, labels: Any, kept: Any, dy: Any
+    op: HSoftmaxGradient, ctx: RunContext, x: Any, w: Any, b: Any, labels: Any, intermediate: Any, dy: Any
 ) -> tuple[Any, ...]:
     op.check_shapes(x, w, b, labels)
     xp, rows = ctx.xp, _matrix(x)
     size, groups = _groups(op, ctx.host(labels))
-    require(kept.shape == (size,), op, f"intermediate_output must have shape {(size,)}, got {kept.shape}")
+    require(
+        intermediate.shape == (size,), op, f"intermediate_output must have shape {(size,)}, got {intermediate.shape}"
+    )
     require(dy.shape == rows.shape[:1], op, f"dY must have shape {rows.shape[:1]}, got {dy.shape}")
-    dx, dw, db, d_kept = (xp.zeros_like(array) for array in (rows, w, b, kept))
+    dx, dw, db, d_intermediate = (xp.zeros_like(array) for array in (rows, w, b, intermediate))
     for group in groups:
         which, part = xp.asarray(group.samples), slice(group.index, group.index + group.length)
         positions, chosen = xp.asarray(group.positions), (xp.arange(group.samples.size), xp.asarray(group.targets))
-        chances = kept[positions + group.length]
-        slope = xp.zeros_like(chances)
-        slope[chosen] = -dy[which] / xp.maximum(chances[chosen], _LEAST)
-        d_scores = (slope - (slope * chances).sum(axis=1, keepdims=True)) * chances
-        d_kept[positions], d_kept[positions + group.length] = d_scores, slope
+        probs = intermediate[positions + group.length]
+        slope = xp.zeros_like(probs)
+        slope[chosen] = -dy[which] / xp.maximum(probs[chosen], _TINY)
+        d_scores = (slope - (slope * probs).sum(axis=1, keepdims=True)) * probs
+        d_intermediate[positions], d_intermediate[positions + group.length] = d_scores, slope
         dw[part] += d_scores.T @ rows[which]
         db[part] += d_scores.sum(axis=0)
-        dx[which] += d_scores @ w[part]  # a sample comes through a node once
-    return dx.reshape(x.shape), dw, db, d_kept
+        dx[which] += d_scores @ w[part]  # no sample visits a node twice
+    return dx.reshape(x.shape), dw, db, d_intermediate
 
 
 @register
 @operator_class(frozen=True)
 class HSoftmaxSearch(Operator):
-    """The ``topN`` most probable nodes and words of each sample: names (words by number), and -log of probabilities.
+    """The ``topN`` most probable nodes and words of each sample: names (of a word, its number) and scores.
 
-    From the root on, those choices are followed whose score is less than their node's plus ``beam``. ``tree`` is a
-    serialized TreeProto whose nodes have names, and offsets as ``create_hierarchy`` writes them. Where fewer are
-    found, names are empty and scores 0. No gradient.
+    A score is -log of a probability. From the root down, the search follows the choices whose score is less than their
+    node's plus ``beam``. ``tree`` is a serialized TreeProto whose nodes have names, and offsets as ``create_hierarchy``
+    writes them. If fewer than ``topN`` are found, the other names are empty and their scores 0. No gradient.
 
     Inputs:
         X (N, D): float
@@ -281,13 +293,13 @@ def h_softmax_search(op: HSoftmaxSearch, ctx: RunContext, x: Any, w: Any, b: Any
 def _search(
     op: HSoftmaxSearch, node: NodeProto, x: Any, w: Any, b: Any, samples: Any, above: Any, found: list[Any]
 ) -> None:
-    """Add what is below ``node`` for ``samples``, whose score there is ``above``."""
+    """Add to ``found`` what the search reaches below ``node``; ``above`` is its score for each of ``samples``."""
     count = len(node.children) + len(node.word_ids)
     if not count or not samples.size:
         return
     part = slice(node.offset, node.offset + count)
-    chances = _softmax(np, x[samples] @ w[part].T + b[part])
-    scores = above[:, None] - np.log(np.maximum(chances, x.dtype.type(_LEAST)))
+    probs = _softmax(np, x[samples] @ w[part].T + b[part])
+    scores = above[:, None] - np.log(np.maximum(probs, x.dtype.type(_TINY)))
     near = scores < above[:, None] + x.dtype.type(op.beam)
     names = [child.name for child in node.children] + [str(word) for word in node.word_ids]
     for k, name in enumerate(names):
@@ -300,9 +312,9 @@ def _search(
 @register
 @operator_class(frozen=True)
 class HuffmanTreeHierarchy(Operator):
-    """Huffman's tree of the classes 0 ... ``num_classes`` - 1 by how often they are among the labels: a TreeProto.
+    """The Huffman tree of the classes 0 ... ``num_classes`` - 1, by their frequencies among the labels: a TreeProto.
 
-    The output, of shape (1,), holds its bytes. The rarer a class, the longer the way to it. No gradient.
+    The output holds the serialized tree. The rarer a class, the longer its path. No gradient.
 
     Inputs:
         Labels (...): int
@@ -331,28 +343,28 @@ class HuffmanTreeHierarchy(Operator):
 
 
 @dataclass
-class _Counted:
-    """A node of the tree: how many labels are below it, and its class, or its two parts."""
+class _HuffmanNode:
+    """A node of the tree: the number of labels below it, and its class or its two children."""
 
     count: int
     label: int = -1
-    parts: tuple[_Counted, ...] = ()
+    children: tuple[_HuffmanNode, ...] = ()
 
-    def __lt__(self, other: _Counted) -> bool:
+    def __lt__(self, other: _HuffmanNode) -> bool:
         return self.count < other.count
 
 
 @kernel(HuffmanTreeHierarchy)
 def huffman_tree(op: HuffmanTreeHierarchy, ctx: RunContext, labels: Any) -> tuple[Any, ...]:
     if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < op.num_classes:
-        text = f"labels must lie in [0, {op.num_classes}), got some from {labels.min()} to {labels.max()}"
+        text = f"labels must lie in [0, {op.num_classes}), got values from {labels.min()} to {labels.max()}"
         raise ShapeError(f"{op.type}: {text}")
-    heap: list[_Counted] = []
+    heap: list[_HuffmanNode] = []
     for label, count in enumerate(np.bincount(labels, minlength=op.num_classes).tolist()):
-        heapq.heappush(heap, _Counted(count, label))
+        heapq.heappush(heap, _HuffmanNode(count, label))
     while len(heap) > 1:
-        parts = heapq.heappop(heap), heapq.heappop(heap)
-        heapq.heappush(heap, _Counted(parts[0].count + parts[1].count, parts=parts))
+        children = heapq.heappop(heap), heapq.heappop(heap)
+        heapq.heappush(heap, _HuffmanNode(children[0].count + children[1].count, children=children))
     tree = TreeProto()
     tree.root_node.offset = 0
     _build(heap[0], tree.root_node, 2)
@@ -361,12 +373,12 @@ def huffman_tree(op: HuffmanTreeHierarchy, ctx: RunContext, labels: Any) -> tupl
     return (made,)
 
 
-def _build(counted: _Counted, node: NodeProto, offset: int) -> int:
-    """Add the parts of ``counted`` to ``node``; return the first offset that is free, as Caffe2 counts them."""
-    for side, part in enumerate(counted.parts):
-        if part.parts:
-            offset = _build(part, node.children.add(offset=offset), offset + 2)
+def _build(source: _HuffmanNode, node: NodeProto, offset: int) -> int:
+    """Add the children of ``source`` to ``node``; return the first free offset, as Caffe2 counts them."""
+    for side, child in enumerate(source.children):
+        if child.children:
+            offset = _build(child, node.children.add(offset=offset), offset + 2)
         else:
-            node.word_ids.append(part.label)
+            node.word_ids.append(child.label)
             offset += side
     return offset

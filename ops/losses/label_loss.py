@@ -1,4 +1,4 @@
-"""What the losses of softmax with labels have in common: inputs, shapes, gradient and work."""
+"""Base classes of SoftmaxWithLoss, SpatialSoftmaxWithLoss and their gradients: inputs, shapes, gradient and flops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LabelLoss(Operator, abc.ABC):
 
 @operator_class(frozen=True)
 class LabelLossForward(LabelLoss):
-    """Base: P, of the shape of X, and the loss, one number."""
+    """Base of a loss: its outputs are P, of the shape of X, and the loss, a scalar."""
 
     inputs: ClassVar[tuple[str, ...]] = ("X", "label", "weight?")
     outputs: ClassVar[tuple[str, ...]] = ("P", "loss")
@@ -50,7 +50,7 @@ class LabelLossForward(LabelLoss):
 
 @operator_class(frozen=True)
 class LabelLossBackward(LabelLoss):
-    """Base: dX from what the loss read, P, and the gradient of the loss."""
+    """Base of a loss's gradient: it computes dX from the inputs of the loss, P, and dloss."""
 
     inputs: ClassVar[tuple[str, ...]] = ("X", "label", "weight_or_P", "P_or_dloss", "dloss?")
     outputs: ClassVar[tuple[str, ...]] = ("dX",)

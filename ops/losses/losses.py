@@ -31,7 +31,7 @@ _TINY = 1e-20  # probabilities are clamped to this in the loss and in its gradie
 
 
 class _Labels:
-    """Labels that are integers, one per row."""
+    """Mixin: the labels are integers, one per row."""
 
     def check_rows(self: Any, x: TensorSpec, label: TensorSpec) -> int:
         """Return the number of rows; raise ShapeError unless the labels fit."""
@@ -41,7 +41,7 @@ class _Labels:
 
 
 class _Probabilities:
-    """Labels that are the probabilities of all classes."""
+    """Mixin: the labels are probabilities, one per class."""
 
     def check_rows(self: Any, x: TensorSpec, label: TensorSpec) -> int:
         """Return the number of rows; raise ShapeError unless the labels fit."""
@@ -121,8 +121,8 @@ def label_cross_entropy_gradient(
     rows = _rows(x)
     gathered = chosen(op, ctx, label, rows.shape[1])
     dx = ctx.xp.zeros(rows.shape, x.dtype)
-    chances = widen(rows[gathered])
-    dx[gathered] = -dy.reshape(-1) / ctx.xp.maximum(chances, chances.dtype.type(_TINY))
+    probs = widen(rows[gathered])
+    dx[gathered] = -dy.reshape(-1) / ctx.xp.maximum(probs, probs.dtype.type(_TINY))
     return (dx.reshape(x.shape),)
 
 
@@ -144,8 +144,8 @@ class CrossEntropy(_Probabilities, _RowLoss):
 
 @kernel(CrossEntropy)
 def cross_entropy(op: CrossEntropy, ctx: RunContext, x: Any, label: Any) -> tuple[Any, ...]:
-    chances = widen(x)
-    logs = ctx.xp.log(ctx.xp.maximum(chances, chances.dtype.type(_TINY)))
+    probs = widen(x)
+    logs = ctx.xp.log(ctx.xp.maximum(probs, probs.dtype.type(_TINY)))
     return (narrow(-_rows(label * logs).sum(axis=1), x),)
 
 
@@ -160,8 +160,8 @@ class CrossEntropyGradient(_Probabilities, _RowLossGradient):
 
 @kernel(CrossEntropyGradient)
 def cross_entropy_gradient(op: CrossEntropyGradient, ctx: RunContext, x: Any, label: Any, dy: Any) -> tuple[Any, ...]:
-    slopes, chances = -dy.reshape(-1, *(1,) * (x.ndim - 1)), widen(x)
-    return (narrow(slopes * label / ctx.xp.maximum(chances, chances.dtype.type(_TINY)), x),)
+    slopes, probs = -dy.reshape(-1, *(1,) * (x.ndim - 1)), widen(x)
+    return (narrow(slopes * label / ctx.xp.maximum(probs, probs.dtype.type(_TINY)), x),)
 
 
 @register
@@ -198,7 +198,7 @@ def averaged_loss(op: AveragedLoss, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class AveragedLossGradient(Operator):
-    """dX = dY / the number of elements of X, everywhere."""
+    """dX = dY / (the number of elements of X), for each element."""
 
     inputs = ("X", "dY")
     outputs = ("dX",)

@@ -1,4 +1,4 @@
-"""Perplexity and MultiClassAccuracy: measures of classifiers."""
+"""Metrics of classifiers: Perplexity and MultiClassAccuracy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INT32 = np.dtype(np.int32)
 @register
 @operator_class(frozen=True)
 class Perplexity(Operator):
-    """Y = exp(-the mean of log X), a scalar; X has the probability of each sample's label. No gradient.
+    """output = exp(-mean(log(probabilities))), a scalar, of the probability of each sample's label. No gradient.
 
     Inputs:
         probabilities (N): float
@@ -53,9 +53,10 @@ def perplexity(op: Perplexity, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class MultiClassAccuracy(Operator):
-    """For each class the share of its samples whose greatest score is its own, and their number, int32.
+    """For each class, the fraction of its samples that are classified correctly, and the number of its samples.
 
-    Of equal scores the first counts; a class without samples has 0. No gradient.
+    The prediction is the class with the greatest score, the first of equal ones. A class without samples has accuracy
+    0. No gradient.
 
     Inputs:
         prediction (N, C): float
@@ -87,6 +88,6 @@ def multi_class_accuracy(op: MultiClassAccuracy, ctx: RunContext, scores: Any, l
     _, flat = chosen(op, ctx, labels, classes)
     own = flat[:, None] == xp.arange(classes)
     amounts = own.sum(axis=0)
-    right = (own & (scores.argmax(axis=1) == flat)[:, None]).sum(axis=0)
-    shares = right / xp.maximum(amounts, 1)
-    return shares.astype(scores.dtype), amounts.astype(_INT32)
+    correct = (own & (scores.argmax(axis=1) == flat)[:, None]).sum(axis=0)
+    accuracies = correct / xp.maximum(amounts, 1)
+    return accuracies.astype(scores.dtype), amounts.astype(_INT32)

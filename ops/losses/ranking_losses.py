@@ -1,6 +1,6 @@
-"""Losses of rankings, session by session: PairWiseLoss and LambdaRankNdcg; with their gradients.
+"""Ranking losses per session: PairWiseLoss and LambdaRankNdcg, with their gradients.
 
-Sessions follow each other in the inputs; ``lengths`` says how many items each has. They are laid side by side,
+The inputs concatenate the items of all sessions; ``lengths`` has the number of items of each. They are padded to
 (sessions, longest), so that all pairs within sessions, (sessions, longest, longest), are computed at once.
 """
 
@@ -21,31 +21,31 @@ __all__ = ["LambdaRankNdcg", "LambdaRankNdcgGradient", "PairWiseLoss", "PairWise
 
 
 class _Sessions:
-    """Items laid out by sessions."""
+    """The items of sessions, to be padded to a row per session."""
 
     def __init__(self, op: Operator, ctx: RunContext, lengths: Any, items: int) -> None:
         self.xp = ctx.xp
         least, total = (int(lengths.min()), int(lengths.sum())) if lengths.size else (0, 0)
         if least < 0 or total != items:
             raise ShapeError(
-                f"{op.type}: the lengths of sessions must not be negative and sum up to the number of items, {items}; "
-                f"got the least {least} and the sum {total}"
+                f"{op.type}: the lengths of sessions must not be negative and must sum to the number of items, "
+                f"{items}; got the minimum {least} and the sum {total}"
             )
         longest = int(lengths.max()) if lengths.size else 0
         flat = lengths.reshape(-1).astype("int64")
         positions = self.xp.arange(longest)
-        self.there = positions < flat[:, None]
-        self._index = self.xp.where(self.there, (self.xp.cumsum(flat) - flat)[:, None] + positions, 0)
+        self.mask = positions < flat[:, None]
+        self._index = self.xp.where(self.mask, (self.xp.cumsum(flat) - flat)[:, None] + positions, 0)
 
-    def lay(self, values: Any, filler: float = 0.0) -> Any:
-        """Return (sessions, longest), ``filler`` after the items of a session."""
+    def pad(self, values: Any) -> Any:
+        """Return the items as (sessions, longest), padded with 0."""
         if not values.size:
-            return self.xp.zeros(self.there.shape, values.dtype)
-        return self.xp.where(self.there, values.reshape(-1)[self._index], values.dtype.type(filler))
+            return self.xp.zeros(self.mask.shape, values.dtype)
+        return self.xp.where(self.mask, values.reshape(-1)[self._index], values.dtype.type(0))
 
-    def back(self, laid: Any) -> Any:
-        """Return the items in a line again."""
-        return laid[self.there]
+    def unpad(self, padded: Any) -> Any:
+        """Return the items of all sessions as one vector."""
+        return padded[self.mask]
 
 
 def _check_lengths(op: Operator, lengths: TensorSpec) -> None:
@@ -65,9 +65,9 @@ def _check_column(op: Operator, x: TensorSpec, label: TensorSpec) -> None:
 @register
 @operator_class(frozen=True)
 class PairWiseLoss(Operator):
-    """Y = for each session the mean of log(1 + exp(X[j] - X[i])) over its pairs with label[i] > label[j].
+    """Y = for each session, the mean of log(1 + exp(X[j] - X[i])) over its pairs with label[i] > label[j].
 
-    A session without such pairs has 0. Without ``lengths`` all items are one session.
+    A session without such pairs has loss 0. Without ``lengths``, all items are one session.
 
     Inputs:
         X (N) or (N, 1): float
@@ -116,20 +116,20 @@ class PairWiseLossGradient(Operator):
 
 
 def _pairs(op: Operator, ctx: RunContext, x: Any, label: Any, lengths: Any) -> tuple[_Sessions, Any, Any, Any]:
-    """Return the sessions, X[j] - X[i], which of these pairs count, and by how much each is divided."""
+    """Return the sessions, X[j] - X[i], which of these pairs count, and per session how many do, at least 1."""
     xp = ctx.xp
     sessions = _Sessions(op, ctx, xp.full(1, x.size, "int64") if lengths is None else lengths, x.size)
-    scores = sessions.lay(x if x.dtype != "float16" else x.astype("float32"))
-    labels = sessions.lay(label)
-    counts = (labels[:, :, None] > labels[:, None, :]) & sessions.there[:, :, None] & sessions.there[:, None, :]
+    scores = sessions.pad(x if x.dtype != "float16" else x.astype("float32"))
+    labels = sessions.pad(label)
+    counts = (labels[:, :, None] > labels[:, None, :]) & sessions.mask[:, :, None] & sessions.mask[:, None, :]
     number = xp.maximum(counts.sum(axis=(1, 2)), 1).astype(scores.dtype)
     return sessions, scores[:, None, :] - scores[:, :, None], counts, number
 
 
 @kernel(PairWiseLoss)
 def pair_wise_loss(op: PairWiseLoss, ctx: RunContext, x: Any, label: Any, lengths: Any = None) -> tuple[Any, ...]:
-    _, apart, counts, number = _pairs(op, ctx, x, label, lengths)
-    losses = ctx.xp.where(counts, softplus(ctx.xp, apart), apart.dtype.type(0))
+    _, differences, counts, number = _pairs(op, ctx, x, label, lengths)
+    losses = ctx.xp.where(counts, softplus(ctx.xp, differences), differences.dtype.type(0))
     return (narrow(losses.sum(axis=(1, 2)) / number, x),)
 
 
@@ -137,10 +137,10 @@ def pair_wise_loss(op: PairWiseLoss, ctx: RunContext, x: Any, label: Any, length
 def pair_wise_loss_gradient(
     op: PairWiseLossGradient, ctx: RunContext, x: Any, label: Any, dy: Any, lengths: Any = None
 ) -> tuple[Any, ...]:
-    sessions, apart, counts, number = _pairs(op, ctx, x, label, lengths)
-    slopes = ctx.xp.where(counts, sigmoid(ctx.xp, apart), apart.dtype.type(0))
-    laid = (slopes.sum(axis=1) - slopes.sum(axis=2)) * (dy.reshape(-1) / number)[:, None]
-    return (narrow(sessions.back(laid).reshape(x.shape), x),)
+    sessions, differences, counts, number = _pairs(op, ctx, x, label, lengths)
+    slopes = ctx.xp.where(counts, sigmoid(ctx.xp, differences), differences.dtype.type(0))
+    padded = (slopes.sum(axis=1) - slopes.sum(axis=2)) * (dy.reshape(-1) / number)[:, None]
+    return (narrow(sessions.unpad(padded).reshape(x.shape), x),)
 
 
 @operator_class(frozen=True)
@@ -153,13 +153,13 @@ class _LambdaRank(Operator):
 @register
 @operator_class(frozen=True)
 class LambdaRankNdcg(_LambdaRank):
-    """The loss of the scores y for the relevances r, session by session, and its gradient dy.
+    """The loss of each session with the scores y and the relevances r, and its gradient dy.
 
     An item has the gain 2^r (r with ``use_ndcg_as_loss`` but without ``use_exp_gain``) and the discount 1 / log2(1 +
     its rank by y). The loss is the sum of |difference in gain * difference in discount| * log(1 + exp(y[j] - y[i]))
-    over pairs with r[i] > r[j], counted both ways; with ``use_ndcg_as_loss`` it is what gain * discount falls short of
-    the best order. Both are divided by the sum of the best order, unless ``use_idcg_normalization`` is 0. A session in
-    which no item is relevant has 0.
+    over pairs with r[i] > r[j], each counted twice. With ``use_ndcg_as_loss`` it is the ideal DCG minus the DCG: the
+    sum of gain * discount in the order by r minus that in the order by y. Either is divided by the ideal DCG unless
+    ``use_idcg_normalization`` is 0. A session without relevant items has loss 0.
 
     Inputs:
         y (N): float
@@ -189,7 +189,7 @@ class LambdaRankNdcg(_LambdaRank):
 @register
 @operator_class(frozen=True)
 class LambdaRankNdcgGradient(_LambdaRank):
-    """The gradient of y: dy, times the gradient of the loss of the item's session."""
+    """d_y = dy * dloss of the item's session."""
 
     inputs = ("y", "session_lengths", "dy", "dloss")
     outputs = ("d_y",)
@@ -203,30 +203,30 @@ class LambdaRankNdcgGradient(_LambdaRank):
         return (y.plain,)
 
 
-def _discounts(xp: Any, laid: Any, there: Any) -> Any:
-    """Return 1 / log2(1 + rank) of each item, the greatest having rank 1; 0 after a session."""
-    order = xp.argsort(xp.where(there, -laid, laid.dtype.type(float("inf"))), axis=1, kind="stable")
-    ranks = xp.argsort(order, axis=1, kind="stable").astype(laid.dtype)
-    return xp.where(there, 1 / xp.log2(ranks + 2), laid.dtype.type(0))
+def _discounts(xp: Any, padded: Any, mask: Any) -> Any:
+    """Return 1 / log2(1 + rank) of each item, where the greatest has rank 1; 0 for padding."""
+    order = xp.argsort(xp.where(mask, -padded, padded.dtype.type(float("inf"))), axis=1, kind="stable")
+    ranks = xp.argsort(order, axis=1, kind="stable").astype(padded.dtype)
+    return xp.where(mask, 1 / xp.log2(ranks + 2), padded.dtype.type(0))
 
 
 @kernel(LambdaRankNdcg)
 def lambda_rank_ndcg(op: LambdaRankNdcg, ctx: RunContext, y: Any, r: Any, lengths: Any) -> tuple[Any, ...]:
     xp, sessions = ctx.xp, _Sessions(op, ctx, lengths, y.size)
     wide = "float32" if y.dtype == "float16" else y.dtype
-    scores, relevance = sessions.lay(y.astype(wide)), sessions.lay(r.astype(wide))
+    scores, relevance = sessions.pad(y.astype(wide)), sessions.pad(r.astype(wide))
     linear = op.use_ndcg_as_loss and not op.use_exp_gain
-    gain = xp.where(sessions.there, relevance if linear else xp.exp2(relevance), scores.dtype.type(0))
-    ideal = (gain * _discounts(xp, relevance, sessions.there)).sum(axis=1)
-    discount = _discounts(xp, scores, sessions.there)
+    gain = xp.where(sessions.mask, relevance if linear else xp.exp2(relevance), scores.dtype.type(0))
+    ideal = (gain * _discounts(xp, relevance, sessions.mask)).sum(axis=1)
+    discount = _discounts(xp, scores, sessions.mask)
 
-    def apart(values: Any) -> Any:
+    def pairwise(values: Any) -> Any:
         return values[:, :, None] - values[:, None, :]
 
-    weights = abs(apart(discount) * apart(gain))  # 0 after a session, whose items are in no pair
-    weights = weights * (sessions.there[:, :, None] & sessions.there[:, None, :])
-    sign = xp.sign(apart(relevance))
-    signed = sign * apart(scores)
+    weights = abs(pairwise(discount) * pairwise(gain))
+    weights = weights * (sessions.mask[:, :, None] & sessions.mask[:, None, :])  # no pairs with padding
+    sign = xp.sign(pairwise(relevance))
+    signed = sign * pairwise(scores)
     if op.use_ndcg_as_loss:
         loss = ideal - (gain * discount).sum(axis=1)
     else:
@@ -236,7 +236,7 @@ def lambda_rank_ndcg(op: LambdaRankNdcg, ctx: RunContext, y: Any, r: Any, length
     share = relevant.astype(scores.dtype)
     if op.use_idcg_normalization:
         share = share / xp.maximum(ideal, scores.dtype.type(1e-5))
-    return narrow(loss * share, y), narrow(sessions.back(slopes * share[:, None]), y)
+    return narrow(loss * share, y), narrow(sessions.unpad(slopes * share[:, None]), y)
 
 
 @kernel(LambdaRankNdcgGradient)
@@ -244,4 +244,4 @@ def lambda_rank_ndcg_gradient(
     op: LambdaRankNdcgGradient, ctx: RunContext, y: Any, lengths: Any, dy: Any, dloss: Any
 ) -> tuple[Any, ...]:
     sessions = _Sessions(op, ctx, lengths, y.size)
-    return (dy * sessions.back(ctx.xp.where(sessions.there, dloss[:, None], dloss.dtype.type(0))),)
+    return (dy * sessions.unpad(ctx.xp.where(sessions.mask, dloss[:, None], dloss.dtype.type(0))),)

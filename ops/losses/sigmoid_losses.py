@@ -1,4 +1,4 @@
-"""Cross entropy of scores by a sigmoid, plain and weighted; MakeTwoClass; with their gradients."""
+"""Sigmoid cross entropy of logits, plain and weighted, and MakeTwoClass; with their gradients."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ __all__ = [
 
 
 def softplus(xp: Any, x: Any) -> Any:
-    """Return log(1 + exp(x)), which does not overflow."""
+    """Return log(1 + exp(x)) without overflow."""
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x)))
 
 
 def sigmoid(xp: Any, x: Any) -> Any:
-    """Return 1 / (1 + exp(-x)), which does not overflow."""
+    """Return 1 / (1 + exp(-x)) without overflow."""
     e = xp.exp(-abs(x))
     return xp.where(x >= 0, x.dtype.type(1), e) / (1 + e)
 
 
-def _check_alike(op: Operator, x: TensorSpec, **others: TensorSpec) -> None:
+def _check_shapes(op: Operator, x: TensorSpec, **others: TensorSpec) -> None:
     require_one_float_type(op, mixed_half=False, X=x, **others)
     require(x.ndim >= 1, op, "X must have a last axis to average over, got a scalar")
     for name, spec in others.items():
         require(spec.shape == x.shape, op, f"{name} must have the shape of X, {x.shape}, got {spec.shape}")
 
 
-def _check_slopes(op: Operator, x: TensorSpec, dy: TensorSpec) -> None:
+def _check_dy(op: Operator, x: TensorSpec, dy: TensorSpec) -> None:
     require(dy.shape == x.shape[:-1], op, f"dY must have the shape of Y, {x.shape[:-1]}, got {dy.shape}")
 
 
 @operator_class(frozen=True)
-class _Variant(Operator):
+class _SigmoidCrossEntropy(Operator):
     log_D_trick: bool = False
     unjoined_lr_loss: bool = False
 
@@ -58,12 +58,12 @@ class _Variant(Operator):
 
 @register
 @operator_class(frozen=True)
-class SigmoidCrossEntropyWithLogits(_Variant):
-    """Y = the mean over the last axis of -(t * log s + (1 - t) * log(1 - s)), with s = sigmoid(logits), t the targets.
+class SigmoidCrossEntropyWithLogits(_SigmoidCrossEntropy):
+    """Y = the mean over the last axis of -(t * log s + (1 - t) * log(1 - s)); s = sigmoid(logits), t = targets.
 
-    With ``log_D_trick`` of (1 - 2 * t) * log s, the loss of a generator that does not saturate (Goodfellow et al.,
-    "Generative Adversarial Networks", 2014, section 3). With ``unjoined_lr_loss`` of (1 - t) * log(1 + exp(logits))
-    - t * logits: a positive sample is paired with a negative one that is its own.
+    With ``log_D_trick`` it is the mean of (1 - 2 * t) * log s, the non-saturating loss of a generator (Goodfellow et
+    al., "Generative Adversarial Networks", 2014, section 3). With ``unjoined_lr_loss`` it is the mean of (1 - t) *
+    log(1 + exp(logits)) - t * logits, for data in which each positive sample also occurs as a negative one.
 
     Inputs:
         logits (*S) or (*S, D): float
@@ -76,7 +76,7 @@ class SigmoidCrossEntropyWithLogits(_Variant):
     outputs = ("Y",)
 
     def infer(self, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_alike(self, x, targets=targets)
+        _check_shapes(self, x, targets=targets)
         return (x.with_shape(x.shape[:-1]),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -89,15 +89,15 @@ class SigmoidCrossEntropyWithLogits(_Variant):
 
 @register
 @operator_class(frozen=True)
-class SigmoidCrossEntropyWithLogitsGradient(_Variant):
-    """The gradient of the logits; targets have none."""
+class SigmoidCrossEntropyWithLogitsGradient(_SigmoidCrossEntropy):
+    """dlogits of SigmoidCrossEntropyWithLogits; targets have no gradient."""
 
     inputs = ("dY", "logits", "targets")
     outputs = ("dlogits",)
 
     def infer(self, dy: TensorSpec, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_alike(self, x, targets=targets)
-        _check_slopes(self, x, dy)
+        _check_shapes(self, x, targets=targets)
+        _check_dy(self, x, dy)
         return (x.plain,)
 
     def flops(self, dy: TensorSpec, x: TensorSpec, targets: TensorSpec) -> int:
@@ -133,7 +133,7 @@ def sigmoid_cross_entropy_gradient(
 @register
 @operator_class(frozen=True)
 class WeightedSigmoidCrossEntropyWithLogits(Operator):
-    """Y = the mean over the last axis of -w * (t * log s + (1 - t) * log(1 - s)), with s = sigmoid(logits).
+    """Y = the mean over the last axis of -w * (t * log s + (1 - t) * log(1 - s)); s = sigmoid(logits), t = targets.
 
     Inputs:
         logits (*S) or (*S, D): float
@@ -147,7 +147,7 @@ class WeightedSigmoidCrossEntropyWithLogits(Operator):
     outputs = ("Y",)
 
     def infer(self, x: TensorSpec, targets: TensorSpec, weights: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_alike(self, x, targets=targets, weights=weights)
+        _check_shapes(self, x, targets=targets, weights=weights)
         return (x.with_shape(x.shape[:-1]),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -161,14 +161,14 @@ class WeightedSigmoidCrossEntropyWithLogits(Operator):
 @register
 @operator_class(frozen=True)
 class WeightedSigmoidCrossEntropyWithLogitsGradient(Operator):
-    """The gradient of the logits; targets and weights have none."""
+    """dlogits of WeightedSigmoidCrossEntropyWithLogits; targets and weights have no gradient."""
 
     inputs = ("dY", "logits", "targets", "weights")
     outputs = ("dlogits",)
 
     def infer(self, dy: TensorSpec, x: TensorSpec, targets: TensorSpec, weights: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_alike(self, x, targets=targets, weights=weights)
-        _check_slopes(self, x, dy)
+        _check_shapes(self, x, targets=targets, weights=weights)
+        _check_dy(self, x, dy)
         return (x.plain,)
 
     def flops(self, dy: TensorSpec, x: TensorSpec, *others: TensorSpec) -> int:

@@ -1,4 +1,4 @@
-"""SoftmaxWithLoss: softmax and cross entropy in one, and its gradient."""
+"""SoftmaxWithLoss, softmax and cross entropy in one operator, and its gradient."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TINY = 1e-20  # probabilities are clamped to this before log, as in Caffe2
 
 @operator_class(frozen=True)
 class LossArguments(LabelLoss):
-    """What the loss and its gradient have in common."""
+    """Arguments and checks of the loss and its gradient."""
 
     label_prob: bool = False
     average_by_batch_size: bool = False
@@ -33,7 +33,7 @@ class LossArguments(LabelLoss):
     only_loss: bool = False  # Caffe2 then reuses the memory of P; the numbers are the same
 
     def matrix(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Return rows (samples) and columns (classes) of X flattened at ``axis``."""
+        """Return the numbers of rows (samples) and columns (classes) of X flattened at ``axis``."""
         ndim = len(shape)
         require(-ndim <= self.axis < ndim, self, f"axis must lie in [{-ndim}, {ndim}) for X {shape}, got {self.axis}")
         axis = self.axis % ndim
@@ -43,7 +43,7 @@ class LossArguments(LabelLoss):
         """Raise ShapeError unless label and weight fit X."""
         require_one_float_type(self, X=x)
         rows, classes = self.matrix(x.shape)
-        require(classes >= 1, self, f"X must have a class or more, got shape {x.shape}")
+        require(classes >= 1, self, f"X must have at least one class, got shape {x.shape}")
         if self.label_prob:
             require(
                 label.size == x.size and label.dtype.kind == "f",
@@ -61,8 +61,9 @@ class LossArguments(LabelLoss):
 class SoftmaxWithLoss(LossArguments, LabelLossForward):
     """P = softmax(X) by rows; loss = scale * the mean of -log P[i, label[i]].
 
-    With ``label_prob`` the labels are probabilities of all classes and each row counts -sum(label * log P). With
-    weights the mean is weighted: it is divided by their sum or, with ``average_by_batch_size``, by the number of rows.
+    With ``label_prob`` the labels are probabilities of all classes, and a row's loss is -sum(label * log P). With
+    weights the mean is weighted: the sum is divided by that of the weights or, with ``average_by_batch_size``, by the
+    number of rows.
 
     Inputs:
         X (*A, *B): float
@@ -78,7 +79,7 @@ class SoftmaxWithLoss(LossArguments, LabelLossForward):
 @register
 @operator_class(frozen=True)
 class SoftmaxWithLossGradient(LossArguments, LabelLossBackward):
-    """dX of SoftmaxWithLoss: (P - label) * weight * dloss * scale / the number that the mean is divided by."""
+    """dX of SoftmaxWithLoss: (P - label) * weight * dloss * scale / the divisor of the mean."""
 
 
 def _divisor(op: LossArguments, rows: int, weight: Any) -> Any:
@@ -87,8 +88,8 @@ def _divisor(op: LossArguments, rows: int, weight: Any) -> Any:
     return weight.sum()
 
 
-def _per_unit(ctx: RunContext, value: Any, divisor: Any) -> Any:
-    """Return ``value / divisor``, or 0 where all weights are 0."""
+def _divide_or_zero(ctx: RunContext, value: Any, divisor: Any) -> Any:
+    """Return ``value / divisor``, or 0 if the divisor, a sum of weights, is 0."""
     if isinstance(divisor, float):
         return value / divisor
     safe = ctx.xp.where(divisor > 0, divisor, divisor.dtype.type(1))
@@ -110,7 +111,7 @@ def softmax_with_loss(op: SoftmaxWithLoss, ctx: RunContext, x: Any, label: Any, 
         losses = xp.log(sums[:, 0]) - shifted[gathered]
     if weight is not None:
         losses = losses * weight.reshape(-1)
-    loss = _per_unit(ctx, losses.sum() * _scalar(losses, op.scale), _divisor(op, rows.shape[0], weight))
+    loss = _divide_or_zero(ctx, losses.sum() * _scalar(losses, op.scale), _divisor(op, rows.shape[0], weight))
     return (narrow(p.reshape(x.shape), x), xp.asarray(loss, dtype=x.dtype).reshape(()))
 
 
@@ -132,7 +133,7 @@ def softmax_with_loss_gradient(
     if weight is not None:
         slopes *= weight.reshape(-1, 1)
     factor = narrow(dloss.reshape(()), slopes) * _scalar(slopes, op.scale)
-    slopes *= _per_unit(ctx, factor, _divisor(op, slopes.shape[0], weight))
+    slopes *= _divide_or_zero(ctx, factor, _divisor(op, slopes.shape[0], weight))
     return (narrow(slopes.reshape(x.shape), x),)
 
 

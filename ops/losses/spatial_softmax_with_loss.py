@@ -1,4 +1,4 @@
-"""Softmax over the channels of each position of images, with cross entropy; and its gradient."""
+"""SpatialSoftmaxWithLoss, softmax over channels and cross entropy at each position of images, and its gradient."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Arguments(LabelLoss):
     def check(self) -> None:
         super().check()
         if self.order != "NCHW":
-            raise ArgumentError(f"{self.type}: order must be NCHW, got {self.order!r}; put NHWC2NCHW before")
+            raise ArgumentError(f"{self.type}: order must be NCHW, got {self.order!r}; insert NHWC2NCHW before it")
 
     def check_labels(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None) -> None:
         """Raise ShapeError unless label and weight fit X."""
@@ -45,8 +45,8 @@ class _Arguments(LabelLoss):
 class SpatialSoftmaxWithLoss(_Arguments, LabelLossForward):
     """P = softmax of X over its channels; loss = scale * the weighted mean over all positions of -log P[label].
 
-    A position whose label is -1 does not count. Without weights all others weigh 1. If no position has weight, the loss
-    is 0. Caffe2 leaves ``scale`` out of the loss on CPUs, though not out of its gradient; here both have it.
+    Positions with the label -1 are ignored. Without weights, all others have weight 1. If the weights sum to 0, the
+    loss is 0. On CPUs, Caffe2 applies ``scale`` to the gradient only; here it applies to the loss too.
 
     Inputs:
         X (N, C, H, W): float
@@ -65,12 +65,13 @@ class SpatialSoftmaxWithLossGradient(_Arguments, LabelLossBackward):
 
 
 def _weights(op: Operator, ctx: RunContext, values: Any, label: Any, weight: Any) -> tuple[Any, Any, Any]:
-    """Return labels (N, 1, H, W) with a class in each position, the weights likewise, and the sum of weights.
+    """Return labels and weights, (N, 1, H, W), with class 0 and weight 0 for the label -1, and the sum of weights.
+
 
     Raises:
         ShapeError: a label is neither -1 nor a class.
     """
-    require(label.dtype.kind == "i", op, f"labels must be integers with a sign, got {label.dtype}")
+    require(label.dtype.kind == "i", op, f"labels must be signed integers, got {label.dtype}")
     xp, classes = ctx.xp, values.shape[1]
     counts = label != _NO_LABEL
     known = xp.where(counts, label, 0)
@@ -85,8 +86,8 @@ def _weights(op: Operator, ctx: RunContext, values: Any, label: Any, weight: Any
     return known[:, None], weights[:, None], weights.sum()
 
 
-def _share(ctx: RunContext, value: Any, total: Any) -> Any:
-    """Return ``value / total``, or 0 where the weights sum to nothing."""
+def _divide_or_zero(ctx: RunContext, value: Any, total: Any) -> Any:
+    """Return ``value / total``, or 0 if the weights sum to 0."""
     one, zero = total.dtype.type(1), total.dtype.type(0)
     return ctx.xp.where(total > 0, value / ctx.xp.where(total > 0, total, one), zero)
 
@@ -101,7 +102,7 @@ def spatial_softmax_with_loss(
     sums = e.sum(axis=1, keepdims=True)
     known, weights, total = _weights(op, ctx, values, label, weight)
     losses = (xp.log(sums) - xp.take_along_axis(shifted, known, axis=1)) * weights
-    loss = _share(ctx, losses.sum() * values.dtype.type(op.scale), total)
+    loss = _divide_or_zero(ctx, losses.sum() * values.dtype.type(op.scale), total)
     return narrow(e / sums, x), xp.asarray(loss, dtype=x.dtype).reshape(())
 
 
@@ -110,8 +111,8 @@ def spatial_softmax_with_loss_gradient(
     op: SpatialSoftmaxWithLossGradient, ctx: RunContext, x: Any, label: Any, *others: Any
 ) -> tuple[Any, ...]:
     *weight, p, dloss = others
-    xp, chances = ctx.xp, widen(p)
-    known, weights, total = _weights(op, ctx, chances, label, weight[0] if weight else None)
-    right = xp.arange(p.shape[1]).reshape(1, -1, 1, 1) == known
-    factor = _share(ctx, narrow(dloss.reshape(()), chances) * chances.dtype.type(op.scale), total)
-    return (narrow((chances - right) * (weights * factor), x),)
+    xp, probs = ctx.xp, widen(p)
+    known, weights, total = _weights(op, ctx, probs, label, weight[0] if weight else None)
+    is_label = xp.arange(p.shape[1]).reshape(1, -1, 1, 1) == known
+    factor = _divide_or_zero(ctx, narrow(dloss.reshape(()), probs) * probs.dtype.type(op.scale), total)
+    return (narrow((probs - is_label) * (weights * factor), x),)

@@ -1,4 +1,4 @@
-"""The best path through scores and transitions, and scores that follow it: ViterbiPath, SwapBestPath."""
+"""ViterbiPath, the best path through scores and transitions, and SwapBestPath, which gives the path the best scores."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _check_scores(op: Operator, scores: TensorSpec) -> None:
 @register
 @operator_class(frozen=True)
 class ViterbiPath(Operator):
-    """path = the classes c that make the sum of scores[t, c[t]] and transitions[c[t - 1], c[t]] greatest.
+    """path = the classes c that maximize the sum of scores[t, c[t]] and transitions[c[t - 1], c[t]].
 
-    Of equal ones the lowest class is taken, from the end on.
+    Ties go to the lowest class, decided from the last step to the first.
 
     Inputs:
         scores (T, C): float
@@ -62,22 +62,22 @@ def viterbi_path(op: ViterbiPath, ctx: RunContext, scores: Any, transitions: Any
     steps = scores.shape[0]
     path = np.zeros(steps, np.int32)
     if steps:
-        best, before = scores[0], []
+        best, previous = scores[0], []
         for row in scores[1:]:
-            ways = best[:, None] + transitions
-            before.append(ways.argmax(axis=0))
-            best = row + ways.max(axis=0)
+            sums = best[:, None] + transitions
+            previous.append(sums.argmax(axis=0))
+            best = row + sums.max(axis=0)
         path[-1] = int(best.argmax())
-        came_from = ctx.host(ctx.xp.stack(before)) if before else ()
+        backpointers = ctx.host(ctx.xp.stack(previous)) if previous else ()
         for t in range(steps - 1, 0, -1):
-            path[t - 1] = came_from[t - 1][path[t]]
+            path[t - 1] = backpointers[t - 1][path[t]]
     return (ctx.xp.asarray(path),)
 
 
 @register
 @operator_class(frozen=True)
 class SwapBestPath(Operator):
-    """Y = the scores, in each row the greatest one and that of the path's class exchanged.
+    """Y = the scores, with the greatest one of each row and that of the path's class exchanged.
 
     Inputs:
         scores (T, C): float

@@ -118,7 +118,7 @@ def test_the_threshold():
     [
         ([np.zeros((3, 4), np.float32)], r"must have the shape \(steps, samples, classes\)"),
         ([np.zeros((3, 2, 4), np.int32)], "hold floating-point numbers"),
-        ([CHANCES, np.int32([2])], "a length for each of 2 samples"),
+        ([CHANCES, np.int32([2])], "lengths must have one number per sample, 2 in all"),
         ([CHANCES, np.int32([2, 9])], r"must lie in \[0, 5\], the steps of X, got \[9\]"),
     ],
     ids=range(4),

@@ -100,8 +100,8 @@ class TestHSoftmaxGradient(OperatorSuite):
     [
         ([(2, 4), (7, 3), (7,), (2,)], r"W must have shape \(at least 7, 4\).* got \(7, 3\)"),
         ([(2, 3), (6, 3), (6,), (2,)], r"W must have shape \(at least 7, 3\).* got \(6, 3\)"),
-        ([(2, 3), (7, 3), (6,), (2,)], r"a number for each of its rows, got \(7, 3\) \(6,\)"),
-        ([(2, 3), (7, 3), (7,), (3,)], r"one for each of 2 samples, got \(3,\) int32"),
+        ([(2, 3), (7, 3), (6,), (2,)], r"one number per row of W, got \(7, 3\) \(6,\)"),
+        ([(2, 3), (7, 3), (7,), (3,)], r"one per sample, 2 in all, got \(3,\) int32"),
     ],
 )
 def test_shapes_that_do_not_fit(inputs, message):
@@ -112,7 +112,7 @@ def test_shapes_that_do_not_fit(inputs, message):
 
 def test_a_label_that_is_no_word():
     inputs = [np.zeros(shape, np.float32) for shape in ((2, 3), (7, 3), (7,))]
-    with pytest.raises(ShapeError, match="HSoftmax: label 9 of sample 1 is no word of the hierarchy"):
+    with pytest.raises(ShapeError, match="HSoftmax: label 9 of sample 1 is not a word of the hierarchy"):
         run_plain(OP, [*inputs, np.int32([0, 9])])
 
 
@@ -215,5 +215,5 @@ def test_frequent_classes_have_short_ways():
     (tree,) = run_plain(HuffmanTreeHierarchy(num_classes=6), [np.repeat(np.arange(6), counts)])
     depth = {path.word_id: len(path.path_nodes) for path in create_hierarchy(TreeProto.FromString(tree[0])).paths}
     assert sum(depth[k] * n for k, n in enumerate(counts)) == 51  # the least that any tree reaches
-    with pytest.raises(ShapeError, match=r"labels must lie in \[0, 2\), got some from 0 to 2"):
+    with pytest.raises(ShapeError, match=r"labels must lie in \[0, 2\), got values from 0 to 2"):
         run_plain(HuffmanTreeHierarchy(num_classes=2), [np.array([0, 2])])

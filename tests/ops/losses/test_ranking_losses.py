@@ -138,5 +138,5 @@ class TestLambdaRankNdcgGradient(OperatorSuite):
 def test_lengths_must_sum_up_to_the_items(lengths):
     x = np.zeros(3, np.float32)
     for op, inputs in ((PairWiseLoss(), [x, x]), (LambdaRankNdcg(), [x, x])):
-        with pytest.raises(ShapeError, match="sum up to the number of items, 3"):
+        with pytest.raises(ShapeError, match="must sum to the number of items, 3"):
             run_plain(op.with_arity(3, op.n_out), [*inputs, np.int32(lengths)])

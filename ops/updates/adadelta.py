@@ -1,4 +1,4 @@
-"""Adadelta: steps as large as the steps before, whatever the gradient's unit."""
+"""Adadelta: the gradient, scaled by the running root mean square of earlier steps over that of gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ __all__ = ["Adadelta"]
 class Adadelta(Operator):
     """M' = decay * M + (1 - decay) * G^2, U = G * sqrt(D + epsilon) / sqrt(M' + epsilon), P' = P + lr * U.
 
-    D, the running mean of U^2, follows as M does. The step is added, so ``lr`` is negative for descent.
+    D is the running mean of U^2: D' = decay * D + (1 - decay) * U^2. The step is added, so ``lr`` is negative for
+    descent.
 
     Inputs:
         param (*S): float

@@ -1,4 +1,4 @@
-"""Adagrad, dense and sparse: the gradient over the root of the sum of its squares."""
+"""Adagrad, dense and sparse: the gradient divided by the root of the sum of its squares."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def adagrad(op: Adagrad, ctx: RunContext, param: Any, moment: Any, grad: Any, lr
 def _adagrad_pieces(
     op: Adagrad, param: TensorSpec, moment: TensorSpec, grad: TensorSpec, lr: TensorSpec
 ) -> Piecewise | None:
-    # The effective rate of padding is not zero, so where it is asked for only plain order serves.
+    # Padding must stay zero; the effective rate of padding is not, so a third output requires the plain layout.
     spec = flat.common_spec([param, moment, grad], zero_to_zero=op.epsilon > 0 and op.n_out == 2)
     if spec is None or lr.dtype != spec.dtype:
         return None
@@ -122,7 +122,7 @@ def _adagrad_pieces(
 @register
 @operator_class(frozen=True)
 class SparseAdagrad(Operator):
-    """Adagrad on the rows ``indices`` of a table; a row that comes several times is updated that often, in order.
+    """Adagrad on the rows ``indices`` of a table; a row that occurs several times is updated each time, in order.
 
     Inputs:
         param (R, *S): float
@@ -159,7 +159,7 @@ class SparseAdagrad(Operator):
 
 
 def _update_rows(op: SparseAdagrad, ctx: RunContext, param: Any, moment: Any, indices: Any, grad: Any, lr: Any) -> None:
-    """Update rows of ``param`` and ``moment`` where they are."""
+    """Update rows of ``param`` and ``moment`` in place."""
     indices = indices.reshape(-1)
     grad = grad.reshape((-1, *param.shape[1:]))
     for positions in distinct_rows(op, ctx, indices, param.shape[0], width=math.prod(param.shape[1:])):

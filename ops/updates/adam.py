@@ -1,4 +1,4 @@
-"""Adam: the running mean of the gradient over the root of its running mean square, both without start-up bias."""
+"""Adam: the running mean of the gradient over its running root mean square, both corrected for their initial bias."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ class Adam(Operator):
         return 13 * param.size
 
     def correction(self, iteration: int) -> float:
-        """Return the factor that takes the start-up bias out of both running means."""
+        """Return the factor that corrects the initial bias of both running means."""
         t = iteration + 1
-        require(t >= 1, self, f"iter counts from 0 on, got {iteration}")
+        require(t >= 1, self, f"iter must be at least 0, got {iteration}")
         return float((1 - self.beta2**t) ** 0.5 / (1 - self.beta1**t))
 
 

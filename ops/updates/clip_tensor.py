@@ -1,4 +1,4 @@
-"""ClipTensorByScaling: a tensor scaled down to a norm, for the clipping of gradients."""
+"""ClipTensorByScaling: scales a tensor down to a maximum norm, to clip gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ClipTensorByScaling"]
 class ClipTensorByScaling(Operator):
     """Y = X * bound / norm where norm exceeds bound, else X; bound = ``threshold`` * additional_threshold.
 
-    The norm comes as the second input, of one element: any norm, of X or of a larger whole. No gradient.
+    The second input may be any norm, of X or of several tensors that X is one of. No gradient.
 
     Inputs:
         X (*S): float
@@ -37,7 +37,9 @@ class ClipTensorByScaling(Operator):
 
     def check(self) -> None:
         if self.threshold is None or not self.threshold > 0:
-            raise ArgumentError(f"ClipTensorByScaling: threshold must be given, above 0, got {self.threshold}")
+            raise ArgumentError(
+                f"ClipTensorByScaling: threshold must be given and greater than 0, got {self.threshold}"
+            )
 
     def infer(self, x: TensorSpec, *scalars: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
@@ -58,5 +60,5 @@ def clip_tensor_by_scaling(
     bound = length.dtype.type(op.threshold)
     if additional is not None:
         bound = bound * additional.reshape(())
-    # On the device, with no read by the host; the maximum keeps the quotient at 1 or below.
+    # Computed on the device, without a read by the host; the maximum keeps the quotient at 1 or below.
     return (x * (bound / ctx.xp.maximum(length, bound)).astype(x.dtype),)

@@ -1,4 +1,4 @@
-"""DecayAdagrad: Adagrad with the running mean of the gradient, and decoupled weight decay."""
+"""DecayAdagrad: Adagrad with a running mean of the gradient and decoupled weight decay."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.given_numbers import one_integer
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
+from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as, step_number
 from netbuilder.proto import ArgumentError
 
 __all__ = ["DecayAdagrad"]
@@ -23,7 +22,7 @@ class DecayAdagrad(Operator):
     """M1' = beta1 * M1 + (1 - beta1) * G, M2' = M2 + G^2, P' = P + lr * (G' + weight_decay * P).
 
     G' = M1' / c / (sqrt(M2') + epsilon) with c = 1 - beta1^(iter + 1), or 1 without ``bias_correction_first``. The step
-    is added, so ``lr`` is negative for descent. ``beta2`` is not read; Caffe2's nets carry it.
+    is added, so ``lr`` is negative for descent. ``beta2`` is ignored; nets made by Caffe2 have it.
 
     Inputs:
         param (*S): float
@@ -82,8 +81,7 @@ def decay_adagrad(
     op: DecayAdagrad, ctx: RunContext, param: Any, moment_1: Any, moment_2: Any, grad: Any, lr: Any, iteration: Any
 ) -> tuple[Any, ...]:
     p, first, second, g = map(widen, (param, moment_1, moment_2, grad))
-    count = one_integer(op, ctx, iteration, "iter") + 1
-    require(count >= 1, op, f"iter counts from 0 on, got {count - 1}")
+    count = step_number(op, ctx, iteration)
     first = op.beta1 * first + (1 - op.beta1) * g
     second = second + g * g
     correction = 1 - op.beta1**count if op.bias_correction_first else 1.0

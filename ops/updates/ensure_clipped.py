@@ -1,4 +1,4 @@
-"""EnsureClipped: a parameter, or some rows of one, held within bounds."""
+"""EnsureClipped: a parameter, or some of its rows, clipped to a range."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 @register
 @operator_class(frozen=True)
 class EnsureClipped(Operator):
-    """Output is param held within [min, max]; with ``indices``, in the rows that they name alone.
+    """output_param = param clipped to [min, max]; with ``indices``, only the rows that they name.
 
-    The gradient is not read; it is there because sparse updates pass it on. No gradient.
+    ``grad`` is accepted because sparse updates pass it; it is not read. No gradient.
 
     Inputs:
         param (*S) or (R, *S): float

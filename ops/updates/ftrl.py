@@ -1,4 +1,4 @@
-"""Follow the regularized leader: Ftrl, and GFtrl, which drops groups of weights as a whole."""
+"""Follow the regularized leader: Ftrl, and GFtrl, which sets groups of weights to 0 as a whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Ftrl", "GFtrl", "ftrl_step"]
 
 @operator_class(frozen=True)
 class _Ftrl(Operator):
-    """Base: state (n, z) of each weight in the last axis of ``n_z``; the rate may come as the fourth input.
+    """Base: the last axis of ``n_z`` holds the state (n, z) of each weight; a fourth input replaces ``alpha``.
 
     Inputs:
         param (*S): float
@@ -41,7 +41,7 @@ class _Ftrl(Operator):
     def check(self) -> None:
         check_range(self, 0, math.inf, beta=self.beta, lambda1=self.lambda1, lambda2=self.lambda2)
         if not self.alpha > 0:
-            raise ArgumentError(f"{self.type}: alpha must be above 0, got {self.alpha}")
+            raise ArgumentError(f"{self.type}: alpha must be greater than 0, got {self.alpha}")
 
     def infer(
         self, param: TensorSpec, n_z: TensorSpec, grad: TensorSpec, alpha: TensorSpec | None = None
@@ -73,8 +73,8 @@ class Ftrl(_Ftrl):
 class GFtrl(_Ftrl):
     """As Ftrl, but lambda1 * sqrt(N) is compared with the norm of z' over the N elements along the first axis.
 
-    P' = z' * (lambda1 * sqrt(N) / norm - 1) / ((beta + sqrt(n')) / alpha + lambda2), or 0 where the norm is not
-    greater: all weights of an input of a layer go together.
+    P' = z' * (lambda1 * sqrt(N) / norm - 1) / ((beta + sqrt(n')) / alpha + lambda2), or 0 where the norm is at most
+    lambda1 * sqrt(N): all weights of one input of a layer become 0 together.
 
     Source: Ni et al., "Feature selection for Facebook feed ranking system via a group-sparsity-regularized training
     algorithm", 2019.
@@ -102,7 +102,7 @@ def ftrl_step(xp: Any, op: Any, p: Any, state: Any, g: Any, rate: Any) -> tuple[
     square = g * g
     root = xp.sqrt(n + square)
     both = root + xp.sqrt(n)
-    gain = square / xp.where(both > 0, both, 1)  # the difference of the roots, without their cancellation
+    gain = square / xp.where(both > 0, both, 1)  # the difference of the roots, computed without cancellation
     z = z + g - gain / rate * p
     divisor = (op.beta + root) / rate + op.lambda2
     if op.type == "GFtrl":

@@ -1,7 +1,7 @@
-"""Adagrad on the rows of a table straight from the gradient of a lookup's output: no gradient of single rows is kept.
+"""Adagrad on the rows of a table, computed from the gradient of a lookup's output, without storing that of the rows.
 
-The gradient of SparseLengthsSum, SparseLengthsMean or SparseLengthsPositionalWeightedSum is one row for each segment;
-each index of the segment updates its row of the table by it.
+The gradient of SparseLengthsSum, SparseLengthsMean or SparseLengthsPositionalWeightedSum has one row per segment, by
+which each index of the segment updates its row of the table.
 """
 
 from __future__ import annotations
@@ -55,13 +55,25 @@ _OUTPUTS = ("output_param", "output_moment")
 
 @operator_class(frozen=True)
 class _Fused(Operator):
-    """Base: ``by_row``: a moment for each row. A row that comes several times is updated that often, in order."""
+    """Base: a row that occurs several times is updated each time, in order.
+
+    Inputs:
+        param (R, *S): float
+        moment (R, *S): as param
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R, *S): as param
+    """
 
     inputs: ClassVar[tuple[str, ...]] = _PLAIN
     outputs: ClassVar[tuple[str, ...]] = _OUTPUTS
     must_inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (1, 1))
-    by_row: ClassVar[bool] = False
-    mean: ClassVar[bool] = False
+    by_row: ClassVar[bool] = False  # one moment per row, not per element
+    mean: ClassVar[bool] = False  # the lookup is SparseLengthsMean
     epsilon: float = 1e-5
     weight_decay: float = 0.0
 
@@ -79,19 +91,19 @@ class _Fused(Operator):
         require(param.ndim >= 1, self, "param must have rows, got a scalar")
         check_same(self, param=param, **({} if self.by_row else {"moment": moment}))
         if self.by_row:
-            right = moment.shape == param.shape[:1] and moment.dtype == param.dtype
-            text = f"moment must hold a number for each row of param, {param.shape[:1]} of {param.dtype}"
-            require(right, self, f"{text}, got {moment.shape} of {moment.dtype}")
+            valid = moment.shape == param.shape[:1] and moment.dtype == param.dtype
+            text = f"moment must hold one number per row of param, {param.shape[:1]} of {param.dtype}"
+            require(valid, self, f"{text}, got {moment.shape} of {moment.dtype}")
         check_integers(self, "indices", indices)
         check_integers(self, "lengths", lengths)
         shape = (*lengths.shape, *param.shape[1:])
-        require(grad.shape == shape, self, f"grad must have a row for each segment, {shape}, got {grad.shape}")
+        require(grad.shape == shape, self, f"grad must have one row per segment, {shape}, got {grad.shape}")
         check_rate(self, given["lr"])
         if "aux_param" not in given:
             return param.plain, moment.plain
         weights = given["aux_param"]
-        right = weights.ndim == 1 and weights.dtype.kind == "f"
-        require(right, self, f"aux_param must be a vector of floats, got {weights.shape} {weights.dtype}")
+        valid = weights.ndim == 1 and weights.dtype.kind == "f"
+        require(valid, self, f"aux_param must be a vector of floats, got {weights.shape} {weights.dtype}")
         return param.plain, moment.plain, weights.with_shape(indices.shape)
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -100,7 +112,7 @@ class _Fused(Operator):
 
 
 def _update(op: _Fused, ctx: RunContext, inputs: Sequence[Any], targets: Sequence[Any]) -> None:
-    """Update param and moment in ``targets``; write the gradient of the weights, where there are some."""
+    """Update param and moment in ``targets``, in place; with ``aux_param``, write its gradient to the third target."""
     given = dict(zip(type(op).inputs, inputs))
     indices, grad, (param, moment) = given["indices"], widen(given["grad"]), targets[:2]
     counts = counts_of_lengths(op, ctx, given["lengths"], indices.shape[0])
@@ -115,7 +127,7 @@ def _update(op: _Fused, ctx: RunContext, inputs: Sequence[Any], targets: Sequenc
         require(
             longest <= weights.shape[0],
             op,
-            f"aux_param must have a weight for each position in a segment, {longest}, got {weights.shape[0]}",
+            f"aux_param must have one weight per position in a segment, {longest}, got {weights.shape[0]}",
         )
         factors = weights[ctx.xp.asarray(positions_in_segments(counts))].astype(grad.dtype)
         rows = as_rows(widen(param[indices]))
@@ -152,60 +164,89 @@ def _prepare(op: _Fused, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
     return updating_rows(op, specs, lambda inputs, targets: _update(op, ctx.run, inputs, targets))
 
 
+@operator_class(frozen=True)
+class _Weighted(_Fused):
+    """Base: a sum weighted by ``aux_param``, which has one weight per position in a segment; ``aux_grad`` is by index.
+
+    Inputs:
+        param (R, *S): float
+        moment (R, *S): as param
+        aux_param (P): float
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R, *S): as param
+        aux_grad (I): as aux_param
+    """
+
+    inputs = _WEIGHTED
+    outputs = (*_OUTPUTS, "aux_grad")
+
+
+@operator_class(frozen=True)
+class _RowWise(_Fused):
+    """Base: ``moment`` has one number per row.
+
+    Inputs:
+        param (R, *S): float
+        moment (R): as param
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R): as param
+    """
+
+    by_row = True
+
+
+@operator_class(frozen=True)
+class _RowWiseWeighted(_Fused):
+    """Base: one moment per row, and a sum weighted by ``aux_param``.
+
+    Inputs:
+        param (R, *S): float
+        moment (R): as param
+        aux_param (P): float
+        indices (I): int32|int64
+        grad (M, *S): float
+        lr (1) or (): float
+        lengths (M): int32|int64
+    Outputs:
+        output_param (R, *S): as param
+        output_moment (R): as param
+        aux_grad (I): as aux_param
+    """
+
+    inputs = _WEIGHTED
+    outputs = (*_OUTPUTS, "aux_grad")
+    by_row = True
+
+
 @register
 @operator_class(frozen=True)
 class SparseAdagradFusedWithSparseLengthsSumGradient(_Fused):
     """The gradient of SparseLengthsSum and SparseAdagrad in one: P' = P + lr * G / (sqrt(h') + epsilon), h' = h + G^2.
 
     G is the row of ``grad`` of the segment, with ``weight_decay`` times P added.
-
-    Inputs:
-        param (R, *S): float
-        moment (R, *S): as param
-        indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
-        lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R, *S): as param
     """
 
 
 @register
 @operator_class(frozen=True)
 class SparseAdagradFusedWithSparseLengthsSumGradientApprox(_Fused):
-    """SparseAdagradFusedWithSparseLengthsSumGradient under another name.
-
-    Inputs:
-        param (R, *S): float
-        moment (R, *S): as param
-        indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
-        lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R, *S): as param
-    """
+    """The same as SparseAdagradFusedWithSparseLengthsSumGradient."""
 
 
 @register
 @operator_class(frozen=True)
 class SparseAdagradFusedWithSparseLengthsMeanGradient(_Fused):
-    """The gradient of SparseLengthsMean and SparseAdagrad in one: G is divided by the segment's length.
-
-    Inputs:
-        param (R, *S): float
-        moment (R, *S): as param
-        indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
-        lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R, *S): as param
-    """
+    """The gradient of SparseLengthsMean and SparseAdagrad in one: G is divided by the segment's length."""
 
     mean = True
 
@@ -213,204 +254,74 @@ class SparseAdagradFusedWithSparseLengthsMeanGradient(_Fused):
 @register
 @operator_class(frozen=True)
 class SparseAdagradFusedWithSparseLengthsMeanGradientApprox(_Fused):
-    """SparseAdagradFusedWithSparseLengthsMeanGradient under another name.
-
-    Inputs:
-        param (R, *S): float
-        moment (R, *S): as param
-        indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
-        lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R, *S): as param
-    """
+    """The same as SparseAdagradFusedWithSparseLengthsMeanGradient."""
 
     mean = True
 
 
 @register
 @operator_class(frozen=True)
-class SparseAdagradFusedWithSparseLengthsWeightedSumGradient(_Fused):
-    """The gradient of a weighted sum and SparseAdagrad in one, with weights by position in a segment.
+class SparseAdagradFusedWithSparseLengthsWeightedSumGradient(_Weighted):
+    """The gradient of SparseLengthsPositionalWeightedSum and SparseAdagrad in one.
 
-    ``aux_param`` holds the weights; ``aux_grad`` has for each index the product of its segment's row of ``grad`` with
-    the row of the table before the update.
-
-    Inputs:
-        param (R, *S): float
-        moment (R, *S): as param
-        aux_param (P): float
-        indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
-        lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R, *S): as param
-        aux_grad (I): as aux_param
+    ``aux_param`` holds the weights, one per position in a segment. ``aux_grad`` has for each index the product of its
+    segment's row of ``grad`` with the row of the table before the update.
     """
-
-    inputs = _WEIGHTED
-    outputs = (*_OUTPUTS, "aux_grad")
 
 
 @register
 @operator_class(frozen=True)
-class SparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox(_Fused):
+class SparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox(_Weighted):
     """SparseAdagradFusedWithSparseLengthsWeightedSumGradient; here ``aux_grad`` is exact.
 
-    In Caffe2 it reads rows that come again after their first update.
-
-    Inputs:
-        param (R, *S): float
-        moment (R, *S): as param
-        aux_param (P): float
-        indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
-        lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R, *S): as param
-        aux_grad (I): as aux_param
+    In Caffe2, it reads rows that occur again after their first update.
     """
-
-    inputs = _WEIGHTED
-    outputs = (*_OUTPUTS, "aux_grad")
 
 
 @register
 @operator_class(frozen=True)
-class RowWiseSparseAdagradFusedWithSparseLengthsSumGradient(_Fused):
-    """The gradient of SparseLengthsSum and RowWiseSparseAdagrad in one: ``moment`` has one h a row, h' = h + mean(G^2).
+class RowWiseSparseAdagradFusedWithSparseLengthsSumGradient(_RowWise):
+    """The gradient of SparseLengthsSum and RowWiseSparseAdagrad in one: one h per row, h' = h + mean(G^2).
 
     Otherwise as SparseAdagradFusedWithSparseLengthsSumGradient.
-
-    Inputs:
-        param (R, *S): float
-        moment (R): as param
-        indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
-        lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R): as param
     """
-
-    by_row = True
 
 
 @register
 @operator_class(frozen=True)
-class RowWiseSparseAdagradFusedWithSparseLengthsSumGradientApprox(_Fused):
-    """RowWiseSparseAdagradFusedWithSparseLengthsSumGradient under another name.
-
-    Inputs:
-        param (R, *S): float
-        moment (R): as param
-        indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
-        lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R): as param
-    """
-
-    by_row = True
+class RowWiseSparseAdagradFusedWithSparseLengthsSumGradientApprox(_RowWise):
+    """The same as RowWiseSparseAdagradFusedWithSparseLengthsSumGradient."""
 
 
 @register
 @operator_class(frozen=True)
-class RowWiseSparseAdagradFusedWithSparseLengthsMeanGradient(_Fused):
-    """The gradient of SparseLengthsMean and RowWiseSparseAdagrad in one.
+class RowWiseSparseAdagradFusedWithSparseLengthsMeanGradient(_RowWise):
+    """The gradient of SparseLengthsMean and RowWiseSparseAdagrad in one."""
 
-    Inputs:
-        param (R, *S): float
-        moment (R): as param
-        indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
-        lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R): as param
-    """
-
-    by_row = True
     mean = True
 
 
 @register
 @operator_class(frozen=True)
-class RowWiseSparseAdagradFusedWithSparseLengthsMeanGradientApprox(_Fused):
-    """RowWiseSparseAdagradFusedWithSparseLengthsMeanGradient under another name.
+class RowWiseSparseAdagradFusedWithSparseLengthsMeanGradientApprox(_RowWise):
+    """The same as RowWiseSparseAdagradFusedWithSparseLengthsMeanGradient."""
 
-    Inputs:
-        param (R, *S): float
-        moment (R): as param
-        indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
-        lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R): as param
-    """
-
-    by_row = True
     mean = True
 
 
 @register
 @operator_class(frozen=True)
-class RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradient(_Fused):
-    """The gradient of a weighted sum and RowWiseSparseAdagrad in one, with weights by position in a segment.
-
-    Inputs:
-        param (R, *S): float
-        moment (R): as param
-        aux_param (P): float
-        indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
-        lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R): as param
-        aux_grad (I): as aux_param
-    """
-
-    inputs = _WEIGHTED
-    outputs = (*_OUTPUTS, "aux_grad")
-    by_row = True
+class RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradient(_RowWiseWeighted):
+    """The gradient of SparseLengthsPositionalWeightedSum and RowWiseSparseAdagrad in one."""
 
 
 @register
 @operator_class(frozen=True)
-class RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox(_Fused):
-    """RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradient; here ``aux_grad`` is exact, unlike Caffe2's.
+class RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox(_RowWiseWeighted):
+    """RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradient; here ``aux_grad`` is exact.
 
-    Inputs:
-        param (R, *S): float
-        moment (R): as param
-        aux_param (P): float
-        indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
-        lengths (M): int32|int64
-    Outputs:
-        output_param (R, *S): as param
-        output_moment (R): as param
-        aux_grad (I): as aux_param
+    In Caffe2, it reads rows that occur again after their first update.
     """
-
-    inputs = _WEIGHTED
-    outputs = (*_OUTPUTS, "aux_grad")
-    by_row = True
 
 
 for _cls in (

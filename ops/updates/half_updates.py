@@ -1,4 +1,4 @@
-"""Momentum with weight decay in one operator: FP16MomentumSGDUpdate and FP32MomentumSGDUpdate."""
+"""Momentum SGD with weight decay in one operator: FP16MomentumSGDUpdate and FP32MomentumSGDUpdate."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _DecayedMomentum(Operator):
 class FP16MomentumSGDUpdate(_DecayedMomentum):
     """As MomentumSGDUpdate of G + weight_decay * P, all in float16.
 
-    Calculated in float32 and rounded at the end, also without ``fp32_update``, which asks for that.
+    It is computed in float32 and rounded at the end, with or without ``fp32_update``.
 
     Inputs:
         grad (*S): float16
@@ -85,7 +85,7 @@ class FP32MomentumSGDUpdate(_DecayedMomentum):
     """
 
     dtype_updated = np.float32
-    remedy = "make float16 parameters by PseudoFP16Initializer, which optimizers know, not by a fill in float16"
+    remedy = "create float16 parameters with PseudoFP16Initializer, which optimizers support, not with a float16 fill"
 
 
 @kernel(FP16MomentumSGDUpdate)

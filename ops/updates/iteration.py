@@ -1,4 +1,4 @@
-"""Counters of iterations, and the mutex that Caffe2's nets guard them with."""
+"""Iteration counters, and the mutex that guards them in Caffe2's nets."""
 
 from __future__ import annotations
 
@@ -64,9 +64,8 @@ def _nothing() -> None:
     pass
 
 
-def _prepare_counter(
-    counter: TensorSpec, position: int, unread: int, counted: Callable[[], None] = _nothing
-) -> Prepared:
+def _prepare_counter(counter: TensorSpec, position: int, report: Callable[[], None] = _nothing) -> Prepared:
+    """Prepare the increment of the input ``position``, which is followed by a call of ``report``."""
     spec = counter.plain
 
     def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
@@ -74,16 +73,16 @@ def _prepare_counter(
 
         def call() -> None:
             new[0] = old[0] + 1
-            counted()
+            report()
 
         return call
 
-    return Prepared([None] * unread + [spec], [spec], bind, inplace=((position, 0),), capturable=False, name="numpy")
+    return Prepared([None] * position + [spec], [spec], bind, inplace=((position, 0),), capturable=False, name="numpy")
 
 
 @prepare(Iter, device=CPU)
 def prepare_count(op: Iter, ctx: PlanContext, *counter: TensorSpec) -> Prepared | None:
-    return _prepare_counter(counter[0], 0, 0) if counter else None
+    return _prepare_counter(counter[0], 0) if counter else None
 
 
 @register
@@ -110,14 +109,14 @@ class AtomicIter(Operator):
         return (counter.plain,)
 
 
-def _counted(op_def: OperatorDef) -> Callable[[], None]:
+def _statistics_report(op_def: OperatorDef) -> Callable[[], None]:
     one = [(f"atomic_iter/stats/{op_def.input[1]}/num_iter".encode(), 1)]
     return partial(statistics_of_process().add, one)
 
 
 @kernel(AtomicIter)
 def count_under_mutex(op: AtomicIter, ctx: RunContext, mutex: Any, counter: Any) -> tuple[Any, ...]:
-    _counted(ctx.op_def)()
+    _statistics_report(ctx.op_def)()
     with mutex:
         return (counter + 1,)
 
@@ -127,13 +126,13 @@ def prepare_count_under_mutex(
     op: AtomicIter, ctx: PlanContext, mutex: TensorSpec, counter: TensorSpec
 ) -> Prepared | None:
     # A plan orders the operators that write one blob, and the interpreter makes the addition atomic.
-    return _prepare_counter(counter, 1, 1, _counted(ctx.op_def))
+    return _prepare_counter(counter, 1, _statistics_report(ctx.op_def))
 
 
 @register
 @operator_class(frozen=True)
 class CreateMutex(Operator):
-    """Make a mutex.
+    """Create a mutex.
 
     Outputs:
         mutex_ptr: object

@@ -1,4 +1,4 @@
-"""Lars: how much of a learning rate one layer should take."""
+"""Lars, layer-wise adaptive rate scaling: the factor of one layer's learning rate."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["Lars"]
 @register
 @operator_class(frozen=True)
 class Lars(Operator):
-    """Y = trust / (|dX| / |X| + wd + offset), kept between ``lr_min`` and ``lr_max``; 1 where |X| is 0. Shape (1,).
+    """lr_rescaled = trust / (|dX| / |X| + wd + offset), clipped to [lr_min, lr_max]; 1 if |X| is 0.
 
-    ``wd`` is the weight decay that is added to dX later. Where both bounds cannot hold ``lr_min`` does.
+    ``wd`` is the weight decay that is added to dX later. If lr_min exceeds lr_max, the result is lr_min.
 
     Inputs:
         X (*S): float
@@ -59,10 +59,10 @@ class Lars(Operator):
 @kernel(Lars)
 def lars(op: Lars, ctx: RunContext, x: Any, dx: Any, wd: Any, trust: Any, lr_max: Any) -> tuple[Any, ...]:
     xp = ctx.xp
-    of_x, of_dx = (xp.sqrt((v * v).sum()).reshape(1) for v in (widen(x), widen(dx)))
-    decay, share, most = (widen(v).reshape(1) for v in (wd, trust, lr_max))
-    # Multiplied through by |X|, so that nothing is divided by a norm of 0.
-    divisor = of_dx + (decay + op.offset) * of_x
-    rate = xp.where(of_x > 0, share * of_x / xp.where(divisor > 0, divisor, 1), 1)
-    rate = xp.where((of_x > 0) & (divisor <= 0), np.inf, rate)
-    return (narrow(xp.maximum(xp.minimum(rate, most), op.lr_min), trust),)
+    norm_x, norm_dx = (xp.sqrt((v * v).sum()).reshape(1) for v in (widen(x), widen(dx)))
+    decay, factor, upper = (widen(v).reshape(1) for v in (wd, trust, lr_max))
+    # Numerator and denominator are multiplied by |X|, so that nothing is divided by a norm of 0.
+    divisor = norm_dx + (decay + op.offset) * norm_x
+    rate = xp.where(norm_x > 0, factor * norm_x / xp.where(divisor > 0, divisor, 1), 1)
+    rate = xp.where((norm_x > 0) & (divisor <= 0), np.inf, rate)
+    return (narrow(xp.maximum(xp.minimum(rate, upper), op.lr_min), trust),)

@@ -1,4 +1,4 @@
-"""LearningRate: the rate of an iteration by a policy."""
+"""LearningRate: the learning rate of an iteration, computed by a policy."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from netbuilder.proto.arguments import arguments
 
 __all__ = ["LearningRate"]
 
-_PART = "sub_policy_"
+_SUB_POLICY = "sub_policy_"
 
 
 @register
 @operator_class(frozen=True)
 class LearningRate(Operator):
-    """The base rate times the factor of the policy at the iteration, a scalar; see ``rate_policies``.
+    """lr = ``base_lr`` times the factor of the policy at the iteration; see ``rate_policies``.
 
-    The policy ``composite`` follows others for ``sub_policy_num_iters[i]`` iterations each; their arguments have the
-    prefix ``sub_policy_<i>_``, and ``sub_policy_<i>_lr_scale`` multiplies the rate.
+    The policy ``composite`` applies other policies, each for ``sub_policy_num_iters[i]`` iterations; their arguments
+    have the prefix ``sub_policy_<i>_``, and ``sub_policy_<i>_lr_scale`` multiplies the rate.
 
     Inputs:
         iteration (1): int32|int64|float32
@@ -36,7 +36,7 @@ class LearningRate(Operator):
 
     inputs = ("iteration",)
     outputs = ("lr",)
-    open_arguments = (_PART,)
+    open_arguments = (_SUB_POLICY,)
     base_lr: float | None = None
     policy: str = ""
     power: float | None = None
@@ -89,18 +89,18 @@ class LearningRate(Operator):
         if self.policy != "composite":
             rate_of(self.policy, self)
         elif not self.sub_policy_num_iters:
-            raise ArgumentError("LearningRate: policy 'composite' needs sub_policy_num_iters, one length per part")
+            raise ArgumentError("LearningRate: policy 'composite' needs sub_policy_num_iters, one number per policy")
 
     def infer(self, iteration: TensorSpec) -> tuple[TensorSpec, ...]:
         check_rate(self, iteration, "the iteration")
         return (TensorSpec((), np.dtype(np.float32)),)
 
     def rate(self, op_def: OperatorDef) -> Rate:
-        """Return the rate as a function of the iteration; the parts of ``composite`` are read from ``op_def``."""
+        """Return the rate as a function of the iteration; the policies of ``composite`` are read from ``op_def``."""
         base = self.base_lr
         assert base is not None
-        times = self._composite(op_def) if self.policy == "composite" else rate_of(self.policy, self)
-        return lambda it: base * times(it)
+        factor = self._composite(op_def) if self.policy == "composite" else rate_of(self.policy, self)
+        return lambda it: base * factor(it)
 
     def _composite(self, op_def: OperatorDef) -> Rate:
         given = arguments(op_def)
@@ -108,17 +108,17 @@ class LearningRate(Operator):
         rates: list[Rate] = []
         scales: list[float] = []
         for i in range(len(self.sub_policy_num_iters)):
-            prefix = f"{_PART}{i}_"
+            prefix = f"{_SUB_POLICY}{i}_"
             own = {name[len(prefix) :]: value for name, value in given.items() if name.startswith(prefix)}
             policy = readers["policy"](own.get("policy", b""))
             if policy == "composite":
-                raise ArgumentError(f"LearningRate: {prefix}policy may not be 'composite' again")
+                raise ArgumentError(f"LearningRate: {prefix}policy must not be 'composite': composites do not nest")
             try:
                 values = {name: readers[name](own[name]) for name in own if name in readers}
                 rates.append(rate_of(policy, LearningRate(**{**values, "base_lr": self.base_lr})))
-                scales.append(readers["max_lr"](own.get("lr_scale", 1.0)))
+                scales.append(readers["max_lr"](own.get("lr_scale", 1.0)))  # any reader of a float
             except (TypeError, ValueError) as error:
-                raise ArgumentError(f"LearningRate: part {i} of 'composite' ({prefix}...): {error}") from error
+                raise ArgumentError(f"LearningRate: policy {i} of 'composite' ({prefix}...): {error}") from error
         return chain(self.sub_policy_num_iters, rates, scales)
 
 

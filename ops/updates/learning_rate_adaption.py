@@ -20,7 +20,7 @@ __all__ = ["LearningRateAdaption"]
 class LearningRateAdaption(Operator):
     """lr' = lr * (1 - lr_alpha * cosine(G, E)), or lr - lr_alpha * <G, E> without ``normalized_lr_adaption``.
 
-    G is the gradient, E the effective one, by which the parameter moved. The cosine is 0 where either is.
+    G is the gradient, E the effective gradient: the step that the parameter took. The cosine is 0 if G or E is 0.
 
     Inputs:
         lr (1): float

@@ -1,4 +1,4 @@
-"""Learning-rate policies: for each, a function from the iteration to a multiple of the base rate.
+"""Learning-rate policies: each makes a function from the iteration to a multiple of the base rate.
 
 A policy reads its arguments from any object with attributes of their names; None means the policy's own default.
 """
@@ -36,12 +36,12 @@ def _given(args: Any, policy: str, name: str) -> Any:
 
 
 def fixed(args: Any) -> Rate:
-    """1, always."""
+    """1 in every iteration."""
     return lambda it: 1.0
 
 
 def alter(args: Any) -> Rate:
-    """1 for ``active_period`` iterations, 0 for ``inactive_period``, and so on; the first as ``active_first`` says."""
+    """1 for ``active_period`` and 0 for ``inactive_period`` iterations, alternately; 1 first if ``active_first``."""
     active, inactive = _or(args.active_period, 0), _or(args.inactive_period, 0)
     if active < 0 or inactive < 0 or active + inactive == 0:
         raise ArgumentError(
@@ -59,20 +59,24 @@ def alter(args: Any) -> Rate:
 
 
 def step(args: Any) -> Rate:
-    """``gamma`` to the number of times that ``stepsize`` iterations have passed."""
+    """gamma ^ (iteration // stepsize)."""
     stepsize, gamma = _positive(args, "step", "stepsize"), _given(args, "step", "gamma")
     return lambda it: gamma ** (it // stepsize)
 
 
 def exp(args: Any) -> Rate:
-    """``gamma`` to the iteration."""
+    """gamma ^ iteration."""
     gamma = _given(args, "exp", "gamma")
     return lambda it: gamma**it
 
 
 def gate(args: Any) -> Rate:
-    """``multiplier_1`` for ``num_iter`` iterations, ``multiplier_2`` from there on."""
-    first, then, length = _or(args.multiplier_1, 1.0), _or(args.multiplier_2, 1.0), _or(args.num_iter, 0)
+    """``multiplier_1`` for ``num_iter`` iterations, then ``multiplier_2``."""
+    first, then, length = (
+        _or(args.multiplier_1, 1.0),
+        _or(args.multiplier_2, 1.0),
+        _or(args.num_iter, 0),
+    )
     return lambda it: first if it < length else then
 
 
@@ -85,7 +89,7 @@ def inv(args: Any) -> Rate:
 def poly(args: Any) -> Rate:
     """(1 - iteration / max_iter) ^ power, and 0 from ``max_iter`` on."""
     max_iter, power = _positive(args, "poly", "max_iter"), _or(args.power, 0.0)
-    # Caffe2 goes on past max_iter, where the rate changes its sign, rises again or is not a number.
+    # Caffe2 does not clamp: past max_iter its rate changes sign, rises again or becomes NaN.
     return lambda it: (1 - min(it / max_iter, 1.0)) ** power
 
 
@@ -110,7 +114,12 @@ def piece_warmup(args: Any) -> Rate:
 
 def hill(args: Any) -> Rate:
     """A linear warm-up, then ``inv`` counted from its end, not below ``end_multiplier``."""
-    up, down, length, end = linear_warmup(args), inv(args), _or(args.num_iter, 0), _or(args.end_multiplier, 0.0)
+    up, down, length, end = (
+        linear_warmup(args),
+        inv(args),
+        _or(args.num_iter, 0),
+        _or(args.end_multiplier, 0.0),
+    )
     return lambda it: up(it) if it < length else max(end, down(it - length))
 
 
@@ -141,7 +150,7 @@ def _cyclical(base: float, max_lr: float, stepsize: int, decay: float) -> Rate:
 
 
 def cyclical(args: Any) -> Rate:
-    """A triangle from the base rate to ``max_lr`` and back in 2 ``stepsize`` iterations; the next is ``decay`` as high.
+    """Triangles from the base rate to ``max_lr`` and back in 2 * stepsize iterations, each ``decay`` times as high.
 
     ``max_lr`` is a rate, not a multiple; it takes the sign of the base rate.
 
@@ -157,7 +166,7 @@ def _cosine(top: float, bottom: float, period: int, t_mult: float, shrink: float
             cycle, length, since = it // period, float(period), float(it % period)
         else:
             left = 1 - it / period * (1 - t_mult)
-            if left <= 0:  # shrinking periods have come to their end
+            if left <= 0:  # shrinking periods have a finite sum, which has passed
                 return bottom if shrink == 1 else 0.0
             cycle = math.floor(math.log(left) / math.log(t_mult) + 1e-9)
             length = period * t_mult**cycle
@@ -168,9 +177,9 @@ def _cosine(top: float, bottom: float, period: int, t_mult: float, shrink: float
 
 
 def cosine(args: Any) -> Rate:
-    """Half a cosine from ``max_lr`` to ``min_lr`` over ``period`` iterations, again and again.
+    """Half a cosine from ``max_lr`` to ``min_lr`` over ``period`` iterations, repeated.
 
-    Each next one is ``t_mult`` times as long and ``lr_shrink`` times as high.
+    Each repetition is ``t_mult`` times as long and ``lr_shrink`` times as high as the one before.
 
     Source: Loshchilov and Hutter, "SGDR: stochastic gradient descent with warm restarts", 2016, arXiv:1608.03983.
     """
@@ -185,7 +194,10 @@ def cosine(args: Any) -> Rate:
 
 def _warmup(args: Any) -> tuple[Rate, int]:
     start = _or(args.start_warmup_multiplier, 0.1)
-    constant, linear = _or(args.constant_warmup_num_iter, _NEVER), _or(args.linear_warmup_num_iter, _NEVER)
+    constant, linear = (
+        _or(args.constant_warmup_num_iter, _NEVER),
+        _or(args.linear_warmup_num_iter, _NEVER),
+    )
 
     def rate(it: int) -> float:
         if it < constant:
@@ -198,7 +210,7 @@ def _warmup(args: Any) -> tuple[Rate, int]:
 
 
 def constant_then_linear_warmup(args: Any) -> Rate:
-    """``start_warmup_multiplier`` for so many iterations, then a straight line to 1, then 1."""
+    """``start_warmup_multiplier`` for ``constant_warmup_num_iter`` iterations, then a straight line to 1, then 1."""
     return _warmup(args)[0]
 
 
@@ -244,7 +256,7 @@ POLICIES: dict[str, Callable[[Any], Rate]] = {
     "compositeCyclical": composite_cyclical,
     "compositeCosine": composite_cosine,
 }
-"""Every policy by its name, ``composite`` (a chain of the others) apart."""
+"""All policies by name, except ``composite``, a chain of others."""
 
 
 def rate_of(policy: str, args: Any) -> Rate:
@@ -261,9 +273,10 @@ def rate_of(policy: str, args: Any) -> Rate:
 
 
 def chain(lengths: Sequence[int], rates: Sequence[Rate], scales: Sequence[float]) -> Rate:
-    """Return the rate that follows ``rates[i]`` times ``scales[i]`` for ``lengths[i]`` iterations each, from 1 on.
+    """Return the rate that is ``rates[i]`` times ``scales[i]`` for ``lengths[i]`` iterations each, counted from 1.
 
-    Every rate counts iterations from the very start. The last goes on for good; iteration 0 belongs to the first.
+    All rates get the iteration counted from the start of the chain. The last continues without end; iteration 0 belongs
+    to the first.
     """
     ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
 

@@ -1,4 +1,4 @@
-"""RmsProp: the gradient over the root of its running mean square, with momentum."""
+"""RmsProp: the gradient divided by its running root mean square, with momentum."""
 
 from __future__ import annotations
 

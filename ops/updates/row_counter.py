@@ -1,4 +1,4 @@
-"""RowWiseCounter: how often each row of a table was updated of late."""
+"""RowWiseCounter: a decaying count of the updates of each row of a table."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["RowWiseCounter"]
 class RowWiseCounter(Operator):
     """Count the updates of the rows ``indices``; a count is halved every ``counter_halflife`` iterations.
 
-    c' = 1 + c * 0.5^((iter - prev_iter) / counter_halflife), prev_iter' = iter, for each occurrence of a row; where
-    ``prev_iter`` is later, it stays, and nothing is forgotten. With ``counter_halflife`` not above 0 nothing happens.
+    c' = 1 + c * 0.5^((iter - prev_iter) / counter_halflife), prev_iter' = iter, for each occurrence of a row; a
+    ``prev_iter`` later than iter stays, and c does not decay. If ``counter_halflife`` is 0 or less, nothing changes.
 
     Inputs:
         prev_iter (R) or (R, 1): int64
@@ -49,14 +49,14 @@ class RowWiseCounter(Operator):
         require(
             prev_iter.ndim >= 1 and prev_iter.size == prev_iter.shape[0] and prev_iter.dtype == np.int64,
             self,
-            f"prev_iter must have one number a row, of int64, got {prev_iter.shape} of {prev_iter.dtype}",
+            f"prev_iter must have one int64 per row, got {prev_iter.shape} of {prev_iter.dtype}",
         )
         require(
             update_counter.ndim >= 1
             and update_counter.size == update_counter.shape[0] == prev_iter.size
             and update_counter.dtype == np.float64,
             self,
-            f"update_counter must have one number a row, {prev_iter.size}, of float64, "
+            f"update_counter must have one float64 per row, {prev_iter.size} in all, "
             f"got {update_counter.shape} of {update_counter.dtype}",
         )
         require(indices.dtype in (np.int32, np.int64), self, f"indices must be int32 or int64, got {indices.dtype}")

@@ -22,7 +22,7 @@ __all__ = ["MomentumSGD", "MomentumSGDUpdate", "momentum_step"]
 @register
 @operator_class(frozen=True)
 class MomentumSGD(Operator):
-    """M' = momentum * M + lr * G; the step is M', with Nesterov's (1 + momentum) * M' - momentum * M.
+    """M' = momentum * M + lr * G; the step is M' or, with ``nesterov``, (1 + momentum) * M' - momentum * M.
 
     The step is to be subtracted from the parameter.
 
@@ -56,7 +56,7 @@ class MomentumSGD(Operator):
 @register
 @operator_class(frozen=True)
 class MomentumSGDUpdate(Operator):
-    """As MomentumSGD; the step is also taken: P' = P - step.
+    """MomentumSGD, and the update of the parameter: P' = P - step.
 
     Inputs:
         grad (*S): float
@@ -108,7 +108,7 @@ def momentum_sgd_update(
 
 
 def _steps(op: Any, spec: TensorSpec) -> Callable[..., Iterator[flat.Step]]:
-    """Return the calls of one momentum step on a piece: of both operators, which differ in whether there is a param."""
+    """Return the calls of one momentum step on a piece, for both operators; MomentumSGD has no param."""
     momentum, more = flat.scalar(op.momentum, spec.dtype), flat.scalar(1 + op.momentum, spec.dtype)
 
     def steps(
@@ -117,12 +117,12 @@ def _steps(op: Any, spec: TensorSpec) -> Callable[..., Iterator[flat.Step]]:
         grad, moment, lr, *param = ins
         step, new, *stepped = outs
         if op.nesterov:
-            (kept,) = spare
-            yield np.multiply, (moment, momentum, kept)
+            (decayed,) = spare
+            yield np.multiply, (moment, momentum, decayed)
             yield np.multiply, (grad, lr, step)
-            yield np.add, (step, kept, new)
+            yield np.add, (step, decayed, new)
             yield np.multiply, (new, more, step)
-            yield np.subtract, (step, kept, step)
+            yield np.subtract, (step, decayed, step)
         else:
             yield np.multiply, (grad, lr, step)
             yield np.multiply, (moment, momentum, new)

@@ -1,4 +1,4 @@
-"""SparseMomentumSGDUpdate: momentum and step on some rows of a table."""
+"""SparseMomentumSGDUpdate: momentum SGD on some rows of a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SparseMomentumSGDUpdate"]
 @register
 @operator_class(frozen=True)
 class SparseMomentumSGDUpdate(Operator):
-    """MomentumSGDUpdate on the rows ``indices``; a row that comes several times is updated that often, in order.
+    """MomentumSGDUpdate on the rows ``indices``; a row that occurs several times is updated each time, in order.
 
     The first output holds the steps, in the shape of ``grad``. Other rows keep their moment.
 
@@ -57,7 +57,7 @@ class SparseMomentumSGDUpdate(Operator):
 def _update_rows(
     op: SparseMomentumSGDUpdate, ctx: RunContext, grad: Any, lr: Any, indices: Any, steps: Any, moment: Any, param: Any
 ) -> None:
-    """Write ``steps``, and update rows of ``moment`` and ``param`` where they are; ``steps`` may be ``grad``."""
+    """Write ``steps``, which may be ``grad``, and update rows of ``moment`` and ``param`` in place."""
     indices = indices.reshape(-1)
     rows_of = (-1, *param.shape[1:])
     grad, steps = grad.reshape(rows_of), steps.reshape(rows_of)

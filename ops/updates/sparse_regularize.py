@@ -1,4 +1,4 @@
-"""Rows of a table regularized after their update: SparseNormalize, Float16SparseNormalize, SparseLpRegularizer."""
+"""Regularizers of updated rows of a table: SparseNormalize, Float16SparseNormalize, SparseLpRegularizer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from netbuilder.proto import ArgumentError
 
 __all__ = ["Float16SparseNormalize", "SparseLpRegularizer", "SparseNormalize"]
 
-_LEAST = 1e-12  # added to norms, so that rows of zeros stay zeros
+_TINY = 1e-12  # added to norms, so that rows of zeros stay zeros
 
 
 @operator_class(frozen=True)
 class _RowRegularizer(Operator, abc.ABC):
-    """Base: the rows ``indices`` of a table, changed in place; ``grad`` is not read. No gradient.
+    """Base: changes the rows ``indices`` of a table in place. No gradient.
 
-    A row whose index comes several times is changed that often.
+    A row whose index occurs several times is regularized each time.
 
     Inputs:
         param (R, *S): float
@@ -49,8 +49,8 @@ class _RowRegularizer(Operator, abc.ABC):
         require(param.dtype.kind == "f", self, f"param must be of a floating type, got {param.dtype}")
 
     @abc.abstractmethod
-    def changed(self, xp: Any, rows: Any) -> Any:
-        """Return the new values of different rows, (R, ...) in float32 or float64."""
+    def regularized(self, xp: Any, rows: Any) -> Any:
+        """Return the new values of ``rows``, all distinct, (K, ...), in float32 or float64."""
 
     def flops(self, param: TensorSpec, indices: TensorSpec, *others: TensorSpec) -> int:
         return 3 * indices.size * math.prod(param.shape[1:])
@@ -64,10 +64,10 @@ class _Normalize(_RowRegularizer):
     def check(self) -> None:
         check_range(self, 0, math.inf, norm=self.norm)
 
-    def changed(self, xp: Any, rows: Any) -> Any:
+    def regularized(self, xp: Any, rows: Any) -> Any:
         flat = rows.reshape(rows.shape[0], -1)
         lengths = xp.sqrt((flat * flat).sum(axis=1, keepdims=True))
-        scale = self.norm / (lengths + _LEAST)
+        scale = self.norm / (lengths + _TINY)
         if self.use_max_norm:
             scale = xp.where(lengths > self.norm, scale, 1.0)
         return (flat * scale).astype(rows.dtype, copy=False).reshape(rows.shape)
@@ -76,7 +76,7 @@ class _Normalize(_RowRegularizer):
 @register
 @operator_class(frozen=True)
 class SparseNormalize(_Normalize):
-    """The rows ``indices`` scaled to the length ``norm``; with ``use_max_norm`` only those that are longer.
+    """The rows ``indices``, scaled to the L2 norm ``norm``; with ``use_max_norm``, only those with a greater norm.
 
     Inputs:
         param (R, *S): float32|float64
@@ -91,14 +91,14 @@ class SparseNormalize(_Normalize):
         require(
             param.dtype != np.float16,
             self,
-            "param must be float32 or float64, got float16; for that there is Float16SparseNormalize",
+            "param must be float32 or float64, got float16; use Float16SparseNormalize",
         )
 
 
 @register
 @operator_class(frozen=True)
 class Float16SparseNormalize(_Normalize):
-    """SparseNormalize of a table in float16, calculated in float32.
+    """SparseNormalize of a float16 table, computed in float32.
 
     Inputs:
         param (R, *S): float16
@@ -117,7 +117,7 @@ class Float16SparseNormalize(_Normalize):
 class SparseLpRegularizer(_RowRegularizer):
     """The rows ``indices`` after a step of Lp regularization.
 
-    With p = 2, w * (1 - reg_lambda); with p = 1, w nearer to 0 by reg_lambda, and 0 where |w| is less.
+    w' = w * (1 - reg_lambda) with p = 2; w' = sign(w) * max(|w| - reg_lambda, 0) with p = 1.
     """
 
     p: float = 2.0
@@ -127,9 +127,9 @@ class SparseLpRegularizer(_RowRegularizer):
         if self.p not in (1.0, 2.0):
             raise ArgumentError(f"SparseLpRegularizer: p must be 1 or 2, got {self.p}")
         if not self.reg_lambda > 0:
-            raise ArgumentError(f"SparseLpRegularizer: reg_lambda must be above 0, got {self.reg_lambda}")
+            raise ArgumentError(f"SparseLpRegularizer: reg_lambda must be greater than 0, got {self.reg_lambda}")
 
-    def changed(self, xp: Any, rows: Any) -> Any:
+    def regularized(self, xp: Any, rows: Any) -> Any:
         if self.p == 2:
             return rows * (1 - self.reg_lambda)
         return xp.sign(rows) * xp.maximum(xp.abs(rows) - self.reg_lambda, 0)
@@ -139,7 +139,7 @@ def _change_rows(op: _RowRegularizer, ctx: RunContext, param: Any, indices: Any)
     indices = indices.reshape(-1)
     for positions in distinct_rows(op, ctx, indices, param.shape[0]):
         rows = indices[positions]
-        param[rows] = narrow(op.changed(ctx.xp, widen(param[rows])), param)
+        param[rows] = narrow(op.regularized(ctx.xp, widen(param[rows])), param)
 
 
 def _plain(op: _RowRegularizer, ctx: RunContext, param: Any, indices: Any, grad: Any = None) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Updates of the rows of a table that a sparse gradient touches; the work is that of the rows, not of the table."""
+"""Updates of the table rows that a sparse gradient touches; their cost grows with these rows, not with the table."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.given_numbers import one_integer
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.segment_groups import per_row
 from netbuilder.ops.updates.ftrl import ftrl_step
 from netbuilder.ops.updates.update_rules import (
     check_range,
@@ -23,6 +23,7 @@ from netbuilder.ops.updates.update_rules import (
     check_same,
     distinct_rows,
     rate_as,
+    step_number,
     updating_rows,
 )
 from netbuilder.proto import ArgumentError
@@ -41,14 +42,14 @@ Rows = Sequence[Any]
 
 @operator_class(frozen=True)
 class _SparseUpdate(Operator, abc.ABC):
-    """Base: ``state`` tables, updated in place, then indices, grad, and numbers. No gradient.
+    """Base: the inputs are ``state`` tables, which are updated in place, indices, grad, and ``numbers``. No gradient.
 
-    A row whose index comes several times is updated that often, in order. A further output holds the effective
+    A row whose index occurs several times is updated each time, in order. A further output holds the effective
     gradients, in the shape of ``grad``.
     """
 
-    state: ClassVar[int] = 2
-    counter: ClassVar[int | None] = None
+    state: ClassVar[int] = 2  # number of tables
+    counter: ClassVar[int | None] = None  # index of the input iter, which is read on the host
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == self.counter else "here"
@@ -67,7 +68,7 @@ class _SparseUpdate(Operator, abc.ABC):
         return (*(spec.plain for spec in tables), *[grad.plain] * (self.n_out - self.state))
 
     def row_numbers(self, numbers: Rows, rows: Any) -> Rows:
-        """Return the inputs after the gradient, of those that have a number a row these rows alone."""
+        """Return the inputs after the gradient; of those with a number per row, only the numbers of ``rows``."""
         return numbers
 
     @abc.abstractmethod
@@ -79,7 +80,7 @@ class _SparseUpdate(Operator, abc.ABC):
 
 
 def _update_rows(op: _SparseUpdate, ctx: RunContext, given: Rows, targets: Rows) -> None:
-    """Update rows of the tables where they are; ``targets`` may hold the effective gradients after them."""
+    """Update rows of the tables in place; after them, ``targets`` may have an array for the effective gradients."""
     indices, grad, *numbers = given[op.state :]
     tables, effective = targets[: op.state], targets[op.state :]
     indices = indices.reshape(-1)
@@ -87,8 +88,8 @@ def _update_rows(op: _SparseUpdate, ctx: RunContext, given: Rows, targets: Rows)
     width = math.prod(tables[0].shape[1:])
     for positions in distinct_rows(op, ctx, indices, tables[0].shape[0], width=width):
         rows = indices[positions]
-        here = op.row_numbers(numbers, rows)
-        results = op.update(ctx, [widen(table[rows]) for table in tables], widen(grad[positions]), here)
+        selected = op.row_numbers(numbers, rows)
+        results = op.update(ctx, [widen(table[rows]) for table in tables], widen(grad[positions]), selected)
         for table, new in zip(tables, results):
             table[rows] = narrow(new, table)
         for out in effective:
@@ -106,20 +107,15 @@ def _prepare(op: _SparseUpdate, ctx: PlanContext, *specs: TensorSpec) -> Prepare
     return updating_rows(op, specs, lambda given, tables: _update_rows(op, ctx.run, given, tables))
 
 
-def _across(row_values: Any, like: Any) -> Any:
-    """Return one value a row, shaped to go with the rows of ``like``."""
-    return row_values.reshape((-1,) + (1,) * (like.ndim - 1))
-
-
 def _row_means(x: Any) -> Any:
     return x.reshape(x.shape[0], -1).mean(axis=1) if x.size else x.sum(axis=tuple(range(1, x.ndim)))
 
 
-def _check_one_a_row(op: Operator, name: str, spec: TensorSpec, param: TensorSpec) -> None:
+def _check_one_per_row(op: Operator, name: str, spec: TensorSpec, param: TensorSpec) -> None:
     require(
         spec.shape == param.shape[:1] and spec.dtype == param.dtype,
         op,
-        f"{name} must hold a number for each row of param, shape {param.shape[:1]} of {param.dtype}, "
+        f"{name} must hold one number per row of param, shape {param.shape[:1]} of {param.dtype}, "
         f"got {spec.shape} of {spec.dtype}",
     )
 
@@ -129,10 +125,10 @@ def _check_one_a_row(op: Operator, name: str, spec: TensorSpec, param: TensorSpe
 class RowWiseSparseAdagrad(_SparseUpdate):
     """h' = h + mean(G^2) over a row, P' = P + lr * G / (sqrt(h') + epsilon), on the rows ``indices``.
 
-    G is the gradient, with ``weight_decay`` times P added; ``moment`` holds one h a row. The step is added, so ``lr``
-    is negative for descent. With ``counter``, a number of recent updates for each row (see RowWiseCounter), and
-    ``counter_halflife`` above 0, the decay of a row is multiplied by ``counter_halflife / counter`` where its counter
-    is above 0: rows that are seen seldom decay by more at a time.
+    G is the gradient, with ``weight_decay`` times P added; ``moment`` holds one h per row. The step is added, so ``lr``
+    is negative for descent. ``counter`` has the number of recent updates of each row (see RowWiseCounter). With it and
+    a positive ``counter_halflife``, a row's decay is multiplied by ``counter_halflife / counter`` where the counter is
+    positive, so that rows that are updated seldom decay more in each update.
 
     Inputs:
         param (R, *S): float
@@ -158,14 +154,14 @@ class RowWiseSparseAdagrad(_SparseUpdate):
 
     def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
         check_same(self, param=param)
-        _check_one_a_row(self, "moment", others[0], param)
+        _check_one_per_row(self, "moment", others[0], param)
 
     def infer(self, *given: TensorSpec) -> tuple[TensorSpec, ...]:
         for counter in given[5:]:
             require(
                 counter.shape == given[0].shape[:1] and counter.dtype == np.float64,
                 self,
-                f"counter must hold a number for each row of param, shape {given[0].shape[:1]} of float64, "
+                f"counter must hold one number per row of param, shape {given[0].shape[:1]} of float64, "
                 f"got {counter.shape} of {counter.dtype}",
             )
         return super().infer(*given[:5])
@@ -179,15 +175,15 @@ class RowWiseSparseAdagrad(_SparseUpdate):
             g = g + self.weight_decay * self.decay_of_rows(ctx, numbers, p) * p
         h = h + _row_means(g * g)
         rate = rate_as(numbers[0], g) / (ctx.xp.sqrt(h) + self.epsilon)
-        return p + _across(rate, p) * g, h
+        return p + per_row(rate, p) * g, h
 
     def decay_of_rows(self, ctx: RunContext, numbers: Rows, p: Any) -> Any:
-        """Return what the decay of each row is multiplied by."""
+        """Return the factor of each row's weight decay."""
         if len(numbers) < 2 or self.counter_halflife <= 0:
             return 1.0
         seen = numbers[1]
         factors = ctx.xp.where(seen > 0, self.counter_halflife / ctx.xp.maximum(seen, 1e-30), 1.0)
-        return _across(factors, p).astype(p.dtype)
+        return per_row(factors, p)
 
 
 @operator_class(frozen=True)
@@ -210,8 +206,8 @@ class _SparseAdam(_Moments):
     outputs = ("output_param", "output_moment_1", "output_moment_2", "output_grad?")
     must_inplace = ((0, 0), (1, 1), (2, 2))
 
-    def moved(self, ctx: RunContext, rows: Rows, g: Any, square: Any) -> tuple[Any, Any]:
-        """Return both new running means."""
+    def new_moments(self, rows: Rows, g: Any, square: Any) -> tuple[Any, Any]:
+        """Return both running means after this step."""
         _, m1, m2 = rows
         return self.beta1 * m1 + (1 - self.beta1) * g, self.beta2 * m2 + (1 - self.beta2) * square
 
@@ -221,7 +217,7 @@ class _SparseAdam(_Moments):
 class SparseAdam(_SparseAdam):
     """Adam on the rows ``indices`` of a table; the moments of other rows stay as they are.
 
-    With ``enableRAdam`` the rate of the first iterations is made smaller by how little is known of the second moment.
+    With ``enableRAdam``, the rate of the first iterations is reduced, because the second moment varies much in these.
 
     Inputs:
         param (R, *S): float
@@ -244,9 +240,8 @@ class SparseAdam(_SparseAdam):
     enableRAdam: bool = False
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
-        m1, m2 = self.moved(ctx, rows, g, g * g)
-        t = one_integer(self, ctx, numbers[1], "iter") + 1
-        require(t >= 1, self, f"iter counts from 0 on, got {t - 1}")
+        m1, m2 = self.new_moments(rows, g, g * g)
+        t = step_number(self, ctx, numbers[1])
         first, second = 1 / (1 - self.beta1**t), 1 - self.beta2**t
         rectified = self.rectified(t) if self.enableRAdam else 1.0
         if rectified is None:
@@ -256,18 +251,18 @@ class SparseAdam(_SparseAdam):
         return rows[0] + rate_as(numbers[0], g) * effective, m1, m2, effective
 
     def rectified(self, t: int) -> float | None:
-        """Return the factor of step ``t`` (from 1); None where the second moment is not to be used."""
-        most = 2 / (1 - self.beta2) - 1
-        now = most - 2 * t * self.beta2**t / (1 - self.beta2**t)
-        if now < 5:
+        """Return the rectification of step ``t`` (from 1), or None if the second moment must not be used yet."""
+        limit = 2 / (1 - self.beta2) - 1  # rho_infinity in the paper
+        rho = limit - 2 * t * self.beta2**t / (1 - self.beta2**t)
+        if rho < 5:
             return None
-        return math.sqrt((now - 4) * (now - 2) * most / ((most - 4) * (most - 2) * now))
+        return math.sqrt((rho - 4) * (rho - 2) * limit / ((limit - 4) * (limit - 2) * rho))
 
 
 @register
 @operator_class(frozen=True)
 class RowWiseSparseAdam(_SparseAdam):
-    """Adam on the rows ``indices``, with one second moment a row: that of the mean of the row's squares.
+    """Adam on the rows ``indices``, with one second moment per row: the running mean of the row's mean square.
 
     Inputs:
         param (R, *S): float
@@ -286,25 +281,24 @@ class RowWiseSparseAdam(_SparseAdam):
 
     def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
         check_same(self, param=param, moment_1=others[0])
-        _check_one_a_row(self, "moment_2", others[1], param)
+        _check_one_per_row(self, "moment_2", others[1], param)
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
-        m1, m2 = self.moved(ctx, rows, g, _row_means(g * g))
-        t = one_integer(self, ctx, numbers[1], "iter") + 1
-        require(t >= 1, self, f"iter counts from 0 on, got {t - 1}")
+        m1, m2 = self.new_moments(rows, g, _row_means(g * g))
+        t = step_number(self, ctx, numbers[1])
         correction = math.sqrt(1 - self.beta2**t) / (1 - self.beta1**t)
-        effective = correction * m1 / _across(ctx.xp.sqrt(m2) + self.epsilon, m1)
+        effective = correction * m1 / per_row(ctx.xp.sqrt(m2) + self.epsilon, m1)
         return rows[0] + rate_as(numbers[0], g) * effective, m1, m2, effective
 
 
 @register
 @operator_class(frozen=True)
 class SmartDecaySparseAdam(_Moments):
-    """Adam on the rows ``indices``, which first make up for the iterations in which they were not touched.
+    """Adam on the rows ``indices``, including the steps of the iterations in which they were not touched.
 
-    With k iterations since a row was seen, ``last_seen`` says when, and t = iter + 1 now:
+    With t = iter + 1 and k = t - last_seen, the number of iterations since a row was touched:
     m1' = beta1^k m1 + (1 - beta1) g, m2' = beta2^k m2 + (1 - beta2) g^2, and the row moves by
-    lr (m1' + (beta1 + ... + beta1^(k-1)) m1) / (sqrt(m2') + epsilon), as if all steps were taken now.
+    lr (m1' + (beta1 + ... + beta1^(k-1)) m1) / (sqrt(m2') + epsilon), all missed steps at once.
 
     Inputs:
         param (R, *S): float
@@ -334,15 +328,14 @@ class SmartDecaySparseAdam(_Moments):
         require(
             seen.shape == param.shape[:1] and seen.dtype == np.int64,
             self,
-            f"last_seen must hold an iteration for each row of param, shape {param.shape[:1]} of int64, "
+            f"last_seen must hold one iteration per row of param, shape {param.shape[:1]} of int64, "
             f"got {seen.shape} of {seen.dtype}",
         )
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Rows:
         p, m1, m2, seen = rows
-        t = one_integer(self, ctx, numbers[1], "iter") + 1
-        require(t >= 1, self, f"iter counts from 0 on, got {t - 1}")
-        passed = _across(t - seen, p).astype(p.dtype)
+        t = step_number(self, ctx, numbers[1])
+        passed = per_row(t - seen, p)
         caught_up = self.beta1 * (1 - self.beta1 ** ctx.xp.maximum(passed - 1, 0)) / (1 - self.beta1)
         new_m1 = self.beta1**passed * m1 + (1 - self.beta1) * g
         new_m2 = self.beta2**passed * m2 + (1 - self.beta2) * (g * g)
@@ -390,7 +383,7 @@ class SparseAdadelta(_SparseUpdate):
 @register
 @operator_class(frozen=True)
 class SparseFtrl(_SparseUpdate):
-    """Ftrl on the rows ``indices`` of a table; the rate may come as the fifth input.
+    """Ftrl on the rows ``indices`` of a table; a fifth input replaces ``alpha``.
 
     Inputs:
         param (R, *S): float
@@ -414,7 +407,7 @@ class SparseFtrl(_SparseUpdate):
     def check(self) -> None:
         check_range(self, 0, math.inf, beta=self.beta, lambda1=self.lambda1, lambda2=self.lambda2)
         if not self.alpha > 0:
-            raise ArgumentError(f"{self.type}: alpha must be above 0, got {self.alpha}")
+            raise ArgumentError(f"{self.type}: alpha must be greater than 0, got {self.alpha}")
 
     def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
         want = (*param.shape, 2)

@@ -1,4 +1,4 @@
-"""Storm, dense and sparse: momentum and rate that follow from the squared norms of all gradients so far."""
+"""Storm, dense and sparse: momentum and learning rate computed from the squared norms of all gradients so far."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ __all__ = ["SparseStorm", "Storm"]
 class Storm(Operator):
     """S' = S + |G|^2, r = lr / cbrt(beta + S'), M' = G + (1 - momentum * r^2) * (M - G), P' = P + r * M'.
 
-    S holds one number. The step is added, so ``lr`` is negative for descent. M and G are both taken at the current
-    parameters, where the paper takes the gradient of this batch at the parameters before as well.
+    S is a scalar. The step is added, so ``lr`` is negative for descent. Where the paper has M minus the gradient of the
+    same batch at the previous parameters, this operator has M - G.
 
     Inputs:
         param (*S): float
@@ -81,9 +81,9 @@ def storm(op: Storm, ctx: RunContext, param: Any, moment: Any, grad_sq_sum: Any,
 @register
 @operator_class(frozen=True)
 class SparseStorm(Operator):
-    """Storm on the rows ``indices`` of a table; S and r come from all rows of the gradient together.
+    """Storm on the rows ``indices`` of a table; S and r are computed from all rows of the gradient together.
 
-    A row that comes several times is updated that often, in order; other rows keep their momentum.
+    A row that occurs several times is updated each time, in order; other rows keep their momentum.
 
     Inputs:
         param (R, *S): float
@@ -130,7 +130,7 @@ class SparseStorm(Operator):
 
 
 def _update_rows(op: SparseStorm, ctx: RunContext, targets: Sequence[Any], grad: Any, indices: Any, lr: Any) -> None:
-    """Update rows of the table and of the momentum, and S, where they are."""
+    """Update rows of the table and of the momentum, and S, in place."""
     param, moment, total = targets
     indices, grad = indices.reshape(-1), widen(grad).reshape((-1, *param.shape[1:]))
     new = rate_as(total, grad) + (grad * grad).sum()

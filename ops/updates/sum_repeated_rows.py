@@ -1,4 +1,4 @@
-"""Rows of a sparse gradient with one index added up."""
+"""SumRepeatedRows: the sums of the rows of a sparse gradient that have the same index."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["SumRepeatedRows"]
 @register
 @operator_class(frozen=True)
 class SumRepeatedRows(Operator):
-    """The different ``indices``, ascending, and for each the sum of its ``values``, added in order. No gradient.
+    """The distinct ``indices``, ascending, and for each the sum of its ``values``, added in order. No gradient.
 
-    ``indices`` have any shape, and ``values`` that shape and then the shape of a row. An update of a table by the
-    results is that by the dense gradient on the rows that it touches, however often a row comes. The operator is not
-    one of Caffe2's.
+    ``indices`` may have any shape; the shape of ``values`` is theirs followed by the shape of a row. An update of a
+    table by the results equals that by the dense gradient, restricted to the rows that occur, however often they do.
+    Caffe2 does not have this operator.
 
     Inputs:
         indices (*I): int32|int64
@@ -43,17 +43,17 @@ class SumRepeatedRows(Operator):
     def infer(self, indices: TensorSpec, values: TensorSpec) -> tuple[TensorSpec, ...]:
         row = self.row_shape(indices, values)
         if not self.static_for(indices, values):
-            raise NotImplementedError("SumRepeatedRows: how many indices differ is known only when the net runs")
+            raise NotImplementedError("SumRepeatedRows: the number of distinct indices is known only when the net runs")
         return indices.with_shape((indices.size,)), values.with_shape((indices.size, *row))
 
     def row_shape(self, indices: TensorSpec, values: TensorSpec) -> tuple[int, ...]:
-        """Return the shape of a row; raise ShapeError where the inputs do not fit each other."""
+        """Return the shape of a row; raise ShapeError if the inputs do not fit each other."""
         require(indices.dtype in (np.int32, np.int64), self, f"indices must be int32 or int64, got {indices.dtype}")
         require(values.dtype.kind == "f", self, f"values must hold floating-point numbers, got {values.dtype}")
         require(
             values.shape[: indices.ndim] == indices.shape,
             self,
-            f"values must have a row for each of indices {indices.shape}, got {values.shape}",
+            f"values must have one row per index, indices have shape {indices.shape}, got {values.shape}",
         )
         return values.shape[indices.ndim :]
 

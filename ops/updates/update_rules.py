@@ -1,4 +1,4 @@
-"""What the updates of parameters share: checks, the rate as a number of the right type, repeated rows."""
+"""What the parameter updates share: checks, the learning rate as a scalar of the right dtype, repeated rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.core.contexts import Call, Prepared, RunContext
+from netbuilder.ops.core.given_numbers import one_integer
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError, ShapeError
 
@@ -19,12 +20,13 @@ __all__ = [
     "distinct_rows",
     "in_place",
     "rate_as",
+    "step_number",
     "updating_rows",
 ]
 
 
 def check_same(op: Operator, **specs: TensorSpec) -> None:
-    """Raise ShapeError unless all have one shape, and one floating dtype."""
+    """Raise ShapeError unless all have the same shape and the same floating dtype."""
     (first_name, first), *others = specs.items()
     require(first.dtype.kind == "f", op, f"{first_name} must be of a floating type, got {first.dtype}")
     for name, spec in others:
@@ -65,22 +67,33 @@ def check_rows(op: Operator, param: TensorSpec, indices: TensorSpec, grad: Tenso
     )
 
 
+def step_number(op: Operator, ctx: RunContext, iteration: Any) -> int:
+    """Return the number of this step, counted from 1: ``iter`` + 1.
+
+    Raises:
+        ShapeError: ``iter`` is negative, or is not one integer.
+    """
+    count = one_integer(op, ctx, iteration, "iter")
+    require(count >= 0, op, f"iter must be at least 0, got {count}")
+    return count + 1
+
+
 def rate_as(lr: Any, like: Any) -> Any:
     """Return the rate as a 0-d array of the dtype of ``like``, so that it does not widen what it multiplies."""
     return lr.reshape(()).astype(like.dtype)
 
 
 _PIECE = 1 << 15
-"""Elements of rows that are updated at a time: the few arrays of an update then fit a core's second cache."""
+"""Number of elements of the rows updated at a time: the temporaries of an update then fit a core's L2 cache."""
 
 
 def distinct_rows(op: Operator, ctx: RunContext, indices: Any, rows: int, *, width: int = 0) -> Iterator[Any]:
-    """Yield selections of positions in ``indices`` (flat) that hold no row twice: first occurrences, then second ones.
+    """Yield selections of positions in ``indices`` (flat) without repeated rows: first occurrences, then second ones.
 
-    A sparse update that goes through them in order does what a loop over single rows would do.
+    A sparse update that processes them in order gives the result of a loop over single indices.
 
     Args:
-        width: elements of a row, for updates of single rows: on the CPU their selections are small enough for a cache.
+        width: number of elements of a row; if given, selections on the CPU are so small that their rows fit a cache.
 
     Raises:
         ShapeError: an index lies outside the table.
@@ -93,7 +106,7 @@ def distinct_rows(op: Operator, ctx: RunContext, indices: Any, rows: int, *, wid
         raise ShapeError(f"{op.type}: indices must lie in [0, {rows}), got {low if low < 0 else high}")
     order = xp.argsort(indices, kind="stable")
     ordered = indices[order]
-    occurrence = xp.arange(indices.size) - xp.searchsorted(ordered, ordered)  # how often the row came before
+    occurrence = xp.arange(indices.size) - xp.searchsorted(ordered, ordered)  # how often the row occurred before
     together = max(1, _PIECE // width) if width and not ctx.is_gpu else indices.size
     if int(occurrence.max()) == 0:
         yield from (slice(begin, begin + together) for begin in range(0, indices.size, together))
@@ -107,7 +120,7 @@ def distinct_rows(op: Operator, ctx: RunContext, indices: Any, rows: int, *, wid
 
 
 def in_place(sources: Sequence[Any], targets: Sequence[Any], update: Callable[[], object]) -> Call:
-    """Return a call of ``update``, which works on ``targets``; they first get the values of ``sources``, if others."""
+    """Return a call that copies ``sources`` to those ``targets`` that are other arrays, then calls ``update``."""
     copies = [(s, t) for s, t in zip(sources, targets) if s.ctypes.data != t.ctypes.data]
 
     def call() -> None:
@@ -119,12 +132,12 @@ def in_place(sources: Sequence[Any], targets: Sequence[Any], update: Callable[[]
 
 
 def updating_rows(op: Operator, specs: Sequence[TensorSpec], update: Callable[[Any, Any], object]) -> Prepared:
-    """Return the kernel of an update of tables where they are.
+    """Return the kernel of an in-place update of tables.
 
     Args:
-        op: ``must_inplace`` says which inputs are tables, and which outputs these become.
+        op: its ``must_inplace`` pairs each table among the inputs with its output.
         specs: of the inputs.
-        update: called in each run with inputs and outputs; the outputs have the values of the tables by then.
+        update: called in each run with inputs and outputs, when the outputs already hold the values of the tables.
     """
     plain, pairs = [spec.plain for spec in specs], type(op).must_inplace
 

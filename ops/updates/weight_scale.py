@@ -1,4 +1,4 @@
-"""WeightScale: weights multiplied by a constant every few iterations."""
+"""WeightScale: weights multiplied by a constant every ``stepsize`` iterations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEVER = 2**63 - 1
 @register
 @operator_class(frozen=True)
 class WeightScale(Operator):
-    """Y = scale * W where iter + 1 is a multiple of ``stepsize`` and less than ``upper_bound_iter``, else Y = W.
+    """nw = scale * w if iter + 1 is a multiple of ``stepsize`` and less than ``upper_bound_iter``, else nw = w.
 
     Inputs:
         w (*S): float

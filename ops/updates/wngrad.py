@@ -1,4 +1,4 @@
-"""Wngrad, dense and sparse: one rate for a whole parameter, over a sum of its gradients' squared norms."""
+"""Wngrad, dense and sparse: one learning rate per parameter, divided by a running sum of squared gradient norms."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ __all__ = ["SparseWngrad", "Wngrad"]
 class Wngrad(Operator):
     """P' = P + r * G with the effective rate r = lr / (b + epsilon), then b' = b + |G|^2 / (b + epsilon).
 
-    b holds one number. The third output is r, shape (1,), the fourth the update r * G. The step is added, so ``lr`` is
-    negative for descent. As Caffe2 calculates, the step uses b, where the paper uses b'.
+    b is a scalar. The third output is r, the fourth the update r * G. The step is added, so ``lr`` is negative for
+    descent. The step uses b, as in Caffe2; in the paper it uses b'.
 
     Inputs:
         param (*S): float
@@ -85,9 +85,9 @@ def wngrad(op: Wngrad, ctx: RunContext, param: Any, seq_b: Any, grad: Any, lr: A
 @register
 @operator_class(frozen=True)
 class SparseWngrad(Operator):
-    """Wngrad on the rows ``indices`` of a table; a row that comes several times is updated that often.
+    """Wngrad on the rows ``indices`` of a table; a row that occurs several times is updated each time.
 
-    b is one number for all rows, and b' = b + |G|^2 / b: Caffe2 leaves ``epsilon`` out here.
+    All rows share the scalar b, and b' = b + |G|^2 / b: as in Caffe2, without ``epsilon``.
 
     Inputs:
         param (R, *S): float
@@ -123,7 +123,7 @@ class SparseWngrad(Operator):
 
 
 def _update_rows(op: SparseWngrad, ctx: RunContext, targets: Sequence[Any], indices: Any, grad: Any, lr: Any) -> None:
-    """Update rows of the table, and b, where they are."""
+    """Update rows of the table, and b, in place."""
     param, seq_b = targets
     indices, grad = indices.reshape(-1), widen(grad).reshape((-1, *param.shape[1:]))
     b = rate_as(seq_b, grad)

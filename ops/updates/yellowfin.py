@@ -1,4 +1,4 @@
-"""YellowFin: momentum descent that sets its own rate and momentum from running measures of the gradient."""
+"""YellowFin: momentum SGD that tunes its learning rate and momentum by running statistics of the gradient."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["YellowFin"]
 class YellowFin(Operator):
     """M' = mu * M + lr * G, P' = P - M' (Nesterov's form as in MomentumSGD); then lr and mu are tuned.
 
-    ``curv_win`` keeps log |G|^2 of the last ``curv_win_width`` iterations, ``g_avg`` and ``g2_avg`` the running means
-    of G and G^2, ``scalars_memory`` those of |G|, of |G|^2, of the least and the greatest entry of ``curv_win``, and of
-    the distance |G| / |G|^2. With ``zero_debias`` means are taken without their start-up bias. ``iter`` counts from 1;
-    from 2 on the running means ``lr`` and ``mu`` follow the values that the measures ask for.
+    ``curv_win`` holds log |G|^2 of the last ``curv_win_width`` iterations, ``g_avg`` and ``g2_avg`` the running means
+    of G and G^2, ``scalars_memory`` those of |G|, of |G|^2, of the minimum and the maximum of ``curv_win``, and of the
+    distance |G| / |G|^2. With ``zero_debias`` the means are corrected for their initial bias. ``iter`` counts from 1;
+    from 2 on, ``lr`` and ``mu`` are running means of the values computed from these statistics.
 
     Inputs:
         param (*S): float
@@ -78,7 +78,7 @@ class YellowFin(Operator):
         if self.curv_win_width < 1:
             raise ArgumentError(f"YellowFin: curv_win_width must be at least 1, got {self.curv_win_width}")
         if not self.epsilon > 0:
-            raise ArgumentError(f"YellowFin: epsilon must be above 0, got {self.epsilon}")
+            raise ArgumentError(f"YellowFin: epsilon must be greater than 0, got {self.epsilon}")
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         param, moment, lr, mu, window, g_avg, g2_avg, scalars, grad, iteration = specs
@@ -97,26 +97,26 @@ class YellowFin(Operator):
 
 
 @operator_class(frozen=True)
-class _Measures:
-    """What the tuner goes by, each a 0-d array in float64: least and greatest curvature, variance, distance."""
+class _Statistics:
+    """Bias-corrected statistics of the gradient, each a 0-d float64 array; the curvatures are ``h_min``, ``h_max``."""
 
-    least: Any
-    greatest: Any
+    h_min: Any
+    h_max: Any
     variance: Any
     distance: Any
 
 
-def _tuned(xp: Any, seen: _Measures) -> tuple[Any, Any]:
-    """Return the rate and the momentum that the measures ask for.
+def _tuned(xp: Any, stats: _Statistics) -> tuple[Any, Any]:
+    """Return the learning rate and the momentum for these statistics.
 
     The root x of the momentum solves (1 - x)^3 = p * x, by Vieta's substitution.
     """
-    p = (seen.distance * seen.least) ** 2 / (2 * seen.variance)
+    p = (stats.distance * stats.h_min) ** 2 / (2 * stats.variance)
     w = xp.cbrt((xp.sqrt(p * p + 4 / 27 * p**3) + p) / 2)
     by_variance = 1 - w + p / (3 * w)
-    spread = xp.sqrt(seen.greatest / seen.least)
+    spread = xp.sqrt(stats.h_max / stats.h_min)
     root = xp.maximum(by_variance, (spread - 1) / (spread + 1))
-    return (1 - root) ** 2 / seen.least, root * root
+    return (1 - root) ** 2 / stats.h_min, root * root
 
 
 @kernel(YellowFin)
@@ -124,7 +124,7 @@ def yellowfin(op: YellowFin, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
     xp = ctx.xp
     count = int(ctx.host(inputs[9]).item())
     if count < 1:
-        raise NetError(f"YellowFin: iter counts from 1, got {count}; let AtomicIter or Iter count before this operator")
+        raise NetError(f"YellowFin: iter must be at least 1, got {count}; put AtomicIter or Iter before this operator")
     p, m, g_avg, g2_avg, g = (widen(inputs[i]) for i in (0, 1, 5, 6, 8))
     lr, mu, window, scalars = (inputs[i].astype(np.float64) for i in (2, 3, 4, 7))
 
@@ -144,8 +144,8 @@ def yellowfin(op: YellowFin, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
         bias = 1 - op.beta**count if op.zero_debias else 1.0
         center = g_avg.astype(np.float64) / bias
         variance = xp.maximum(scalars[1] / bias - (center * center).sum(), op.epsilon)
-        least, greatest = xp.exp(scalars[2] / bias), xp.exp(scalars[3] / bias)
-        rate, momentum = _tuned(xp, _Measures(least, greatest, variance, scalars[4] / bias))
+        h_min, h_max = xp.exp(scalars[2] / bias), xp.exp(scalars[3] / bias)
+        rate, momentum = _tuned(xp, _Statistics(h_min, h_max, variance, scalars[4] / bias))
         lr, mu = mean(lr, rate), mean(mu, momentum)
     results = (p - step, new, lr, mu, window, g_avg, g2_avg, scalars)
     return tuple(narrow(y, x) for y, x in zip(results, inputs))

@@ -55,7 +55,9 @@ def bad(cls):
     rest = [i32(3), f32(2, 2), f32(1), i32(2)]
     found = [
         refusal(cls(epsilon=-1.0), [f32(4, 2), moment, *weights, *rest], "epsilon", ArgumentError),
-        refusal(cls(), [f32(4, 2), moment, *weights, i32(3), f32(3, 2), f32(1), i32(2)], r"for each segment, \(2, 2\)"),
+        refusal(
+            cls(), [f32(4, 2), moment, *weights, i32(3), f32(3, 2), f32(1), i32(2)], r"one row per segment, \(2, 2\)"
+        ),
         refusal(cls(), [f32(4, 2), moment, *weights, f32(3), *rest[1:]], "indices must be a vector of int32"),
         refusal(cls(), [f32(4, 2), f32(5), *weights, *rest], "moment"),
     ]
@@ -78,7 +80,7 @@ LR = np.float32([-0.1])
         ([0, 4], [2], IndexError, r"must lie in \[0, 4\), got 4"),
         ([0, -1], [2], IndexError, r"must lie in \[0, 4\), got -1"),
         ([0, 1], [3], ShapeError, "sum of the lengths must be the number of rows, 2, got 3"),
-        ([0, 1, 2, 3], [4], ShapeError, "aux_param must have a weight for each position in a segment, 4, got 3"),
+        ([0, 1, 2, 3], [4], ShapeError, "aux_param must have one weight per position in a segment, 4, got 3"),
     ],
 )
 def test_what_does_not_fit(indices, lengths, error, message):

@@ -160,10 +160,10 @@ def test_composite_follows_its_parts_and_stays_with_the_last():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sub_policy_1_policy": "composite"}, "sub_policy_1_policy may not be 'composite' again"),
-        ({"sub_policy_1_policy": None}, "part 1 of 'composite'.*unknown policy ''"),
-        ({"sub_policy_1_gamma": None}, "part 1 of 'composite'.*'exp' needs the argument gamma"),
-        ({"sub_policy_1_gamma": "half"}, "part 1 of 'composite'"),
+        ({"sub_policy_1_policy": "composite"}, "sub_policy_1_policy must not be 'composite'"),
+        ({"sub_policy_1_policy": None}, "policy 1 of 'composite'.*unknown policy ''"),
+        ({"sub_policy_1_gamma": None}, "policy 1 of 'composite'.*'exp' needs the argument gamma"),
+        ({"sub_policy_1_gamma": "half"}, "policy 1 of 'composite'"),
     ],
 )
 def test_composite_refuses_bad_parts(change, message):

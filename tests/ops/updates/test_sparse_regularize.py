@@ -40,7 +40,7 @@ class _Rows(OperatorSuite):
 class TestSparseNormalize(_Rows):
     operator = SparseNormalize
     refusals = (
-        refusal(SparseNormalize(), [F16, i32(1)], "got float16; for that there is Float16SparseNormalize"),
+        refusal(SparseNormalize(), [F16, i32(1)], "got float16; use Float16SparseNormalize"),
         refusal(SparseNormalize(), [f32(), i32(1)], "param must have rows"),
         refusal(SparseNormalize(), [f32(4, 2), f32(1)], "indices must be int32 or int64, got float32"),
         refusal(SparseNormalize(norm=-1.0), [f32(4, 2), i32(1)], "norm must lie in", ArgumentError),
@@ -67,7 +67,9 @@ class TestSparseLpRegularizer(_Rows):
     operator = SparseLpRegularizer
     refusals = (
         refusal(SparseLpRegularizer(p=3.0), [f32(4, 2), i32(1)], "p must be 1 or 2, got 3.0", ArgumentError),
-        refusal(SparseLpRegularizer(reg_lambda=0.0), [f32(4, 2), i32(1)], "reg_lambda must be above 0", ArgumentError),
+        refusal(
+            SparseLpRegularizer(reg_lambda=0.0), [f32(4, 2), i32(1)], "reg_lambda must be greater than 0", ArgumentError
+        ),
         refusal(SparseLpRegularizer(), [i32(4, 2), i32(1)], "param must be of a floating type, got int32"),
     )
 

@@ -42,7 +42,7 @@ class TestRowWiseSparseAdagrad(_Update):
     operator = RowWiseSparseAdagrad
     refusals = (
         refusal(
-            RowWiseSparseAdagrad(), [f32(4, 2), f32(4, 2), i32(1), f32(1, 2), f32(1)], r"number for each row.*\(4,\)"
+            RowWiseSparseAdagrad(), [f32(4, 2), f32(4, 2), i32(1), f32(1, 2), f32(1)], r"one number per row.*\(4,\)"
         ),
         refusal(
             RowWiseSparseAdagrad(), [f32(4, 2), f32(4), i32(2), f32(1, 2), f32(1)], r"grad must have shape \(2, 2\)"
@@ -57,7 +57,7 @@ class TestRowWiseSparseAdagrad(_Update):
         refusal(
             RowWiseSparseAdagrad(),
             [f32(4, 2), f32(4), i32(1), f32(1, 2), f32(1), f32(4)],
-            r"counter must hold a number for each row of param, shape \(4,\) of float64, got \(4,\) of float32",
+            r"counter must hold one number per row of param, shape \(4,\) of float64, got \(4,\) of float32",
         ),
     )
 
@@ -129,7 +129,7 @@ class TestRowWiseSparseAdam(TestSparseAdam):
         refusal(
             RowWiseSparseAdam(),
             [f32(4, 2)] * 3 + [i32(1), f32(1, 2), f32(1), f32(1)],
-            "moment_2 must hold a number for each row",
+            "moment_2 must hold one number per row",
         ),
     )
 
@@ -143,7 +143,7 @@ class TestSmartDecaySparseAdam(_Update):
         refusal(
             SmartDecaySparseAdam(),
             [f32(4, 2)] * 3 + [i32(4), i32(1), f32(1, 2), f32(1), f32(1)],
-            r"last_seen must hold an iteration for each row of param, shape \(4,\) of int64",
+            r"last_seen must hold one iteration per row of param, shape \(4,\) of int64",
         ),
         refusal(
             SmartDecaySparseAdam(beta2=1.0),
@@ -205,7 +205,10 @@ class TestSparseFtrl(_Update):
     refusals = (
         refusal(SparseFtrl(), [f32(4, 2), f32(4, 2), i32(1), f32(1, 2)], r"n_z must have shape \(4, 2, 2\)"),
         refusal(
-            SparseFtrl(alpha=0.0), [f32(4, 2), f32(4, 2, 2), i32(1), f32(1, 2)], "alpha must be above 0", ArgumentError
+            SparseFtrl(alpha=0.0),
+            [f32(4, 2), f32(4, 2, 2), i32(1), f32(1, 2)],
+            "alpha must be greater than 0",
+            ArgumentError,
         ),
     )
 

@@ -13,7 +13,7 @@ class TestSumRepeatedRows(OperatorSuite):
     refusals = (
         refusal(SumRepeatedRows(), [f32(3), f32(3, 2)], "indices must be int32 or int64"),
         refusal(SumRepeatedRows(), [i32(3), i32(3, 2)], "values must hold floating-point numbers"),
-        refusal(SumRepeatedRows(), [i32(3), f32(2, 3)], r"a row for each of indices \(3,\), got \(2, 3\)"),
+        refusal(SumRepeatedRows(), [i32(3), f32(2, 3)], r"one row per index, indices have shape \(3,\), got \(2, 3\)"),
     )
 
     def draw(self, data):

@@ -30,7 +30,7 @@ class TestYellowFin(OperatorSuite):
         refusal(YellowFin(curv_win_width=WIDTH), _with(9, f32(1)), "iter must be an integer"),
         refusal(YellowFin(beta=1.0, curv_win_width=WIDTH), GOOD, r"beta must lie in \[0, 1\)", ArgumentError),
         refusal(YellowFin(curv_win_width=0), GOOD, "curv_win_width must be at least 1, got 0", ArgumentError),
-        refusal(YellowFin(epsilon=0.0, curv_win_width=WIDTH), GOOD, "epsilon must be above 0", ArgumentError),
+        refusal(YellowFin(epsilon=0.0, curv_win_width=WIDTH), GOOD, "epsilon must be greater than 0", ArgumentError),
     )
 
     def draw(self, data):
@@ -72,7 +72,7 @@ class TestYellowFin(OperatorSuite):
 
 def test_iterations_count_from_one():
     inputs = [np.zeros(spec.shape, spec.dtype) for spec in GOOD]
-    with pytest.raises(NetError, match=r"iter counts from 1, got 0; let AtomicIter or Iter count before"):
+    with pytest.raises(NetError, match=r"iter must be at least 1, got 0; put AtomicIter or Iter before"):
         run_plain(YellowFin(curv_win_width=WIDTH).with_arity(10, 8), inputs)
 
 

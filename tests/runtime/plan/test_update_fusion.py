@@ -257,7 +257,7 @@ def test_errors_name_the_operator():
     for name, value in fed.items():
         workspace.feed(name, value)
     workspace.create_net(net)
-    with pytest.raises(ShapeError, match=r"net 'net', operator 1: Adam \['b', .*iter counts from 0 on, got -1"):
+    with pytest.raises(ShapeError, match=r"net 'net', operator 1: Adam \['b', .*iter must be at least 0, got -1"):
         workspace.run_net("net")
     assert steps_of(workspace) == [["Adam"] * 3]
     workspace.feed("wrong", np.ones(1, np.int64))

@@ -1,4 +1,4 @@
-"""Segments given by their lengths, reduced: LengthsSum, LengthsMean, LengthsMax, LengthsWeightedSum."""
+"""Reductions of segments given by their lengths: LengthsSum, LengthsMean, LengthsMax, LengthsWeightedSum."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ __all__ = [
     "LengthsWeightedSum",
     "LengthsWeightedSumGradient",
     "LengthsWeightedSumWithMainInputGradient",
+    "reduce_rows",
 ]
 
 
@@ -62,7 +63,8 @@ class _Reduction(_OnHost):
         return x.size
 
 
-def _reduced(ctx: RunContext, counts: Any, x: Any, weights: Any = None, *, how: str = "sum") -> Any:
+def reduce_rows(ctx: RunContext, counts: Any, x: Any, weights: Any = None, *, how: str = "sum") -> Any:
+    """Return the reductions of the segments of X that have ``counts`` rows each; ``weights`` multiply the rows."""
     rows = as_rows(x)
     out = ctx.xp.empty((counts.size, rows.shape[1]), x.dtype)
 
@@ -93,7 +95,7 @@ class LengthsSum(_Reduction):
 
 @kernel(LengthsSum)
 def lengths_sum(op: LengthsSum, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
-    return (_reduced(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]), x),)
+    return (reduce_rows(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]), x),)
 
 
 @register
@@ -118,14 +120,14 @@ class LengthsMean(_Reduction):
 @kernel(LengthsMean)
 def lengths_mean(op: LengthsMean, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
     counts = counts_of_lengths(op, ctx, lengths, x.shape[0])
-    total = _reduced(ctx, counts, x)
+    total = reduce_rows(ctx, counts, x)
     return (total / per_row(ctx.xp.asarray(counts.clip(1)), total),)
 
 
 @register
 @operator_class(frozen=True)
 class LengthsMax(_Reduction):
-    """Y[s] = the greatest elements of the rows of segment s, column by column; 0 for a segment of length 0.
+    """Y[s] = the elementwise maximum of the rows of segment s; 0 for a segment of length 0.
 
     Inputs:
         X (N, *S): float
@@ -141,7 +143,7 @@ class LengthsMax(_Reduction):
 
 @kernel(LengthsMax)
 def lengths_max(op: LengthsMax, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
-    return (_reduced(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]), x, how="max"),)
+    return (reduce_rows(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]), x, how="max"),)
 
 
 @register
@@ -149,7 +151,7 @@ def lengths_max(op: LengthsMax, ctx: RunContext, x: Any, lengths: Any) -> tuple[
 class LengthsWeightedSum(_Reduction):
     """Y[s] = the sum of the rows of segment s, each times its weight.
 
-    The weights, one for each row, have a gradient with ``grad_on_weights`` only.
+    The weights, one per row, have a gradient only with ``grad_on_weights``.
 
     Inputs:
         X (N, *S): float
@@ -182,7 +184,7 @@ class LengthsWeightedSum(_Reduction):
 def lengths_weighted_sum(
     op: LengthsWeightedSum, ctx: RunContext, x: Any, weights: Any, lengths: Any
 ) -> tuple[Any, ...]:
-    return (_reduced(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]), x, weights),)
+    return (reduce_rows(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]), x, weights),)
 
 
 def _check_gradient(op: Operator, dy: TensorSpec, lengths: TensorSpec) -> None:
@@ -196,7 +198,7 @@ def _check_gradient(op: Operator, dy: TensorSpec, lengths: TensorSpec) -> None:
 
 @operator_class(frozen=True)
 class _FromSegments(_OnHost):
-    """Base: gradients that need of X its shape only."""
+    """Base: gradients that read only the shape of X."""
 
     inputs = ("dY", "lengths", "X")
     outputs = ("dX",)
@@ -210,7 +212,7 @@ class _FromSegments(_OnHost):
 @register
 @operator_class(frozen=True)
 class LengthsIndicesInGradientSumGradient(_FromSegments):
-    """dX = the row of dY that belongs to the segment, for each row of X."""
+    """dX = for each row of X, its segment's row of dY."""
 
 
 @kernel(LengthsIndicesInGradientSumGradient)
@@ -222,7 +224,7 @@ def lengths_sum_gradient(op: Operator, ctx: RunContext, dy: Any, lengths: Any, x
 @register
 @operator_class(frozen=True)
 class LengthsIndicesInGradientMeanGradient(_FromSegments):
-    """dX = the row of dY that belongs to the segment, divided by its length, for each row of X."""
+    """dX = for each row of X, its segment's row of dY divided by the segment's length."""
 
 
 @kernel(LengthsIndicesInGradientMeanGradient)
@@ -235,7 +237,7 @@ def lengths_mean_gradient(op: Operator, ctx: RunContext, dy: Any, lengths: Any, 
 @register
 @operator_class(frozen=True)
 class LengthsMaxWithMainInputAndForwardOutputGradient(_OnHost):
-    """dX = dY of the segment where an element is the greatest of it (all of them where there are several), else 0."""
+    """dX = dY of the segment where X is the segment's maximum (at all of them, if several are equal), else 0."""
 
     inputs = ("Y", "dY", "lengths", "X")
     outputs = ("dX",)
@@ -256,7 +258,7 @@ def lengths_max_gradient(op: Operator, ctx: RunContext, y: Any, dy: Any, lengths
 @register
 @operator_class(frozen=True)
 class LengthsWeightedSumGradient(_OnHost):
-    """dX = the row of dY that belongs to the segment, times the weight, for each row of X."""
+    """dX = for each row of X, its segment's row of dY times its weight."""
 
     inputs = ("weights", "dY", "lengths")
     outputs = ("dX",)
@@ -279,7 +281,7 @@ def lengths_weighted_sum_gradient(
 @register
 @operator_class(frozen=True)
 class LengthsWeightedSumWithMainInputGradient(_OnHost):
-    """dX as LengthsWeightedSumGradient, and of each weight: the product of its row of X with that of dY."""
+    """dX as LengthsWeightedSumGradient; dweights = the inner products of the rows of X and of their segments' dY."""
 
     inputs = ("weights", "dY", "lengths", "X")
     outputs = ("dX", "dweights")

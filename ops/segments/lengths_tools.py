@@ -1,4 +1,4 @@
-"""Lengths of segments turned into ids, ranges, offsets and weights, and rows repeated, padded or gathered by them."""
+"""Lengths of segments converted to ids, ranges, offsets and weights, and rows repeated, padded or gathered by them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _OnHost(Operator):
-    """Base: what is counted is read on the host."""
+    """Base: all inputs except X are read on the host."""
 
     outputs = ("Y",)
 
@@ -86,7 +86,9 @@ def _sorted_counts(op: Operator, ctx: RunContext, segments: Any, like: Any) -> A
     check_extents(f"{op.type}: Y", (int(numbers[-1]) + 1 if numbers.size else 0,), np.int64)
     counts = np.bincount(numbers, minlength=least) if numbers.size else np.zeros(least, np.int64)
     if like is not None and counts.size > least:
-        raise ShapeError(f"{op.type}: segments must be below the {least} rows of the second input, got {numbers[-1]}")
+        raise ShapeError(
+            f"{op.type}: segments must be less than {least}, the rows of the second input, got {numbers[-1]}"
+        )
     return counts
 
 
@@ -102,9 +104,9 @@ class _OfSegments(_OfLengths):
 @register
 @operator_class(frozen=True)
 class SegmentIdsToLengths(_OfSegments):
-    """Y = how many rows each segment has, int32: segments 0, 0, 2 give 2, 0, 1.
+    """Y = the number of rows of each segment, int32: segments 0, 0, 2 give 2, 0, 1.
 
-    The segments are sorted; there are as many as the last demands, or as the second input has rows.
+    The ids are sorted. There are as many segments as the last id requires, or as the second input has rows.
 
     Inputs:
         segments (N): int32|int64
@@ -124,7 +126,7 @@ def segment_ids_to_lengths(
 @register
 @operator_class(frozen=True)
 class SegmentIdsToRanges(_OfSegments):
-    """Y[s] = the first row of segment s and how many it has, int32, as SegmentIdsToLengths counts them.
+    """Y[s] = the first row of segment s and its number of rows, int32; see SegmentIdsToLengths.
 
     Inputs:
         segments (N): int32|int64
@@ -212,9 +214,9 @@ def lengths_to_weights(op: LengthsToWeights, ctx: RunContext, lengths: Any) -> t
 @register
 @operator_class(frozen=True)
 class LengthsSplit(_OfLengths):
-    """Y = each length cut into n, as equal as can be, the longer ones first: 9, 4 by 3 give 3, 3, 3, 2, 1, 1.
+    """Y = each length split into n parts, as equal as possible, longer ones first: 9, 4 by 3 give 3, 3, 3, 2, 1, 1.
 
-    n is the second input, or without one ``n_split``.
+    n is the second input or, without one, ``n_split``.
 
     Inputs:
         lengths (M): int32|int64
@@ -232,14 +234,12 @@ class LengthsSplit(_OfLengths):
 
     def check(self) -> None:
         if self.n_in == 1 and self.n_split < 1:
-            raise ArgumentError(
-                f"LengthsSplit: n_split must be positive, or a second input hold it, got {self.n_split}"
-            )
+            raise ArgumentError(f"LengthsSplit: n_split must be positive, or be the second input, got {self.n_split}")
 
     def infer(self, lengths: TensorSpec, n_split: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         check_integers(self, "lengths", lengths)
         if n_split is not None:
-            raise ShapeError("LengthsSplit: n_split of an input is known only when the net runs")
+            raise ShapeError("LengthsSplit: n_split, given as an input, is known only when the net runs")
         return (lengths.with_shape((lengths.shape[0] * self.n_split,)),)
 
 
@@ -255,7 +255,7 @@ def lengths_split(op: LengthsSplit, ctx: RunContext, lengths: Any, n_split: Any 
 @register
 @operator_class(frozen=True)
 class LengthsTile(_OnHost):
-    """Y = each row of X repeated as often as its length says.
+    """Y = each row X[i] repeated lengths[i] times.
 
     Inputs:
         X (N, *S): any
@@ -285,7 +285,7 @@ def lengths_tile(op: LengthsTile, ctx: RunContext, x: Any, lengths: Any) -> tupl
 @register
 @operator_class(frozen=True)
 class LengthsGather(_OnHost):
-    """Y = the rows of the segments ``indices``, one segment after another. No gradient.
+    """Y = the rows of the segments ``indices``, concatenated. No gradient.
 
     Inputs:
         X (N, *S): any
@@ -313,7 +313,7 @@ def lengths_gather(op: LengthsGather, ctx: RunContext, x: Any, lengths: Any, ind
 @register
 @operator_class(frozen=True)
 class LengthsPad(_OnHost):
-    """Y = the segments, each brought to ``target_length`` rows by rows of ``padding_value``. Not differentiable.
+    """Y = the segments, each padded to ``target_length`` rows with ``padding_value``. Not differentiable.
 
     Inputs:
         X (N, *S): any

@@ -41,7 +41,7 @@ class _TopK(Operator):
 class LengthsTopK(_TopK):
     """The ``k`` greatest elements of each segment of a vector, descending, and their positions in it (int32).
 
-    Equal elements come in their order. Of segments with fewer, the rest is 0, at position -1.
+    Equal elements keep their order. A segment with fewer elements is padded with 0, at position -1.
 
     Inputs:
         X (N): float
@@ -88,7 +88,7 @@ def lengths_top_k(op: LengthsTopK, ctx: RunContext, x: Any, lengths: Any) -> tup
 @register
 @operator_class(frozen=True)
 class LengthsTopKGradient(_TopK):
-    """dX = the gradients of the chosen elements where they were, 0 elsewhere."""
+    """dX = dvalues at the positions of the chosen elements, 0 elsewhere."""
 
     inputs = ("lengths", "indices", "dvalues")
     outputs = ("dX",)
@@ -123,7 +123,7 @@ def lengths_top_k_gradient(
 @register
 @operator_class(frozen=True)
 class LengthsToShape(Operator):
-    """Y = (number of lengths, the length that all of them have), int32.
+    """Y = (the number of segments, their common length), int32.
 
     Inputs:
         lengths (M): int32|int64

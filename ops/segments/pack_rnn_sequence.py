@@ -1,4 +1,4 @@
-"""Sequences one after another packed for recurrent nets: PackRNNSequence, UnpackRNNSequence."""
+"""Concatenated sequences packed for recurrent nets and unpacked: PackRNNSequence, UnpackRNNSequence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["PackRNNSequence", "UnpackRNNSequence"]
 
 
 def _positions(counts: Any) -> Any:
-    """Return where the rows of all sequences are in a tensor (steps, samples, ...), its first two axes as one."""
+    """Return the positions of the rows of all sequences in a tensor (steps, samples, ...), first two axes flattened."""
     samples = counts.size
     steps = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     return steps * samples + np.repeat(np.arange(samples), counts)
@@ -38,10 +38,10 @@ class _OfSequences(Operator):
 @register
 @operator_class(frozen=True)
 class PackRNNSequence(_OfSequences):
-    """Y[t, n] = element t of sequence n; 0 after its end. Y has as many steps as the longest sequence.
+    """Y[t, n] = element t of sequence n, or 0 after its end. Y has as many steps as the longest sequence.
 
-    ``values`` holds the elements of all sequences one after another, ``lengths`` how many each has. ``like`` is a
-    tensor that says by its shape how many steps Y has instead.
+    ``values`` concatenates the elements of all sequences; ``lengths`` has the number of elements of each. With
+    ``like``, Y has as many steps as its first axis; only its shape is used.
 
     Inputs:
         values (N, *S): any
@@ -76,7 +76,7 @@ def pack_rnn_sequence(
 @register
 @operator_class(frozen=True)
 class UnpackRNNSequence(_OfSequences):
-    """Y = the elements of all sequences one after another: what PackRNNSequence packed, without padding.
+    """Y = the elements of all sequences, concatenated without padding: the inverse of PackRNNSequence.
 
     Inputs:
         X (T, M, *S): any
@@ -89,7 +89,7 @@ class UnpackRNNSequence(_OfSequences):
     outputs = ("Y",)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        inputs = [g.d_output("Y"), g.input("lengths"), g.input("X")]  # X tells how many steps there are
+        inputs = [g.d_output("Y"), g.input("lengths"), g.input("X")]  # the shape of X gives the number of steps
         return [make_op("PackRNNSequence", inputs, [g.d_input("X")])]
 
 

@@ -1,4 +1,4 @@
-"""Segments of any lengths packed into one tensor with padding, and unpacked: PackSegments, UnpackSegments."""
+"""Segments packed into one padded tensor, and unpacked: PackSegments, UnpackSegments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["PackSegments", "UnpackSegments"]
 
 
 def _positions(counts: Any, kept: Any, width: int) -> Any:
-    """Return where the kept rows of each segment go in a tensor of ``width`` positions a segment, flat."""
+    """Return the flat positions of the kept rows of each segment in a tensor with ``width`` positions per segment."""
     offsets = np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept)
     return np.repeat(np.arange(counts.size) * width, kept) + offsets
 
@@ -28,8 +28,8 @@ def _positions(counts: Any, kept: Any, width: int) -> Any:
 class PackSegments(Operator):
     """Y[s] = the rows of segment s, then padding up to the longest segment, or to ``max_length``.
 
-    Padding is 0, or minus infinity with ``pad_minf``. Rows beyond ``max_length`` are left out, and then the gradient
-    has no rows for them. The second output, with ``return_presence_mask``, says what is no padding.
+    Padding is 0, or minus infinity with ``pad_minf``. Rows beyond ``max_length`` are dropped, and the gradient then has
+    no rows for them. The second output, with ``return_presence_mask``, is true where Y has rows, false for padding.
 
     Inputs:
         lengths (M): int32|int64
@@ -98,10 +98,10 @@ def _starts(counts: Any, kept: Any) -> Any:
 @register
 @operator_class(frozen=True)
 class UnpackSegments(Operator):
-    """Y = the rows of all segments one after another, without padding: what PackSegments packed.
+    """Y = the rows of all segments, concatenated without padding: the inverse of PackSegments.
 
-    A length beyond the positions of a segment counts as many as there are. The gradient has as many positions a segment
-    as the longest length demands, or ``max_length``, which is that of X then.
+    A length greater than L counts as L. The gradient has as many positions per segment as the longest length or, if it
+    is given, ``max_length``, which then must be L.
 
     Inputs:
         lengths (M): int32|int64

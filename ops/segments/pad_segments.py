@@ -1,4 +1,4 @@
-"""Rows added around segments and taken away again: AddPadding, RemovePadding, GatherPadding."""
+"""Padding rows around segments, added, removed or summed: AddPadding, RemovePadding, GatherPadding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["AddPadding", "GatherPadding", "RemovePadding"]
 
 @operator_class(frozen=True)
 class _Padding(Operator):
-    """Base: ``padding_width`` rows before each segment, ``end_padding_width`` (if not -1) after it."""
+    """Base: ``padding_width`` rows before each segment, ``end_padding_width`` after it (-1: as many as before)."""
 
     inputs: ClassVar[tuple[str, ...]] = ("X", "lengths?")
     outputs: ClassVar[tuple[str, ...]] = ("Y", "lengths_out?")
@@ -35,18 +35,18 @@ class _Padding(Operator):
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Rows before and after."""
+        """The numbers of rows before and after each segment."""
         return self.padding_width, self.padding_width if self.end_padding_width < 0 else self.end_padding_width
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
     def counts(self, ctx: RunContext, x: Any, lengths: Any) -> Any:
-        """Return the lengths of the segments of X; without ``lengths`` it is one segment."""
+        """Return the lengths of the segments of X; without ``lengths``, X is one segment."""
         return np.array([x.shape[0]]) if lengths is None else counts_of_lengths(self, ctx, lengths, x.shape[0])
 
     def with_rows(self, x: TensorSpec, lengths: TensorSpec | None, sign: int) -> tuple[TensorSpec, ...]:
-        """Return the specs of the outputs: X with rows added or taken away, and its lengths."""
+        """Return the specs of the outputs: X with rows added (``sign`` 1) or removed (-1), and its lengths."""
         require(x.ndim >= 1, self, "X must have rows, got a scalar")
         if lengths is not None:
             check_integers(self, "lengths", lengths)
@@ -64,7 +64,7 @@ class _Padding(Operator):
         return [g.output("lengths_out")]
 
     def padding_rows(self, counts: Any) -> tuple[Any, Any, Any]:
-        """Return the rows before, in and after segments which are ``counts`` long, without their padding."""
+        """Return the indices of the rows before, in and after the segments, of ``counts`` rows without padding."""
         before, after = self.widths
         starts = segment_starts(counts + before + after)
         inside = np.repeat(starts + before, counts) + positions_in_segments(counts)
@@ -75,7 +75,7 @@ class _Padding(Operator):
 @register
 @operator_class(frozen=True)
 class AddPadding(_Padding):
-    """Y = X with rows added before and after each segment: of zeroes, or as the third and fourth input say.
+    """Y = X with rows added before and after each segment: zeros, or ``start_padding`` and ``end_padding``.
 
     Inputs:
         X (N, *S): any
@@ -124,8 +124,8 @@ def add_padding(
     return y, ctx.xp.asarray(longer.astype(np.int32 if lengths is None else lengths.dtype))
 
 
-def _shorter(op: _Padding, ctx: RunContext, x: Any, lengths: Any) -> Any:
-    """Return the lengths without padding."""
+def _counts_without_padding(op: _Padding, ctx: RunContext, x: Any, lengths: Any) -> Any:
+    """Return the lengths of the segments without their padding."""
     counts, padding = op.counts(ctx, x, lengths), sum(op.widths)
     if counts.size and counts.min() < padding:
         raise ShapeError(f"{op.type}: a segment must have the {padding} rows of its padding, got {counts.min()}")
@@ -154,7 +154,7 @@ class RemovePadding(_Padding):
 
 @kernel(RemovePadding)
 def remove_padding(op: RemovePadding, ctx: RunContext, x: Any, lengths: Any = None) -> tuple[Any, ...]:
-    counts = _shorter(op, ctx, x, lengths)
+    counts = _counts_without_padding(op, ctx, x, lengths)
     _, inside, _ = op.padding_rows(counts)
     kind = np.int32 if lengths is None else lengths.dtype
     return x.take(ctx.xp.asarray(inside), axis=0), ctx.xp.asarray(counts.astype(kind))
@@ -163,7 +163,7 @@ def remove_padding(op: RemovePadding, ctx: RunContext, x: Any, lengths: Any = No
 @register
 @operator_class(frozen=True)
 class GatherPadding(_Padding):
-    """The sum of all padding rows: of those before, and of those after; of both if there is one output.
+    """The sum of the padding rows before the segments, and of those after them; with one output, of all.
 
     Inputs:
         X (N, *S): any
@@ -182,6 +182,6 @@ class GatherPadding(_Padding):
 
 @kernel(GatherPadding)
 def gather_padding(op: GatherPadding, ctx: RunContext, x: Any, lengths: Any = None) -> tuple[Any, ...]:
-    front, _, back = op.padding_rows(_shorter(op, ctx, x, lengths))
+    front, _, back = op.padding_rows(_counts_without_padding(op, ctx, x, lengths))
     sides = [front, back] if op.n_out > 1 else [np.concatenate([front, back])]
     return tuple(x.take(ctx.xp.asarray(rows), axis=0).sum(axis=0, dtype=x.dtype) for rows in sides)

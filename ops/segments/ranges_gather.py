@@ -1,4 +1,4 @@
-"""Ranges of a vector gathered: GatherRanges, GatherRangesToDense."""
+"""Ranges gathered from a vector: GatherRanges, GatherRangesToDense."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["GatherRanges", "GatherRangesToDense"]
 
 @operator_class(frozen=True)
 class _Ranges(Operator):
-    """Base: ``ranges`` (samples, features, 2) holds where each range of the vector X starts, and its length."""
+    """Base: ``ranges`` (samples, features, 2) holds the start and the length of each range of the vector X."""
 
     inputs: ClassVar[tuple[str, ...]] = ("X", "ranges")
 
@@ -37,7 +37,7 @@ class _Ranges(Operator):
         """Return starts and lengths, (samples, features), on the host.
 
         Raises:
-            ShapeError: a range leaves the vector.
+            ShapeError: a range exceeds the vector.
         """
         whole = ctx.host(ranges).astype(np.int64)
         starts, counts = whole[..., 0], whole[..., 1]
@@ -54,7 +54,7 @@ class _Ranges(Operator):
 @register
 @operator_class(frozen=True)
 class GatherRanges(_Ranges):
-    """Y = the elements of all ranges, one after another; lengths = those of each sample, int32. No gradient.
+    """Y = the elements of all ranges, concatenated; lengths = the number of each sample's elements. No gradient.
 
     Inputs:
         X (N): any
@@ -80,11 +80,11 @@ def gather_ranges(op: GatherRanges, ctx: RunContext, x: Any, ranges: Any) -> tup
 @register
 @operator_class(frozen=True)
 class GatherRangesToDense(_Ranges):
-    """Output f = for each sample the range of feature f, (samples, ``lengths[f]``); 0 where it is empty.
+    """Output f = each sample's range of feature f, (samples, ``lengths[f]``), or 0 where the range is empty.
 
-    A range of another length counts as a mismatch, and gives 0: the operator fails where their share of a feature is
-    above ``max_mismatched_ratio``, or that of empty ones above ``max_empty_ratio``; of fewer than ``min_observation``
-    ranges, the share of so many. With ``key`` the elements of a range come in the order of their keys. No gradient.
+    A range of another length is a mismatch and also gives 0. The operator fails if the fraction of mismatches of a
+    feature exceeds ``max_mismatched_ratio``, or that of empty ranges ``max_empty_ratio``; the fraction is taken of
+    max(samples, min_observation). With ``key``, the elements of a range are sorted by their keys. No gradient.
 
     Inputs:
         X (N): any
@@ -123,20 +123,20 @@ class GatherRangesToDense(_Ranges):
             )
         return tuple(x.with_shape((ranges.shape[0], length)) for length in self.lengths)
 
-    def check_shares(self, counts: Any) -> None:
-        """Raise OperatorError where too many ranges of a feature are empty or of another length."""
+    def check_ratios(self, counts: Any) -> None:
+        """Raise OperatorError if too many ranges of a feature are empty or of another length."""
         samples = counts.shape[0]
         empty = (counts == 0).sum(axis=0)
         other = (counts != np.array(self.lengths)).sum(axis=0) - empty
-        for what, found, most in (
+        for what, found, limit in (
             ("are empty", empty, self.max_empty_ratio),
             ("have another length", other, self.max_mismatched_ratio),
         ):
-            if (found > most * max(samples, self.min_observation)).any():
+            if (found > limit * max(samples, self.min_observation)).any():
                 f = int(np.argmax(found))
                 raise OperatorError(
-                    f"{self.type}: {found[f]} of the {samples} ranges of feature {f} {what}, more than the share "
-                    f"{most} of {max(samples, self.min_observation)}, the larger of them and min_observation"
+                    f"{self.type}: {found[f]} of the {samples} ranges of feature {f} {what}, more than the fraction "
+                    f"{limit} of {max(samples, self.min_observation)}, the maximum of their number and min_observation"
                 )
 
 
@@ -145,7 +145,7 @@ def gather_ranges_to_dense(
     op: GatherRangesToDense, ctx: RunContext, x: Any, ranges: Any, key: Any = None
 ) -> tuple[Any, ...]:
     starts, counts = op.bounds(ctx, x, ranges)
-    op.check_shares(counts)
+    op.check_ratios(counts)
     made = []
     for f, length in enumerate(op.lengths):
         y = ctx.xp.zeros((ranges.shape[0], length), x.dtype)

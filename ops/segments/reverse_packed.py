@@ -17,9 +17,7 @@ __all__ = ["ReversePackedSegs"]
 @register
 @operator_class(frozen=True)
 class ReversePackedSegs(Operator):
-    """Y[t, n] = X[lengths[n] - 1 - t, n] for the first ``lengths[n]`` steps; what is after them stays as it is.
-
-    X has the shape (steps, samples, ...), lengths (samples,).
+    """Y[t, n] = X[lengths[n] - 1 - t, n] for the first ``lengths[n]`` steps of sample n, else X[t, n].
 
     Inputs:
         X (T, N, *S): any
@@ -51,6 +49,6 @@ class ReversePackedSegs(Operator):
 def reverse_packed_segs(op: ReversePackedSegs, ctx: RunContext, x: Any, lengths: Any) -> tuple[Any, ...]:
     xp = ctx.xp
     steps = xp.arange(x.shape[0])[:, None]
-    turned = lengths[None, :] - 1 - steps
-    source = xp.where(turned >= 0, turned, steps)
+    reversed_steps = lengths[None, :] - 1 - steps
+    source = xp.where(reversed_steps >= 0, reversed_steps, steps)
     return (x[xp.minimum(source, x.shape[0] - 1), xp.arange(x.shape[1])[None, :]],)

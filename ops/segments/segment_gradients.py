@@ -1,6 +1,7 @@
-"""Gradients of segment reductions under the names that Caffe2 gives them besides those that its backward passes use.
+"""Gradients of segment reductions under further names of Caffe2, which its backward passes no longer use.
 
-Nets stored by old versions hold them. They compute what others do, for rows that need not be known otherwise.
+Nets stored by old versions of Caffe2 contain them. They compute the same as the operators in use, but find the number
+of rows from their own inputs.
 """
 
 from __future__ import annotations
@@ -72,14 +73,14 @@ class _Spread(Operator):
         return 0
 
 
-def _check_slopes(op: Operator, dy: Any, lengths: Any) -> None:
+def _check_dy(op: Operator, dy: Any, lengths: Any) -> None:
     text = f"dY must have a row for each of the lengths, {lengths.shape}, got shape {dy.shape}"
     require(dy.ndim >= 1 and dy.shape[:1] == lengths.shape, op, text)
 
 
 def _spread(op: _Spread, ctx: RunContext, dy: Any, lengths: Any) -> tuple[Any, ...]:
     counts = lengths_on_host(op, ctx, lengths)
-    _check_slopes(op, dy, lengths)
+    _check_dy(op, dy, lengths)
     share = dy / per_row(ctx.xp.asarray(counts.clip(1)), dy) if op.mean else dy
     return (share.take(segment_numbers(ctx, counts), axis=0),)
 
@@ -127,7 +128,7 @@ class SparseLengthsWeightedSumGradient(_Spread):
 
     def infer(self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
         check_integers(self, "lengths", lengths)
-        _check_slopes(self, dy, lengths)
+        _check_dy(self, dy, lengths)
         check_weights(self, weights, dy, weights.size)
         return (dy.with_shape((weights.size, *dy.shape[1:])),)
 
@@ -141,43 +142,43 @@ def weighted_rows(op: Operator, ctx: RunContext, weights: Any, dy: Any, lengths:
 @register
 @operator_class(frozen=True)
 class SparseLengthsWeightedSumWithMainInputGradient(SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient):
-    """SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient under another name."""
+    """The same as SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient."""
 
 
 @register
 @operator_class(frozen=True)
 class SparseSortedSegmentSumGradient(SortedSegmentSumGradient):
-    """SortedSegmentSumGradient under another name: a row for each index."""
+    """The same as SortedSegmentSumGradient: one row per index."""
 
 
 @register
 @operator_class(frozen=True)
 class SparseSortedSegmentMeanGradient(SortedSegmentMeanGradient):
-    """SortedSegmentMeanGradient under another name: a row for each index."""
+    """The same as SortedSegmentMeanGradient: one row per index."""
 
 
 @register
 @operator_class(frozen=True)
 class SparseSortedSegmentWeightedSumGradient(SortedSegmentWeightedSumGradient):
-    """SortedSegmentWeightedSumGradient under another name: a row for each index."""
+    """The same as SortedSegmentWeightedSumGradient: one row per index."""
 
 
 @register
 @operator_class(frozen=True)
 class SparseUnsortedSegmentSumGradient(UnsortedSegmentSumGradient):
-    """UnsortedSegmentSumGradient under another name: a row for each index."""
+    """The same as UnsortedSegmentSumGradient: one row per index."""
 
 
 @register
 @operator_class(frozen=True)
 class SparseUnsortedSegmentMeanGradient(UnsortedSegmentMeanGradient):
-    """UnsortedSegmentMeanGradient under another name: a row for each index."""
+    """The same as UnsortedSegmentMeanGradient: one row per index."""
 
 
 @register
 @operator_class(frozen=True)
 class SparseUnsortedSegmentWeightedSumGradient(UnsortedSegmentWeightedSumGradient):
-    """UnsortedSegmentWeightedSumGradient under another name: a row for each index."""
+    """The same as UnsortedSegmentWeightedSumGradient: one row per index."""
 
 
 kernel(SparseLengthsWeightedSumWithMainInputGradient)(weighted_gradient_both)

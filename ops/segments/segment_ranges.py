@@ -1,4 +1,4 @@
-"""Segments reduced as wholes: SortedSegmentRangeSum, Mean, Max, LogSumExp and LogMeanExp, with their gradients."""
+"""Reductions of sorted segments: SortedSegmentRangeSum, Mean, Max, LogSumExp and LogMeanExp, with their gradients."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
-    as_rows,
     check_integers,
     counts_of_sorted,
     per_row,
-    reduce_segments,
     segment_numbers,
 )
+from netbuilder.ops.segments.lengths_reductions import reduce_rows
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -36,7 +35,7 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _Range(Operator):
-    """Base: the numbers of the segments begin with 0 and rise by steps of 1.
+    """Base: the segment ids are sorted, begin with 0 and have no gaps.
 
     Inputs:
         X (N, *S): float
@@ -104,7 +103,7 @@ class SortedSegmentRangeMean(_Range):
 @register
 @operator_class(frozen=True)
 class SortedSegmentRangeMax(_Range):
-    """Y[s] = the greatest elements of the rows of X whose segment is s, column by column."""
+    """Y[s] = the elementwise maximum of the rows of X whose segment is s."""
 
 
 @register
@@ -119,13 +118,6 @@ class SortedSegmentRangeLogMeanExp(_Range):
     """Y[s] = log(mean of exp(X)) over the rows of X whose segment is s."""
 
 
-def _reduced(ctx: RunContext, counts: Any, x: Any, how: str = "sum") -> Any:
-    rows = as_rows(x)
-    out = ctx.xp.empty((counts.size, rows.shape[1]), x.dtype)
-    reduce_segments(ctx.xp, counts, lambda positions: rows.take(positions, axis=0), out, how=how)
-    return out.reshape((counts.size, *x.shape[1:]))
-
-
 def _counts(op: Operator, ctx: RunContext, x: Any, segments: Any) -> Any:
     _check(op, x, segments)
     return counts_of_sorted(op, ctx, segments)
@@ -135,24 +127,24 @@ def _counts(op: Operator, ctx: RunContext, x: Any, segments: Any) -> Any:
 @kernel(SortedSegmentRangeMean)
 def range_sum(op: _Range, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, ...]:
     counts = _counts(op, ctx, x, segments)
-    total = _reduced(ctx, counts, x)
+    total = reduce_rows(ctx, counts, x)
     return (total / per_row(ctx.xp.asarray(counts), total) if isinstance(op, SortedSegmentRangeMean) else total,)
 
 
 @kernel(SortedSegmentRangeMax)
 def range_max(op: _Range, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, ...]:
-    return (_reduced(ctx, _counts(op, ctx, x, segments), x, "max"),)
+    return (reduce_rows(ctx, _counts(op, ctx, x, segments), x, how="max"),)
 
 
 @kernel(SortedSegmentRangeLogSumExp)
 @kernel(SortedSegmentRangeLogMeanExp)
 def range_log_exp(op: _Range, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, ...]:
     counts = _counts(op, ctx, x, segments)
-    most = _reduced(ctx, counts, x, "max")  # taken away, so that exp does not overflow
-    total = _reduced(ctx, counts, ctx.xp.exp(x - most.take(segment_numbers(ctx, counts), axis=0)))
+    maxima = reduce_rows(ctx, counts, x, how="max")  # subtracted, so that exp does not overflow
+    total = reduce_rows(ctx, counts, ctx.xp.exp(x - maxima.take(segment_numbers(ctx, counts), axis=0)))
     if isinstance(op, SortedSegmentRangeLogMeanExp):
         total /= per_row(ctx.xp.asarray(counts), total)
-    return (ctx.xp.log(total) + most,)
+    return (ctx.xp.log(total) + maxima,)
 
 
 @register
@@ -164,13 +156,13 @@ class SortedSegmentRangeSumGradient(_RangeGradient):
 @register
 @operator_class(frozen=True)
 class SortedSegmentRangeMeanGradient(_RangeGradient):
-    """dX[i] = dY of the segment of row i, divided by how many rows it has."""
+    """dX[i] = dY of the segment of row i, divided by the segment's number of rows."""
 
 
 @register
 @operator_class(frozen=True)
 class SortedSegmentRangeMaxGradient(_RangeGradient):
-    """dX = dY of the segment where an element is the greatest of it (all of them where there are several), else 0."""
+    """dX = dY of the segment where X is the segment's maximum (at all of them, if several are equal), else 0."""
 
 
 @register
@@ -182,13 +174,13 @@ class SortedSegmentRangeLogSumExpGradient(_RangeGradient):
 @register
 @operator_class(frozen=True)
 class SortedSegmentRangeLogMeanExpGradient(_RangeGradient):
-    """dX = dY of the segment times exp(X - Y), divided by how many rows it has."""
+    """dX = dY of the segment times exp(X - Y), divided by the segment's number of rows."""
 
 
 def _spread(op: Operator, ctx: RunContext, x: Any, y: Any, dy: Any, segments: Any, *, mean: bool) -> tuple[Any, Any]:
-    """Return for each row of X those of dY (divided by the segment's rows, if ``mean``) and of Y of its segment."""
+    """Return for each row of X its segment's rows of dY (divided by the number of rows if ``mean``) and of Y."""
     counts = counts_of_sorted(op, ctx, segments)
-    rows = math.prod(dy.shape[: dy.ndim - x.ndim + 1])  # states of step nets have one more first axis
+    rows = math.prod(dy.shape[: dy.ndim - x.ndim + 1])  # states of step nets have an additional first axis
     y, dy = (array.reshape((rows, *x.shape[1:])) for array in (y, dy))
     require(
         counts.size == dy.shape[0], op, f"dY must have a row for each of the {counts.size} segments, got {dy.shape[0]}"
@@ -206,8 +198,8 @@ def range_sum_gradient(op: _RangeGradient, ctx: RunContext, x: Any, y: Any, dy: 
 
 @kernel(SortedSegmentRangeMaxGradient)
 def range_max_gradient(op: _RangeGradient, ctx: RunContext, x: Any, y: Any, dy: Any, segments: Any) -> tuple[Any, ...]:
-    slopes, most = _spread(op, ctx, x, y, dy, segments, mean=False)
-    return (ctx.xp.where(x == most, slopes, dy.dtype.type(0)),)
+    d_rows, maxima = _spread(op, ctx, x, y, dy, segments, mean=False)
+    return (ctx.xp.where(x == maxima, d_rows, dy.dtype.type(0)),)
 
 
 @kernel(SortedSegmentRangeLogSumExpGradient)
@@ -216,5 +208,5 @@ def range_log_exp_gradient(
     op: _RangeGradient, ctx: RunContext, x: Any, y: Any, dy: Any, segments: Any
 ) -> tuple[Any, ...]:
     mean = isinstance(op, SortedSegmentRangeLogMeanExpGradient)
-    slopes, logs = _spread(op, ctx, x, y, dy, segments, mean=mean)
-    return (slopes * ctx.xp.exp(x - logs),)
+    d_rows, logs = _spread(op, ctx, x, y, dy, segments, mean=mean)
+    return (d_rows * ctx.xp.exp(x - logs),)

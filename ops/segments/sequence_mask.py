@@ -1,4 +1,4 @@
-"""SequenceMask: elements of sequences overwritten, by lengths, windows or the diagonal."""
+"""SequenceMask: elements of sequences masked by lengths, by windows or by the diagonal."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _MODES = (*_BY_NUMBERS, "upper", "lower", "upperdiag", "lowerdiag")
 @register
 @operator_class(frozen=True)
 class SequenceMask(Operator):
-    """Y = X with ``fill_val`` at some positions; X counts as a matrix, the axes from ``axis`` on as its columns.
+    """Y = X with ``fill_val`` at masked positions of X, flattened to a matrix at ``axis``.
 
-    With ``batch`` there is one such matrix for each index of the axes up to and with that one, all masked alike.
-
-    Kept in row i are the columns j with, by ``mode``: "sequence", j < lengths[i]; "window", |j - centers[i]| <=
-    ``radius``; "upper", j <= i; "lower", j >= i; "upperdiag", j < i; "lowerdiag", j > i. With ``repeat_from_axis``
-    (mode "sequence") the axes from there on are not columns: all their elements share one. With ``grad`` the fill is 0.
+    With ``batch``, there is one matrix for each index of the axes up to and including that one, all with one mask.
+    Row i keeps the columns j with, by ``mode``: "sequence", j < lengths[i]; "window", |j - centers[i]| <= ``radius``;
+    "upper", j <= i; "lower", j >= i; "upperdiag", j < i; "lowerdiag", j > i. With ``repeat_from_axis`` (mode
+    "sequence"), the axes from that one on do not belong to the columns: each column is masked for all their elements.
+    With ``grad`` the fill is 0.
 
     Inputs:
         X (*S): float
-        numbers? (*B): int32|int64, the lengths of rows, or where windows are
+        numbers? (*B): int32|int64, the lengths of rows, or the centers of windows
     Outputs:
         Y (*S): as X
     """
@@ -67,15 +67,16 @@ class SequenceMask(Operator):
             require(
                 numbers.size == rows and numbers.dtype.kind == "i",
                 self,
-                f"the second input must hold {rows} integers, one a row, got {numbers.shape} of {numbers.dtype}",
+                f"the second input must hold {rows} integers, one per row, got {numbers.shape} of {numbers.dtype}",
             )
         return (x.plain,)
 
     def parts(self, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-        """Return the extents that X is masked in: matrices, rows, columns, and elements that share a column.
+        """Return the extents of X as it is masked: matrices, rows, columns, and elements that share a column.
+
 
         Raises:
-            ShapeError: ``axis``, ``batch`` or ``repeat_from_axis`` is no axis that this X has, or out of order.
+            ShapeError: ``axis``, ``batch`` or ``repeat_from_axis`` is not an axis of X, or they are out of order.
         """
         n = len(shape)
         for name in ("axis", "batch", "repeat_from_axis"):

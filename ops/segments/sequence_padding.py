@@ -1,4 +1,4 @@
-"""VariableLengthSequencePadding: what is after the end of sequences becomes 0."""
+"""VariableLengthSequencePadding: sets the steps after the end of sequences to 0."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["VariableLengthSequencePadding"]
 @register
 @operator_class(frozen=True)
 class VariableLengthSequencePadding(Operator):
-    """Y[i, j] = X[i, j], or 0 from step lengths[j] of sequence j on; X is (steps, sequences, values). No gradient.
+    """Y[t, n] = X[t, n] for t < lengths[n], else 0. No gradient.
 
-    A length must lie in [0, T]; Caffe2 keeps all steps of a sequence with a larger one.
+    A length must lie in [0, T]; Caffe2 accepts greater ones and keeps all steps.
 
     Inputs:
         X (T, N, D): float
@@ -37,9 +37,9 @@ class VariableLengthSequencePadding(Operator):
         require(
             x.ndim == 3 and x.dtype.kind == "f", self, f"X must be floats with three axes, got {x.shape} of {x.dtype}"
         )
-        right = lengths.shape == x.shape[1:2] and lengths.dtype == np.int32
+        valid = lengths.shape == x.shape[1:2] and lengths.dtype == np.int32
         text = f"got {lengths.shape} of {lengths.dtype}"
-        require(right, self, f"lengths must be int32, one for each of {x.shape[1]} sequences; {text}")
+        require(valid, self, f"lengths must be int32, one for each of {x.shape[1]} sequences; {text}")
         return (x.plain,)
 
 

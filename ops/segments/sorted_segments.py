@@ -1,4 +1,4 @@
-"""Segments whose ids are sorted, one per row, reduced: SortedSegmentSum, SortedSegmentMean."""
+"""Reductions of segments given by sorted ids, one per row: SortedSegmentSum, SortedSegmentMean."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from netbuilder.ops.core.indexing import check_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
-    as_rows,
     check_integers,
     counts_of_sorted,
     per_row,
-    reduce_segments,
 )
+from netbuilder.ops.segments.lengths_reductions import reduce_rows
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -24,7 +23,7 @@ __all__ = ["SortedSegmentMean", "SortedSegmentMeanGradient", "SortedSegmentSum",
 
 @operator_class(frozen=True)
 class _Sorted(Operator):
-    """Base: the numbers of the segments begin with 0 and rise by steps of 1.
+    """Base: the segment ids are sorted, begin with 0 and have no gaps.
 
     Inputs:
         X (N, *S): float
@@ -51,13 +50,13 @@ class _Sorted(Operator):
 @register
 @operator_class(frozen=True)
 class SortedSegmentSum(_Sorted):
-    """Y[s] = the sum of the rows of X whose segment is s; the segments come in order, none is left out."""
+    """Y[s] = the sum of the rows of X whose segment is s; the ids are sorted, without gaps."""
 
 
 @register
 @operator_class(frozen=True)
 class SortedSegmentMean(_Sorted):
-    """Y[s] = the mean of the rows of X whose segment is s; the segments come in order, none is left out."""
+    """Y[s] = the mean of the rows of X whose segment is s; the ids are sorted, without gaps."""
 
     mean = True
 
@@ -73,12 +72,10 @@ def sorted_segments(op: _Sorted, ctx: RunContext, x: Any, segments: Any) -> tupl
         f"there must be a segment for each row of X {x.shape}, got {segments.shape[0]}",
     )
     counts = counts_of_sorted(op, ctx, segments)
-    rows = as_rows(x)
-    out = ctx.xp.empty((counts.size, rows.shape[1]), x.dtype)
-    reduce_segments(ctx.xp, counts, lambda positions: rows.take(positions, axis=0), out)
+    total = reduce_rows(ctx, counts, x)
     if op.mean:
-        out /= per_row(ctx.xp.asarray(counts), out)
-    return (out.reshape((counts.size, *x.shape[1:])),)
+        total /= per_row(ctx.xp.asarray(counts), total)
+    return (total,)
 
 
 @operator_class(frozen=True)

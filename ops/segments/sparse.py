@@ -1,4 +1,4 @@
-"""Sparse gradients made dense, and rows summed by segment: SparseToDense, Unique, UnsortedSegmentSum and Mean."""
+"""SparseToDense, Unique, and reductions by unsorted segment ids: UnsortedSegmentSum, UnsortedSegmentMean."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import add_rows, check_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.segment_groups import per_row
 from netbuilder.proto import OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
 
@@ -33,7 +34,7 @@ def _check_vector(op: Operator, name: str, spec: TensorSpec) -> None:
 
 
 def _extent(ctx: RunContext, indices: Any) -> int:
-    """Return the least number of rows that has all indices."""
+    """Return the smallest number of rows for which all indices are valid."""
     return int(ctx.host(indices.max())) + 1 if indices.size else 0
 
 
@@ -42,7 +43,7 @@ def _extent(ctx: RunContext, indices: Any) -> int:
 class SparseToDense(Operator):
     """Y[indices[i]] += values[i], 0 elsewhere.
 
-    Y has as many rows as the third input, or ``output_first_dim``, or as the largest index demands.
+    Y has as many rows as the third input, or ``output_first_dim``, or as the greatest index requires.
 
     Inputs:
         indices (I): int32|int64
@@ -104,7 +105,7 @@ def sparse_to_dense(op: SparseToDense, ctx: RunContext, indices: Any, values: An
 @register
 @operator_class(frozen=True)
 class Unique(Operator):
-    """The different elements of a vector, ascending, and for each element its position among them (int32). No gradient.
+    """The distinct elements of a vector, ascending, and for each element its position among them. No gradient.
 
     Inputs:
         indices (I): int32|int64
@@ -123,7 +124,7 @@ class Unique(Operator):
     def infer(self, indices: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_vector(self, "indices", indices)
         if not self.static_for(indices):
-            raise NotImplementedError("Unique: how many elements differ is known only when the net runs")
+            raise NotImplementedError("Unique: the number of distinct elements is known only when the net runs")
         return (indices.plain, TensorSpec(indices.shape, np.dtype(np.int32)))[: self.n_out]
 
     def flops(self, indices: TensorSpec) -> int:
@@ -139,7 +140,7 @@ def unique(op: Unique, ctx: RunContext, indices: Any) -> tuple[Any, ...]:
 
 @operator_class(frozen=True)
 class _Segments(Operator):
-    """Base of reductions of rows by the id of their segment.
+    """Base: reductions of rows by the ids of their segments.
 
     Inputs:
         X (N, *S): float
@@ -203,9 +204,9 @@ class _SegmentsGradient(Operator):
 @register
 @operator_class(frozen=True)
 class UnsortedSegmentSum(_Segments):
-    """Y[s] = the sum of the rows of X whose segment is s, in any order; 0 where there is none.
+    """Y[s] = the sum of the rows of X whose segment is s, in any order; 0 if there are none.
 
-    There are ``num_segments`` of them, or as many as the largest demands.
+    There are ``num_segments`` segments, or as many as the greatest id requires.
     """
 
 
@@ -229,15 +230,14 @@ def unsorted_segment_sum_gradient(
 
 
 def _counts(ctx: RunContext, segments: Any, count: int, row: Any) -> Any:
-    """Return how many rows each segment has, at least 1, in the type of ``row`` and to be divided by."""
-    counts = ctx.xp.bincount(segments, minlength=count)
-    return ctx.xp.maximum(counts, 1).astype(row.dtype).reshape((-1,) + (1,) * (row.ndim - 1))
+    """Return the number of rows of each segment, at least 1, as a divisor of arrays like ``row``."""
+    return per_row(ctx.xp.maximum(ctx.xp.bincount(segments, minlength=count), 1), row)
 
 
 @register
 @operator_class(frozen=True)
 class UnsortedSegmentMean(_Segments):
-    """Y[s] = the mean of the rows of X whose segment is s, in any order; 0 where there is none."""
+    """Y[s] = the mean of the rows of X whose segment is s, in any order; 0 if there are none."""
 
 
 @kernel(UnsortedSegmentMean)

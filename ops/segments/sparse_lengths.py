@@ -41,7 +41,7 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _Lookup(Operator):
-    """Base: reads the lengths on the host. Rows of float16 are added up in float32: so are the weights then, and Y."""
+    """Base: the lengths are read on the host. Rows of float16 are summed in float32; weights and Y are float32 then."""
 
     how: ClassVar[str] = "sum"
     mean: ClassVar[bool] = False
@@ -64,11 +64,11 @@ class _Lookup(Operator):
         return (wide.with_shape((*lengths.shape, *x.shape[1:])),)
 
     def check_weights(self, weights: TensorSpec, x: TensorSpec, indices: TensorSpec) -> None:
-        """Raise ShapeError unless there are as many weights as needed, of the type of ``x``."""
+        """Raise ShapeError unless the weights have the right number and the dtype of ``x``."""
         check_weights(self, weights, x, indices.shape[0])
 
     def weights_of_rows(self, ctx: RunContext, weights: Any, counts: Any) -> Any:
-        """Return a weight for each index."""
+        """Return the weight of each index."""
         return weights
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -77,7 +77,7 @@ class _Lookup(Operator):
 
 
 def _look_up(op: _Lookup, ctx: RunContext, given: Sequence[Any], out: Any, spare: Any = None) -> None:
-    """Write the reduced rows into ``out``; ``spare`` is memory of one piece, flat."""
+    """Write the reduced rows into ``out``; ``spare`` is flat memory for the rows gathered at a time."""
     x, *weights, indices, lengths = given
     check_indices(op.type, indices, x.shape[0])
     counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
@@ -91,7 +91,7 @@ def _look_up(op: _Lookup, ctx: RunContext, given: Sequence[Any], out: Any, spare
             found = rows.take(which, axis=0)
         else:
             found = spare[: positions.size * width].reshape(positions.size, width)
-            rows.take(which, 0, found, "clip")  # "raise" would write by way of a copy
+            rows.take(which, 0, found, "clip")  # mode "raise" would write through a copy
         found = found.astype(total.dtype, copy=False)
         if weight is not None:
             found *= weight.take(positions)[:, None]
@@ -128,7 +128,7 @@ def _prepare(op: _Lookup, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
 class SparseLengthsSum(_Lookup):
     """Y[s] = the sum of the rows X[i] over the indices i of segment s; the first ``lengths[0]`` indices are segment 0.
 
-    The gradient of X is sparse: the indices, and for each its segment's row of dY.
+    The gradient of X is sparse: the indices, and for each of them its segment's row of dY.
 
     Inputs:
         X (R, *S): float
@@ -164,9 +164,9 @@ class SparseLengthsMean(_Lookup):
 @register
 @operator_class(frozen=True)
 class SparseLengthsMax(_Lookup):
-    """Y[s] = the greatest of each column of the rows X[i] over the indices i of segment s, 0 for one of length 0.
+    """Y[s] = the elementwise maximum of the rows X[i] over the indices i of segment s, 0 for one of length 0.
 
-    No gradient: Gather and LengthsMax have one. (Caffe2 declares this operator, and has no kernel for it on a CPU.)
+    No gradient: use Gather and LengthsMax for that. (Caffe2 declares this operator, but has no CPU kernel for it.)
 
     Inputs:
         X (R, *S): float
@@ -191,7 +191,7 @@ def _sparse_gradient(g: GradientContext, op_type: str) -> list[OperatorDef]:
 class SparseLengthsWeightedSum(_Lookup):
     """Y[s] = the sum of the rows X[i] over the indices i of segment s, each times its weight.
 
-    The weights, one for each index, have a gradient with ``grad_on_weights`` only.
+    The weights, one per index, have a gradient only with ``grad_on_weights``.
 
     Inputs:
         X (R, *S): float
@@ -221,9 +221,9 @@ class SparseLengthsWeightedSum(_Lookup):
 @register
 @operator_class(frozen=True)
 class SparseLengthsPositionalWeightedSum(_Lookup):
-    """As SparseLengthsWeightedSum, but the weights belong to positions: ``weights[k]`` to index k of each segment.
+    """As SparseLengthsWeightedSum, but with weights by position: ``weights[k]`` for index k of each segment.
 
-    There are at least as many weights as the longest segment has indices. No gradient.
+    There must be at least as many weights as the longest segment has indices. No gradient.
 
     Inputs:
         X (R, *S): float
@@ -265,7 +265,7 @@ for _cls in (
 
 @operator_class(frozen=True)
 class _Values(Operator):
-    """Base: values of a sparse gradient, a row for each index."""
+    """Base: the values of a sparse gradient, one row per index."""
 
     outputs: ClassVar[tuple[str, ...]] = ("values",)
 
@@ -296,19 +296,19 @@ class _Spread(_Values):
 @register
 @operator_class(frozen=True)
 class SparseLengthsIndicesInGradientSumGradient(_Spread):
-    """For each index, the row of dY that belongs to its segment."""
+    """values = for each index, its segment's row of dY."""
 
 
 @register
 @operator_class(frozen=True)
 class SparseLengthsIndicesInGradientMeanGradient(_Spread):
-    """For each index, the row of dY that belongs to its segment, divided by the segment's length."""
+    """values = for each index, its segment's row of dY divided by the segment's length."""
 
     mean = True
 
 
 def _shares(op: _Spread, ctx: RunContext, dy: Any, lengths: Any, indices: Any) -> tuple[Any, Any]:
-    """Return the rows to spread, and which of them each index gets."""
+    """Return the rows of dY, scaled for a mean, and which of them each index gets."""
     counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
     share = dy / per_row(ctx.xp.asarray(counts.clip(1)), dy) if op.mean else dy
     return share, segment_numbers(ctx, counts)
@@ -341,7 +341,7 @@ for _gradient in (SparseLengthsIndicesInGradientSumGradient, SparseLengthsIndice
 @register
 @operator_class(frozen=True)
 class SparseLengthsIndicesInGradientWeightedSumGradient(_Values):
-    """For each index, the row of dY that belongs to its segment, times the weight."""
+    """values = for each index, its segment's row of dY times the weight of the index."""
 
     inputs = ("weights", "dY", "lengths", "indices")
     grad_on_weights: bool = False
@@ -366,7 +366,7 @@ def weighted_gradient(
 @register
 @operator_class(frozen=True)
 class SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient(_Values):
-    """Values as without the main input, and of each weight: the product of its row of X with that of dY."""
+    """values as without the main input; dweights = the inner products of the rows of X and of their segments' dY."""
 
     inputs = ("weights", "dY", "lengths", "X", "indices")
     outputs = ("values", "dweights")
@@ -394,7 +394,7 @@ def weighted_gradient_both(
 
 @prepare(SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient, device=CPU)
 def _prepare_both(op: Operator, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    """Values and gradients of weights, in pieces of rows that stay in a core's cache."""
+    """Prepare both outputs, computed in pieces of rows that stay in a core's cache."""
     plain = [spec.plain for spec in specs]
     dy = plain[1]
     width = math.prod(dy.shape[1:])
@@ -402,8 +402,8 @@ def _prepare_both(op: Operator, ctx: PlanContext, *specs: TensorSpec) -> Prepare
     part = piece * width * dy.dtype.itemsize
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        (w, slope, lengths, x, indices), (values, d_weights) = inputs, outputs
-        table, slopes, out = as_rows(x), as_rows(slope), as_rows(values)
+        (w, dy_array, lengths, x, indices), (values, d_weights) = inputs, outputs
+        table, d_rows, out = as_rows(x), as_rows(dy_array), as_rows(values)
         spare = [scratch[at : at + part].view(dy.dtype).reshape(piece, width) for at in (0, part)]
 
         def run() -> None:
@@ -413,7 +413,7 @@ def _prepare_both(op: Operator, ctx: PlanContext, *specs: TensorSpec) -> Prepare
                 end = min(begin + piece, numbers.size)
                 rows, of_segments = (memory[: end - begin] for memory in spare)
                 table.take(indices[begin:end], 0, rows, "clip")
-                slopes.take(numbers[begin:end], 0, of_segments, "clip")
+                d_rows.take(numbers[begin:end], 0, of_segments, "clip")
                 np.einsum("ij,ij->i", rows, of_segments, out=d_weights[begin:end])
                 np.multiply(of_segments, w[begin:end, None], out[begin:end])
 

@@ -1,4 +1,4 @@
-"""SparseLengthsSumSparseLookup: indices into a table whose rows were partly taken away."""
+"""SparseLengthsSumSparseLookup: maps indices into a table to those into a table from which rows were removed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ __all__ = ["SparseLengthsSumSparseLookup"]
 @register
 @operator_class(frozen=True)
 class SparseLengthsSumSparseLookup(Operator):
-    """Put ``MAPPING[index]`` in place of each index, and leave out those where it is -1.
+    """Replace each index by ``COMPRESSED_INDICES_MAPPING[index]``, and drop those where it is -1.
 
-    The outputs are the indices that are left, of the type of INDICES; how many each segment has, of the type of
-    LENGTHS; and, where WEIGHTS are given, float32, those of the indices left.
+    The outputs are the remaining indices, the number of them in each segment and, if WEIGHTS are given, their weights.
 
     Inputs:
         INDICES (I): int32|int64
@@ -42,7 +41,7 @@ class SparseLengthsSumSparseLookup(Operator):
     def check(self) -> None:
         if self.n_out != self.n_in - 1:
             raise NetError(
-                "SparseLengthsSumSparseLookup: has two outputs, with weights three, "
+                "SparseLengthsSumSparseLookup: takes two outputs, or three with weights, "
                 f"got {self.n_out} for {self.n_in} inputs"
             )
 
@@ -66,17 +65,17 @@ def sparse_lookup(
     counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < mapping.size:
         raise ShapeError(
-            f"{op.type}: INDICES must lie in [0, {mapping.size}), the size of the mapping, got some from "
+            f"{op.type}: INDICES must lie in [0, {mapping.size}), the size of the mapping, got values from "
             f"{int(indices.min())} to {int(indices.max())}"
         )
     found = mapping[indices]
-    left = found != -1
-    segments = np.repeat(np.arange(counts.size), counts)[ctx.host(left)]
+    remaining = found != -1
+    segments = np.repeat(np.arange(counts.size), counts)[ctx.host(remaining)]
     made = [
-        found[left].astype(indices.dtype),
+        found[remaining].astype(indices.dtype),
         ctx.xp.asarray(np.bincount(segments, minlength=counts.size).astype(lengths.dtype)),
     ]
     if weights is not None:
         check_weights(op, weights, TensorSpec((), np.dtype(np.float32)), indices.shape[0])
-        made.append(weights[left])
+        made.append(weights[remaining])
     return tuple(made)

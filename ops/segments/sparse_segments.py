@@ -1,4 +1,4 @@
-"""Rows gathered by indices or weighted, summed by the numbers of their segments: SparseSortedSegmentSum and its kin."""
+"""Reductions by segment ids of gathered or weighted rows: SparseSortedSegmentSum and related operators."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ __all__ = [
 
 
 @operator_class(frozen=True)
-class _Picked(Operator, abc.ABC):
-    """Base: sums of rows by segment. ``kind`` begins the name of the gradient operator."""
+class _SegmentReduction(Operator, abc.ABC):
+    """Base: sums of rows by segment. The gradient operator is named ``kind`` + "Gradient"."""
 
     kind: ClassVar[str]
     mean: ClassVar[bool] = False
@@ -65,20 +65,20 @@ class _Picked(Operator, abc.ABC):
 
     @abc.abstractmethod
     def counts(self, ctx: RunContext, segments: Any) -> tuple[Any, Any]:
-        """Return how many rows each segment has, on the host, and the order of rows by segment (None: as they are)."""
+        """Return the rows per segment, on the host, and the order that sorts the rows by segment (None: sorted)."""
 
 
 @operator_class(frozen=True)
-class _Sorted(_Picked):
-    """Base: the numbers of the segments begin with 0 and rise by steps of 1."""
+class _Sorted(_SegmentReduction):
+    """Base: the segment ids are sorted, begin with 0 and have no gaps."""
 
     def counts(self, ctx: RunContext, segments: Any) -> tuple[Any, Any]:
         return counts_of_sorted(self, ctx, segments), None
 
 
 @operator_class(frozen=True)
-class _Unsorted(_Picked):
-    """Base: the numbers of the segments come in any order; there are ``num_segments``, or as the largest demands."""
+class _Unsorted(_SegmentReduction):
+    """Base: the segment ids have any order; there are ``num_segments``, or as many as the greatest id requires."""
 
     num_segments: int = -1
 
@@ -92,9 +92,9 @@ class _Unsorted(_Picked):
 @register
 @operator_class(frozen=True)
 class SparseSortedSegmentSum(_Sorted):
-    """Y[s] = the sum of the rows X[indices[i]] whose segment is s; the segments come in order, none is left out.
+    """Y[s] = the sum of the rows X[indices[i]] whose segment is s; the ids are sorted, without gaps.
 
-    The gradient of X is sparse: the indices, and for each its segment's row of dY.
+    The gradient of X is sparse: the indices, and for each of them its segment's row of dY.
 
     Inputs:
         X (R, *S): float
@@ -110,7 +110,7 @@ class SparseSortedSegmentSum(_Sorted):
 @register
 @operator_class(frozen=True)
 class SparseSortedSegmentMean(_Sorted):
-    """Y[s] = the mean of the rows X[indices[i]] whose segment is s; the segments come in order, none is left out.
+    """Y[s] = the mean of the rows X[indices[i]] whose segment is s; the ids are sorted, without gaps.
 
     Inputs:
         X (R, *S): float
@@ -127,9 +127,9 @@ class SparseSortedSegmentMean(_Sorted):
 @register
 @operator_class(frozen=True)
 class SparseUnsortedSegmentSum(_Unsorted):
-    """Y[s] = the sum of the rows X[indices[i]] whose segment is s, in any order; 0 where there is none.
+    """Y[s] = the sum of the rows X[indices[i]] whose segment is s, in any order; 0 if there are none.
 
-    There are ``num_segments`` of them, or as many as the largest demands. The gradient of X is sparse.
+    There are ``num_segments`` segments, or as many as the greatest id requires. The gradient of X is sparse.
 
     Inputs:
         X (R, *S): float
@@ -145,7 +145,7 @@ class SparseUnsortedSegmentSum(_Unsorted):
 @register
 @operator_class(frozen=True)
 class SparseUnsortedSegmentMean(_Unsorted):
-    """Y[s] = the mean of the rows X[indices[i]] whose segment is s, in any order; 0 where there is none.
+    """Y[s] = the mean of the rows X[indices[i]] whose segment is s, in any order; 0 if there are none.
 
     Inputs:
         X (R, *S): float
@@ -160,7 +160,7 @@ class SparseUnsortedSegmentMean(_Unsorted):
 
 
 @operator_class(frozen=True)
-class _Weighted(_Picked):
+class _Weighted(_SegmentReduction):
     """Base: the rows are weighted."""
 
     grad_on_weights: bool = False
@@ -168,14 +168,14 @@ class _Weighted(_Picked):
     def check(self) -> None:
         if self.grad_on_weights:
             raise ArgumentError(
-                f"{self.type}: grad_on_weights is served by operators on lengths only, as LengthsWeightedSum"
+                f"{self.type}: grad_on_weights is not supported; use an operator on lengths, such as LengthsWeightedSum"
             )
 
 
 @register
 @operator_class(frozen=True)
 class SparseSortedSegmentWeightedSum(_Weighted, _Sorted):
-    """Y[s] = the sum of the rows X[indices[i]] whose segment is s, each times ``weights[i]``; these get no gradient.
+    """Y[s] = the sum of the rows X[indices[i]] whose segment is s, each times ``weights[i]``, without a gradient.
 
     Inputs:
         X (R, *S): float
@@ -242,7 +242,7 @@ class UnsortedSegmentWeightedSum(_Weighted, _Unsorted):
     kind = "UnsortedSegmentWeightedSum"
 
 
-def _sum_rows(op: _Picked, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
+def _sum_rows(op: _SegmentReduction, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     named: dict[str, Any] = dict(zip(type(op).inputs, given))
     x, segments, indices, weights = named["X"], named["segments"], named.get("indices"), named.get("weights")
     _check_given(op, x, segments, indices, weights)
@@ -262,7 +262,7 @@ def _sum_rows(op: _Picked, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     return (out.reshape((counts.size, *x.shape[1:])),)
 
 
-def _check_given(op: _Picked, x: Any, segments: Any, indices: Any, weights: Any) -> None:
+def _check_given(op: _SegmentReduction, x: Any, segments: Any, indices: Any, weights: Any) -> None:
     check_integers(op, "segments", segments)
     require(
         x.ndim >= 1 and x.dtype.kind == "f", op, f"X must be rows of floating-point numbers, got {x.shape} {x.dtype}"

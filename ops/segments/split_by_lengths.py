@@ -1,4 +1,4 @@
-"""SplitByLengths: a tensor cut along an axis where lengths say."""
+"""SplitByLengths: a tensor split along an axis into parts of given lengths."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["SplitByLengths"]
 @register
 @operator_class(frozen=True)
 class SplitByLengths(Operator):
-    """X cut along ``axis`` (of the channels, if not given) into as many parts as there are outputs.
+    """X split along ``axis`` (by default that of the channels) into as many parts as there are outputs.
 
-    The lengths are assigned to the parts in order, equally many to each, and a part is as long as the sum of its own.
-    With ``use_scaling_lengths`` all are multiplied by the integer that makes their sum that of the axis.
+    Each part gets the same number of consecutive lengths, and its extent is their sum. With ``use_scaling_lengths``,
+    all lengths are multiplied by the integer that makes their sum the extent of the axis.
 
     Inputs:
         X (*A, N, *B): any
@@ -62,7 +62,7 @@ def split_by_lengths(op: SplitByLengths, ctx: RunContext, x: Any, lengths: Any) 
     require(
         counts.size % op.n_out == 0,
         op,
-        f"there must be equally many lengths for each of the {op.n_out} outputs, got {counts.size}",
+        f"the number of lengths must be a multiple of the {op.n_out} outputs, got {counts.size}",
     )
     extent, total = x.shape[axis], int(counts.sum())
     scale = extent // total if op.use_scaling_lengths and total else 1

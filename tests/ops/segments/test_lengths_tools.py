@@ -197,7 +197,7 @@ ROWS = np.zeros((3, 2), np.float32)
         (LengthsGather(), [ROWS, np.int32([1, 1]), np.int32([0])], "must be the number of rows, 3, got 2"),
         (LengthsPad(target_length=1), [ROWS, np.int32([2, 1])], "at most target_length 1, got 2"),
         (SegmentIdsToLengths(), [np.int32([1, 0])], "sorted and not negative"),
-        (SegmentIdsToRanges(), [np.int32([0, 3]), ROWS], "below the 3 rows of the second input, got 3"),
+        (SegmentIdsToRanges(), [np.int32([0, 3]), ROWS], "less than 3, the rows of the second input, got 3"),
     ],
     ids=lambda value: getattr(value, "type", ""),
 )

@@ -81,7 +81,7 @@ class _Weighted(_Picked):
     @property
     def refusals(self):
         given = [f32(4, 2), f32(3), i32(3), i32(3)][: len(self.operator.inputs)]
-        return (refusal(self.operator(grad_on_weights=True), given, "operators on lengths only", ArgumentError),)
+        return (refusal(self.operator(grad_on_weights=True), given, "use an operator on lengths", ArgumentError),)
 
 
 class TestSparseSortedSegmentWeightedSum(_Weighted):

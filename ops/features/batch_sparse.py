@@ -1,4 +1,4 @@
-"""Rows of few elements made dense and back, and values looked for: BatchSparseToDense, IsMemberOf and others."""
+"""Sparse rows made dense and back, membership and duplicates: BatchSparseToDense, IsMemberOf and others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BatchDenseToSparse", "BatchSparseToDense", "FindDuplicateElements", 
 
 @operator_class(frozen=True)
 class _Rows(Operator):
-    """Base: ``lengths`` says how many elements each row has, ``indices`` in which columns they are."""
+    """Base: ``lengths`` has the number of elements of each row, ``indices`` the columns of the elements."""
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "any" if index == 3 else "here"
@@ -39,7 +39,7 @@ class _Rows(Operator):
 class BatchSparseToDense(_Rows):
     """Y[r, indices[i]] = values[i] for the elements i of row r, ``default_value`` elsewhere.
 
-    Y has as many columns as ``dense_last_dim`` says, or as the fourth input, whose shape it has.
+    Y has ``dense_last_dim`` columns, or the shape of the fourth input.
 
     Inputs:
         lengths (N): int32|int64
@@ -58,7 +58,7 @@ class BatchSparseToDense(_Rows):
     def check(self) -> None:
         if self.dense_last_dim < 1 and self.n_in < 4:
             raise ArgumentError(
-                f"{self.type}: dense_last_dim must be positive, or a fourth input have the shape, "
+                f"{self.type}: dense_last_dim must be positive, or a fourth input must give the shape, "
                 f"got {self.dense_last_dim}"
             )
 
@@ -164,13 +164,13 @@ class IsMemberOf(Operator):
         if self.dtype is not None:
             numpy_type(self.dtype, f"{self.type}: dtype")
         if self.value is None:
-            raise ArgumentError("IsMemberOf: the argument value must list what is looked for, but it is not given")
+            raise ArgumentError("IsMemberOf: the argument value must be given: the values to look for")
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype == STRING or x.dtype.kind in "ib", self, f"X must be integers, bools or strings, got {x.dtype}")
         if self.dtype is not None:
             kind = numpy_type(self.dtype, f"{self.type}: dtype")
-            require(kind == x.dtype, self, f"X must be of the type that dtype says, {kind}, got {x.dtype}")
+            require(kind == x.dtype, self, f"X must have the type of the argument dtype, {kind}, got {x.dtype}")
         return (x.plain.with_dtype(np.bool_),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -178,7 +178,7 @@ class IsMemberOf(Operator):
 
     @property
     def expected(self) -> list[Any]:
-        """The values that are looked for."""
+        """The values to look for."""
         return list(self.value) if isinstance(self.value, (list, tuple)) else [self.value]
 
 
@@ -188,10 +188,10 @@ def is_member_of(op: IsMemberOf, ctx: RunContext, x: Any) -> tuple[Any, ...]:
         return (np.isin(x, np.array([*op.expected, None], object)[:-1]),)
     expected = np.array(op.expected)
     require(expected.dtype.kind in "biuf", op, f"value must be numbers for X of type {x.dtype}, got {op.expected}")
-    fitting = expected.astype(x.dtype)
-    if x.dtype.kind in "iu" and not np.array_equal(fitting, expected):
+    converted = expected.astype(x.dtype)
+    if x.dtype.kind in "iu" and not np.array_equal(converted, expected):
         raise ShapeError(f"IsMemberOf: value {op.expected} must fit into the type of X, {x.dtype}")
-    return (ctx.xp.isin(x, ctx.xp.asarray(fitting)),)
+    return (ctx.xp.isin(x, ctx.xp.asarray(converted)),)
 
 
 @register
@@ -220,6 +220,6 @@ class FindDuplicateElements(Operator):
 def find_duplicate_elements(op: FindDuplicateElements, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     if x.ndim != 1:
         raise ShapeError(f"FindDuplicateElements: X must be a vector, got shape {x.shape}")
-    again = np.ones(x.size, bool)
-    again[np.unique(ctx.host(x), return_index=True)[1]] = False
-    return (ctx.xp.asarray(np.flatnonzero(again)),)
+    is_duplicate = np.ones(x.size, bool)
+    is_duplicate[np.unique(ctx.host(x), return_index=True)[1]] = False
+    return (ctx.xp.asarray(np.flatnonzero(is_duplicate)),)

@@ -13,7 +13,7 @@ from netbuilder.ops.core.registry import kernel, register
 
 __all__ = ["BatchBoxCox"]
 
-_LEAST = 1e-6  # lower bound of data + lambda2; exponents nearer to 0 count as 0
+_TINY = 1e-6  # data + lambda2 is clamped to this; a lambda1 of at most this magnitude counts as 0
 
 
 @register
@@ -21,8 +21,8 @@ _LEAST = 1e-6  # lower bound of data + lambda2; exponents nearer to 0 count as 0
 class BatchBoxCox(Operator):
     """output = ((data + lambda2)^lambda1 - 1) / lambda1, or ln(data + lambda2) where lambda1 is 0.
 
-    Each column of data, (N, D), has its lambda1 and lambda2; more axes than two are read as columns. Where data +
-    lambda2 is below 1e-6, it is taken as that. ``min_block_size`` is not read. No gradient, as in Caffe2.
+    Each column of data has its lambda1 and lambda2; the axes after the first are flattened. data + lambda2 is clamped
+    to at least 1e-6. ``min_block_size`` is ignored. No gradient, as in Caffe2.
 
     Inputs:
         data (N, *S): float
@@ -42,9 +42,9 @@ class BatchBoxCox(Operator):
         require_one_float_type(self, data=data, lambda1=lambda1, lambda2=lambda2)
         require(data.ndim >= 1, self, "data must have rows, got a scalar")
         columns = math.prod(data.shape[1:])
-        right = lambda1.size == columns == lambda2.size
+        valid = lambda1.size == columns == lambda2.size
         text = f"got shapes {lambda1.shape} and {lambda2.shape}"
-        require(right, self, f"lambda1 and lambda2 must have a number for each of {columns} columns, {text}")
+        require(valid, self, f"lambda1 and lambda2 must have a number for each of {columns} columns, {text}")
         return (data.plain,)
 
     def flops(self, data: TensorSpec, lambda1: TensorSpec, lambda2: TensorSpec) -> int:
@@ -56,8 +56,8 @@ def batch_box_cox(op: BatchBoxCox, ctx: RunContext, data: Any, lambda1: Any, lam
     xp, like = ctx.xp, data.dtype.type
     rows = data.reshape(len(data), math.prod(data.shape[1:]))
     powers, shifts = lambda1.reshape(-1), lambda2.reshape(-1)
-    shifted = xp.maximum(rows + shifts, like(_LEAST))
-    none = abs(powers) <= like(_LEAST)
-    divisors = xp.where(none, like(1), powers)
-    y = xp.where(none, xp.log(shifted), (shifted**divisors - like(1)) / divisors)
+    shifted = xp.maximum(rows + shifts, like(_TINY))
+    is_log = abs(powers) <= like(_TINY)
+    divisors = xp.where(is_log, like(1), powers)
+    y = xp.where(is_log, xp.log(shifted), (shifted**divisors - like(1)) / divisors)
     return (y.reshape(data.shape),)

@@ -1,4 +1,4 @@
-"""Columns put into buckets by bounds of their own, and ids hashed: BatchBucketize, BatchBucketOneHot, IndexHash."""
+"""Columns put into buckets by their own boundaries, and hashed ids: BatchBucketize, BatchBucketOneHot, IndexHash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["BatchBucketOneHot", "BatchBucketize", "IndexHash"]
 
 @operator_class(frozen=True)
 class _Buckets(Operator):
-    """Base: ``boundaries`` holds the bounds of one feature after those of the other, ``lengths`` how many each has."""
+    """Base: ``boundaries`` concatenates the boundaries of all features; ``lengths`` has the number of each one's."""
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index == 0 else "host"
@@ -39,23 +39,23 @@ class _Buckets(Operator):
         return []  # not differentiable
 
     def features(self, ctx: RunContext, lengths: Any, boundaries: Any) -> tuple[Any, Any, Any]:
-        """Return the bounds, the feature of each, and how many each feature has, on the host.
+        """Return the boundaries, the feature of each, and the number of each feature's, on the host.
 
         Raises:
-            ShapeError: those of a feature do not ascend.
+            ShapeError: the boundaries of a feature do not ascend.
         """
         bounds = ctx.host(boundaries)
         counts = counts_of_lengths(self, ctx, lengths, bounds.size)
         feature = np.repeat(np.arange(counts.size), counts)
-        falls = np.flatnonzero((np.diff(bounds) < 0) & (np.diff(feature) == 0))
-        if falls.size:
-            at = int(falls[0])
+        descents = np.flatnonzero((np.diff(bounds) < 0) & (np.diff(feature) == 0))
+        if descents.size:
+            at = int(descents[0])
             require(False, self, f"the boundaries of a feature must ascend, got {bounds[at]} before {bounds[at + 1]}")
         return bounds, feature, counts
 
 
-def _passed(ctx: RunContext, x: Any, bounds: Any, feature: Any, count: int, *, equal: bool) -> Any:
-    """Return how many bounds of its feature each element is above; ``equal``: or equal to."""
+def _count_below(ctx: RunContext, x: Any, bounds: Any, feature: Any, count: int, *, equal: bool) -> Any:
+    """Return for each element the number of its feature's boundaries below it (``equal``: or equal to it)."""
     xp = ctx.xp
     of_bounds, limits = x.take(xp.asarray(feature), axis=1), xp.asarray(bounds)
     above = of_bounds >= limits if equal else of_bounds > limits
@@ -68,7 +68,7 @@ def _passed(ctx: RunContext, x: Any, bounds: Any, feature: Any, count: int, *, e
 @register
 @operator_class(frozen=True)
 class BatchBucketize(_Buckets):
-    """Y[n, k] = how many bounds of feature k are below X[n, indices[k]], int32.
+    """Y[n, k] = the number of boundaries of feature k below X[n, indices[k]], int32.
 
     Inputs:
         X (N, D): float32
@@ -103,15 +103,15 @@ def batch_bucketize(
     check_indices(op.type, columns, x.shape[1])
     bounds, feature, counts = op.features(ctx, lengths, boundaries)
     gathered = x.take(ctx.xp.asarray(columns), axis=1)
-    return (_passed(ctx, gathered, bounds, feature, counts.size, equal=False),)
+    return (_count_below(ctx, gathered, bounds, feature, counts.size, equal=False),)
 
 
 @register
 @operator_class(frozen=True)
 class BatchBucketOneHot(_Buckets):
-    """Y = for each column of X as many columns as it has bounds, and one more: 1 at the bucket of the element, else 0.
+    """Y = for each column of X, a column per bucket, one more than it has boundaries: 1 for the element's, else 0.
 
-    An element that equals a bound is in the bucket that ends there; one that equals several, in the middle of those.
+    An element that equals a boundary is in the bucket that ends there; one that equals several, in the middle one.
 
     Inputs:
         X (N, D): float32
@@ -139,7 +139,7 @@ def batch_bucket_one_hot(
     op: BatchBucketOneHot, ctx: RunContext, x: Any, lengths: Any, boundaries: Any
 ) -> tuple[Any, ...]:
     bounds, feature, counts = op.features(ctx, lengths, boundaries)
-    below, up_to = (_passed(ctx, x, bounds, feature, counts.size, equal=equal) for equal in (False, True))
+    below, up_to = (_count_below(ctx, x, bounds, feature, counts.size, equal=equal) for equal in (False, True))
     columns = (below + up_to) // 2 + ctx.xp.asarray(np.cumsum(counts + 1) - counts - 1)
     y = ctx.xp.zeros((x.shape[0], bounds.size + counts.size), x.dtype)
     y[ctx.xp.arange(x.shape[0])[:, None], columns] = 1
@@ -155,7 +155,7 @@ class IndexHash(Operator):
     """Y = a hash of each element of X, in [0, ``modulo``).
 
     The hash starts at ``seed`` times 0xDEADBEEF; for each byte of the element, the lowest first, it is multiplied by
-    65537 and the byte, taken with its sign, is added, all in the width of the element.
+    65537 and the byte, as a signed number, is added, all in the width of the element.
 
     Inputs:
         X (*S): int32|int64

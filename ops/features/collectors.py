@@ -1,4 +1,4 @@
-"""Rows collected over many runs: ReservoirSampling, LastNWindowCollector; and DataCouple, which ties blobs together."""
+"""Rows collected over many runs: ReservoirSampling, LastNWindowCollector; and DataCouple, which makes readers wait."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Specs = Sequence[TensorSpec | None]
 
 @operator_class(frozen=True)
 class _Collector(Operator, abc.ABC):
-    """What is collected is in the host's memory, whatever the device."""
+    """Base: the collected rows are stored on the host, whatever the device."""
 
     dynamic = True
     stateful = True
@@ -46,14 +46,16 @@ class _Collector(Operator, abc.ABC):
             raise ArgumentError(f"{self.type}: num_to_collect must be at least 1, got {self.num_to_collect}")
 
     def run(self, ctx: RunContext, inputs: Arrays) -> Arrays:
-        """Return the outputs; under the mutex, where there is one, and of what the blobs hold then."""
+        """Return the outputs; with a mutex, lock it and use the values that the blobs have then."""
         mutex = inputs[self.mutex] if len(inputs) > self.mutex else None
         require(
-            mutex is None or hasattr(mutex, "__enter__"), self, f"input {self.mutex} must be what CreateMutex makes"
+            mutex is None or hasattr(mutex, "__enter__"),
+            self,
+            f"input {self.mutex} must be what CreateMutex makes",
         )
         with nullcontext() if mutex is None else mutex:
             given = list(inputs)
-            if mutex is not None and ctx.workspace is not None:  # another thread may have gone on meanwhile
+            if mutex is not None and ctx.workspace is not None:  # another thread may have stored new values
                 for index in self.overwritten[: self.n_out]:
                     name = ctx.op_def.input[index]
                     if not ctx.workspace.get(name).is_empty:
@@ -72,7 +74,7 @@ class _Collector(Operator, abc.ABC):
         """Return the outputs."""
 
     def count(self, name: str, value: Any, kind: Any) -> int:
-        """Return the one number that a blob holds."""
+        """Return the only number in a blob."""
         require(
             value.size == 1 and value.dtype == kind,
             self,
@@ -91,8 +93,8 @@ class _Collector(Operator, abc.ABC):
         )
 
 
-def _with_room(rows: Any, data: Any, size: int) -> Any:
-    """Return what was collected with capacity for ``size`` rows, a copy."""
+def _resized(rows: Any, data: Any, size: int) -> Any:
+    """Return a copy of the collected rows with space for ``size`` rows."""
     made = np.zeros((size, *data.shape[1:]), data.dtype)
     if rows.size:
         made[: min(len(rows), size)] = rows[:size]
@@ -102,10 +104,10 @@ def _with_room(rows: Any, data: Any, size: int) -> Any:
 @register
 @operator_class(frozen=True)
 class ReservoirSampling(_Collector):
-    """Keep ``num_to_collect`` of all the rows of DATA in all runs so far, each with the same chance.
+    """Keep a uniform random sample of ``num_to_collect`` of the rows of DATA in all runs so far.
 
-    NUM_VISITED, one int64, counts the rows. With an id, int64, for each row, a row whose id is in the reservoir is
-    passed over and not counted; the map and POS_TO_OBJECT, int64, then tell where each id is, and which is where.
+    NUM_VISITED counts the rows. With OBJECT_ID, a row whose id is in the reservoir is skipped and not counted;
+    OBJECT_TO_POS_MAP then maps ids to positions in the reservoir, and POS_TO_OBJECT has the id at each position.
 
     Inputs:
         RESERVOIR (M, *S): any, no value before the first run
@@ -141,22 +143,22 @@ class ReservoirSampling(_Collector):
     def collect(self, ctx: RunContext, given: list[Any]) -> Arrays:
         rows, data = given[0], given[2]
         visited = self.count("NUM_VISITED", given[1], np.int64)
-        chances = ctx.host(ctx.uniform(data.shape[:1]))
+        uniform = ctx.host(ctx.uniform(data.shape[:1]))
         if len(given) == 4:
-            turns = visited + np.arange(len(data))
-            positions = np.where(turns < self.num_to_collect, turns, np.floor(chances * (turns + 1)).astype(np.int64))
+            order = visited + np.arange(len(data))
+            positions = np.where(order < self.num_to_collect, order, np.floor(uniform * (order + 1)).astype(np.int64))
             which = np.flatnonzero(positions < self.num_to_collect)
             positions, visited, more = positions[which], visited + len(data), ()
         else:
-            which, positions, visited, more = self._objects(given, visited, chances)
-        made = _with_room(rows, data, min(visited, self.num_to_collect))
+            which, positions, visited, more = self._objects(given, visited, uniform)
+        made = _resized(rows, data, min(visited, self.num_to_collect))
         _, last = np.unique(positions[::-1], return_index=True)  # the later of two rows for one position is kept
         chosen = len(positions) - 1 - last
         made[positions[chosen]] = data[which[chosen]]
         return (made, np.full(given[1].shape, visited, np.int64), *more)
 
-    def _objects(self, given: list[Any], visited: int, chances: Any) -> tuple[Any, Any, int, Arrays]:
-        """Return which rows go where, how many were visited, and the books of the ids."""
+    def _objects(self, given: list[Any], visited: int, uniform: Any) -> tuple[Any, Any, int, Arrays]:
+        """Return the rows to store, their positions, the number of visited rows, and both maps of ids."""
         ids, entries = given[4], shared_object(self, given[5], KeyMap, "CreateMap")
         require(
             ids.shape == given[2].shape[:1] and ids.dtype == np.int64,
@@ -168,7 +170,7 @@ class ReservoirSampling(_Collector):
         for row, name in enumerate(ids.tolist()):
             if name in entries:
                 continue
-            position = visited if visited < self.num_to_collect else int(chances[row] * (visited + 1))
+            position = visited if visited < self.num_to_collect else int(uniform[row] * (visited + 1))
             visited += 1
             if position >= self.num_to_collect:
                 continue
@@ -191,9 +193,9 @@ def reservoir_sampling(op: ReservoirSampling, ctx: RunContext, *inputs: Any) -> 
 @register
 @operator_class(frozen=True)
 class LastNWindowCollector(_Collector):
-    """Keep the last ``num_to_collect`` rows of DATA of all runs so far, each at the position of the oldest one.
+    """Keep the last ``num_to_collect`` rows of DATA of all runs so far; a new row replaces the oldest one.
 
-    The second input, one int32, is the position that is next; the last one, int64, counts the rows.
+    NEXT is the position of the next new row; NUM_VISITED counts the rows.
 
     Inputs:
         LAST_N (M, *S): any, no value before the first run
@@ -221,7 +223,7 @@ class LastNWindowCollector(_Collector):
             )
 
     def infer_partial(self, inputs: _Specs, outputs: _Specs) -> tuple[_Specs, _Specs]:
-        """Infer the most rows that there can be, as Caffe2 does; there are fewer until so many have come."""
+        """Infer the maximum number of rows, as Caffe2 does; there are fewer until that many were collected."""
         if inputs[2] is None or not inputs[2].shape:
             return inputs, outputs
         rows = inputs[2].with_shape((self.num_to_collect, *inputs[2].shape[1:]))
@@ -235,8 +237,8 @@ class LastNWindowCollector(_Collector):
         new = data[-size:]
         begin = begin if count <= size else 0
         positions = (begin + np.arange(len(new))) % size
-        before = min(len(given[0]), size)
-        made = _with_room(given[0], data, max(before, min(begin + len(new), size)))
+        collected = min(len(given[0]), size)
+        made = _resized(given[0], data, max(collected, min(begin + len(new), size)))
         made[positions] = new
         end = np.full(given[1].shape, (begin + len(new)) % size, np.int32)
         if self.n_out == 2:
@@ -253,7 +255,7 @@ def last_n_window_collector(op: LastNWindowCollector, ctx: RunContext, *inputs: 
 @register
 @operator_class(frozen=True)
 class DataCouple(Operator):
-    """Leave blobs as they are, and count as a writer of all: a reader of one runs after the writers of all.
+    """Leave all blobs unchanged, but count as a writer of each, so that a reader of one runs after the writers of all.
 
     Inputs:
         X* (...): any

@@ -1,7 +1,7 @@
-"""Features of samples merged into one list each: MergeSingleScalarFeatureTensors and its kin, and their gradients.
+"""Features merged into one list per sample: MergeSingleScalarFeatureTensors and related operators, with gradients.
 
-Inputs come in groups, one for each feature. What comes out is ordered by sample, and within a sample by feature:
-``lengths`` (how many entries each sample has), ``keys`` (the id of each entry's feature), and the entries' values.
+Inputs come in groups, one per feature. Outputs are ordered by sample, and within a sample by feature: ``lengths`` (the
+number of entries of each sample), ``keys`` (the id of each entry's feature), and the values of the entries.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Groups = list[dict[str, Any]]
 
 @operator_class(frozen=True)
 class _Grouped(Operator):
-    """Base of operators whose inputs come in groups of ``fields``, after which ``further`` inputs may follow."""
+    """Base: the inputs are groups of ``fields``, one group per feature, followed by ``further`` inputs."""
 
     fields: ClassVar[tuple[str, ...]]
     further: ClassVar[int] = 0
@@ -58,7 +58,7 @@ class _Grouped(Operator):
         self.check_features(count // len(self.fields))
 
     def check_features(self, features: int) -> None:
-        """Raise ArgumentError unless the arguments fit so many features."""
+        """Raise ArgumentError unless the arguments fit this number of features."""
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         inside = index < self.n_in - self.further
@@ -85,8 +85,8 @@ class _Grouped(Operator):
         return 0
 
 
-def _joined(ctx: RunContext, groups: Groups, name: str, rows: Any, op: Operator) -> Any:
-    """Return the chosen rows of all features' arrays of a name, one after another."""
+def _take(ctx: RunContext, groups: Groups, name: str, rows: Any, op: Operator) -> Any:
+    """Return ``rows`` of the concatenation of all features' arrays called ``name``."""
     arrays = [group[name] for group in groups]
     require(
         all(array.dtype == arrays[0].dtype and array.ndim >= 1 for array in arrays),
@@ -108,9 +108,9 @@ def _joined(ctx: RunContext, groups: Groups, name: str, rows: Any, op: Operator)
 
 
 def _entries(groups: Groups) -> tuple[Any, Any]:
-    """Return how many entries each sample has, and where they are among those of all features, sample by sample.
+    """Return the number of entries of each sample, and their indices among those of all features, sample by sample.
 
-    Of features with presence, entry s of feature f is number f * samples + s.
+    With presence, entry s of feature f has the index f * samples + s.
     """
     if "presence" in groups[0]:
         present = np.stack([group["presence"] for group in groups], axis=1)
@@ -123,15 +123,15 @@ def _entries(groups: Groups) -> tuple[Any, Any]:
 
 
 def _values_of_entries(group: dict[str, Any]) -> Any:
-    """Return how many values each entry of a feature has; one that is absent has none."""
+    """Return the number of values of each entry of a feature; an absent entry has none."""
     return group["values_lengths"] if "values_lengths" in group else group["lengths"] * group["presence"]
 
 
 def _rows_of_values(op: Operator, groups: Groups, entries: Any, sizes: Sequence[int]) -> tuple[Any, Any]:
-    """Return how many values each entry has, and where they are among those of all features.
+    """Return the number of values of each entry, and their indices among those of all features.
 
     Args:
-        sizes: how many values each feature has; there may be more than its entries have, at the end.
+        sizes: the number of values of each feature; at the end, there may be more than its entries have.
     """
     counts = [_values_of_entries(group) for group in groups]
     begins = np.cumsum(sizes) - sizes
@@ -148,14 +148,14 @@ def _rows_of_values(op: Operator, groups: Groups, entries: Any, sizes: Sequence[
 
 @operator_class(frozen=True)
 class _Merge(_Grouped):
-    """Base: ``values_of`` names what the values of an entry are, and in which output they are last."""
+    """Base: the last output holds the merged values, the only ones with a gradient."""
 
-    read_again: ClassVar[tuple[str, ...]]  # what the gradient needs of each feature
+    gradient_fields: ClassVar[tuple[str, ...]]  # the fields of each feature that the gradient reads
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         step, position = len(self.fields), self.fields.index("values")
         firsts = range(0, self.n_in, step)
-        inputs = [g.input(first + self.fields.index(name)) for first in firsts for name in self.read_again]
+        inputs = [g.input(first + self.fields.index(name)) for first in firsts for name in self.gradient_fields]
         d_inputs = [g.d_input(first + position) for first in firsts]
         return [make_op(self.type + "Gradient", [*inputs, g.d_output(self.n_out - 1)], d_inputs)]
 
@@ -178,13 +178,13 @@ class _MergeSingle(_Merge):
 @operator_class(frozen=True)
 class _MergeMulti(_Merge):
     def keys(self, ctx: RunContext, groups: Groups, entries: Any) -> Any:
-        return _joined(ctx, groups, "keys", entries, self)
+        return _take(ctx, groups, "keys", entries, self)
 
 
 @register
 @operator_class(frozen=True)
 class MergeSingleScalarFeatureTensors(_MergeSingle):
-    """Of each feature a value for each sample, and whether it is there; those that are, merged.
+    """Merge features with one value per sample; values that are not present are left out.
 
     Inputs:
         features+ (N): any, of each feature values and presence
@@ -196,13 +196,13 @@ class MergeSingleScalarFeatureTensors(_MergeSingle):
 
     fields = ("values", "presence")
     outputs = ("lengths", "keys", "values")
-    read_again = ("presence",)
+    gradient_fields = ("presence",)
 
 
 @register
 @operator_class(frozen=True)
 class MergeMultiScalarFeatureTensors(_MergeMulti):
-    """Lists of keys with a value each, merged.
+    """Merge lists of keys with one value per key.
 
     Inputs:
         features+ (...): any, of each list lengths (N), keys (K), values (K)
@@ -214,7 +214,7 @@ class MergeMultiScalarFeatureTensors(_MergeMulti):
 
     fields = ("lengths", "keys", "values")
     outputs = ("lengths", "keys", "values")
-    read_again = ("lengths",)
+    gradient_fields = ("lengths",)
 
 
 @kernel(MergeSingleScalarFeatureTensors)
@@ -222,16 +222,16 @@ class MergeMultiScalarFeatureTensors(_MergeMulti):
 def merge_scalars(op: _MergeSingle | _MergeMulti, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     groups = op.groups(ctx, given)
     counts, entries = _entries(groups)
-    values = _joined(ctx, groups, "values", entries, op)
+    values = _take(ctx, groups, "values", entries, op)
     return ctx.xp.asarray(counts.astype(np.int32)), op.keys(ctx, groups, entries), values
 
 
 @register
 @operator_class(frozen=True)
 class MergeSingleListFeatureTensors(_MergeSingle):
-    """Of each feature a list for each sample, and whether it is there; those that are, merged.
+    """Merge features with one list of values per sample; lists that are not present are left out.
 
-    Lists that are not there have no values, whatever their lengths are.
+    Lists that are not present have no values, whatever their lengths are.
 
     Inputs:
         features+ (...): any, of each feature lengths (N), values (V), presence (N)
@@ -244,13 +244,13 @@ class MergeSingleListFeatureTensors(_MergeSingle):
 
     fields = ("lengths", "values", "presence")
     outputs = ("lengths", "keys", "values_lengths", "values")
-    read_again = ("lengths", "presence")
+    gradient_fields = ("lengths", "presence")
 
 
 @register
 @operator_class(frozen=True)
 class MergeMultiListFeatureTensors(_MergeMulti):
-    """Lists of keys with a list of values each, merged.
+    """Merge lists of keys with one list of values per key.
 
     Inputs:
         features+ (...): any, of each list lengths (N), keys (K), the lengths of values (K), values (V)
@@ -263,13 +263,13 @@ class MergeMultiListFeatureTensors(_MergeMulti):
 
     fields = ("lengths", "keys", "values_lengths", "values")
     outputs = ("lengths", "keys", "values_lengths", "values")
-    read_again = ("lengths", "values_lengths")
+    gradient_fields = ("lengths", "values_lengths")
 
 
 @register
 @operator_class(frozen=True)
 class MergeSingleMapFeatureTensors(_MergeSingle):
-    """Of each feature keys and values for each sample, and whether they are there; those that are, merged.
+    """Merge features with one map, keys and values, per sample; maps that are not present are left out.
 
     Inputs:
         features+ (...): any, of each feature lengths (N), keys (V), values (V), presence (N)
@@ -283,13 +283,13 @@ class MergeSingleMapFeatureTensors(_MergeSingle):
 
     fields = ("lengths", "keys", "values", "presence")
     outputs = ("lengths", "keys", "values_lengths", "values_keys", "values")
-    read_again = ("lengths", "presence")
+    gradient_fields = ("lengths", "presence")
 
 
 @register
 @operator_class(frozen=True)
 class MergeMultiMapFeatureTensors(_MergeMulti):
-    """Lists of keys with keys and values each, merged.
+    """Merge lists of keys with one map, keys and values, per key.
 
     Inputs:
         features+ (...): any, of each list lengths (N), keys (K), the lengths of values (K), keys (V) and values (V)
@@ -303,7 +303,7 @@ class MergeMultiMapFeatureTensors(_MergeMulti):
 
     fields = ("lengths", "keys", "values_lengths", "values_keys", "values")
     outputs = ("lengths", "keys", "values_lengths", "values_keys", "values")
-    read_again = ("lengths", "values_lengths")
+    gradient_fields = ("lengths", "values_lengths")
 
 
 @kernel(MergeSingleListFeatureTensors)
@@ -319,18 +319,18 @@ def merge_lists(op: _MergeSingle | _MergeMulti, ctx: RunContext, *given: Any) ->
     made.insert(1, op.keys(ctx, groups, entries))
     if "values_keys" in type(op).outputs:
         name = "keys" if "values_keys" not in op.fields else "values_keys"
-        made.append(_joined(ctx, groups, name, rows, op))
-    return (*made, _joined(ctx, groups, "values", rows, op))
+        made.append(_take(ctx, groups, name, rows, op))
+    return (*made, _take(ctx, groups, "values", rows, op))
 
 
 @operator_class(frozen=True)
 class _MergeGradient(_Grouped):
-    """Base: the gradient of the merged values, split up again; a feature's values that went nowhere get 0."""
+    """Base: the gradient of the merged values, split by feature; values that were left out get 0."""
 
     further = 1
     outputs = ("dvalues+",)
 
-    def deal(self, ctx: RunContext, given: Sequence[Any]) -> tuple[Any, ...]:
+    def split(self, ctx: RunContext, given: Sequence[Any]) -> tuple[Any, ...]:
         groups, d_values = self.groups(ctx, given), given[-1]
         _, rows = _entries(groups)
         if "lengths" in groups[0] and ("presence" in groups[0] or "values_lengths" in groups[0]):
@@ -345,8 +345,8 @@ class _MergeGradient(_Grouped):
             self,
             f"there are {rows.size} merged values, but dY has shape {d_values.shape}",
         )
-        nothing = b"" if d_values.dtype == STRING else 0
-        whole = ctx.xp.full((int(sizes.sum()), *d_values.shape[1:]), nothing, d_values.dtype)
+        zero = b"" if d_values.dtype == STRING else 0
+        whole = ctx.xp.full((int(sizes.sum()), *d_values.shape[1:]), zero, d_values.dtype)
         whole[ctx.xp.asarray(rows)] = d_values
         ends = sizes.cumsum()
         return tuple(whole[end - n : end].copy() for n, end in zip(sizes.tolist(), ends.tolist()))
@@ -362,7 +362,7 @@ class _SingleGradient(_MergeGradient):
 class MergeSingleScalarFeatureTensorsGradient(_SingleGradient):
     """Gradients of the features' values from that of the merged ones."""
 
-    fields = MergeSingleScalarFeatureTensors.read_again
+    fields = MergeSingleScalarFeatureTensors.gradient_fields
 
 
 @register
@@ -370,7 +370,7 @@ class MergeSingleScalarFeatureTensorsGradient(_SingleGradient):
 class MergeSingleListFeatureTensorsGradient(_SingleGradient):
     """Gradients of the features' values from that of the merged ones."""
 
-    fields = MergeSingleListFeatureTensors.read_again
+    fields = MergeSingleListFeatureTensors.gradient_fields
 
 
 @register
@@ -378,7 +378,7 @@ class MergeSingleListFeatureTensorsGradient(_SingleGradient):
 class MergeSingleMapFeatureTensorsGradient(_SingleGradient):
     """Gradients of the features' values from that of the merged ones."""
 
-    fields = MergeSingleMapFeatureTensors.read_again
+    fields = MergeSingleMapFeatureTensors.gradient_fields
 
 
 @register
@@ -386,7 +386,7 @@ class MergeSingleMapFeatureTensorsGradient(_SingleGradient):
 class MergeMultiScalarFeatureTensorsGradient(_MergeGradient):
     """Gradients of the features' values from that of the merged ones."""
 
-    fields = MergeMultiScalarFeatureTensors.read_again
+    fields = MergeMultiScalarFeatureTensors.gradient_fields
 
 
 @register
@@ -394,7 +394,7 @@ class MergeMultiScalarFeatureTensorsGradient(_MergeGradient):
 class MergeMultiListFeatureTensorsGradient(_MergeGradient):
     """Gradients of the features' values from that of the merged ones."""
 
-    fields = MergeMultiListFeatureTensors.read_again
+    fields = MergeMultiListFeatureTensors.gradient_fields
 
 
 @register
@@ -402,11 +402,11 @@ class MergeMultiListFeatureTensorsGradient(_MergeGradient):
 class MergeMultiMapFeatureTensorsGradient(_MergeGradient):
     """Gradients of the features' values from that of the merged ones."""
 
-    fields = MergeMultiMapFeatureTensors.read_again
+    fields = MergeMultiMapFeatureTensors.gradient_fields
 
 
-def _deal(op: _MergeGradient, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
-    return op.deal(ctx, given)
+def _split(op: _MergeGradient, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
+    return op.split(ctx, given)
 
 
 for _cls in (
@@ -417,13 +417,13 @@ for _cls in (
     MergeMultiListFeatureTensorsGradient,
     MergeMultiMapFeatureTensorsGradient,
 ):
-    kernel(_cls)(_deal)
+    kernel(_cls)(_split)
 
 
 @register
 @operator_class(frozen=True)
 class MergeDenseFeatureTensors(Operator):
-    """Columns of X, a feature each, and whether they are there; those that are, as keys and values. No gradient.
+    """Merge the columns of X, one per feature; values that are not present are left out. No gradient.
 
     Inputs:
         X (N, F): any

@@ -1,4 +1,4 @@
-"""Lists of ids merged, made from dense samples, and padded where they are empty: MergeIdLists and others."""
+"""Lists of ids, merged, padded or made from dense rows: MergeIdLists, PadEmptySamples, DenseVectorToIdList."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["DenseVectorToIdList", "MergeIdLists", "PadEmptySamples"]
 @register
 @operator_class(frozen=True)
 class MergeIdLists(Operator):
-    """For each sample the ids of all its lists, ascending, each once; inputs are lengths and ids of each list.
+    """values = the distinct ids in all lists of each sample, ascending; lengths = the number of each sample's.
 
     Inputs:
         lists+ (...): int32|int64, of each list lengths (N) and ids (I)
@@ -76,7 +76,7 @@ def merge_id_lists(op: MergeIdLists, ctx: RunContext, *given: Any) -> tuple[Any,
 @register
 @operator_class(frozen=True)
 class PadEmptySamples(Operator):
-    """Samples without rows get one, of zeroes; inputs are lengths, and features whose rows they count.
+    """Samples without rows get one row of zeros; ``lengths`` has the number of rows of each sample in each feature.
 
     Inputs:
         lengths (N): int32
@@ -122,7 +122,7 @@ def pad_empty_samples(op: PadEmptySamples, ctx: RunContext, lengths: Any, *featu
 @register
 @operator_class(frozen=True)
 class DenseVectorToIdList(Operator):
-    """For each row of a matrix the columns that are not 0: how many, and which, int32.
+    """lengths = the number of nonzero elements in each row of X; values = their columns, row by row.
 
     Inputs:
         X (N, D): any
@@ -142,5 +142,5 @@ class DenseVectorToIdList(Operator):
 @kernel(DenseVectorToIdList)
 def dense_vector_to_id_list(op: DenseVectorToIdList, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     require(x.ndim == 2 and x.dtype.kind in "fiub", op, f"X must be a matrix of numbers, got {x.shape} of {x.dtype}")
-    there = x != 0
-    return there.sum(axis=1).astype(np.int32), ctx.xp.nonzero(there)[1].astype(np.int32)
+    nonzero = x != 0
+    return nonzero.sum(axis=1).astype(np.int32), ctx.xp.nonzero(nonzero)[1].astype(np.int32)

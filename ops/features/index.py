@@ -1,4 +1,4 @@
-"""Indexes in blobs, which number keys as they come: IntIndexCreate, IndexGet, IndexLoad and related operators."""
+"""Indexes, which number keys in the order of arrival: IntIndexCreate, IndexGet, IndexLoad and related operators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "StringIndexCreate",
 ]
 
-_MOST = 2**31 - 1
+_MAX_ELEMENTS = 2**31 - 1
 _KINDS: dict[str, np.dtype[Any]] = {
     "IntIndexCreate": np.dtype(np.int32),
     "LongIndexCreate": np.dtype(np.int64),
@@ -37,15 +37,15 @@ _KINDS: dict[str, np.dtype[Any]] = {
 
 
 class Index:
-    """Numbers for keys, from 1 in the order in which they come; 0 stands for a key that is not known.
+    """Numbers for keys, from 1 in the order of arrival; 0 stands for an unknown key.
 
     Args:
         dtype: of the keys: int32, int64, or ``STRING``.
-        max_elements: how many numbers there may be, 0 included.
-        frozen: whether keys that are not known stay so.
+        max_elements: maximum count of numbers, 0 included.
+        frozen: whether unknown keys are no longer added.
     """
 
-    def __init__(self, dtype: np.dtype[Any], max_elements: int = _MOST, *, frozen: bool = False) -> None:
+    def __init__(self, dtype: np.dtype[Any], max_elements: int = _MAX_ELEMENTS, *, frozen: bool = False) -> None:
         self.key_type = dtype
         self.max_elements = max_elements
         self.frozen = frozen
@@ -55,14 +55,15 @@ class Index:
 
     @property
     def keys(self) -> Any:
-        """The keys in the order of their numbers; that of number 1 is first."""
+        """The keys in the order of their numbers, from number 1 on."""
         return self._keys.copy()
 
     def __len__(self) -> int:
         return self._keys.size + 1
 
     def get(self, keys: Any) -> Any:
-        """Return the number of each key, int64; unless the index is frozen, keys that are not known get one.
+        """Return the number of each key, int64; unless the index is frozen, unknown keys are added.
+
 
         Raises:
             OperatorError: there would be more than ``max_elements``.
@@ -74,15 +75,15 @@ class Index:
             return self._look_up(flat).reshape(keys.shape)
 
     def load(self, keys: Any) -> None:
-        """Forget all keys, and number these from 1 on.
+        """Replace all keys by these, numbered from 1.
 
         Raises:
-            OperatorError: one comes twice, or they are more than ``max_elements`` allows.
+            OperatorError: a key occurs twice, or there are more than ``max_elements`` allows.
         """
         with self._lock:
             if np.unique(keys).size < keys.size:
-                raise OperatorError("keys that an index loads must differ, but some come twice")
-            self._check_room(keys.size)
+                raise OperatorError("the keys that an index loads must be distinct, but some occur twice")
+            self._check_capacity(keys.size)
             self._keys = keys.copy()
             self._sort()
 
@@ -97,11 +98,11 @@ class Index:
     def _append(self, keys: Any) -> None:
         if keys.size:
             new, first = np.unique(keys, return_index=True)
-            self._check_room(self._keys.size + new.size)
+            self._check_capacity(self._keys.size + new.size)
             self._keys = np.concatenate([self._keys, new[np.argsort(first)]])
             self._sort()
 
-    def _check_room(self, count: int) -> None:
+    def _check_capacity(self, count: int) -> None:
         if count + 1 > self.max_elements:
             raise OperatorError(
                 f"an index has capacity for {self.max_elements} elements, number 0 included, but needs {count + 1}; "
@@ -121,13 +122,13 @@ def _write(blob: BlobProto, index: Index) -> None:
 
 def _read(blob: BlobProto) -> Index:
     try:
-        most, frozen = (int(word) for word in blob.content.split())
+        max_elements, frozen = (int(word) for word in blob.content.split())
     except ValueError:
         raise ParseError(f"an index needs its size and whether it is frozen, got {blob.content!r}") from None
     keys = proto_to_tensor(blob.tensor)
     if keys.dtype not in _KINDS.values():
         raise ParseError(f"an index has keys of int32, int64 or strings, got {keys.dtype}")
-    index = Index(keys.dtype, most)
+    index = Index(keys.dtype, max_elements)
     index.load(keys.reshape(-1))
     index.frozen = bool(frozen)
     return index
@@ -140,7 +141,7 @@ _HANDLE = TensorSpec((), STRING)
 
 @operator_class(frozen=True)
 class _OnIndex(Operator):
-    """Base: works on the host, on an index in a blob."""
+    """Base: works on the host, with an index stored in a blob."""
 
     inputs: ClassVar[tuple[str, ...]] = ("handle",)
     outputs: ClassVar[tuple[str, ...]] = ("handle",)
@@ -171,14 +172,14 @@ class _OnIndex(Operator):
 
 @operator_class(frozen=True)
 class _Create(_OnIndex):
-    """Make an index without keys, or the index that is stored.
+    """Base: creates an index without keys.
 
     Outputs:
         handle: object
     """
 
     inputs = ()
-    max_elements: int = _MOST
+    max_elements: int = _MAX_ELEMENTS
 
     def check(self) -> None:
         if self.max_elements < 1:
@@ -188,19 +189,19 @@ class _Create(_OnIndex):
 @register
 @operator_class(frozen=True)
 class IntIndexCreate(_Create):
-    """Make an index of keys of int32, with capacity for ``max_elements`` numbers, 0 included."""
+    """Create an index of int32 keys, with capacity for ``max_elements`` numbers, 0 included."""
 
 
 @register
 @operator_class(frozen=True)
 class LongIndexCreate(_Create):
-    """Make an index of keys of int64, with capacity for ``max_elements`` numbers, 0 included."""
+    """Create an index of int64 keys, with capacity for ``max_elements`` numbers, 0 included."""
 
 
 @register
 @operator_class(frozen=True)
 class StringIndexCreate(_Create):
-    """Make an index of strings, with capacity for ``max_elements`` numbers, 0 included."""
+    """Create an index of string keys, with capacity for ``max_elements`` numbers, 0 included."""
 
 
 @kernel(IntIndexCreate)
@@ -213,7 +214,7 @@ def create_index(op: _Create, ctx: RunContext) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class IndexGet(_OnIndex):
-    """The number of each key, int64, in the shape of the keys; new keys get the next ones, or 0 in a frozen index.
+    """indices = the number of each key; new keys get the next numbers, or 0 in a frozen index.
 
     Inputs:
         handle: object
@@ -242,7 +243,7 @@ def index_get(op: IndexGet, ctx: RunContext, handle: Any, keys: Any) -> tuple[An
 @register
 @operator_class(frozen=True)
 class IndexLoad(_OnIndex):
-    """Give an index these keys in place of its own, numbered from 1; with ``skip_first_entry`` from the second on.
+    """Replace the keys of an index by ``items``, numbered from 1; with ``skip_first_entry``, from the second item on.
 
     Inputs:
         handle: object
@@ -266,7 +267,7 @@ def index_load(op: IndexLoad, ctx: RunContext, handle: Any, items: Any) -> tuple
 @register
 @operator_class(frozen=True)
 class IndexStore(_OnIndex):
-    """The keys of an index in the order of their numbers; that of number 1 is first.
+    """items = the keys of an index in the order of their numbers, from number 1 on.
 
     Inputs:
         handle: object
@@ -306,7 +307,7 @@ def index_freeze(op: IndexFreeze, ctx: RunContext, handle: Any) -> tuple[Any, ..
 @register
 @operator_class(frozen=True)
 class IndexSize(_OnIndex):
-    """How many numbers an index has, 0 included, int64.
+    """items = the count of numbers in an index, 0 included.
 
     Inputs:
         handle: object

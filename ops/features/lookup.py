@@ -1,4 +1,4 @@
-"""Values looked up: Find in an index, Bucketize and Histogram among bounds, BatchOneHot."""
+"""Lookups of values: Find, Bucketize, Histogram, BatchOneHot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["BatchOneHot", "Bucketize", "Find", "Histogram"]
 @register
 @operator_class(frozen=True)
 class Find(Operator):
-    """For each element of ``query`` its last position in ``index``, or ``missing_value``. No gradient.
+    """query_indices = the last position of each element of ``query`` in ``index``, or ``missing_value``. No gradient.
 
     Inputs:
         index (N): int32|int64
@@ -32,9 +32,9 @@ class Find(Operator):
     missing_value: int = -1
 
     def infer(self, index: TensorSpec, query: TensorSpec) -> tuple[TensorSpec, ...]:
-        right = index.dtype == query.dtype and index.dtype in (np.int32, np.int64) and index.ndim == 1
+        valid = index.dtype == query.dtype and index.dtype in (np.int32, np.int64) and index.ndim == 1
         text = f"got shape {index.shape} of type {index.dtype}, and {query.dtype}"
-        require(right, self, f"index must be a vector, of the type of query, int32 or int64; {text}")
+        require(valid, self, f"index must be a vector, of the type of query, int32 or int64; {text}")
         return (query.plain,)
 
 
@@ -56,7 +56,7 @@ def find(op: Find, ctx: RunContext, index: Any, query: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class Bucketize(Operator):
-    """For each element how many of the ``boundaries`` are below it, int32. No gradient.
+    """output = the number of ``boundaries`` below each element, int32. No gradient.
 
     Inputs:
         data (*S): float
@@ -70,7 +70,7 @@ class Bucketize(Operator):
 
     def check(self) -> None:
         if not self.boundaries or list(self.boundaries) != sorted(self.boundaries):
-            raise ArgumentError(f"Bucketize: boundaries must be given, and not fall, got {self.boundaries}")
+            raise ArgumentError(f"Bucketize: boundaries must be given, in ascending order, got {self.boundaries}")
 
     def infer(self, data: TensorSpec) -> tuple[TensorSpec, ...]:
         require(data.dtype.kind == "f", self, f"data must hold floating-point numbers, got {data.dtype}")
@@ -87,9 +87,9 @@ def bucketize(op: Bucketize, ctx: RunContext, data: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class Histogram(Operator):
-    """How many elements of all inputs are between each of the ``bin_edges`` and the next, int64. No gradient.
+    """histogram = the number of elements of all inputs in each bin between adjacent ``bin_edges``. No gradient.
 
-    A lower edge belongs to its bin; what is outside of all, and what is not a number, is not counted.
+    A lower edge belongs to its bin; elements outside of all bins, and NaN, are not counted.
 
     Inputs:
         X+ (...): float
@@ -130,10 +130,9 @@ def histogram(op: Histogram, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class BatchOneHot(Operator):
-    """For each column of ``data`` and each of its possible values, whether the element equals it. No gradient.
+    """output = for each column of ``data`` and each of its possible values, whether the element equals it. No gradient.
 
-    ``lengths`` says for each column how many values of ``values`` are its own; the output, of data's type, has as many
-    columns as there are values.
+    ``values`` concatenates the possible values of all columns; ``lengths`` has the number of each column's.
 
     Inputs:
         data (N, D): int|bool
@@ -150,19 +149,19 @@ class BatchOneHot(Operator):
         return "host" if index == 1 else "here"
 
     def infer(self, data: TensorSpec, lengths: TensorSpec, values: TensorSpec) -> tuple[TensorSpec, ...]:
-        right = data.ndim == 2 and lengths.shape == data.shape[1:] and values.ndim == 1
+        valid = data.ndim == 2 and lengths.shape == data.shape[1:] and values.ndim == 1
         shapes = f"got {data.shape}, {lengths.shape} and {values.shape}"
-        require(right, self, f"data must be a matrix, lengths one number per column, values a vector; {shapes}")
+        require(valid, self, f"data must be a matrix, lengths one number per column, values a vector; {shapes}")
         text = f"got {data.dtype}, {lengths.dtype} and {values.dtype}"
-        right = data.dtype == values.dtype and data.dtype.kind in "iub" and lengths.dtype == np.int32
-        require(right, self, f"data and values must be of one type, of integers or bool, and lengths of int32; {text}")
+        valid = data.dtype == values.dtype and data.dtype.kind in "iub" and lengths.dtype == np.int32
+        require(valid, self, f"data and values must be of one type, of integers or bool, and lengths of int32; {text}")
         return (data.with_shape((data.shape[0], values.shape[0])),)
 
 
 @kernel(BatchOneHot)
 def batch_one_hot(op: BatchOneHot, ctx: RunContext, data: Any, lengths: Any, values: Any) -> tuple[Any, ...]:
     counts = ctx.host(lengths)
-    right = int(counts.sum()) == values.shape[0] and bool((counts >= 0).all())
-    require(right, op, f"lengths must add up to the number of values, {values.shape[0]}; got {counts.tolist()}")
+    valid = int(counts.sum()) == values.shape[0] and bool((counts >= 0).all())
+    require(valid, op, f"lengths must sum to the number of values, {values.shape[0]}; got {counts.tolist()}")
     columns = ctx.xp.asarray(np.repeat(np.arange(data.shape[1]), counts))
     return ((data[:, columns] == values[None, :]).astype(data.dtype),)

@@ -1,4 +1,4 @@
-"""Maps in blobs, integers to integers: CreateMap, KeyValueToMap, MapToKeyValue; and KeySplit."""
+"""Maps from integers to integers: CreateMap, KeyValueToMap, MapToKeyValue; and KeySplit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from netbuilder.proto import ArgumentError, BlobProto, ParseError, ShapeError, T
 
 __all__ = ["CreateMap", "KeyMap", "KeySplit", "KeyValueToMap", "MapToKeyValue", "empty_map"]
 
-_WHOLE = (np.dtype(np.int32), np.dtype(np.int64))
+_INTEGERS = (np.dtype(np.int32), np.dtype(np.int64))
 _HANDLE = TensorSpec((), STRING)
 
 
 class KeyMap(dict[int, int]):
-    """A dict of integers whose keys and values have types: int32 or int64 each, see ``empty_map``."""
+    """A dict of integers with an element type, int32 or int64, of its keys and of its values; see ``empty_map``."""
 
     key_type: ClassVar[np.dtype[Any]]
     value_type: ClassVar[np.dtype[Any]]
@@ -42,8 +42,8 @@ class KeyMap(dict[int, int]):
 
 _CLASSES: dict[tuple[np.dtype[Any], np.dtype[Any]], type[KeyMap]] = {
     (keys, values): type(f"KeyMap_{keys}_{values}", (KeyMap,), {"key_type": keys, "value_type": values})
-    for keys in _WHOLE
-    for values in _WHOLE
+    for keys in _INTEGERS
+    for values in _INTEGERS
 }
 
 
@@ -65,7 +65,7 @@ def empty_map(key_type: Any, value_type: Any) -> KeyMap:
 
 
 def _filled(keys: Any, values: Any) -> KeyMap:
-    """Return a map of two vectors; of keys that come twice, the first one counts."""
+    """Return the map from ``keys`` to ``values``, two vectors; of repeated keys, the first counts."""
     _, first = np.unique(keys, return_index=True)
     first.sort()
     made = empty_map(keys.dtype, values.dtype)
@@ -104,7 +104,7 @@ for (_keys, _values), _class in _CLASSES.items():
 
 @operator_class(frozen=True)
 class _OnMap(Operator):
-    """Base: works on the host, on a map in a blob."""
+    """Base: works on the host, with a map stored in a blob."""
 
     inputs: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[tuple[str, ...]] = ("map",)
@@ -121,9 +121,9 @@ class _OnMap(Operator):
 @register
 @operator_class(frozen=True)
 class CreateMap(_OnMap):
-    """Make a map without entries, of keys and values of int32 (the default) or int64.
+    """Create an empty map with keys and values of int32 (the default) or int64.
 
-    ``key_dtype`` and ``value_dtype`` are element types by their number in TensorProto.
+    ``key_dtype`` and ``value_dtype`` are element types by their numbers in TensorProto.
 
     Outputs:
         map: object
@@ -152,7 +152,7 @@ def create_map(op: CreateMap, ctx: RunContext) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class KeyValueToMap(_OnMap):
-    """Make a map of keys and as many values, int32 or int64 each; of keys that come twice, the first one counts.
+    """Create a map from keys to values; of repeated keys, the first counts.
 
     Inputs:
         keys (N): int32|int64
@@ -165,7 +165,7 @@ class KeyValueToMap(_OnMap):
 
     def infer(self, keys: TensorSpec, values: TensorSpec) -> tuple[TensorSpec, ...]:
         for name, spec in (("keys", keys), ("values", values)):
-            require(spec.dtype in _WHOLE, self, f"{name} must be int32 or int64, got {spec.dtype}")
+            require(spec.dtype in _INTEGERS, self, f"{name} must be int32 or int64, got {spec.dtype}")
         require(
             keys.size == values.size,
             self,
@@ -182,7 +182,7 @@ def key_value_to_map(op: KeyValueToMap, ctx: RunContext, keys: Any, values: Any)
 @register
 @operator_class(frozen=True)
 class MapToKeyValue(_OnMap):
-    """The keys of a map, in any order, and the values that belong to them.
+    """The keys of a map, in any order, and their values.
 
     Inputs:
         map: object
@@ -205,7 +205,7 @@ def map_to_key_value(op: MapToKeyValue, ctx: RunContext, entries: Any) -> tuple[
 @register
 @operator_class(frozen=True)
 class KeySplit(Operator):
-    """For each k below ``categorical_limit`` an output, int32: where the keys, int64, are k, counted over all axes.
+    """For each k below ``categorical_limit``, an output with the positions of k in the flattened keys, int32.
 
     Inputs:
         keys (*S): int64
@@ -235,7 +235,7 @@ def key_split(op: KeySplit, ctx: RunContext, keys: Any) -> tuple[Any, ...]:
     flat = keys.reshape(-1)
     if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) < op.categorical_limit:
         raise ShapeError(
-            f"KeySplit: keys must lie in [0, {op.categorical_limit}), the categorical_limit, got some from "
+            f"KeySplit: keys must lie in [0, {op.categorical_limit}), the categorical_limit, got values from "
             f"{int(flat.min())} to {int(flat.max())}"
         )
     order = ctx.xp.argsort(flat, kind="stable").astype(np.int32)

@@ -1,4 +1,4 @@
-"""NGramFromCategorical: several categorical columns as one number."""
+"""NGramFromCategorical: several categorical columns combined into one number."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["NGramFromCategorical"]
 @register
 @operator_class(frozen=True)
 class NGramFromCategorical(Operator):
-    """For each row of X the number of its combination of categories, int64, of shape (N,).
+    """Y = for each row of X, the number of its combination of categories.
 
-    The columns ``col_ids`` hold categories: column k one of the next ``categorical_limits[k]`` numbers in ``vals``.
-    Which of them it is, counted from 0, is its digit, and the first column's digit counts least. Elements are rounded;
-    those that are in no list count as the first one.
+    The columns ``col_ids`` hold categories; ``vals`` concatenates the possible ones of each column, of which there are
+    ``categorical_limits[k]``. A category's position among these is a digit; the first column's is the least
+    significant. Elements are rounded; those that are no category count as the first one.
 
     Inputs:
         X (N, D): float32
@@ -60,12 +60,14 @@ class NGramFromCategorical(Operator):
         )
         columns = math.prod(x.shape[1:])
         require(
-            max(self.col_ids) < columns, self, f"column {max(self.col_ids)} is asked for, but X has {columns} columns"
+            max(self.col_ids) < columns,
+            self,
+            f"col_ids must be less than {columns}, the columns of X, got {max(self.col_ids)}",
         )
         return (TensorSpec(x.shape[:1], np.dtype(np.int64)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        return []  # the numbers do not change with small steps of X
+        return []  # Y is piecewise constant
 
 
 @kernel(NGramFromCategorical)
@@ -80,7 +82,7 @@ def ngram_from_categorical(op: NGramFromCategorical, ctx: RunContext, x: Any) ->
 
 
 def _digits(ctx: RunContext, elements: Any, categories: tuple[int, ...]) -> Any:
-    """Return the position of each element, rounded away from 0, among the categories; of two equal ones the last."""
+    """Return the position of each rounded element (half away from 0) among the categories; of equal ones, the last."""
     whole = ctx.xp.sign(elements) * ctx.xp.floor(ctx.xp.abs(elements) + 0.5)
     listed = np.array(categories, np.float64)
     order = np.argsort(listed, kind="stable")

@@ -1,4 +1,4 @@
-"""Rows distributed over parts by their keys, and joined again: Partition, LengthsPartition, GatherByKey."""
+"""Rows partitioned by their keys, and gathered again: Partition, LengthsPartition, GatherByKey."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def _check_keys(op: Operator, keys: Any) -> None:
     require(keys.dtype in (np.int32, np.int64), op, f"keys must be int32 or int64, got {keys.dtype}")
 
 
-def _dealt(ctx: RunContext, keys: Any, parts: int) -> tuple[Any, Any]:
-    """Return the part of each key, key modulo ``parts``, and how many keys each part has, on the host."""
+def _assign(ctx: RunContext, keys: Any, parts: int) -> tuple[Any, Any]:
+    """Return the part of each key, key modulo ``parts``, and the number of keys of each part, on the host."""
     part = keys.reshape(-1) % parts
     return part, np.bincount(ctx.host(part), minlength=parts)
 
 
 @operator_class(frozen=True)
 class _Parts(Operator):
-    """Base: for each part, an output for each input; the part of a row is its key modulo their number.
+    """Base: each part has one output per input; the part of a row is its key modulo the number of parts.
 
-    With ``pack_first_input`` the keys that come out are divided by the number of parts, rounded down.
+    With ``pack_first_input``, the keys in the outputs are divided by the number of parts, rounded down.
     """
 
     outputs: ClassVar[tuple[str, ...]] = ("partitions+",)
@@ -42,7 +42,8 @@ class _Parts(Operator):
     def check(self) -> None:
         if self.n_out % self.n_in:
             raise NetError(
-                f"{self.type}: needs as many outputs for each part as there are inputs, {self.n_in}, got {self.n_out}"
+                f"{self.type}: the number of outputs must be a multiple of {self.n_in}, that of the inputs, "
+                f"got {self.n_out}"
             )
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -52,10 +53,10 @@ class _Parts(Operator):
         return 0
 
     def split(self, ctx: RunContext, keys: Any, others: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], Any]:
-        """Return keys and rows of each part, and the part of each key."""
+        """Return the keys and rows of each part, and the part of each key."""
         _check_keys(self, keys)
         parts = self.n_out // self.n_in
-        part, counts = _dealt(ctx, keys, parts)
+        part, counts = _assign(ctx, keys, parts)
         order = ctx.xp.argsort(part, kind="stable")
         ends = np.cumsum(counts)
         flat = (keys // parts if self.pack_first_input else keys).reshape(-1)
@@ -78,7 +79,7 @@ class _Parts(Operator):
 @register
 @operator_class(frozen=True)
 class Partition(_Parts):
-    """Keys, and rows that go with them, distributed over parts: an element goes to part (key modulo number of parts).
+    """Partition keys and the rows that belong to them; the part is the key modulo the number of parts.
 
     Inputs:
         keys (*S): int32|int64
@@ -99,7 +100,7 @@ def partition(op: Partition, ctx: RunContext, keys: Any, *others: Any) -> tuple[
 @register
 @operator_class(frozen=True)
 class LengthsPartition(_Parts):
-    """As Partition, of segments: the first input holds their lengths, and each part gets its own, int32.
+    """As Partition, for segments: the first input holds their lengths, and each part gets the lengths of its own.
 
     Inputs:
         lengths (N): int32
@@ -131,7 +132,7 @@ def lengths_partition(op: LengthsPartition, ctx: RunContext, lengths: Any, keys:
 @register
 @operator_class(frozen=True)
 class GatherByKey(Operator):
-    """Y[i] = the next row of the part of ``keys[i]``: what Partition made by the same keys, in order again.
+    """Y[i] = the next row of the part of ``keys[i]``: the inverse of Partition by the same keys.
 
     Inputs:
         keys (N): int32|int64
@@ -169,7 +170,7 @@ class GatherByKey(Operator):
 
 @kernel(GatherByKey)
 def gather_by_key(op: GatherByKey, ctx: RunContext, keys: Any, *values: Any) -> tuple[Any, ...]:
-    part, counts = _dealt(ctx, keys, len(values))
+    part, counts = _assign(ctx, keys, len(values))
     got = [value.shape[0] for value in values]
     require(counts.tolist() == got, op, f"the keys need {counts.tolist()} rows of the parts, got {got}")
     y = ctx.xp.empty((keys.shape[0], *values[0].shape[1:]), values[0].dtype)

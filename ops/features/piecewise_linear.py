@@ -1,4 +1,4 @@
-"""PiecewiseLinearTransform: predictions put through piecewise linear functions."""
+"""PiecewiseLinearTransform: predictions transformed by piecewise linear functions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["PiecewiseLinearTransform"]
 @register
 @operator_class(frozen=True)
 class PiecewiseLinearTransform(Operator):
-    """Each column of predictions put through a function of its own, linear piece by piece.
+    """transforms = predictions, each column transformed by a piecewise linear function of its own.
 
-    For one column after another, ``bounds`` holds where the pieces begin and the last one ends, rising; ``slopes`` and
-    ``intercepts`` hold a number for each piece. They may come as inputs instead. What is outside of the bounds is
-    taken at the nearest. With ``binary`` there is one function: for one column, or a vector; of two columns it is that
-    of the second, and the first becomes 1 less the result. No gradient.
+    ``bounds`` concatenates the functions' bounds: where the pieces begin, ascending, and where the last one ends;
+    ``slopes`` and ``intercepts`` have one number per piece. They may be given as inputs instead. Predictions are
+    clipped to the bounds. With ``binary`` there is one function: for a vector or a single column; of two columns, it
+    transforms the second, and the first becomes 1 minus the result. No gradient.
 
     Inputs:
         predictions (...): float
@@ -57,8 +57,8 @@ class PiecewiseLinearTransform(Operator):
     def infer(self, predictions: TensorSpec, *functions: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, predictions=predictions)
         if self.binary:
-            right = predictions.ndim == 1 or (predictions.ndim == 2 and predictions.shape[1] in (1, 2))
-            require(right, self, f"binary predictions must have one or two columns, got shape {predictions.shape}")
+            valid = predictions.ndim == 1 or (predictions.ndim == 2 and predictions.shape[1] in (1, 2))
+            require(valid, self, f"binary predictions must have one or two columns, got shape {predictions.shape}")
         else:
             require(predictions.ndim == 2, self, f"predictions must be (samples, columns), got {predictions.shape}")
         groups = 1 if self.binary else predictions.shape[1]
@@ -66,11 +66,11 @@ class PiecewiseLinearTransform(Operator):
             bounds, slopes, intercepts = functions
             require_one_float_type(self, predictions=predictions, bounds=bounds, slopes=slopes, intercepts=intercepts)
         lengths = [f.size for f in functions] or [len(self.bounds), len(self.slopes), len(self.intercepts)]
-        right = lengths[1] == lengths[2] and lengths[1] >= groups and lengths[1] % max(groups, 1) == 0
+        valid = lengths[1] == lengths[2] and lengths[1] >= groups and lengths[1] % max(groups, 1) == 0
         expected = lengths[1] + groups
         text = f"for {groups} functions, got {lengths[0]}, {lengths[1]} and {lengths[2]} numbers"
         require(
-            right and lengths[0] == expected,
+            valid and lengths[0] == expected,
             self,
             f"bounds must have one number more than slopes and intercepts {text}",
         )
@@ -91,7 +91,7 @@ def piecewise_linear_transform(
         return (predictions.copy(),)
     bounds, slopes, intercepts = (np.array(f, dtype).reshape(groups, -1) for f in given)
     if not (np.diff(bounds, axis=1) > 0).all():
-        raise ShapeError("PiecewiseLinearTransform: the bounds of each function must rise")
+        raise ShapeError("PiecewiseLinearTransform: the bounds of each function must ascend")
     values = predictions.reshape(-1, 1) if predictions.ndim == 1 else predictions[:, -groups:]
     firsts, lasts = (xp.asarray(np.ascontiguousarray(bounds[:, side])) for side in (0, -1))
     values = xp.minimum(xp.maximum(values, firsts), lasts)

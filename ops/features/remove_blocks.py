@@ -1,4 +1,4 @@
-"""RemoveDataBlocks: rows taken away."""
+"""RemoveDataBlocks: a tensor without some of its rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["RemoveDataBlocks"]
 @register
 @operator_class(frozen=True)
 class RemoveDataBlocks(Operator):
-    """The rows of ``data`` without those at ``indices``, which come in any order, also twice.
+    """shrunk_data = the rows of ``data`` except ``indices``, which may have any order and repeats.
 
     Inputs:
         data (N, *S): any
@@ -43,13 +43,13 @@ class RemoveDataBlocks(Operator):
 def remove_data_blocks(op: RemoveDataBlocks, ctx: RunContext, data: Any, indices: Any) -> tuple[Any, ...]:
     require(data.ndim >= 1, op, "data must have rows, got a scalar")
     check_integers(op, "indices", indices)
-    gone, rows = ctx.host(indices), data.shape[0]
-    if gone.size and not 0 <= gone.min() <= gone.max() < rows:
+    removed, rows = ctx.host(indices), data.shape[0]
+    if removed.size and not 0 <= removed.min() <= removed.max() < rows:
         raise ShapeError(
-            f"RemoveDataBlocks: indices must lie in [0, {rows}), the rows of data, got some from {gone.min()} to "
-            f"{gone.max()}"
+            f"RemoveDataBlocks: indices must lie in [0, {rows}), the rows of data, got values from {removed.min()} to "
+            f"{removed.max()}"
         )
-    left = np.ones(rows, bool)
-    left[gone] = False
-    kept = np.flatnonzero(left)
+    remains = np.ones(rows, bool)
+    remains[removed] = False
+    kept = np.flatnonzero(remains)
     return (data[kept] if data.dtype == STRING else data[ctx.xp.asarray(kept)],)

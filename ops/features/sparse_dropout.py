@@ -18,7 +18,7 @@ __all__ = ["SparseDropoutWithReplacement", "SparseItemwiseDropoutWithReplacement
 
 @operator_class(frozen=True)
 class _SparseDropout(Operator):
-    """Base: ids of samples replaced at random.
+    """Base: replaces ids of samples at random.
 
     Inputs:
         X (I): int64
@@ -52,7 +52,7 @@ class _SparseDropout(Operator):
             )
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        return []  # integers have none
+        return []  # integers have no gradient
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -61,9 +61,9 @@ class _SparseDropout(Operator):
 @register
 @operator_class(frozen=True)
 class SparseDropoutWithReplacement(_SparseDropout):
-    """Replace all ids of a sample, with probability ``ratio``, by the one id ``replacement_value``.
+    """Replace all ids of a sample, with probability ``ratio``, by the single id ``replacement_value``.
 
-    Lengths counts the ids of each sample, OutputLengths those in Y. A sample without ids may get one.
+    Lengths has the number of ids of each sample in X, OutputLengths that in Y. A sample without ids may get one.
     """
 
     dynamic = True
@@ -78,12 +78,12 @@ def sparse_dropout(op: SparseDropoutWithReplacement, ctx: RunContext, x: Any, le
     op.check_specs(x, lengths)
     counts = counts_of_lengths(op, ctx, lengths, x.shape[0])
     drop = ctx.host(ctx.uniform(counts.shape, per_sample=True)) < op.ratio
-    left = np.where(drop, 1, counts)
+    new_counts = np.where(drop, 1, counts)
     kept = np.repeat(~drop, counts)
-    positions = np.repeat(segment_starts(left), counts) + positions_in_segments(counts)
-    y = ctx.xp.full(int(left.sum()), op.replacement_value, np.int64)
+    positions = np.repeat(segment_starts(new_counts), counts) + positions_in_segments(counts)
+    y = ctx.xp.full(int(new_counts.sum()), op.replacement_value, np.int64)
     y[ctx.xp.asarray(positions[kept])] = x[ctx.xp.asarray(np.flatnonzero(kept))]
-    return y, ctx.xp.asarray(left.astype(np.int32))
+    return y, ctx.xp.asarray(new_counts.astype(np.int32))
 
 
 @register

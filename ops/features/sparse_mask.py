@@ -1,8 +1,8 @@
-"""Sparse samples made dense, a position for each requested id: SparseToDenseMask, SegmentOneHot."""
+"""Sparse samples made dense, with one position per requested id: SparseToDenseMask, SegmentOneHot."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -22,9 +22,9 @@ __all__ = ["SegmentOneHot", "SparseToDenseMask", "SparseToDenseMaskGradient"]
 
 @operator_class(frozen=True)
 class _Mask(Operator):
-    """Base: ``mask`` lists the ids that are requested, each once."""
+    """Base: ``mask`` lists the requested ids, each once."""
 
-    lengths_at: ClassVar[int]
+    lengths_index: ClassVar[int]  # of the input lengths, which is read on the host
     mask: tuple[int, ...] = ()
     return_presence_mask: bool = False
     max_skipped_indices: int = 50
@@ -36,7 +36,7 @@ class _Mask(Operator):
             raise ArgumentError(f"{self.type}: ids in mask must fit into 64 bits, got {list(self.mask)}")
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index in (0, self.lengths_at) else "here"
+        return "host" if index in (0, self.lengths_index) else "here"
 
     def check_sparse(self, indices: Any, lengths: Any) -> None:
         check_integers(self, "indices", indices)
@@ -44,9 +44,9 @@ class _Mask(Operator):
             check_integers(self, "lengths", lengths)
 
     def positions(self, ctx: RunContext, indices: Any, lengths: Any) -> tuple[Any, Any]:
-        """Return which indices are requested, and where their values go: sample * len(mask) + position in the mask.
+        """Return which indices are requested, and their positions in Y: sample * len(mask) + position in the mask.
 
-        Of an id that a sample has several times, only the last one counts.
+        If a sample has an id several times, the last one counts.
         """
         ids = ctx.host(indices)
         order = np.argsort(np.array(self.mask, np.int64), kind="stable")
@@ -69,10 +69,11 @@ class _Mask(Operator):
 @register
 @operator_class(frozen=True)
 class SparseToDenseMask(_Mask):
-    """Y[s, k] = the value of id ``mask[k]`` in sample s, or the default; lengths are the ids of each sample.
+    """Y[s, k] = the value of id ``mask[k]`` in sample s, or ``default_value``.
 
-    Without lengths there is one sample, and Y has no axis for it. With ``return_presence_mask`` a second output says
-    which ids were there. Ids below 0 are not valid; there may be at most ``max_skipped_indices`` of them.
+    ``lengths`` has the number of ids of each sample; without it there is one sample, and Y has no axis for it. With
+    ``return_presence_mask``, the second output says which ids a sample has. Negative ids are invalid; at most
+    ``max_skipped_indices`` of them are skipped.
 
     Inputs:
         indices (I): int32|int64
@@ -86,7 +87,7 @@ class SparseToDenseMask(_Mask):
 
     inputs = ("indices", "values", "default_value", "lengths?")
     outputs = ("Y", "presence_mask?")
-    lengths_at = 3
+    lengths_index = 3
 
     def check(self) -> None:
         super().check()
@@ -107,7 +108,7 @@ class SparseToDenseMask(_Mask):
         )
         row = values.shape[1:]
         require(
-            default.dtype == values.dtype and default.size == _size(row),
+            default.dtype == values.dtype and default.size == math.prod(row),
             self,
             f"default_value must be like a row of values, {row} of {values.dtype}, "
             f"got {default.shape} of {default.dtype}",
@@ -118,13 +119,6 @@ class SparseToDenseMask(_Mask):
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("indices"), g.d_output("Y"), *([g.input("lengths")] if self.n_in > 3 else [])]
         return [make_op("SparseToDenseMaskGradient", inputs, [g.d_input("values")])]
-
-
-def _size(shape: Sequence[int]) -> int:
-    n = 1
-    for extent in shape:
-        n *= extent
-    return n
 
 
 @kernel(SparseToDenseMask)
@@ -140,10 +134,10 @@ def sparse_to_dense_mask(
     which, where = (ctx.xp.asarray(found) for found in op.positions(ctx, indices, lengths))
     lead = (len(op.mask),) if lengths is None else (lengths.shape[0], len(op.mask))
     row = values.shape[1:]
-    y = ctx.xp.empty((_size(lead), *row), values.dtype)
+    y = ctx.xp.empty((math.prod(lead), *row), values.dtype)
     y[...] = default.reshape(row)
     y[where] = values.take(which, axis=0)
-    present = ctx.xp.zeros(_size(lead), np.bool_)
+    present = ctx.xp.zeros(math.prod(lead), np.bool_)
     present[where] = True
     return y.reshape((*lead, *row)), present.reshape(lead)
 
@@ -151,11 +145,11 @@ def sparse_to_dense_mask(
 @register
 @operator_class(frozen=True)
 class SparseToDenseMaskGradient(_Mask):
-    """dvalues = for each value the gradient of the position that it went to, 0 if it went nowhere."""
+    """dvalues = for each value the gradient at its position in Y, or 0 if it is not in Y."""
 
     inputs = ("indices", "dY", "lengths?")
     outputs = ("dvalues",)
-    lengths_at = 2
+    lengths_index = 2
 
     def infer(self, indices: TensorSpec, dy: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         self.check_sparse(indices, lengths)
@@ -179,7 +173,7 @@ def sparse_to_dense_mask_gradient(
 @register
 @operator_class(frozen=True)
 class SegmentOneHot(Operator):
-    """Y[s, i] = 1 where index i is in segment s, else 0, float32; the third input holds the number of columns.
+    """Y[s, i] = 1 if index i is in segment s, else 0; ``index_size`` is the number of columns.
 
     Inputs:
         lengths (N): int32|int64

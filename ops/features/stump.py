@@ -1,4 +1,4 @@
-"""Two values, or two lists of positions, by a threshold: StumpFunc and StumpFuncIndex."""
+"""Decision stumps: two values, or two lists of positions, by a threshold: StumpFunc and StumpFuncIndex."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["StumpFunc", "StumpFuncIndex"]
 @register
 @operator_class(frozen=True)
 class StumpFunc(Operator):
-    """Y = ``low_value`` where X is at most ``threshold``, and else (also for NaN) ``high_value``. No gradient.
+    """Y = ``low_value`` where X is at most ``threshold``, else (also for NaN) ``high_value``. No gradient.
 
     Inputs:
         X (*S): float
@@ -45,7 +45,7 @@ def stump(op: StumpFunc, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class StumpFuncIndex(Operator):
-    """Where X, in row-major order, is at most ``threshold``, and where it is not, each as a vector of int64.
+    """Index_Low = the positions in the flattened X of elements of at most ``threshold``; Index_High = the others.
 
     Inputs:
         X (...): float

@@ -65,9 +65,9 @@ class TestIsMemberOf(OperatorSuite):
     operator = IsMemberOf
     no_gradient = "none passes"
     refusals = (
-        refusal(IsMemberOf(), [i32(3)], "must list what is looked for", ArgumentError),
+        refusal(IsMemberOf(), [i32(3)], "value must be given", ArgumentError),
         refusal(IsMemberOf(value=[1]), [f32(3)], "integers, bools or strings, got float32"),
-        refusal(IsMemberOf(value=[1], dtype="int64"), [i32(3)], "of the type that dtype says, int64, got int32"),
+        refusal(IsMemberOf(value=[1], dtype="int64"), [i32(3)], "the type of the argument dtype, int64, got int32"),
     )
 
     def draw(self, data):

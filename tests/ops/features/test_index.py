@@ -155,7 +155,7 @@ def test_no_room():
 
 
 def test_repeated_keys():
-    with pytest.raises(OperatorError, match="some come twice"):
+    with pytest.raises(OperatorError, match="some occur twice"):
         loaded().load(np.int32([1, 1]))
 
 

@@ -91,7 +91,7 @@ class TestKeySplit(OperatorSuite):
     def test_keys_out_of_range_and_of_another_type(self):
         op = KeySplit(categorical_limit=2).with_arity(1, 2)
         with pytest.raises(
-            ShapeError, match=r"keys must lie in \[0, 2\), the categorical_limit, got some from -1 to 2"
+            ShapeError, match=r"keys must lie in \[0, 2\), the categorical_limit, got values from -1 to 2"
         ):
             run_plain(op, [np.int64([2, 0, -1])])
         with pytest.raises(ShapeError, match="keys must be int64, got int32"):

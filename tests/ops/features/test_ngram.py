@@ -23,7 +23,7 @@ class TestNGramFromCategorical(OperatorSuite):
         refusal(
             NGramFromCategorical(**{**ONE, "categorical_limits": (0,)}), [f32(2, 2)], "must be positive", ArgumentError
         ),
-        refusal(NGramFromCategorical(**{**ONE, "col_ids": (5,)}), [f32(2, 3)], "column 5 is asked for, but X has 3"),
+        refusal(NGramFromCategorical(**{**ONE, "col_ids": (5,)}), [f32(2, 3)], "less than 3, the columns of X, got 5"),
         refusal(NGramFromCategorical(**ONE), [i64(2, 3)], "X must be rows of float32"),
     )
 

@@ -54,5 +54,5 @@ class TestPiecewiseLinearTransform(OperatorSuite):
 
 def test_bounds_must_rise():
     falling = PiecewiseLinearTransform(bounds=(1, 0), slopes=(1,), intercepts=(1,))
-    with pytest.raises(ShapeError, match="the bounds of each function must rise"):
+    with pytest.raises(ShapeError, match="the bounds of each function must ascend"):
         run_plain(falling, [np.ones((2, 1), np.float32)])

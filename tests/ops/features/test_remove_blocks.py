@@ -33,8 +33,8 @@ class TestRemoveDataBlocks(OperatorSuite):
     @pytest.mark.parametrize(
         ("x", "gone", "message"),
         [
-            (np.ones(2), np.int32([2]), r"indices must lie in \[0, 2\), the rows of data, got some from 2 to 2"),
-            (np.ones(2), np.int32([-1]), "got some from -1 to -1"),
+            (np.ones(2), np.int32([2]), r"indices must lie in \[0, 2\), the rows of data, got values from 2 to 2"),
+            (np.ones(2), np.int32([-1]), "got values from -1 to -1"),
             (np.ones(2), np.float32([1]), "indices must be a vector of int32 or int64"),
             (np.float32(1), np.int32([1]), "data must have rows"),
         ],

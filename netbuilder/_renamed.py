@@ -85,6 +85,7 @@ RENAMED = {
     "netbuilder.passes.devices": "netbuilder.graph.devices",
     "netbuilder.model.undo": "netbuilder.model.rollback",
     "netbuilder.parallel.snapshot": "netbuilder.model.rollback",
+    "netbuilder.graph.constant": "netbuilder.graph.operators",
     "netbuilder.graph.unknown": "netbuilder.graph.suggestions",
     "netbuilder.graph.managed": "netbuilder.graph.context_stack",
     "netbuilder.graph.collection": "netbuilder.graph.gc_paused",

@@ -1,4 +1,4 @@
-"""Nets under construction: scopes, blob references, nets, plans, gradients, shapes, dependencies."""
+"""Graphs under construction: scopes, blob references, nets, plans, gradients, shapes, dependencies."""
 
 from netbuilder._renamed import moved_names
 from netbuilder.graph.blob import (

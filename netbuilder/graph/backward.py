@@ -1,4 +1,4 @@
-"""The backward pass: one walk over the operators, last first, that collects their gradient operators."""
+"""The backward pass: one walk over the operators in reverse order, which collects their gradient operators."""
 
 from __future__ import annotations
 
@@ -23,67 +23,71 @@ from netbuilder.proto import DeviceOption, NetError, OperatorDef
 __all__ = ["BackwardPass", "Gradient"]
 
 Gradient = str | Sparse
-"""Where a gradient is: a blob, or the blobs of its indices and values."""
+"""Where a gradient is stored: a blob, or the blobs of its indices and values."""
 
-_GIVEN = -1  # in the place of the reader that a share comes from
+_SEED = -1  # instead of the index of the operator that a gradient comes from: the caller gave it
 _RUNS_WITHOUT_GRADIENT = "ZeroGradient"
-_READ_SHAPES = ("ConstantFill",)  # zeros for what the loss does not depend on: it may have been overwritten in place
+# Gradient operators that read only the shape of their input, so that it may have been overwritten in place: zeros for
+# blobs that the loss does not depend on.
+_READ_SHAPES = ("ConstantFill",)
 
 
 class BackwardPass:
-    """Builds the backward pass of operators; after ``run`` the results are in ``made`` and ``found``.
+    """Builds the backward pass of operators; after ``run`` the results are in ``operators`` and ``gradients``.
 
-    It works on values, that is on versions of blobs: ``_gradients[v]`` says where the gradient of
-    value v is. A value that several operators read collects shares, and its first reader, which the
-    walk meets last, adds them up.
+    The walk works on values, that is on versions of blobs: ``_value_gradients[v]`` says where the gradient of
+    value v is. A value that several operators read collects one share from each, and the shares are added up at its
+    first reader, which the walk meets last.
 
     Args:
         ops: the operators, in the order in which they run; unchanged.
-        differentiate: given to operators that hold nets.
-        taken: whether a name is one that gradients must not overwrite, besides those that ``ops`` write.
+        differentiate: differentiates subgraphs; given to the operators that have some.
+        reserved: whether a name must not be overwritten by gradients, besides those that ``ops`` write.
     """
 
     def __init__(
         self,
         ops: Sequence[OperatorDef],
         differentiate: Callable[..., Any],
-        taken: Callable[[str], bool] | None = None,
+        reserved: Callable[[str], bool] | None = None,
     ) -> None:
         self.ops = list(ops)
         self.versions = number_versions(self.ops)
-        self.made: list[OperatorDef] = []
-        self.found: dict[str, Gradient] = {}
+        self.operators: list[OperatorDef] = []
+        self.gradients: dict[str, Gradient] = {}
         self._differentiate = differentiate
-        self._taken = taken
-        self._gradients: list[Gradient | None] = [None] * len(self.versions.names)
+        self._reserved = reserved
+        self._value_gradients: list[Gradient | None] = [None] * len(self.versions.names)
         # The consumer whose gradient operator made (the first term of) each value's gradient.
-        self._via = [_GIVEN] * len(self.versions.names)
+        self._via = [_SEED] * len(self.versions.names)
         self._shares: dict[int, list[Share]] = {}
-        self._own: dict[tuple[int, str], int] = {}  # (value, blob) -> number of terms of its gradient in the blob
-        self._joins: dict[tuple[str | bytes, ...], str] = {}  # indices, their device -> blob of the joined indices
+        # (value, blob) -> number of shares of the value's gradient that are stored in the blob.
+        self._shares_in: dict[tuple[int, str], int] = {}
+        # Blobs of indices and their device -> the blob of their concatenation.
+        self._joins: dict[tuple[str | bytes, ...], str] = {}
         # Blob -> number of live gradients, or partial sums of gradients, that are stored in it.
         self._pending: dict[str, int] = {}
 
     def seed(self, blob: str, gradient: Gradient, op: OperatorDef | None) -> None:
-        """Give a loss its gradient: an existing blob, or the output of ``op``, which is added."""
+        """Set the gradient of a loss: an existing blob, or the output of ``op``, which is added."""
         value = self.versions.last[blob]
         writer = self.versions.writers[value]
         if op is not None:
-            self.made.append(op)
+            self.operators.append(op)
             share = Share(gradient, op.device_option, [op], op)
         else:
             share = Share(gradient, DeviceOption() if writer == EXTERNAL else self.ops[writer].device_option)
-        self._gradients[value] = gradient
+        self._value_gradients[value] = gradient
         self._add_share(value, share)
-        self.found[blob] = gradient
+        self.gradients[blob] = gradient
 
     def run(self) -> None:
-        """Walk over the operators, last first.
+        """Walk over the operators in reverse order.
 
         Raises:
             GradientError: see ``Net.AddGradientOperators``.
         """
-        gradients, outputs = self._gradients, self.versions.outputs
+        gradients, outputs = self._value_gradients, self.versions.outputs
         for index in range(len(self.ops) - 1, -1, -1):
             given: dict[int, Gradient] = {}
             for slot, value in enumerate(outputs[index]):
@@ -112,15 +116,15 @@ class BackwardPass:
         if made:
             self._check_reads(index, made, given)
             self._check_writes(index, made, given, d_inputs)
-            self.made += made
-        self._contribute(index, made, d_inputs)
+            self.operators += made
+        self._record_input_gradients(index, made, d_inputs)
         if len(d_inputs) < len(self.versions.inputs[index]):
             for slot, name in enumerate(op.input):
-                if slot not in d_inputs and name in self.found and name in op.output:
-                    del self.found[name]  # it was the gradient of what overwrote this input
+                if slot not in d_inputs and name in self.gradients and name in op.output:
+                    del self.gradients[name]  # it was the gradient of the output that overwrote this input
 
     def _check_reads(self, index: int, made: list[OperatorDef], given: Mapping[int, Gradient]) -> None:
-        """Check that what the gradient operators read still holds what it held for the forward operator."""
+        """Check that the blobs that the gradient operators read still hold the values of the forward operator."""
         last, writers = self.versions.last, self.versions.writers
         also: set[str] | None = None
         for gradient_op in made:
@@ -130,7 +134,8 @@ class BackwardPass:
                     continue
                 if also is None:
                     also = {blob for gradient in given.values() for blob in _blobs(gradient)}
-                # An operator may read what it overwrites (SpatialBN over several devices: statistics put there later).
+                # An operator may read a blob that it overwrites: SpatialBN over several devices, whose statistics are
+                # stored there later.
                 if name not in also and name not in gradient_op.output:
                     if value is None:
                         raise unknown_blob_in_gradient(self.ops, index, gradient_op, name)
@@ -142,38 +147,40 @@ class BackwardPass:
     def _check_writes(
         self, index: int, made: list[OperatorDef], given: Mapping[int, Gradient], d_inputs: dict[int, Gradient]
     ) -> None:
-        """See that no gradient operator overwrites a forward blob, or a gradient that is still to be read."""
-        last, writers, pending, taken = self.versions.last, self.versions.writers, self._pending, self._taken
+        """Raise if a gradient operator overwrites a forward blob; rename it if it overwrites a live gradient."""
+        last, writers, pending, reserved = self.versions.last, self.versions.writers, self._pending, self._reserved
         op = self.ops[index]
         stateful = is_registered(op.type) and find(op.type).stateful
         objects = set(op.input).intersection(op.output) if stateful else set()
         for gradient_op in made:
             for name in gradient_op.output:
                 if name in objects and name in gradient_op.input:
-                    continue  # both change it in place: a scope
+                    continue  # a scope, which both operators change in place
                 value = last.get(name)
-                if taken is not None and taken(name):
+                if reserved is not None and reserved(name):
                     raise gradients_added_before(self.ops, self.versions, index, name)
                 if value is not None and writers[value] != EXTERNAL and not self._is_used_up(value, given):
                     raise gradients_added_before(self.ops, self.versions, index, name)
                 if name in pending:
-                    self._keep_apart(index, made, d_inputs, name)
+                    self._rename_conflicting(index, made, d_inputs, name)
 
     def _is_used_up(self, value: int, given: Mapping[int, Gradient]) -> bool:
-        """Whether a forward value is a gradient that was given for an output here, and nothing else reads it.
+        """Whether a forward value serves only as the gradient given for an output here; no forward operator reads it.
 
         Example: loss = Scale(loss), where the net fills loss_grad before its gradients are added.
         """
         name = self.versions.names[value]
         return not self.versions.readers[value] and any(name in _blobs(gradient) for gradient in given.values())
 
-    def _keep_apart(self, index: int, made: list[OperatorDef], d_inputs: dict[int, Gradient], name: str) -> None:
-        """Let the gradient operators write elsewhere what would overwrite the gradient of another value.
+    def _rename_conflicting(
+        self, index: int, made: list[OperatorDef], d_inputs: dict[int, Gradient], name: str
+    ) -> None:
+        """Rename an output of the gradient operators that would overwrite the live gradient of another value.
 
         Example: in h = Scale(h); h = Sum(h, q), h_grad is also the gradient of q.
         """
         targets = {self.versions.inputs[index][slot] for slot, gradient in d_inputs.items() if name in _blobs(gradient)}
-        if self._pending[name] == sum(self._own.get((value, name), 0) for value in targets):
+        if self._pending[name] == sum(self._shares_in.get((value, name), 0) for value in targets):
             return  # the shares of one value are renamed when they are added up
         new = other_gradient_name(name, min((self.versions.versions[value] for value in targets), default=0))
         rename_in_group(made, name, new)
@@ -185,31 +192,31 @@ class BackwardPass:
 
     # -- gradients of its inputs ------------------------------------------------------------
 
-    def _contribute(self, index: int, made: list[OperatorDef], d_inputs: Mapping[int, Gradient]) -> None:
+    def _record_input_gradients(self, index: int, made: list[OperatorDef], d_inputs: Mapping[int, Gradient]) -> None:
         values, readers, names = self.versions.inputs[index], self.versions.readers, self.versions.names
         shared: dict[int, Gradient] = {}
         for slot, gradient in d_inputs.items():
             value = values[slot]
-            self.found[names[value]] = gradient
+            self.gradients[names[value]] = gradient
             if len(readers[value]) > 1 or value in self._shares:
                 shared[slot] = gradient
             else:
-                self._gradients[value] = gradient
+                self._value_gradients[value] = gradient
                 self._via[value] = index
-                self._hold(gradient)
+                self._retain(gradient)
         if shared:
             for slot, share in _shares_of(shared, made, self.ops[index].device_option):
                 value = values[slot]
-                if self._gradients[value] is None:
-                    self._gradients[value] = share.gradient
+                if self._value_gradients[value] is None:
+                    self._value_gradients[value] = share.gradient
                     self._via[value] = index
                 self._add_share(value, share)
 
     def _add_share(self, value: int, share: Share) -> None:
         self._shares.setdefault(value, []).append(share)
         for blob in _blobs(share.gradient):
-            self._own[value, blob] = self._own.get((value, blob), 0) + 1
-        self._hold(share.gradient)
+            self._shares_in[value, blob] = self._shares_in.get((value, blob), 0) + 1
+        self._retain(share.gradient)
 
     def _add_up_shares(self, index: int) -> None:
         """Add up the shares of the values of which operator ``index`` is the first reader."""
@@ -228,12 +235,12 @@ class BackwardPass:
             sums, total = add_up(blob, shares, free, self.ops[index].debug_info)
             if isinstance(total, Sparse):
                 sums, total = self._joined_once(sums, total)
-            self.made += sums
-            self._gradients[value] = self.found[blob] = total
-            self._hold(total)
+            self.operators += sums
+            self._value_gradients[value] = self.gradients[blob] = total
+            self._retain(total)
 
     def _joined_once(self, sums: list[OperatorDef], total: Sparse) -> tuple[list[OperatorDef], Sparse]:
-        """Let tables that are looked up by the same blobs of indices share what joins them."""
+        """Concatenate indices only once for all tables that are looked up by the same blobs of indices."""
         join = next(op for op in sums if op.output[0] == total.indices)
         key: tuple[str | bytes, ...] = (*join.input, join.device_option.SerializeToString(deterministic=True))
         if key not in self._joins:
@@ -241,7 +248,7 @@ class BackwardPass:
             return sums, total
         return [op for op in sums if op is not join], Sparse(self._joins[key], total.values)
 
-    def _hold(self, gradient: Gradient) -> None:
+    def _retain(self, gradient: Gradient) -> None:
         for blob in _blobs(gradient):
             self._pending[blob] = self._pending.get(blob, 0) + 1
 
@@ -257,12 +264,12 @@ class BackwardPass:
         path: list[str] = []
         while True:
             path.append(self.ops[index].type)
-            value = next((v for v in self.versions.outputs[index] if self._gradients[v] is not None), None)
+            value = next((v for v in self.versions.outputs[index] if self._value_gradients[v] is not None), None)
             if value is None:
                 return path
             path.append(repr(self.versions.names[value]))
             index = self._via[value]
-            if index == _GIVEN:
+            if index == _SEED:
                 return path
 
 
@@ -275,7 +282,7 @@ def _shares_of(
 ) -> list[tuple[int, Share]]:
     """Return (input, share) for the gradients of some inputs of one operator.
 
-    First those that gradient operators write, in their order, then those that are other blobs' gradients.
+    Gradients that the gradient operators write come first, in their order, then those that another blob has already.
     """
     requested = {blob for gradient in gradients.values() for blob in _blobs(gradient)}
     writes: dict[str, list[tuple[int, OperatorDef, int]]] = {}
@@ -292,7 +299,8 @@ def _shares_of(
     written: list[tuple[int, int, Share]] = []
     passed: list[tuple[int, Share]] = []
     for name, targets in slots.items():
-        # Of several writes of one name the last counts, unless the name serves as many inputs (x in Mul(x, x)).
+        # If a name is written several times the last write counts, unless it is the gradient of as many inputs, as for
+        # x in Mul(x, x).
         found = writes.get(name, [])[-len(targets) :]
         for (place, op, output), slot in zip(found, targets):
             written.append((place, slot, Share(name, op.device_option, made, op, output, shared_name=len(found) > 1)))

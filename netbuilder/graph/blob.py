@@ -1,4 +1,4 @@
-"""Names of blobs: references, scoped names, and every name that the library itself makes or reads."""
+"""Names of blobs: references, scoped names, and every name that the library itself generates or parses."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ __all__ = [
 ]
 
 GRADIENT_SUFFIX = "_grad"
-"""What follows a blob's name in the name of its gradient."""
+"""Suffix of a gradient's name, after the name of the blob."""
 
 AUTOGEN_GRADIENT_SUFFIX = "_autogen_grad"
-"""The same, for the ones that seed the backward pass of a loss."""
+"""Suffix of the blob of ones that seeds the backward pass, after the name of the loss."""
 
 EMPTY_GRADIENT = "@EMPTY@"
-"""In the place of a gradient's name: this gradient is dropped; nothing computes, sums or copies it."""
+"""Instead of a gradient's name: this gradient is dropped; no operator computes, sums or copies it."""
 
 COMMUNICATOR = "@COMMUNICATOR@"
-"""The blob of the communicator that collective operators of one group of devices share."""
+"""Name of the communicator's blob, which the collective operators of one group of devices share."""
 
 
 class BlobReference:
-    """The name of a blob, and the net that made it; it may be used wherever a string with the name may.
+    """The name of a blob, and the net that made it; usable wherever a string with the name is.
 
-    It is equal to, and hashed as, its name. Operators whose first input it is can be called on it,
-    ``x.Relu([], "y")``, if its net is known.
+    A reference is equal to its name and has the same hash. If its net is known, operators can be called on it as
+    methods, ``x.Relu([], "y")``; it is then their first input.
 
     Args:
         name: the full name, or a reference to copy.
@@ -126,22 +126,22 @@ class BlobReference:
         return self._net
 
     def GetNameScope(self) -> str:
-        """Return the part up to and including the last "/"; "" where there is none."""
+        """Return the name up to and including the last "/"; "" without one."""
         return self._name[: self._name.rfind(SEPARATOR) + 1]
 
     def GetUnscopedName(self) -> str:
-        """Return what follows the last "/"."""
+        """Return the name after the last "/"."""
         return self._name[self._name.rfind(SEPARATOR) + 1 :]
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
-        if not is_registered(op_type):  # operators only: a reference is not to look like its net
+        if not is_registered(op_type):  # operators only, so that a reference is never mistaken for its net
             hint = "" if op_type.startswith("_") else instead_of(op_type, operator_types())
             raise AttributeError(
-                f"blob {self._name!r} has no attribute {op_type!r}, and no operator is called so{hint}"
+                f"blob {self._name!r} has no attribute {op_type!r}, and no operator has this name{hint}"
             )
         if self._net is None:
             raise AttributeError(
-                f"blob {self._name!r} has no net to add an operator to; "
+                f"blob {self._name!r}: its net is not known, so no operator can be added to it; "
                 f"call it on a net: net.{op_type}([{self._name!r}], ...)"
             )
         return partial(self._call, getattr(self._net, op_type))
@@ -162,7 +162,7 @@ def blob_name(blob: Any) -> str:
     """Return the name of a blob given as a reference, a string or bytes.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: ``blob`` is of another type.
     """
     if type(blob) is str:
         return blob
@@ -170,11 +170,11 @@ def blob_name(blob: Any) -> str:
         return str(blob)
     if isinstance(blob, bytes):
         return blob.decode()
-    raise TypeError(f"a blob is given as a BlobReference or a string, got {blob!r} of type {type(blob).__name__}")
+    raise TypeError(f"a blob must be a BlobReference or a string, got {blob!r} of type {type(blob).__name__}")
 
 
 def ScopedName(name: Any) -> str:
-    """Return ``name`` under the current name scope; the name of a reference is already complete.
+    """Return ``name`` with the current name scope as prefix; the name of a reference is already complete.
 
     >>> ScopedName("x")
     'x'
@@ -185,14 +185,14 @@ def ScopedName(name: Any) -> str:
 
 
 def ScopedBlobReference(name: Any, *args: Any, **kwargs: Any) -> BlobReference:
-    """Return a reference to ``name`` under the current name scope; further arguments are BlobReference's."""
+    """Return a reference to ``name`` under the current name scope; further arguments are passed to BlobReference."""
     if isinstance(name, BlobReference):
         return name
     return BlobReference(ScopedName(name), *args, **kwargs)
 
 
 def gradient_name(blob: Any) -> str:
-    """Return the name that the gradient of ``blob`` has.
+    """Return the name of the gradient of ``blob``.
 
     >>> gradient_name("gpu_0/fc_w")
     'gpu_0/fc_w_grad'
@@ -201,29 +201,29 @@ def gradient_name(blob: Any) -> str:
 
 
 def is_gradient_name(blob: Any) -> bool:
-    """Whether a name is one that ``gradient_name`` gives. The map that the backward pass returns is better evidence."""
+    """Whether a name looks like one of ``gradient_name``. The map that AddGradientOperators returns is reliable."""
     return blob_name(blob).endswith(GRADIENT_SUFFIX)
 
 
 def strip_gradient(blob: Any) -> str:
-    """Return the name of the blob whose gradient's name ``blob`` is.
+    """Return the name of the blob whose gradient is named ``blob``.
 
     Raises:
-        NetError: it is not a gradient's name.
+        NetError: ``blob`` does not have the suffix of a gradient.
     """
     name = blob_name(blob)
     if not name.endswith(GRADIENT_SUFFIX):
-        raise NetError(f"blob {name!r}: a gradient's name ends in {GRADIENT_SUFFIX!r}")
+        raise NetError(f"blob {name!r} is not a gradient: the name of a gradient ends in {GRADIENT_SUFFIX!r}")
     return name[: -len(GRADIENT_SUFFIX)]
 
 
 def seed_name(loss: Any) -> str:
-    """Return the name of the ones that seed the backward pass of ``loss``."""
+    """Return the name of the blob of ones that seeds the backward pass of ``loss``."""
     return blob_name(loss) + AUTOGEN_GRADIENT_SUFFIX
 
 
 def autosplit_name(gradient: str, index: int) -> str:
-    """Return the name of the share of a gradient that comes over branch ``index`` + 1.
+    """Return the name of the share of a gradient that comes from consumer ``index`` + 1.
 
     >>> autosplit_name("x_grad", 0)
     '_x_grad_autosplit_0'
@@ -232,18 +232,18 @@ def autosplit_name(gradient: str, index: int) -> str:
 
 
 def other_gradient_name(gradient: str, version: int) -> str:
-    """Return the name of the gradient of a blob's earlier version, where the usual one is still in use."""
+    """Return the name of the gradient of a blob's earlier version, for when the usual name is still in use."""
     return f"{gradient}_version_{version}"
 
 
 def concat_names(gradient: str) -> tuple[str, str, str, str]:
-    """Return the names of a joined sparse gradient: indices and their split, values and their split."""
+    """Return the names of a concatenated sparse gradient: indices and their split, values and their split."""
     indices, values = gradient + "_indices_concat", gradient + "_values_concat"
     return indices, indices + "_split", values, values + "_split"
 
 
 def gathered_name(blob: str) -> str:
-    """Return the name, for one replica, of what all replicas have of a blob, joined; its split is followed by "_split".
+    """Return the name of one replica's copy of an allgather result; the blob of its split has the suffix "_split".
 
     >>> gathered_name("cpu_0/rows_grad")
     'cpu_0/rows_grad_gathered'
@@ -262,15 +262,15 @@ def device_prefix(device_type: int, device_id: int) -> str:
     'gpu_3'
 
     Raises:
-        NetError: replicas live on CPU and GPU only.
+        NetError: the device type is neither CPU nor GPU.
     """
     if device_type not in _PREFIXES:
-        raise NetError(f"device type {device_type}: replicas live on {_PREFIXES}")
+        raise NetError(f"device type {device_type}: replicas run on CPUs and GPUs only, of types {_PREFIXES}")
     return f"{_PREFIXES[device_type]}_{device_id}"
 
 
 def with_prefix(prefix: str, blob: Any) -> str:
-    """Return ``blob``'s name under ``prefix``, unless it is there already.
+    """Return ``blob``'s name under ``prefix``; a name that has the prefix already is unchanged.
 
     >>> with_prefix("cpu_0", "fc_w"), with_prefix("cpu_0", "cpu_0/fc_w")
     ('cpu_0/fc_w', 'cpu_0/fc_w')
@@ -280,9 +280,9 @@ def with_prefix(prefix: str, blob: Any) -> str:
 
 
 def strip_prefix(blob: Any, prefix: str | None = None) -> str:
-    """Return ``blob``'s name without ``prefix``, or without the scope of a replica (None).
+    """Return ``blob``'s name without ``prefix``; None: without the scope of a replica.
 
-    A name that does not begin so comes back as it is.
+    A name without this prefix is returned unchanged.
 
     >>> strip_prefix("gpu_11/a/fc_w"), strip_prefix("a/fc_w"), strip_prefix("a/fc_w", "a")
     ('a/fc_w', 'a/fc_w', 'fc_w')
@@ -295,11 +295,15 @@ def strip_prefix(blob: Any, prefix: str | None = None) -> str:
 
 
 def as_names(blobs: Any, *, unnamed: bool = False) -> list[str]:
-    """Return the scoped names of a blob or of a list of blobs; with ``unnamed`` one may be the empty name.
+    """Return the scoped names of a blob or of a list of blobs.
+
+    Args:
+        blobs: references or strings.
+        unnamed: accept the empty string as a name.
 
     Raises:
         TypeError: an element is neither a reference nor a string.
-        NetError: a name is empty.
+        NetError: a name is empty, without ``unnamed``.
     """
     if isinstance(blobs, (list, tuple)):
         pass
@@ -309,8 +313,7 @@ def as_names(blobs: Any, *, unnamed: bool = False) -> list[str]:
         blobs = list(blobs)
     else:
         raise TypeError(
-            f"blobs are given as a BlobReference, a string, or a list of these, got {blobs!r} of type "
-            f"{type(blobs).__name__}"
+            f"blobs must be a BlobReference, a string, or a list of these, got {blobs!r} of type {type(blobs).__name__}"
         )
     scope = CurrentNameScope()
     names = []
@@ -320,7 +323,7 @@ def as_names(blobs: Any, *, unnamed: bool = False) -> list[str]:
             names.append(blob._name)
         elif kind is str:
             if not blob and not unnamed:
-                raise NetError("a blob needs a name, got an empty string")
+                raise NetError("the name of a blob must not be empty, got ''")
             names.append(scope + blob)
         elif isinstance(blob, BlobReference):
             names.append(str(blob))

@@ -1,4 +1,4 @@
-"""Which blobs a net defines, kept up to date while the net's message may be edited by anybody."""
+"""Which blobs a net defines, kept up to date although the net's message may be edited directly."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["BlobTable"]
 
 
 class BlobTable:
-    """The names that a net's operators write and its external inputs, and fresh names.
+    """The outputs of a net's operators, its external inputs, and fresh names.
 
-    Edits of the message that bypass the table are seen when they change the number of operators or
+    Edits of the message that bypass the table are noticed if they change the number of operators or
     of external inputs.
     """
 
@@ -21,7 +21,7 @@ class BlobTable:
         self._net = net
         self._next_index: dict[tuple[str, int | None], int] = {}
         self._next_unnamed = 0
-        self._given: dict[str, int] = {}  # names that next_blob gave: how many with a suffix
+        self._returned: dict[str, int] = {}  # name that next_blob returned -> next index of its suffix
         self._scan_all()
 
     def _scan_all(self) -> None:
@@ -37,7 +37,7 @@ class BlobTable:
         self._n_ops, self._n_external = len(self._net.op), len(self._net.external_input)
 
     def refresh(self) -> None:
-        """Take in what was added to, or taken from, the message by others."""
+        """Update the table for operators and external inputs that were added to or removed from the message."""
         n_ops, n_external = len(self._net.op), len(self._net.external_input)
         if n_ops < self._n_ops or n_external < self._n_external:
             self._scan_all()
@@ -45,14 +45,14 @@ class BlobTable:
             self._scan_new()
 
     def invalidate(self) -> None:
-        """Read the whole message again when it is next looked at."""
+        """Read the whole message again."""
         self._scan_all()
 
     def __contains__(self, name: str) -> bool:
         return name in self.written or name in self.external
 
     def add_operator(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
-        """Note that an operator was appended; what it reads and nothing defines becomes an external input."""
+        """Record an appended operator; inputs that nothing defines become external inputs of the net."""
         for name in inputs:
             if name not in self.written and name not in self.external:
                 self.add_external(name)
@@ -68,7 +68,7 @@ class BlobTable:
     def next_name(self, prefix: str | None, output_id: int | None) -> str:
         """Return a name, without scope, for an output of an operator of type ``prefix``.
 
-        Its scoped form is not defined yet. Taken names are counted across scopes, as Caffe2 does.
+        The scoped name is not defined yet. Names are counted across scopes, as in Caffe2.
         """
         net = self._net.name
         if not prefix:
@@ -88,12 +88,12 @@ class BlobTable:
     def next_blob(self, prefix: str) -> str:
         """Return ``prefix``, or ``<prefix>_auto_<n>``: a name that is not defined and was not returned before."""
         name = prefix
-        if name in self._given or name in self:
-            index = self._given.get(prefix, 0)
+        if name in self._returned or name in self:
+            index = self._returned.get(prefix, 0)
             name = f"{prefix}_auto_{index}"
-            while name in self._given or name in self:
+            while name in self._returned or name in self:
                 index += 1
                 name = f"{prefix}_auto_{index}"
-            self._given[prefix] = index + 1
-        self._given.setdefault(name, 0)
+            self._returned[prefix] = index + 1
+        self._returned.setdefault(name, 0)
         return name

@@ -23,9 +23,9 @@ def _stack(cls: type[Managed]) -> list[Any]:
 
 
 class Managed:
-    """What can be entered; inside, ``Class.current()`` gives it, also for the classes it derives from.
+    """A context manager; inside the block ``Class.current()`` returns it, also for its base classes.
 
-    It decorates a function, too, which then runs inside.
+    It is a decorator as well: the decorated function runs inside the block.
 
     >>> class Scope(Managed):
     ...     pass
@@ -36,19 +36,19 @@ class Managed:
 
     @classmethod
     def current(cls: type[_Own], value: Any = None, required: bool = True) -> Any:
-        """Return ``value`` if it is given, else the innermost object around.
+        """Return ``value`` if it is given, else the object of the innermost enclosing ``with`` block.
 
         Args:
             value: an object of the class.
-            required: raise if there is none; False: return None.
+            required: raise outside of all blocks; False: return None.
 
         Raises:
-            UsageError: there is none.
+            UsageError: no block is entered.
             TypeError: ``value`` is of another class.
         """
         if value is not None:
             if not isinstance(value, cls):
-                raise TypeError(f"{cls.__name__}: got {value!r}, which is none")
+                raise TypeError(f"{cls.__name__}.current: value must be a {cls.__name__}, got {value!r}")
             return value
         stack = _stack(cls)
         if stack:
@@ -57,13 +57,13 @@ class Managed:
             stack.append(cls())
             return stack[-1]
         if required:
-            raise UsageError(f"there is no {cls.__name__} around; use `with {cls.__name__}(...):`, or pass one")
+            raise UsageError(f"no {cls.__name__} is current; use `with {cls.__name__}(...):`, or pass one")
         return None
 
     def __enter__(self: _Own) -> _Own:
         for cls in _classes(self):
             if issubclass(cls, DefaultManaged):
-                cls.current()  # the one to come back to
+                cls.current()  # create the default object, which is current again after the block
             _stack(cls).append(self)
         return self
 
@@ -84,7 +84,7 @@ class Managed:
 
 
 class DefaultManaged(Managed):
-    """The same; where none is around, one is made without arguments, and stays."""
+    """A ``Managed`` with a default object, which is made without arguments when it is first needed."""
 
 
 def _classes(obj: Managed) -> list[type[Managed]]:
@@ -96,10 +96,10 @@ def _classes(obj: Managed) -> list[type[Managed]]:
 
 
 builder_names: list[Callable[[], str]] = []
-"""Functions that tell the name of the builder around, "" for none: what nets made in it are called after."""
+"""Functions that return the name of the current builder, "" for none; it prefixes the names of nets made in it."""
 
 
 def under_builder(name: str) -> str:
-    """Return the name of a net made within a builder, which begins with the builder's."""
-    around = next((found for tell in builder_names if (found := tell())), "")
-    return f"{around}{SEPARATOR}{name}" if around and name else around or name
+    """Return the name of a net made in the current builder: ``name`` with the builder's name as prefix."""
+    builder = next((found for current_name in builder_names if (found := current_name())), "")
+    return f"{builder}{SEPARATOR}{name}" if builder and name else builder or name

@@ -1,4 +1,4 @@
-"""Def-use analysis: which operators have to wait for which, what a net reads and leaves, paths through it."""
+"""Def-use analysis: dependencies between operators, undefined blobs, paths through a net."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Ssa = list[tuple[list[tuple[str, int]], list[tuple[str, int]]]]
 
 
 def dependencies(net: NetDef | Sequence[OperatorDef]) -> list[set[int]]:
-    """Return for each operator the indices of those that have to be finished before it starts.
+    """Return for each operator the indices of those that must finish before it starts.
 
-    An operator waits for the one that wrote what it reads, also through a control input or in a net
-    it holds; for those that read or wrote before it what it overwrites. The result, and the cost, are
-    linear in the number of reads and writes.
+    An operator depends on the last writer of each blob that it reads, control inputs and the inputs of its subgraphs
+    included, and on the earlier readers and the last writer of each blob that it overwrites. The size of the result,
+    and the cost, are linear in the number of reads and writes.
 
     >>> net = NetDef()
     >>> for read, written in (("x", "a"), ("x", "b"), ("b", "x")):
@@ -40,9 +40,9 @@ def dependencies(net: NetDef | Sequence[OperatorDef]) -> list[set[int]]:
     waits: list[set[int]] = []
     for index, op in enumerate(ops):
         wait: set[int] = set()
-        held = any(True for _ in subgraphs(op)) if op.arg else False
-        reads = list(reads_of(op)) if held else list(op.input)
-        writes = list(writes_of(op)) if held else list(op.output)
+        has_subgraph = any(True for _ in subgraphs(op)) if op.arg else False
+        reads = list(reads_of(op)) if has_subgraph else list(op.input)
+        writes = list(writes_of(op)) if has_subgraph else list(op.output)
         if op.control_input:
             reads.extend(op.control_input)
         for name in reads:
@@ -67,7 +67,7 @@ def dependencies(net: NetDef | Sequence[OperatorDef]) -> list[set[int]]:
 
 
 def undefined_inputs(ops: Iterable[OperatorDef]) -> list[str]:
-    """Return the blobs that operators read before one of them writes them, in order of first use."""
+    """Return the blobs that the operators read before any of them writes them, in order of first use."""
     defined: set[str] = set()
     undefined: dict[str, None] = {}
     for op in ops:
@@ -82,8 +82,8 @@ def operators_between(ops: Sequence[OperatorDef], inputs: Collection[str], outpu
     """Return the indices, ascending, of the operators that make ``outputs`` from ``inputs``.
 
     Args:
-        inputs: blobs whose last versions are taken as given, so that what makes them is left out.
-        outputs: blobs whose last versions are requested.
+        inputs: blobs whose last versions are given, so that the operators that compute them are not needed.
+        outputs: blobs whose last versions are to be computed.
     """
     versions = number_versions(ops)
     given = {versions.last[name] for name in inputs if name in versions.last}
@@ -109,7 +109,7 @@ def _reaching(versions: Versions, given: set[int], requested: Iterable[int]) -> 
 def get_ssa(net: NetDef, blob_versions: dict[str, int] | None = None) -> tuple[Ssa, dict[str, int]]:
     """Return (inputs, outputs) of each operator as (blob, version) pairs, and the last versions.
 
-    What is there before the net runs has version 0, the first write makes version 1.
+    The value that a blob has before the net runs has version 0, the first write makes version 1.
 
     Args:
         net: a net, or an object whose ``Proto()`` is one.
@@ -141,7 +141,7 @@ def get_output_producers(ssa: Ssa) -> dict[tuple[str, int], int]:
 def get_op_ids_in_path(
     ssa: Ssa, blob_versions: dict[str, int], inputs: Iterable[object], outputs: Iterable[object]
 ) -> list[int]:
-    """Return the indices, ascending, of the operators of ``get_ssa`` on the way from ``inputs`` to ``outputs``."""
+    """Return the indices, ascending, of the operators of ``get_ssa`` on the paths from ``inputs`` to ``outputs``."""
     producers = get_output_producers(ssa)
     given = {(str(name), blob_versions[str(name)]) for name in inputs if str(name) in blob_versions}
     stack = [(str(name), blob_versions[str(name)]) for name in outputs if str(name) in blob_versions]

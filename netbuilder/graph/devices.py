@@ -1,4 +1,4 @@
-"""The devices that the replicas of a data-parallel net live on, and the scopes of their blobs."""
+"""The devices on which the replicas of a data-parallel net run, and the name scopes of their blobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Devices:
 
     Args:
         device_type: PROTO_CPU or PROTO_CUDA.
-        ids: their numbers; gaps and any order are fine, repetition is not.
+        ids: device numbers, all different; gaps and any order are allowed.
 
     >>> Devices(PROTO_CPU, (0, 3)).scopes
     ('cpu_0/', 'cpu_3/')
@@ -31,7 +31,7 @@ class Devices:
 
     def __post_init__(self) -> None:
         if len(set(self.ids)) < len(self.ids):
-            raise NetError(f"devices must differ from each other, got {list(self.ids)}")
+            raise NetError(f"devices must all be different, got {list(self.ids)}")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -45,17 +45,17 @@ class Devices:
 
     @property
     def word(self) -> str:
-        """What the scopes begin with: "cpu" or "gpu"."""
+        """The first part of the scopes: "cpu" or "gpu"."""
         return device_prefix(self.device_type, 0).rpartition("_")[0]
 
     @cached_property
     def options(self) -> tuple[DeviceOption, ...]:
-        """The devices as messages; they are not to be changed."""
+        """The devices as messages, which must not be changed."""
         return tuple(make_device_option(self.device_type, number) for number in self.ids)
 
     @cached_property
     def scopes(self) -> tuple[str, ...]:
-        """The name scope of each replica, with the "/" behind it."""
+        """The name scope of each replica, including the final "/"."""
         return tuple(device_prefix(self.device_type, number) + SEPARATOR for number in self.ids)
 
     @cached_property
@@ -63,7 +63,7 @@ class Devices:
         return {scope: replica for replica, scope in enumerate(self.scopes)}
 
     def replica_of(self, blob: str) -> int | None:
-        """Return the replica whose scope ``blob`` lies in; None: it lies outside all of them.
+        """Return the replica in whose scope ``blob`` is; None if it is outside all of them.
 
         >>> Devices(PROTO_CPU, (0, 3)).replica_of("cpu_3/fc_w")
         1
@@ -71,12 +71,12 @@ class Devices:
         return self._replica_of_scope.get(blob[: blob.find(SEPARATOR) + 1])
 
     def short_name(self, blob: str) -> str:
-        """Return the name of a blob without its replica's scope; names outside stay as they are."""
+        """Return the name of a blob without its replica's scope; a name outside the scopes is unchanged."""
         scope = blob[: blob.find(SEPARATOR) + 1]
         return blob[len(scope) :] if scope in self._replica_of_scope else blob
 
     def copies(self, short_name: str) -> tuple[str, ...]:
-        """Return the names that a blob has on the devices, in their order.
+        """Return the names of a blob's copies, one per device.
 
         >>> Devices(PROTO_CPU, (0, 3)).copies("fc_w")
         ('cpu_0/fc_w', 'cpu_3/fc_w')
@@ -89,6 +89,6 @@ def check_groups(groups: Sequence[Sequence[str]], devices: Devices) -> None:
     for group in groups:
         if len(group) != len(devices):
             raise NetError(
-                f"the group {list(group)} must have one blob for each of {len(devices)} devices ({devices}), "
+                f"group {list(group)}: must have one blob for each of the {len(devices)} devices ({devices}), "
                 f"got {len(group)}"
             )

@@ -1,4 +1,4 @@
-"""Garbage collection, paused while many objects are made that stay."""
+"""Garbage collection paused while many long-lived objects are created."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["collection_paused"]
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Collect no garbage in the block.
+    """Disable the garbage collector in the block.
 
-    A large net, or its plan, is a million objects that stay: walking over them again and again, as they become
-    more, would take longer than making them.
+    A large net, or its plan, has a million long-lived objects. The collector would traverse them again and again
+    while they are created, which takes longer than creating them.
     """
     enabled = gc.isenabled()
     gc.disable()

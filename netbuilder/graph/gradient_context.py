@@ -1,4 +1,4 @@
-"""The gradient of one operator: names of the blobs around it, and the operators that compute it."""
+"""The gradient of one operator: the names of its blobs and gradients, and the operators that compute it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class OverwrittenInputError(GradientError):
-    """An operator writes its result over an input that its gradient needs.
+    """An operator overwrites an input that its gradient reads.
 
     Args:
         op: the operator.
@@ -43,10 +43,10 @@ class OverwrittenInputError(GradientError):
 Differentiate = Callable[..., Any]
 
 GradientFunction = Callable[[OperatorDef, list[Any]], tuple[Any, Sequence[Any]]]
-"""From an operator and the gradients of its outputs (None: none): its gradient operators and its inputs' gradients."""
+"""Maps an operator and the gradients of its outputs (or None) to its gradient operators and its inputs' gradients."""
 
 gradient_functions: dict[str, GradientFunction] = {}
-"""Gradients of operators that have none of their own, by type; see ``GradientRegistry.RegisterGradient``."""
+"""Operator type -> gradient of operators whose class has none; see ``GradientRegistry.RegisterGradient``."""
 
 
 class OperatorGradient:
@@ -56,7 +56,7 @@ class OperatorGradient:
         op: the forward operator.
         cls: its class.
         d_outputs: gradient of each output by index: a blob name, a ``Sparse``, or None.
-        differentiate: differentiates a net that the operator holds.
+        differentiate: differentiates a subgraph of the operator.
     """
 
     __slots__ = ("_differentiate", "_inputs", "_outputs", "cls", "d_inputs", "d_outputs", "op", "read")
@@ -101,12 +101,12 @@ class OperatorGradient:
         gradient = self.d_outputs.get(index)
         if gradient is None:
             raise GradientError(
-                f"{self.op.type}: output {self._outputs[index]!r} has no gradient, and its input needs it"
+                f"{self.op.type}: output {self._outputs[index]!r} has no gradient, which the gradient of an input needs"
             )
         if isinstance(gradient, Sparse):
             raise GradientError(
                 f"{self.op.type}: output {self._outputs[index]!r} has a sparse gradient "
-                f"({gradient.indices!r}, {gradient.values!r}), and only a dense one can be passed on"
+                f"({gradient.indices!r}, {gradient.values!r}), and the operator's gradient needs a dense one"
             )
         return gradient
 
@@ -131,7 +131,7 @@ class OperatorGradient:
 
     def differentiate(self, net: Any, losses: Any, **options: Any) -> Any:
         if self._differentiate is None:
-            raise GradientError(f"{self.op.type}: this caller cannot differentiate the nets that an operator holds")
+            raise GradientError(f"{self.op.type}: has subgraphs, which this caller cannot differentiate")
         return self._differentiate(net, losses, **options)
 
 
@@ -140,15 +140,15 @@ def operator_gradient(
     d_outputs: Mapping[int, str | Sparse | None],
     differentiate: Differentiate | None = None,
 ) -> tuple[list[OperatorDef], dict[int, str | Sparse]]:
-    """Return the gradient operators of ``op``, and for each forward input with a gradient, where it is.
+    """Return the gradient operators of ``op``, and where the gradient of each forward input is, if it has one.
 
-    The gradient operators get the forward operator's device, engine and source line and, unless its class says
-    otherwise, its arguments.
+    The gradient operators get the forward operator's device, engine and source line and, unless its class sets
+    ``copy_arguments`` to False, its arguments.
 
     Raises:
         NetError: the operator is unknown.
         GradientError: it has no gradient.
-        OverwrittenInputError: it overwrites what its gradient reads.
+        OverwrittenInputError: it overwrites an input that its gradient reads.
     """
     function = gradient_functions.get(op.type)
     if function is not None and not _has_gradient(op.type):
@@ -176,7 +176,7 @@ def operator_gradient(
 
 
 def as_gradient(gradient: Any) -> str | Sparse | None:
-    """Return a gradient as the backward pass keeps it.
+    """Return a gradient in the form that the backward pass uses.
 
     Args:
         gradient: a blob (reference or name), the blobs of indices and values, or None.
@@ -209,8 +209,8 @@ def _gradient_by_function(
         made = [made]
     if len(inputs) > len(op.input):
         raise GradientError(
-            f"{op.type}: the gradient function gave {len(inputs)} gradients for the {len(op.input)} inputs "
-            f"{list(op.input)}; give one for each, None for an input without"
+            f"{op.type}: the gradient function returned {len(inputs)} gradients for the {len(op.input)} inputs "
+            f"{list(op.input)}; return one for each input, None for an input without gradient"
         )
     found = {index: gradient for index, gradient in enumerate(map(as_gradient, inputs)) if gradient is not None}
     return list(made), found

@@ -1,4 +1,4 @@
-"""What is said when a backward pass cannot be built."""
+"""Errors raised when a backward pass cannot be built."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ _LONGEST_PATH = 12
 
 
 def no_gradient(ops: Sequence[OperatorDef], index: int, path: Sequence[str], cause: Exception) -> GradientError:
-    """The operator cannot be differentiated; ``path`` leads from it to the loss, types and blobs in turn."""
+    """Return the error for an operator without gradient.
+
+    Args:
+        path: from the operator to the loss, alternating between types and blobs.
+    """
     if len(path) > _LONGEST_PATH:
         path = [*path[:6], "...", *path[-5:]]
     return GradientError(
         f"{describe(ops[index], index)}: {cause}. It is on the path to the loss: {' -> '.join(path)}. "
-        "Put a StopGradient on that path, or leave the operator out of it"
+        "Put a StopGradient on that path, or remove the operator from it"
     )
 
 
 def overwritten(
     ops: Sequence[OperatorDef], versions: Versions, index: int, gradient_op: OperatorDef, blob: str
 ) -> GradientError:
-    """The gradient operator reads a blob that was written again after the forward operator ran."""
+    """Return the error for a gradient operator that reads a blob overwritten after the forward operator ran."""
     value = versions.last[blob]
     writer = versions.writers[value]
     needed = _version_at(versions, blob, index)
     return GradientError(
         f"{describe(ops[index], index)}: its gradient operator {gradient_op.type} needs version {needed} of blob "
-        f"{blob!r}, and {describe(ops[writer], writer)} overwrites it with version {versions.versions[value]}; "
+        f"{blob!r}, but {describe(ops[writer], writer)} overwrites it with version {versions.versions[value]}; "
         f"let that operator write another blob. Versions of {blob!r}:\n{history(versions, blob, ops)}"
     )
 
@@ -46,19 +50,19 @@ def _version_at(versions: Versions, blob: str, index: int) -> int:
 def unknown_blob_in_gradient(
     ops: Sequence[OperatorDef], index: int, gradient_op: OperatorDef, blob: str
 ) -> GradientError:
-    """The gradient operator reads a blob that neither the forward operators nor its own group know."""
+    """Return the error for a gradient operator that reads a blob which neither the net nor its own group defines."""
     return GradientError(
-        f"{describe(ops[index], index)}: its gradient operator {gradient_op.type} reads blob {blob!r}, which is no "
-        "blob of the net, no gradient of an output, and not written by the gradient operators before it"
+        f"{describe(ops[index], index)}: its gradient operator {gradient_op.type} reads blob {blob!r}, which is "
+        "neither a blob of the net, nor the gradient of an output, nor written by the gradient operators before it"
     )
 
 
 def gradients_added_before(ops: Sequence[OperatorDef], versions: Versions, index: int, gradient: str) -> GradientError:
-    """The name of a gradient is taken by a blob that the net writes."""
+    """Return the error for a gradient that has the name of a blob which the net writes."""
     value = versions.last.get(gradient)
     writer = EXTERNAL if value is None else versions.writers[value]
     by = "the net" if writer == EXTERNAL else describe(ops[writer], writer)
     return GradientError(
         f"{describe(ops[index], index)}: its gradient would overwrite blob {gradient!r}, which {by} writes. Gradients "
-        "can be added once: give all losses in one call, or clone the net before its gradients are added"
+        "can be added only once: give all losses in one call, or clone the net before adding its gradients"
     )

@@ -1,4 +1,4 @@
-"""What several readers of one value contribute to its gradient, and the operators that add it up."""
+"""The shares that the readers of one value contribute to its gradient, and the operators that add them up."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ SUM_TAG = "is_auto_gen_sum_ops:1"
 """In ``device_option.extra_info`` of the operators that add up shares, as Caffe2 marks them."""
 
 ONLY_SUM_TAG = "only_keep_is_auto_gen_sum_ops:1"
-"""In ``extra_info`` of operators whose sums of gradients are to have SUM_TAG alone, without the operators' device."""
+"""In ``extra_info`` of operators: the sums of their gradients get only SUM_TAG, not the operators' device."""
 
 
 class Share:
-    """What one reader contributes to a value's gradient.
+    """The contribution of one reader of a value to the value's gradient.
 
     Args:
-        gradient: where it is.
+        gradient: where the share is stored.
         device: where it is computed.
         group: the operators that compute it, in order; empty if it is another blob's gradient.
-        op, slot: which output of which of them it is (of a sparse one: the indices).
-        values_op, values_slot: of a sparse one, the values.
+        op, slot: the operator of the group, and its output, that is the share (if sparse: its indices).
+        values_op, values_slot: the same for the values of a sparse share.
         shared_name: another output of ``op`` has the same name and is another share of the same value.
     """
 
@@ -56,7 +56,7 @@ class Share:
         self.shared_name = shared_name
 
     def rename(self, new: str) -> str:
-        """Let the operators write a dense share under another name; return it."""
+        """Rename a dense share in its operators; return the new name."""
         assert self.op is not None
         if self.shared_name:
             rename_output(self.op, self.slot, new)
@@ -66,7 +66,7 @@ class Share:
         return new
 
     def rename_sparse(self, indices: str | None, values: str | None) -> Sparse:
-        """Let the operators write a sparse share under other names (None: the old one); return it."""
+        """Rename a sparse share in its operators (None: keep the name); return the new names."""
         assert isinstance(self.gradient, Sparse)
         if indices is not None:
             rename_in_group(self.group, self.gradient.indices, indices)
@@ -86,17 +86,17 @@ def same_device(a: DeviceOption, b: DeviceOption) -> bool:
 
 
 def add_up(
-    blob: str, shares: list[Share], base_if_free: str, debug_info: str
+    blob: str, shares: list[Share], default_name: str, debug_info: str
 ) -> tuple[list[OperatorDef], str | Sparse]:
     """Return the operators that add up the shares of a value's gradient, and where the sum is.
 
-    The outputs of the operators that compute the shares are renamed so that they do not meet.
+    The shares are renamed in the operators that compute them, so that none overwrites another.
 
     Args:
         blob: the value's name.
         shares: at least two, in the order in which they were computed.
-        base_if_free: name of the sum where no share has an operator that gives one.
-        debug_info: source line of the made operators.
+        default_name: name of the sum if no share has an operator whose output gives one.
+        debug_info: source line of the returned operators.
 
     Raises:
         GradientError: the shares are on different devices, or a given gradient has the sum's name.
@@ -105,22 +105,22 @@ def add_up(
     for share in shares[1:]:
         if not same_device(first, share.device):
             raise GradientError(
-                f"blob {blob!r}: its gradient comes together from different devices, {_shown(first)} and "
-                f"{_shown(share.device)}; copy the blob to the other device before it is used there "
+                f"blob {blob!r}: its gradient is a sum over different devices, {_device_text(first)} and "
+                f"{_device_text(share.device)}; copy the blob to the other device before using it there "
                 "(CopyCPUToGPU, CopyGPUToCPU, Copy)"
             )
     made: list[OperatorDef]
     result: str | Sparse
     if all(isinstance(share.gradient, Sparse) for share in shares):
-        made, result = _join_sparse(blob, shares, base_if_free)
+        made, result = _join_sparse(blob, shares, default_name)
     else:
         dense = _densified(blob, shares)
         made = [op for op, share in dense if op is not None]
-        sums, result = _sum_dense(blob, [share for _, share in dense], base_if_free)
+        sums, result = _sum_dense(blob, [share for _, share in dense], default_name)
         made += sums
-    bare = any(ONLY_SUM_TAG in share.device.extra_info for share in shares)
+    without_device = any(ONLY_SUM_TAG in share.device.extra_info for share in shares)
     for op in made:
-        if not bare and not op.HasField("device_option"):
+        if not without_device and not op.HasField("device_option"):
             op.device_option.CopyFrom(first)
         op.device_option.extra_info.append(SUM_TAG)
         if debug_info:
@@ -128,18 +128,18 @@ def add_up(
     return made, result
 
 
-def _shown(device: DeviceOption) -> str:
+def _device_text(device: DeviceOption) -> str:
     host = f" on {device.node_name}" if device.node_name else ""
     return f"{_DEVICE_NAMES.get(device.device_type, 'device')} {device.device_id}{host}"
 
 
-def _sum_dense(blob: str, shares: list[Share], base_if_free: str) -> tuple[list[OperatorDef], str]:
-    base = next((share.op.output[share.slot] for share in shares if share.op is not None), base_if_free)
+def _sum_dense(blob: str, shares: list[Share], default_name: str) -> tuple[list[OperatorDef], str]:
+    base = next((share.op.output[share.slot] for share in shares if share.op is not None), default_name)
     names: list[str] = []
     first, count = True, 0
     for share in shares:
         if share.op is None:
-            names.append(_given(blob, base, str(share.gradient)))
+            names.append(_checked_seed(blob, base, str(share.gradient)))
         elif first:
             first = False
             names.append(share.op.output[share.slot])
@@ -152,28 +152,28 @@ def _sum_dense(blob: str, shares: list[Share], base_if_free: str) -> tuple[list[
     return [make_op("Sum", names, [base])], base
 
 
-def _given(blob: str, base: str, name: str) -> str:
+def _checked_seed(blob: str, base: str, name: str) -> str:
     if name == base:
         raise GradientError(
-            f"blob {blob!r}: the gradient given for it, {name!r}, has the name of the sum that it would be part of; "
+            f"blob {blob!r}: the gradient given for it, {name!r}, has the name of the sum that it is a term of; "
             "give it another name"
         )
     return name
 
 
-def _join_sparse(blob: str, shares: list[Share], base_if_free: str) -> tuple[list[OperatorDef], Sparse]:
-    base = _sparse_base(shares, base_if_free)
+def _join_sparse(blob: str, shares: list[Share], default_name: str) -> tuple[list[OperatorDef], Sparse]:
+    base = _sparse_base(shares, default_name)
     indices, values = [], []
-    for share, gradient in _apart(shares):
-        indices.append(gradient.indices if share.op is not None else _given(blob, base, gradient.indices))
-        values.append(gradient.values if share.values_op is not None else _given(blob, base, gradient.values))
+    for share, gradient in _with_unique_names(shares):
+        indices.append(gradient.indices if share.op is not None else _checked_seed(blob, base, gradient.indices))
+        values.append(gradient.values if share.values_op is not None else _checked_seed(blob, base, gradient.values))
     out = concat_names(base)
     made = [make_op("Concat", indices, list(out[:2]), axis=0), make_op("Concat", values, list(out[2:]), axis=0)]
     return made, Sparse(out[0], out[2])
 
 
-def _apart(shares: Sequence[Share]) -> list[tuple[Share, Sparse]]:
-    """Give the indices and values that sparse shares compute a name for each share; return them with the shares."""
+def _with_unique_names(shares: Sequence[Share]) -> list[tuple[Share, Sparse]]:
+    """Give the computed indices and values of each sparse share names of their own; return them with the shares."""
     counts = [0, 0]
     renamed: list[tuple[Share, Sparse]] = []
     for share in shares:
@@ -190,22 +190,22 @@ def _apart(shares: Sequence[Share]) -> list[tuple[Share, Sparse]]:
     return renamed
 
 
-def _sparse_base(shares: list[Share], base_if_free: str) -> str:
+def _sparse_base(shares: list[Share], default_name: str) -> str:
     for share in shares:
         assert isinstance(share.gradient, Sparse)
         if share.op is not None:
             return share.gradient.indices.removesuffix("_indices")
         if share.values_op is not None:
             return share.gradient.values.removesuffix("_values")
-    return base_if_free
+    return default_name
 
 
 def _densified(blob: str, shares: list[Share]) -> list[tuple[OperatorDef | None, Share]]:
-    """Return the shares, the sparse ones as dense ones, with the operators that make them so."""
+    """Return all shares as dense ones, each with the operator that converts it if it is sparse."""
     dense: list[tuple[OperatorDef | None, Share]] = []
     sparse = [share for share in shares if isinstance(share.gradient, Sparse)]
     if len(sparse) > 1:  # operators of several lookups write under the same names
-        _apart(sparse)
+        _with_unique_names(sparse)
     for share in shares:
         gradient = share.gradient
         if not isinstance(gradient, Sparse):
@@ -218,9 +218,9 @@ def _densified(blob: str, shares: list[Share]) -> list[tuple[OperatorDef | None,
 
 
 def gradient_blobs(ops: Iterable[OperatorDef]) -> set[str]:
-    """Return the blobs that the operators of a backward pass make: gradients, their shares and sums.
+    """Return the blobs that the operators of a backward pass write: gradients, their shares and sums.
 
-    The operators themselves say so (``is_gradient_op``, ``SUM_TAG``), in Caffe2's nets too. A blob that another
+    These operators are marked (``is_gradient_op``, ``SUM_TAG``), in Caffe2's nets too. A blob that another
     operator writes first is not among them.
 
     Args:

@@ -1,4 +1,4 @@
-"""Gradient construction: what builders, operators that hold nets, and Caffe2's scripts call."""
+"""Gradient construction: the functions that nets, operators with subgraphs and Caffe2's scripts call."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def add_gradient_operators(net: Any, ys: Any, skip: int, callbacks: Sequence[Cal
     calls = _checked_callbacks(callbacks)
     proto: NetDef = net.Proto()
     if not 0 <= skip <= len(proto.op):
-        raise GradientError(f"net {net}: has {len(proto.op)} operators, cannot skip {skip}")
+        raise GradientError(f"net {net}: skip must be in [0, {len(proto.op)}], the number of operators, got {skip}")
     ops = list(proto.op)
-    earlier = {name for op in ops[:skip] for name in op.output}
-    with _refused_too_deep(proto):
-        made, found = _backward(ops[skip:], ys, f"net {net}", earlier)
+    skipped = {name for op in ops[:skip] for name in op.output}
+    with _depth_error(proto):
+        made, found = _backward(ops[skip:], ys, f"net {net}", skipped)
     if not calls:
         net.extend_ops(made)
         return _as_references(found)
@@ -73,15 +73,15 @@ def _checked_callbacks(callbacks: Sequence[Callback]) -> list[Callback]:
     calls = list(callbacks)
     for call in calls:
         if not callable(call):
-            raise TypeError(f"AddGradientOperators: callbacks holds {call!r}, which cannot be called")
+            raise TypeError(f"AddGradientOperators: callbacks must be functions, got {call!r}")
     return calls
 
 
 def _backward(
-    ops: Sequence[OperatorDef], ys: Any, where: str, earlier: set[str] | None = None
+    ops: Sequence[OperatorDef], ys: Any, where: str, reserved: set[str] | None = None
 ) -> tuple[list[OperatorDef], dict[str, Gradient]]:
     seeds = _seeds(ys)
-    backward = BackwardPass(ops, _differentiate, earlier.__contains__ if earlier else None)
+    backward = BackwardPass(ops, _differentiate, reserved.__contains__ if reserved else None)
     try:
         _check_losses(backward, seeds)
         _check_stop_gradients(backward, seeds)
@@ -99,7 +99,7 @@ def _backward(
         raise
     except GradientError as error:
         raise GradientError(f"{where}: {error}") from error
-    return backward.made, backward.found
+    return backward.operators, backward.gradients
 
 
 def _seeds(ys: Any) -> dict[str, Gradient | None]:
@@ -121,7 +121,7 @@ def _check_losses(backward: BackwardPass, seeds: Iterable[str]) -> None:
 
 
 def _check_stop_gradients(backward: BackwardPass, seeds: Mapping[str, Any]) -> None:
-    """Refuse a StopGradient whose output is not read: its author meant to stop the gradient of the input."""
+    """Raise if the output of a StopGradient is not read: its author meant to stop the gradient of the input."""
     read: set[str] | None = None
     for index, op in enumerate(backward.ops):
         if op.type != "StopGradient":
@@ -131,8 +131,8 @@ def _check_stop_gradients(backward: BackwardPass, seeds: Mapping[str, Any]) -> N
         for blob in op.output:
             if blob not in read and blob not in seeds:
                 raise GradientError(
-                    f"{describe(op, index)}: StopGradient's output {blob!r} is orphan: no operator reads it. Let its "
-                    "output overwrite its input, or read the output instead of the input"
+                    f"{describe(op, index)}: StopGradient's output {blob!r} is orphan: no operator reads it. Let "
+                    "StopGradient work in place, or read its output instead of its input"
                 )
 
 
@@ -162,9 +162,9 @@ class Differentiated:
     """The backward pass of a net.
 
     Args:
-        net: the gradient operators alone. External inputs: what they read and do not write; external
-            outputs: the gradients of the differentiated net's external inputs.
-        gradients: for each blob with a gradient, where it is.
+        net: the gradient operators only. Its external inputs are the blobs that they read and do not write, its
+            external outputs the gradients of the differentiated net's external inputs.
+        gradients: where the gradient of each blob is, for blobs with one.
     """
 
     net: NetDef
@@ -172,28 +172,28 @@ class Differentiated:
 
 
 def differentiate(net: NetDef, losses: Any, *, name: str | None = None) -> Differentiated:
-    """Differentiate a net without changing it; operators that hold nets call this for their gradients.
+    """Differentiate a net without changing it; operators with subgraphs call this for their gradients.
 
     Args:
         net: the net.
         losses: its losses, each seeded with ones, or a mapping blob -> its gradient.
-        name: of the gradient net; None: the net's with "_grad".
+        name: name of the gradient net; None: the net's name with the suffix "_grad".
 
     Raises:
         GradientError: see ``Net.AddGradientOperators``.
     """
-    with _refused_too_deep(net):
+    with _depth_error(net):
         return _differentiate(net, losses, name=name)
 
 
 @contextlib.contextmanager
-def _refused_too_deep(net: NetDef) -> Iterator[None]:
+def _depth_error(net: NetDef) -> Iterator[None]:
     try:
         yield
     except RecursionError as error:
         raise GradientError(
-            f"net {net.name!r}: its nets (of If, While) are nested {nesting(net):,} deep, more than Python's stack "
-            "holds while they are differentiated; some 600 are"
+            f"net {net.name!r}: its subgraphs (of If, While) are nested {nesting(net):,} deep, too deep for Python's "
+            "stack while they are differentiated; about 600 levels are possible"
         ) from error
 
 
@@ -222,14 +222,14 @@ class GradientRegistry:
 
     @staticmethod
     def RegisterGradient(op_type: str) -> Callable[[GradientFunction], GradientFunction]:
-        """Return a decorator that makes a function the gradient of operators of a type that has none of its own.
+        """Return a decorator that registers a function as the gradient of an operator type without one.
 
         The function is called with the operator and the gradients of its outputs: for each a BlobReference, a
-        GradientSlice, or None. It returns the gradient operators (a list, one, or None) and for each input where its
-        gradient is (a blob, a GradientSlice, or None). The operators are added as they are.
+        GradientSlice, or None. It returns the gradient operators (a list, one, or None) and where the gradient of
+        each input is (a blob, a GradientSlice, or None). The operators are added unchanged.
 
         Args:
-            op_type: the type; it need not be one that netbuilder has a kernel for.
+            op_type: the type; netbuilder need not have a kernel for it.
         """
 
         def register(function: GradientFunction) -> GradientFunction:
@@ -247,7 +247,7 @@ class GradientRegistry:
         Args:
             operators: in the order in which they run; unchanged.
             ys: the losses, or a mapping loss -> its gradient (None: ones).
-            ys_generate_gradient: accepted for Caffe2's scripts.
+            ys_generate_gradient: ignored; Caffe2's scripts pass it.
         """
         made, found = _backward(operators, ys, "backward pass")
         return made, _as_references(found)
@@ -258,7 +258,7 @@ class GradientRegistry:
     ) -> tuple[list[OperatorDef], list[BlobReference | GradientSlice | None]]:
         """Return the gradient operators of one operator, and the gradient of each input or None.
 
-        Of an operator with the argument ``outputs_with_grads``, the gradients of other outputs are not read.
+        If the operator has the argument ``outputs_with_grads``, the gradients of other outputs are ignored.
 
         Args:
             op: the operator.
@@ -272,7 +272,7 @@ class GradientRegistry:
 
 
 class IR:
-    """Operators whose backward pass is to be built, under Caffe2's name."""
+    """A list of operators and its backward pass, under Caffe2's name."""
 
     IS_AUTO_GEN_SUM_OPS_TAG = SUM_TAG.removesuffix(":1")
     ONLY_KEEP_IS_AUTO_GEN_SUM_OPS_TAG = ONLY_SUM_TAG.removesuffix(":1")

@@ -1,4 +1,4 @@
-"""Lifetimes of values, and packers that give memory to several values that are not needed at the same time."""
+"""Lifetimes of values, and packers that let values share memory if they are not needed at the same time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(slots=True)
 class Lifetime(Generic[Key]):
-    """The steps from the first that touches a value to the last, both included.
+    """The steps from the first to the last that reads or writes a value, both included.
 
     Args:
-        key: what the value is known by, as the name of a blob.
+        key: identifies the value, for example the name of a blob.
         start: number of the first step.
         end: number of the last step.
         place: the lane or device of all these steps; None: they run in several, so that their order is not fixed.
@@ -32,19 +32,19 @@ class Lifetime(Generic[Key]):
     nbytes: int = 0
 
     def precedes(self, other: Lifetime[Any]) -> bool:
-        """Whether the last step here comes before the other's first one, in the same place."""
+        """Whether this value's last step comes before the other's first step, in the same place."""
         return self.end < other.start and self.place == other.place and self.place is not None
 
 
 Slot = list[Lifetime[Key]]
-"""Values that share memory, in the order in which they have it."""
+"""Values that share one piece of memory, in the order in which they use it."""
 
 
 def lifetimes(steps: Iterable[tuple[Hashable, Iterable[Key]]]) -> dict[Key, Lifetime[Key]]:
-    """Return the lifetime of each value, in the order in which they are first touched.
+    """Return the lifetime of each value, in the order of first use.
 
     Args:
-        steps: of each, the place where it runs and the values that it reads and writes.
+        steps: for each step the place where it runs and the values that it reads and writes.
 
     >>> lifetimes([("cpu", ["x", "a"]), ("cpu", ["a", "b"]), ("gpu", ["b"])])["b"]
     Lifetime(key='b', start=1, end=2, place=None, nbytes=0)
@@ -67,14 +67,15 @@ def pack_into_slots(
     cost: Callable[[Slot[Key], Lifetime[Key]], Any],
     given: Iterable[Sequence[Lifetime[Key]]] = (),
 ) -> list[Slot[Key]]:
-    """Return values in slots: each in the free slot of the least cost, or in a new one if none is free.
+    """Assign each value to the free slot of least cost, or to a new slot if none is free; return the slots.
 
-    A slot is as large as its largest value. This is for memory that has a name, which is shared as a whole or not.
+    A slot is as large as its largest value. This packer is for named memory (blobs), which can only be shared as a
+    whole.
 
     Args:
         values: in the order in which they are assigned.
-        cost: of a value in a slot; of two equal ones the earlier slot is taken.
-        given: slots that there are already; unchanged.
+        cost: cost of placing a value in a slot; of slots of equal cost the first is used.
+        given: existing slots; unchanged.
     """
     slots = [list(slot) for slot in given]
     for life in values:
@@ -89,24 +90,25 @@ def pack_into_slots(
 def pack_into_arena(values: Sequence[Lifetime[Any]], *, alignment: int = 64) -> tuple[list[int], int]:
     """Return the offset of each value in one block of memory, and the size of that block, in bytes.
 
-    Values that are needed at the same time do not overlap. The largest are placed first, each into the smallest gap
-    that holds it among those that are needed when it is, or after them.
+    Values whose lifetimes intersect do not overlap in memory. The largest value is placed first. Each is placed in the
+    smallest sufficient gap between the values whose lifetimes intersect its own, or after them.
 
     Args:
-        values: of one place, with sizes.
+        values: values of one place, with known sizes.
         alignment: offsets are multiples of it.
 
     Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, arXiv:2001.03288,
     "Greedy by Size for Offset Calculation".
     """
     offsets = [0] * len(values)
-    table = np.zeros((4, len(values)), np.int64)  # of the values placed so far, by offset: start, end, offset, limit
+    # Rows start, end, offset, limit; a column for each value placed so far, ordered by offset.
+    table = np.zeros((4, len(values)), np.int64)
     for count, index in enumerate(sorted(range(len(values)), key=lambda i: (-values[i].nbytes, values[i].start))):
         life = values[index]
         need = -(-life.nbytes // alignment) * alignment
         start, end, begin, limit = table[:, :count]
-        at_that_time = (start <= life.end) & (end >= life.start)
-        offset = _smallest_gap(begin[at_that_time], limit[at_that_time], need)
+        intersects = (start <= life.end) & (end >= life.start)
+        offset = _smallest_gap(begin[intersects], limit[intersects], need)
         row = int(np.searchsorted(begin, offset, side="right"))
         table[:, row + 1 : count + 1] = table[:, row:count].copy()
         table[:, row] = life.start, life.end, offset, offset + need
@@ -115,8 +117,13 @@ def pack_into_arena(values: Sequence[Lifetime[Any]], *, alignment: int = 64) -> 
 
 
 def _smallest_gap(begin: np.ndarray[Any, Any], limit: np.ndarray[Any, Any], need: int) -> int:
-    """Return where the smallest gap of ``need`` bytes begins between extents ordered by ``begin``, or their end."""
-    reached = np.maximum.accumulate(np.concatenate([[0], limit]))
-    gaps = begin - reached[:-1]
+    """Return the start of the smallest gap of at least ``need`` bytes between extents, or the end of the extents.
+
+    Args:
+        begin, limit: the extents, ordered by ``begin``.
+        need: bytes.
+    """
+    ends = np.maximum.accumulate(np.concatenate([[0], limit]))
+    gaps = begin - ends[:-1]
     fitting = np.flatnonzero(gaps >= need)
-    return int(reached[fitting[np.argmin(gaps[fitting])]] if fitting.size else reached[-1])
+    return int(ends[fitting[np.argmin(gaps[fitting])]] if fitting.size else ends[-1])

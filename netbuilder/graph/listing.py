@@ -1,4 +1,4 @@
-"""Nets as text to read: a line for each operator."""
+"""Nets as readable text: one line for each operator."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = [
 
 
 def listing(net: Any, *, devices: bool = True, lines: bool = False) -> str:
-    """Return a net's operators, one a line: what they write, their type, what they read, their arguments.
+    """Return a net's operators, one per line: outputs, type, inputs and arguments.
 
-    The operators of nets that an operator holds, such as the step of a recurrent one, follow it, indented.
+    The subgraphs of an operator, such as the step net of a recurrent one, follow it, indented.
 
     Args:
         net: a Net or NetDef.
-        devices: with the device of each operator that has one.
-        lines: with the line of the program that made it.
+        devices: show the device of each operator that has one.
+        lines: show the line of the program that made the operator.
 
     >>> from netbuilder.graph import Net
     >>> net = Net("listed")
@@ -45,14 +45,14 @@ def listing(net: Any, *, devices: bool = True, lines: bool = False) -> str:
         texts = [*op.input, *(f"{name}={value}" for name, value in items)]
         made = f"  # {op.debug_info}" if lines and op.debug_info else ""
         rows.append(call_text(op.type, texts, list(op.output)) + made)
-        for name, held in net_arguments(op):
-            _, *others = listing(held, devices=devices, lines=lines).split("\n")
-            rows += [f"    # {name}: {held.name}", *(f"    {row}" for row in others)]
+        for name, subgraph in net_arguments(op):
+            _, *others = listing(subgraph, devices=devices, lines=lines).split("\n")
+            rows += [f"    # {name}: {subgraph.name}", *(f"    {row}" for row in others)]
     return "\n".join(rows)
 
 
 def net_arguments(op: OperatorDef) -> list[tuple[str, NetDef]]:
-    """Return the nets that an operator holds, with the names of their arguments; of several under one name each."""
+    """Return (argument name, net) for each subgraph of an operator; an argument may have several nets."""
     found: list[tuple[str, NetDef]] = []
     for argument in op.arg:
         nets = [argument.n] if argument.HasField("n") else argument.nets
@@ -61,8 +61,8 @@ def net_arguments(op: OperatorDef) -> list[tuple[str, NetDef]]:
 
 
 def argument_items(op: OperatorDef) -> list[tuple[str, str]]:
-    """Return an operator's arguments, its engine and its device, by name, as text."""
-    # An argument without a value is an empty list, as the shape of a scalar.
+    """Return (name, text) for an operator's arguments, its engine and its device."""
+    # An argument without a value is an empty list, for example the shape of a scalar.
     items = [(name, "[]" if value is None else value_text(value)) for name, value in arguments(op).items()]
     if op.engine:
         items.append(("engine", repr(op.engine)))
@@ -71,7 +71,7 @@ def argument_items(op: OperatorDef) -> list[tuple[str, str]]:
 
 
 def value_text(value: Any) -> str:
-    """Return an argument's value as text; of a net its name."""
+    """Return an argument's value as text; for a net its name."""
     if isinstance(value, bytes):
         try:
             return repr(value.decode())
@@ -85,7 +85,7 @@ def value_text(value: Any) -> str:
 
 
 def device_text(device: DeviceOption) -> str | None:
-    """Return a device as text; None for the CPU without number."""
+    """Return a device as text; None for the default, CPU 0."""
     if not device.device_type and not device.device_id and not device.node_name:
         return None
     return f"DeviceOption({device.device_type}, {device.device_id}, {device.node_name!r})"
@@ -103,7 +103,7 @@ def call_text(op: str, inputs: Sequence[str] | None = None, outputs: Sequence[st
 
 
 def common_prefix(names: Sequence[str]) -> str:
-    """Return what all names begin with."""
+    """Return the longest common prefix of the names."""
     if not names:
         return ""
     low, high = min(names), max(names)
@@ -112,7 +112,7 @@ def common_prefix(names: Sequence[str]) -> str:
 
 
 def factored(names: Sequence[str], do_it: bool) -> str:
-    """Return names with commas between; with ``do_it``, the scope that all share before the brackets."""
+    """Return names separated by commas; with ``do_it``, their common scope is written once, before brackets."""
     prefix = common_prefix(list(names)) if do_it and len(names) > 1 else ""
     prefix = prefix[: prefix.rfind("/") + 1]
     rest = ", ".join(name[len(prefix) :] for name in names)

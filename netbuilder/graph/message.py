@@ -1,4 +1,4 @@
-"""The message of a net or plan."""
+"""The protobuf message of a net or plan."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ def message_of(thing: Any, kind: type[Message]) -> Message: ...
 
 
 def message_of(thing: Any, kind: type[Any] = NetDef) -> Any:
-    """Return the message of a Net, a Plan, or what else has ``Proto()``; bytes are parsed, a message is itself.
+    """Return the message of a Net, a Plan, or another object with ``Proto()``.
+
+    Bytes are parsed; a message is returned as it is.
 
     Raises:
-        NetError: it is nothing of the kind.
-        ParseError: the bytes are cut short or hold something else.
+        NetError: ``thing`` is none of these.
+        ParseError: the bytes are truncated or another message.
 
     >>> message_of(NetDef(name="net").SerializeToString()).name
     'net'
@@ -36,5 +38,6 @@ def message_of(thing: Any, kind: type[Any] = NetDef) -> Any:
     proto = thing.Proto() if callable(getattr(type(thing), "Proto", None)) else None
     if not isinstance(proto, kind):
         name = kind.DESCRIPTOR.name
-        raise NetError(f"needs a {name.removesuffix('Def')} or {name}, got {thing!r} of type {type(thing).__name__}")
+        short = name.removesuffix("Def")
+        raise NetError(f"expected a {short}, a {name} or its bytes, got {thing!r} of type {type(thing).__name__}")
     return proto

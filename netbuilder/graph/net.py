@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from netbuilder.graph import gradients
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName, as_names, blob_name
-from netbuilder.graph.constant import constant_operator
 from netbuilder.graph.context_stack import under_builder
 from netbuilder.graph.net_blobs import NetBlobs
 from netbuilder.graph.net_copy import RemapFunction, copy_net, copy_part, prefixed
 from netbuilder.graph.net_names import net_names
-from netbuilder.graph.operators import arguments_by_position, build_operator
+from netbuilder.graph.operators import arguments_by_position, build_operator, constant_operator
 from netbuilder.graph.rename import place_operators
 from netbuilder.graph.scope import SEPARATOR
-from netbuilder.graph.seeding import seed_operators
 from netbuilder.graph.source import user_source
 from netbuilder.graph.suggestions import why_missing
 from netbuilder.ops.control.python_op import python_arguments
@@ -31,22 +30,22 @@ PROTO_MKLDNN = 2
 PROTO_IDEEP = 5
 
 operator_watchers: list[Callable[[OperatorDef], Any]] = []
-"""Functions called with each operator that is added to a net by its method; the immediate mode runs it."""
+"""Functions called with each operator that is added through a net's method; the immediate mode runs it."""
 
 
 class Net(NetBlobs):
     """A net of operators. Every operator is a method: ``net.Relu("x", "y")`` appends one.
 
-    The method takes the input blobs (reference, string or list), the outputs (names; a number of
-    them; None for one named after the net and the operator) and the operator's arguments as
-    keywords, besides ``name``, ``control_input``, ``device_option``, ``arg``, ``engine`` and
+    The method takes the input blobs (reference, string or list), the outputs (names; or how many;
+    or None for one named after the net and the operator) and the operator's arguments as
+    keywords, as well as ``name``, ``control_input``, ``device_option``, ``arg``, ``engine`` and
     ``debug_info`` (see ``CreateOperator``). It returns a reference, or a tuple of references. Strings
-    get the current name scope. A blob that nothing in the net writes becomes an external input.
+    get the current name scope. An input that no operator of the net writes becomes an external input.
 
     Args:
         name_or_proto: the net's name, made unique in this process with "_1", "_2", ...; or a
             message to copy.
-        inplace: take the message itself instead of a copy.
+        inplace: use the message itself instead of a copy.
 
     >>> net = Net("example")
     >>> net.Relu(net.FC(["x", "w", "b"], "h"), "h")
@@ -56,17 +55,17 @@ class Net(NetBlobs):
     """
 
     initializes: Net | None = None
-    """The main net of the model whose init net this is; copies of an init net have none."""
+    """The main net of the model whose init net this is; None for copies of an init net."""
 
     protects_all = False
-    """Whether this init net of a model for evaluation may overwrite no blob, rather than none that is trained."""
+    """Whether this init net, of a model for evaluation, must not overwrite any blob; False: no trained blob."""
 
     shares_counters = False
-    """Whether nets that train different parameters may count one blob of iterations together, as in Caffe2."""
+    """Whether nets that train different parameters may increment the same iteration counter, as in Caffe2."""
 
-    _must_fill = True  # whether a Python function has to give each output a value
-    _unnamed = False  # whether the empty string names a blob
-    _build = staticmethod(build_operator)  # how an operator is made, and what is checked then
+    _must_fill = True  # whether a Python function must set a value for each output
+    _unnamed = False  # whether the empty string is a valid name of a blob
+    _build = staticmethod(build_operator)  # makes and checks an operator
 
     def __init__(self, name_or_proto: str | NetDef, inplace: bool = False) -> None:
         if isinstance(name_or_proto, NetDef):
@@ -78,7 +77,7 @@ class Net(NetBlobs):
         elif isinstance(name_or_proto, str):
             net = NetDef(name=net_names.take(under_builder(name_or_proto)))
         else:
-            raise TypeError(f"Net: needs a name or a NetDef, got {name_or_proto!r}")
+            raise TypeError(f"Net: name_or_proto must be a string or a NetDef, got {name_or_proto!r}")
         super().__init__(net)
         self._attributes: dict[str, list[Any]] = {}
 
@@ -93,23 +92,23 @@ class Net(NetBlobs):
         return len(self._net.op)
 
     def set_type(self, net_type: str, num_workers: int | None = None) -> None:
-        """Say how the net is executed: "simple", "dag", "async_scheduling", and by how many threads at most.
+        """Set the executor of the net, "simple", "dag" or "async_scheduling", and its maximum number of threads.
 
-        The name is checked when the net is created in a workspace.
+        The type is checked when the net is created in a workspace.
         """
         if not isinstance(net_type, str):
-            raise NetError(f"net {self}: its type is a string such as 'simple' or 'dag', got {net_type!r}")
+            raise NetError(f"net {self}: net_type must be a string such as 'simple' or 'dag', got {net_type!r}")
         if num_workers is not None:
             if not hasattr(num_workers, "__index__") or num_workers < 1:
-                raise NetError(f"net {self}: num_workers must be a whole number from 1 on, got {num_workers!r}")
+                raise NetError(f"net {self}: num_workers must be a positive integer, got {num_workers!r}")
             self._net.num_workers = num_workers
         self._net.type = net_type
 
     def set_activation_dtype(self, dtype: str) -> None:
-        """Say how plans of this net keep activations in memory: as "float32", or rounded to "bfloat16".
+        """Set the type in which plans of this net store activations: "float32", or "bfloat16" (rounded).
 
-        The net says so in an argument of its own. Parameters, their gradients, statistics and losses are float32
-        with either, and so is whatever is fetched or saved.
+        The setting is an argument of the net. Parameters, their gradients, statistics and losses are float32
+        with either type, as are all values that are fetched or saved.
 
         Raises:
             NetError: ``dtype`` is neither.
@@ -117,20 +116,20 @@ class Net(NetBlobs):
         set_argument(self._net, PRECISION_ARGUMENT, check_precision(dtype, f"net {self}"))
 
     def AddArgument(self, arg_name: str, arg_value: Any) -> None:
-        """Give the net itself an argument, in the place of one of this name."""
+        """Set an argument of the net itself; it replaces one of the same name."""
         set_argument(self._net, arg_name, arg_value)
 
     @staticmethod
     def current_prefix() -> str:
-        """Return the name of the builder around, which the names of nets made in it begin with; "" outside."""
+        """Return the name of the current builder, the prefix of the nets made in it; "" outside of builders."""
         return under_builder("")
 
     def add_attribute(self, name: str, obj: Any) -> None:
-        """Keep an object with the net, after those that have this name already; copies do not have it."""
+        """Attach an object to the net under a name, after earlier ones of this name; copies do not have it."""
         self._attributes.setdefault(name, []).append(obj)
 
     def get_attributes(self, name: str) -> list[Any]:
-        """Return the objects kept under ``name``."""
+        """Return the objects attached under ``name``."""
         return list(self._attributes.get(name, ()))
 
     # -- operators --------------------------------------------------------------------------
@@ -142,7 +141,7 @@ class Net(NetBlobs):
             raise AttributeError(f"Net has no attribute {op_type!r}")
         raise AttributeError(
             f"net {self._net.name!r}: {op_type!r} is neither an operator nor a method"
-            + (why_missing(op_type, dir(type(self))) or "; IsOperator(name) tells which operators exist")
+            + (why_missing(op_type, dir(type(self))) or "; IsOperator(name) tells whether an operator exists")
         )
 
     def __dir__(self) -> list[str]:
@@ -201,9 +200,9 @@ class Net(NetBlobs):
             grad_f: the same for the gradient; its inputs are the forward inputs, the forward outputs and the
                 gradients of the outputs, its outputs the gradients of the inputs.
             python_func_type: a class whose objects have ``forward`` and ``backward``, made from ``f``.
-            pass_workspace: hand both the workspace as the third argument.
+            pass_workspace: pass the workspace to both functions as the third argument.
             grad_output_indices: outputs whose gradients ``grad_f`` takes; None: all.
-            grad_input_indices: inputs whose gradients it gives; None: all.
+            grad_input_indices: inputs whose gradients ``grad_f`` computes; None: all.
         """
         arguments: dict[str, Any] = {
             "grad_output_indices": list(grad_output_indices or ()),
@@ -213,10 +212,10 @@ class Net(NetBlobs):
         return partial(self._add, "Python", **arguments)
 
     def LogInfo(self, *msg_or_blobs: Any) -> None:
-        """Append operators that write blobs, and texts of their own, to the standard output (see ``Print``).
+        """Append operators that write blobs, or messages, to the standard output (see ``Print``).
 
         Args:
-            msg_or_blobs: references of blobs; what else comes is a text, kept in a blob ``<net>/log``.
+            msg_or_blobs: references of blobs; anything else is a message, stored as text in a blob ``<net>/log``.
         """
         for item in msg_or_blobs:
             if not isinstance(item, BlobReference):
@@ -224,21 +223,23 @@ class Net(NetBlobs):
             self.Print(item, [])
 
     def extend_ops(self, new_ops: Iterable[OperatorDef]) -> None:
-        """Append copies of operators; what they read and nothing defines becomes an external input."""
+        """Append copies of operators; inputs that nothing defines become external inputs of the net."""
         self._blobs.refresh()
         for op in new_ops:
             self._net.op.add().CopyFrom(op)
             self._blobs.add_operator(op.input, op.output)
 
     def replace_message(self, proto: NetDef) -> None:
-        """Take over what a pass has made of the net's message; the message object stays the same."""
+        """Replace the contents of the net's message by ``proto``, the result of a pass; the object stays the same."""
         self._net.CopyFrom(proto)
         self._blobs.invalidate()
 
     def insert_op_at_idx(self, op: OperatorDef, op_idx: int) -> None:
-        """Put a copy of ``op`` before operator ``op_idx``; the cost is linear in the net."""
+        """Insert a copy of ``op`` before operator ``op_idx``; the cost is linear in the size of the net."""
         if not 0 <= op_idx <= len(self._net.op):
-            raise NetError(f"net {self}: has {len(self._net.op)} operators, cannot insert one at {op_idx}")
+            raise NetError(
+                f"net {self}: op_idx must be in [0, {len(self._net.op)}], the number of operators, got {op_idx}"
+            )
         self._net.op.insert(op_idx, op)
         self._blobs.invalidate()
 
@@ -256,12 +257,12 @@ class Net(NetBlobs):
         """Return a copy of the net.
 
         Args:
-            name: of the copy; made unique.
-            blob_remap: old blob -> new blob; also in control inputs and in nets that operators hold.
+            name: name of the copy; made unique.
+            blob_remap: old blob -> new blob, applied to control inputs and subgraphs too.
             op_id_mask: indices of the operators to copy; None: all.
             remap_funcs: operator type -> function of (operator, prefix, blob_remap) that changes each
                 copied operator of this type.
-            update_external_list: make the external lists fit the operators that were copied.
+            update_external_list: compute the external inputs and outputs anew from the copied operators.
         """
         names = {blob_name(old): blob_name(new) for old, new in (blob_remap or {}).items()}
         proto = copy_net(
@@ -283,7 +284,7 @@ class Net(NetBlobs):
     ) -> tuple[Net, list[BlobReference]]:
         """Return a net of the operators that make ``outputs`` from ``inputs``, and references to its outputs.
 
-        Blobs that these operators write are put under ``name``; those read from outside keep their names.
+        Blobs that these operators write get ``name`` as their scope; blobs read from outside keep their names.
 
         Args:
             inputs: blobs, or a mapping blob -> name in the copy.
@@ -306,13 +307,13 @@ class Net(NetBlobs):
 
         Args:
             device_option: device of the appended operators, those of subgraphs included.
-            scope: name scope to put all blobs of ``net`` under, each once.
+            scope: name scope for all blobs of ``net``; blobs that have it already are not changed.
 
         Raises:
             TypeError: ``net`` or ``device_option`` is of another type.
         """
         if not isinstance(net, (Net, NetDef)):
-            raise TypeError(f"net {self}: AppendNet needs a Net or NetDef, got {net!r}")
+            raise TypeError(f"net {self}: AppendNet: net must be a Net or NetDef, got {net!r}")
         if device_option is not None and not isinstance(device_option, DeviceOption):
             raise TypeError(f"net {self}: AppendNet: device_option must be a DeviceOption, got {device_option!r}")
         proto = net if isinstance(net, NetDef) else net.Proto()
@@ -342,26 +343,26 @@ class Net(NetBlobs):
 
         Args:
             ys: the losses, each seeded with ones; or a mapping loss -> its gradient (None: ones).
-            skip: the first so many operators are not differentiated.
-            callbacks: called in this order with (net, operator) after each operator is appended;
-                what they append follows it.
+            skip: number of operators at the start of the net that are not differentiated.
+            callbacks: functions called with (net, operator), in this order, after each operator is appended;
+                they may append operators themselves.
 
         Returns:
             For each blob with a gradient, a reference to it, or a GradientSlice where it is sparse.
 
         Raises:
-            GradientError: an operator on the way has no gradient; a blob that is needed was
+            GradientError: an operator on the path to a loss has no gradient; a blob that a gradient needs was
                 overwritten; gradients were added before. The net is unchanged.
-            TypeError: ``ys`` is neither a list nor a mapping, or ``callbacks`` no list of functions.
+            TypeError: ``ys`` is neither a list nor a mapping, or ``callbacks`` is not a list of functions.
         """
         return gradients.add_gradient_operators(self, ys, skip, callbacks)
 
     def repeated_rows(self, gradient: GradientSlice) -> str:
-        """Return what an optimizer does with rows of one index where it is not told: "sum", or "none" (nothing)."""
+        """Return how optimizers aggregate rows of equal index by default: "sum", or "none" (not at all)."""
         return "sum"
 
     def DeduplicateGradientSlices(self, g: GradientSlice, aggregator: str = "sum") -> GradientSlice:
-        """Append operators that join the rows of a sparse gradient with one index; return the result.
+        """Append operators that aggregate the rows of equal index in a sparse gradient; return the result.
 
         Args:
             g: indices and values.
@@ -370,14 +371,14 @@ class Net(NetBlobs):
         if aggregator not in ("sum", "mean"):
             raise NetError(f"DeduplicateGradientSlices: aggregator must be 'sum' or 'mean', got {aggregator!r}")
         unique, remapping = self._add("Unique", [g.indices], 2, engine="SparseHash")
-        joined = "UnsortedSegmentSum" if aggregator == "sum" else "UnsortedSegmentMean"
-        values = self._add(joined, [g.values, remapping], 1)
+        aggregate = "UnsortedSegmentSum" if aggregator == "sum" else "UnsortedSegmentMean"
+        values = self._add(aggregate, [g.values, remapping], 1)
         return GradientSlice(indices=unique, values=values)
 
     # -- devices ----------------------------------------------------------------------------
 
     def RunAllOnGPU(self, gpu_id: int = 0, use_cudnn: bool = False) -> None:
-        """Set the device of the whole net to a GPU, and on request the engine of all operators to cuDNN.
+        """Set the device of the whole net to a GPU, and with ``use_cudnn`` the engine of all operators to cuDNN.
 
         Operators with a device of their own keep it.
         """
@@ -395,14 +396,31 @@ class Net(NetBlobs):
         self._net.device_option.CopyFrom(DeviceOption(device_type=PROTO_IDEEP))
 
     def set_rand_seed(self, seed: int = 100, sequence_seed: bool = True, seed_on_op_def: bool = False) -> None:
-        """Give every operator a random seed: ``seed``, ``seed + 1``, ...; or all one; or each one of its own.
+        """Set the random seed of every operator, in its device option.
 
         Args:
-            seed: of the first operator.
-            sequence_seed: count up from operator to operator.
-            seed_on_op_def: mix the seed with the operator's type and blobs; excludes ``sequence_seed``.
+            seed: seed of the first operator.
+            sequence_seed: operator i gets ``seed + i``; otherwise all get ``seed``.
+            seed_on_op_def: compute the seed from ``seed`` and the operator's type, inputs and outputs, so that
+                inserting an operator before it does not change it; excludes ``sequence_seed``.
+
+        Raises:
+            NetError: ``sequence_seed`` and ``seed_on_op_def`` are both set.
+
+        >>> net = Net("seeded")
+        >>> _ = net.UniformFill([], "a"), net.UniformFill([], "b")
+        >>> net.set_rand_seed(7)
+        >>> [op.device_option.random_seed for op in net.Proto().op]
+        [7, 8]
         """
-        seed_operators(self._net, seed, in_sequence=sequence_seed, by_operator=seed_on_op_def)
+        if sequence_seed and seed_on_op_def:
+            raise NetError(f"net {self}: set_rand_seed: give sequence_seed or seed_on_op_def, not both")
+        for index, op in enumerate(self._net.op):
+            if seed_on_op_def:
+                text = "|".join([op.type, *op.input, "", *op.output, str(seed)])
+                op.device_option.random_seed = zlib.crc32(text.encode())
+            else:
+                op.device_option.random_seed = seed + index if sequence_seed else seed
 
 
 def _renaming(blobs: Mapping[Any, Any] | Iterable[Any], *, keep: bool) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The blobs of a net under construction: which it defines, fresh names, external inputs and outputs."""
+"""The methods of a net under construction for its blobs: defined blobs, fresh names, external inputs and outputs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["NetBlobs"]
 
 
 class NetBlobs:
-    """What ``Net`` has for blobs.
+    """The methods of ``Net`` for its blobs.
 
     Args:
-        net: the message, which is changed.
+        net: the message; it is changed.
     """
 
     def __init__(self, net: NetDef) -> None:
@@ -24,7 +24,7 @@ class NetBlobs:
         self._blobs = BlobTable(net)
 
     def Proto(self) -> NetDef:
-        """Return the net's message itself: what is changed in it is changed in the net."""
+        """Return the net's message itself, not a copy: changing it changes the net."""
         return self._net
 
     def Name(self) -> str:
@@ -35,7 +35,7 @@ class NetBlobs:
         return self._net.name
 
     def NextName(self, prefix: str | None = None, output_id: int | None = None) -> str:
-        """Return a name for an output: ``<net>/<prefix>[_n][:output_id]``, or ``<net>_blob_<n>`` without prefix."""
+        """Return a new name of an output: ``<net>/<prefix>[_n][:output_id]``, or ``<net>_blob_<n>`` without prefix."""
         self._blobs.refresh()
         return self._blobs.next_name(prefix, output_id)
 
@@ -85,12 +85,12 @@ class NetBlobs:
 
     @property
     def external_inputs(self) -> list[BlobReference]:
-        """References to the blobs that have to be there before the net runs."""
+        """References to the blobs that must exist before the net runs."""
         return [BlobReference(name, self) for name in self._net.external_input]
 
     @property
     def external_outputs(self) -> list[BlobReference]:
-        """References to the blobs declared as the net's results."""
+        """References to the blobs declared as the net's outputs."""
         return [BlobReference(name, self) for name in self._net.external_output]
 
     def AddExternalInput(self, *inputs: Any) -> Any:
@@ -100,7 +100,7 @@ class NetBlobs:
             inputs: blobs, or lists of blobs.
 
         Raises:
-            UsageError: one is declared already.
+            UsageError: a blob is an external input already.
         """
         self._blobs.refresh()
         names = [blob_name(blob) for given in inputs for blob in (given if isinstance(given, list) else [given])]
@@ -121,7 +121,7 @@ class NetBlobs:
         return self.AddExternalInput(*[ScopedBlobReference(name) for name in inputs])
 
     def AddExternalOutput(self, *outputs: Any) -> None:
-        """Declare results of the net, named without scope.
+        """Declare outputs of the net, named without scope.
 
         Raises:
             BlobError: the net does not define one of them.
@@ -132,5 +132,5 @@ class NetBlobs:
     AddExternalOutputs = AddExternalOutput
 
     def AddScopedExternalOutputs(self, *outputs: Any) -> None:
-        """Declare results of the net, named under the current name scope."""
+        """Declare outputs of the net, named under the current name scope."""
         self.AddExternalOutput(*[ScopedBlobReference(name) for name in outputs])

@@ -1,4 +1,4 @@
-"""Copies of nets: whole, some operators of one, the part between two sets of blobs, and their joining."""
+"""Copies of nets: of a whole net, of some operators, of the part between two sets of blobs, or under a scope."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from netbuilder.proto.depth import deep_nets
 __all__ = ["copy_net", "copy_part", "prefixed"]
 
 RemapFunction = Callable[[OperatorDef, str, Mapping[str, str]], Any]
-"""Called with a copied operator, the prefix of the copy's own blobs, and the renaming."""
+"""Called with a copied operator, the prefix of the blobs that the copy writes, and the mapping of names."""
 
 
 def copy_net(
@@ -29,12 +29,12 @@ def copy_net(
     """Return a copy of ``net``.
 
     Args:
-        names: old name -> new name of blobs, also in control inputs and in nets that operators hold.
+        names: old name -> new name of blobs, applied to control inputs and subgraphs too.
         op_ids: the operators to copy; None: all.
         remap_funcs: operator type -> function called with each copied operator of this type.
-        prefix: handed to these functions.
-        update_external: external inputs become what the copied operators need; external outputs lose
-            what they do not make, and get what they leave that none of them reads.
+        prefix: passed to these functions.
+        update_external: compute the external lists anew. External inputs become the blobs that the copied operators
+            need; external outputs those that they write and that were outputs before, or that none of them reads.
 
     Raises:
         NetError: an index in ``op_ids`` is out of range.
@@ -45,7 +45,7 @@ def copy_net(
     else:
         chosen = list(op_ids)
         if wrong := [i for i in chosen if not -len(net.op) <= i < len(net.op)]:
-            raise NetError(f"net {net.name!r}: has operators 0 to {len(net.op) - 1}, asked to copy {wrong}")
+            raise NetError(f"net {net.name!r}: cannot copy operators {wrong}; it has operators 0 to {len(net.op) - 1}")
         for field, value in net.ListFields():
             if field.name != "op":
                 _copy_field(copy, field.name, value)
@@ -74,9 +74,9 @@ def _copy_field(target: NetDef, name: str, value: Any) -> None:
 
 def _update_external(net: NetDef) -> None:
     needed = dict.fromkeys(undefined_inputs(net.op))
-    kept = [name for name in net.external_input if name in needed]
-    net.external_input[:] = list(dict.fromkeys(kept + list(needed)))
-    unread: dict[str, bool] = {}
+    declared = [name for name in net.external_input if name in needed]
+    net.external_input[:] = list(dict.fromkeys(declared + list(needed)))
+    unread: dict[str, bool] = {}  # blob -> whether its last version is not read
     for op in net.op:
         unread.update((name, False) for name in op.input if name in unread)
         unread.update((name, True) for name in op.output)
@@ -94,19 +94,20 @@ def copy_part(
 ) -> NetDef:
     """Return a net of the operators that make ``outputs`` from ``inputs``.
 
-    Blobs that these operators write get ``prefix``; what they read from outside and is not in
-    ``inputs``, such as parameters, keeps its name and becomes an external input after the inputs.
+    Blobs that these operators write get ``prefix``. Blobs that they read from outside and that are not in
+    ``inputs``, such as parameters, keep their names and become external inputs after ``inputs``.
 
     Args:
-        inputs, outputs: name in ``net`` -> name in the copy; for an output "" means its name
-            under ``prefix``.
+        inputs, outputs: name in ``net`` -> name in the copy; "" for an output means its name with ``prefix``.
 
     Raises:
         NetError: an output is not in ``net``.
     """
     known = {name for op in net.op for name in op.output}.union(net.external_input, inputs)
     if missing := [name for name in outputs if name not in known]:
-        raise NetError(f"net {net.name!r}: cannot make {missing}: no operator writes them, and they are no inputs")
+        raise NetError(
+            f"net {net.name!r}: cannot compute {missing}: no operator writes these blobs, and they are not inputs"
+        )
     chosen = operators_between(net.op, inputs, outputs)
     made = {name for i in chosen for name in net.op[i].output}
     names = {name: prefix + name for name in made if name not in inputs}
@@ -125,7 +126,7 @@ def copy_part(
 
 
 def prefixed(net: NetDef, scope: str) -> NetDef:
-    """Return a copy of ``net`` whose blobs are all under ``scope``, each once.
+    """Return a copy of ``net`` whose blobs are all under ``scope``; blobs that are already keep their names.
 
     >>> prefixed(NetDef(external_input=["x", "cpu_0/y"]), "cpu_0").external_input
     ['cpu_0/x', 'cpu_0/y']

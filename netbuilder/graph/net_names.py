@@ -1,4 +1,4 @@
-"""Names of nets and of steps: unique in a process, as long as the names are not reset."""
+"""Unique names of nets and of steps in a process, until the names are reset."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ __all__ = ["UniqueNames", "net_names", "plan_step_names", "reset_names"]
 
 
 class UniqueNames:
-    """Hands out names, each once: ``base``, ``base_1``, ``base_2``, ..."""
+    """Returns each name once: ``base``, ``base_1``, ``base_2``, ..."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
         self.reset()
 
     def reset(self) -> None:
-        """Forget the names given so far."""
+        """Forget the names returned so far."""
         with self._lock:
             self._used: set[str] = set()
             self._next: dict[str, int] = {}
 
     def take(self, base: str) -> str:
-        """Return a name not given before that begins with ``base``.
+        """Return a name that begins with ``base`` and was not returned before.
 
         >>> names = UniqueNames()
         >>> names.take("net"), names.take("net"), names.take("net_1")
@@ -41,10 +41,10 @@ net_names = UniqueNames()
 """Names of nets."""
 
 plan_step_names = UniqueNames()
-"""Names of execution steps made without a name of their own."""
+"""Names of execution steps that are made without a name."""
 
 
 def reset_names() -> None:
-    """Forget all names of nets and steps, as in a fresh process; nets made before keep theirs."""
+    """Forget all names of nets and steps, as in a new process; existing nets keep theirs."""
     net_names.reset()
     plan_step_names.reset()

@@ -1,10 +1,12 @@
-"""Operators as builders make them: scoped names, the scope's device, the user's line, checked arguments."""
+"""Creation of operators: scoped names, the device of the scope, the line of the user's program, checked arguments."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.blob import BlobReference, as_names
@@ -13,7 +15,7 @@ from netbuilder.graph.source import user_source
 from netbuilder.ops.core.operator import Operator, argument_fields, check_arity, decode
 from netbuilder.ops.core.random_streams import RANDOM_ARGUMENTS, RANDOM_STREAM, draws, stream_of
 from netbuilder.ops.core.registry import find, is_registered
-from netbuilder.proto import Argument, ArgumentError, DeviceOption, OperatorDef
+from netbuilder.proto import Argument, ArgumentError, DeviceOption, OperatorDef, TensorProto
 from netbuilder.proto.arguments import make_op, set_argument
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "IsOperator",
     "arguments_by_position",
     "build_operator",
+    "constant_operator",
     "known_arguments",
     "make_operator",
     "unknown_arguments",
@@ -50,7 +53,7 @@ LEGACY_ARGUMENTS = frozenset(
         "ws_nbytes_limit",
     }
 )
-"""Arguments that Caffe2's helpers hand to any operator; one that does not read them keeps and ignores them."""
+"""Arguments that Caffe2's helpers pass to any operator; operators that do not use them store and ignore them."""
 
 _LAYERS = {
     "Conv": "conv",
@@ -59,10 +62,10 @@ _LAYERS = {
     "PRelu": "prelu",
     "SpatialBN": "spatial_bn",
 }
-"""Operators that have parameters among their inputs, and the helpers that make these."""
+"""Operators with parameters among their inputs -> the brew helpers that create these."""
 
-# Operators whose arguments were found good, as (type, numbers of blobs, arguments): nets repeat
-# themselves, and decoding costs several times what a look here does.
+# Cache of valid operators, as (type, numbers of blobs, arguments): nets have many equal operators, and decoding
+# takes several times as long as this lookup.
 _checked: set[tuple[Any, ...]] = set()
 _CHECKED_LIMIT = 20_000
 _LONGEST_KEY = 16
@@ -91,17 +94,18 @@ def CreateOperator(
         operator_type: its registered type.
         inputs, outputs: a blob (reference or string) or a list of blobs.
         name: the operator's own name, shown in traces.
-        control_input: blobs that have to be written before it runs.
+        control_input: blobs that must be written before it runs.
         device_option: where it runs; None: the current device scope.
         arg: further arguments as messages.
         engine: the library that its kernel should come from.
         debug_info: where it was made; None: the line of the user's program.
-        kwargs: its arguments (None: left out).
+        kwargs: its arguments; those that are None are omitted.
 
     Raises:
-        NetError: the operator is unknown, takes other numbers of blobs, or may not work in place so.
+        NetError: the operator is unknown, its number of inputs or outputs is wrong, or it overwrites an input that
+            it must not.
         ArgumentError: an argument is unknown, of the wrong type, or out of range.
-        TypeError: a blob is neither a reference nor a string, or ``device_option`` no DeviceOption.
+        TypeError: a blob is neither a reference nor a string, or ``device_option`` is not a DeviceOption.
 
     >>> CreateOperator("Softmax", "x", "y", axis=2).input[0]
     'x'
@@ -121,7 +125,7 @@ def CreateOperator(
 
 
 def build_operator(op_type: str, inputs: list[str], outputs: list[str], debug_info: str, **kwargs: Any) -> OperatorDef:
-    """Return the operator that ``CreateOperator`` describes, from complete names, after all checks."""
+    """Return the operator that ``CreateOperator`` describes, after all checks; the names have their scopes already."""
     cls = find(op_type)
     op = make_operator(op_type, inputs, outputs, debug_info, **kwargs)
     decoded = None if kwargs.get("arg") is not None else {k: v for k, v in kwargs.items() if k not in _FIELDS}
@@ -145,7 +149,7 @@ def make_operator(
     engine: str | None = None,
     **kwargs: Any,
 ) -> OperatorDef:
-    """Return the operator that ``CreateOperator`` describes, from complete names; its type need not be known."""
+    """Return the operator that ``CreateOperator`` describes, unchecked; the names have their scopes already."""
     for value in kwargs.values():
         if type(value) not in _PLAIN_TYPES:
             kwargs = {key: _plain(value) for key, value in kwargs.items()}
@@ -171,12 +175,50 @@ def make_operator(
     return op
 
 
+_CONSTANT_FILLS = {"i4": "GivenTensorIntFill", "i8": "GivenTensorInt64Fill", "b1": "GivenTensorBoolFill"}
+
+
+def constant_operator(array: Any, dtype: Any = None) -> tuple[str, dict[str, Any]]:
+    """Return the type and the arguments of an operator that writes ``array``.
+
+    Args:
+        array: numbers, bools or strings; a single Python bool becomes a ConstantFill.
+        dtype: NumPy type to convert to first.
+
+    Raises:
+        ArgumentError: no fill operator has this element type.
+
+    >>> constant_operator([[1, 2]])
+    ('GivenTensorInt64Fill', {'shape': (1, 2), 'values': [1, 2]})
+    """
+    if isinstance(array, bool) and dtype is None:
+        return "ConstantFill", {"dtype": TensorProto.BOOL, "value": array}
+    try:
+        values = np.array(array) if dtype is None else np.array(array, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"Const: cannot make an array of {array!r}: {error}") from None
+    kind = values.dtype.kind
+    if kind in "SU" or kind == "O" and all(isinstance(v, (str, bytes)) for v in values.ravel()):
+        fill = "GivenTensorStringFill"
+    elif kind == "f":
+        fill = "GivenTensorFill"
+    elif kind in "iu" and values.dtype.itemsize < 4:
+        fill = "GivenTensorIntFill"
+    else:
+        fill = _CONSTANT_FILLS.get(values.dtype.str[1:], "")
+    if not fill:
+        raise ArgumentError(
+            f"Const: no operator writes constants of dtype {values.dtype}; use float32, int32, int64, bool or strings"
+        )
+    return fill, {"shape": values.shape, "values": values.ravel().tolist()}
+
+
 def arguments_by_position(op_type: str, values: Sequence[Any]) -> ArgumentError:
-    """Return the error that an operator was called with more by position than its inputs and outputs."""
+    """Return the error for an operator called with more positional arguments than its inputs and outputs."""
     layer = _LAYERS.get(op_type)
     return ArgumentError(
         f"{op_type}: takes inputs and outputs by position and its arguments by name, got "
-        f"{', '.join(map(repr, values))} by position too"
+        f"{', '.join(map(repr, values))} by position as well"
         + (f"; for the layer with its parameters use brew.{layer}(model, ...) or CNNModelHelper" if layer else "")
     )
 
@@ -185,11 +227,11 @@ _PLAIN_TYPES = frozenset({int, float, str, bool, bytes, list, tuple})
 
 
 def _plain(value: Any) -> Any:
-    """Return an argument's value with nets as messages and references as names."""
+    """Return an argument's value, a net as its message and a reference as its name."""
     if isinstance(value, BlobReference):
         return str(value)
     if isinstance(value, Mapping):
-        raise ArgumentError(f"an argument cannot hold the mapping {value!r}; give its parts as arguments of their own")
+        raise ArgumentError(f"an argument cannot be a mapping, got {value!r}; pass its entries as separate arguments")
     proto = getattr(value, "Proto", None)
     return proto() if callable(proto) else value
 
@@ -197,7 +239,7 @@ def _plain(value: Any) -> Any:
 def _check(
     cls: type[Operator], op: OperatorDef, inputs: list[str], outputs: list[str], kwargs: dict[str, Any] | None
 ) -> None:
-    """Check an operator; ``kwargs`` are its arguments, None if it has others too."""
+    """Check an operator; ``kwargs`` are its arguments, None if it was given ``arg`` as well (not cached)."""
     key = None if kwargs is None else _key(cls, len(inputs), len(outputs), kwargs)
     if key is None or key not in _checked:
         _check_argument_names(cls, op)
@@ -235,7 +277,7 @@ def _check_argument_names(cls: type[Operator], op: OperatorDef) -> None:
 
 
 def unknown_arguments(cls: type[Operator], op: OperatorDef) -> list[str]:
-    """Return the names of an operator's arguments that its class does not read, without Caffe2's general ones."""
+    """Return the names of an operator's arguments that its class does not have, except for ``LEGACY_ARGUMENTS``."""
     known = argument_fields(cls)
     return [
         argument.name
@@ -249,7 +291,7 @@ def unknown_arguments(cls: type[Operator], op: OperatorDef) -> list[str]:
 
 
 def known_arguments(cls: type[Operator], name: str) -> str:
-    """Return "; " and which arguments an operator takes, those nearest to ``name`` first."""
+    """Return the end of a message, from "; " on: similar argument names, and all that the operator takes."""
     known = argument_fields(cls)
     near = difflib.get_close_matches(name, known, n=3)
     return (f"; did you mean {', '.join(near)}? It" if near else "; it") + f" takes {sorted(known) or 'none'}"

@@ -31,12 +31,12 @@ def _as_list(nets: Any) -> list[Any]:
 
 
 class ExecutionStep:
-    """A step of a plan: nets that run one after the other, or steps; repeated, or run at the same time.
+    """A step of a plan: nets or substeps that run one after the other or at the same time, once or repeatedly.
 
     Args:
         name: shown in messages and reports.
         nets: a net, or nets that the step runs in this order.
-        num_iter: how often; None: once.
+        num_iter: number of repetitions; None: one.
 
     >>> step = ExecutionStep("train", [Net("forward")], num_iter=10)
     >>> step.Proto().num_iter
@@ -57,15 +57,15 @@ class ExecutionStep:
     def create_from_proto(
         cls, step_proto: ExecutionStepDef, net_obj_dict: dict[str, Net], net_proto_dict: Mapping[str, NetDef]
     ) -> ExecutionStep:
-        """Return the step that a message describes, with the steps in it.
+        """Return the step that a message describes, with its substeps.
 
         Args:
-            step_proto: the message; left unchanged.
-            net_obj_dict: name -> Net of those made so far; extended in place. A net's own name is a new one.
-            net_proto_dict: name -> message of the nets that steps may name.
+            step_proto: the message; unchanged.
+            net_obj_dict: name -> Net of those made so far; extended in place. The Nets themselves get new names.
+            net_proto_dict: name -> message of the nets that steps may refer to.
 
         Raises:
-            NetError: a step names another net.
+            NetError: a step refers to another net.
         """
         step = cls(step_proto.name)
         for field, value in step_proto.ListFields():
@@ -76,7 +76,7 @@ class ExecutionStep:
             if name not in net_obj_dict:
                 if name not in net_proto_dict:
                     raise NetError(
-                        f"step {step_proto.name!r}: runs net {name!r}, and there are {sorted(net_proto_dict)}"
+                        f"step {step_proto.name!r}: runs net {name!r}, which is not among {sorted(net_proto_dict)}"
                     )
                 net_obj_dict[name] = Net(net_proto_dict[name])
             return net_obj_dict[name]
@@ -121,54 +121,54 @@ class ExecutionStep:
         return next((net for net in self.Nets() if net.Name() == name), None)
 
     def get_all_attributes(self, name: str) -> list[Any]:
-        """Return what the nets of the step and its substeps keep under ``name`` (``Net.add_attribute``)."""
+        """Return the objects attached under ``name`` to the nets of the step and its substeps (``add_attribute``)."""
         return [obj for net in self.Nets() for obj in net.get_attributes(name)]
 
     def _check_mutable(self) -> None:
         if self._used:
-            raise NetError(f"step {self.Name()!r}: is part of a plan or of another step and cannot be changed any more")
+            raise NetError(f"step {self.Name()!r}: cannot be changed, because it is part of a plan or of another step")
 
     def AddNet(self, net: Net) -> ExecutionStep:
         """Append a net; return this step.
 
         Raises:
-            NetError: the step consists of steps, or is in use.
+            NetError: the step has substeps, or is part of a plan or of another step.
         """
         self._check_mutable()
         if self.HasSubsteps():
-            raise NetError(f"step {self.Name()!r}: has substeps, so net {net} needs a step of its own")
+            raise NetError(f"step {self.Name()!r}: has substeps; put net {net} into a substep of its own")
         if not isinstance(net, Net):
-            raise TypeError(f"step {self.Name()!r}: AddNet needs a Net, got {net!r}")
+            raise TypeError(f"step {self.Name()!r}: AddNet: net must be a Net, got {net!r}")
         self._nets.append(net)
         self._step.network.append(net.Name())
         return self
 
     def AddSubstep(self, substep: ExecutionStep) -> ExecutionStep:
-        """Append a step, which cannot be changed from now on; return this step.
+        """Append a substep, which cannot be changed afterwards; return this step.
 
         Raises:
-            NetError: this step has nets, or is in use.
+            NetError: this step has nets, or is part of a plan or of another step.
         """
         self._check_mutable()
         if self.HasNets():
-            raise NetError(f"step {self.Name()!r}: has nets, so it cannot hold step {substep.Name()!r}")
+            raise NetError(f"step {self.Name()!r}: has nets, so step {substep.Name()!r} cannot be added to it")
         substep._used = True
         self._substeps.append(substep)
         self._step.substep.append(substep.Proto())
         return self
 
     def SetIter(self, num_iter: int) -> None:
-        """Repeat the step so often."""
+        """Set the number of repetitions."""
         self._check_mutable()
         self._step.num_iter = num_iter
 
     def SetOnlyOnce(self, only_once: bool) -> None:
-        """Run the step in the first iteration of the step around it only."""
+        """Run the step only in the first iteration of its parent step."""
         self._check_mutable()
         self._step.only_once = only_once
 
     def SetShouldStopBlob(self, should_stop_blob: Any) -> None:
-        """End the step, and what follows it, as soon as this bool blob holds true."""
+        """End the step, and skip the steps after it, as soon as this bool blob is true."""
         self._check_mutable()
         self._step.should_stop_blob = blob_name(should_stop_blob)
 
@@ -190,12 +190,12 @@ class ExecutionStep:
         self._step.concurrent_substeps = concurrent_substeps
 
     def SetNumConcurrentInstances(self, num_concurrent_instances: int) -> None:
-        """Run so many copies of the step at the same time."""
+        """Run this number of copies of the step at the same time."""
         self._check_mutable()
         self._step.num_concurrent_instances = num_concurrent_instances
 
     def SetCreateWorkspace(self, create_workspace: bool) -> None:
-        """Run the step in a workspace of its own, inside the one it is called in."""
+        """Run the step in a new workspace, a child of the one in which the plan runs."""
         self._check_mutable()
         self._step.create_workspace = create_workspace
 
@@ -216,19 +216,19 @@ def execution_step(
     """Return a step that runs a step, a net, or a list of nets or steps.
 
     Args:
-        default_name: its name.
-        steps_or_nets: what it runs; nets besides steps, and lists, become steps of their own.
-        num_iter: how often; excludes ``should_stop_blob``.
-        report_net, report_interval: a net to run every so many seconds meanwhile.
+        default_name: name of the step.
+        steps_or_nets: what it runs; in a list with steps, nets and lists become steps of their own.
+        num_iter: number of repetitions; excludes ``should_stop_blob``.
+        report_net, report_interval: a net to run every so many seconds while the step runs.
         concurrent_substeps: run the substeps at the same time.
-        should_stop_blob: repeat until this bool blob holds true.
-        only_once: run in the first iteration of the step around it only.
-        num_concurrent_instances: so many copies at the same time.
-        create_workspace: run in a workspace inside the one it is called in.
+        should_stop_blob: repeat until this bool blob is true.
+        only_once: run only in the first iteration of the parent step.
+        num_concurrent_instances: number of copies to run at the same time.
+        create_workspace: run in a new workspace, a child of the one in which the plan runs.
         run_every_ms: run repeatedly while its siblings run, at this interval.
 
     Raises:
-        NetError: ``num_iter`` and ``should_stop_blob`` are both given, or nothing to run.
+        NetError: ``num_iter`` and ``should_stop_blob`` are both given, or there is nothing to run.
     """
     if should_stop_blob is not None and num_iter is not None:
         raise NetError(f"step {default_name!r}: give num_iter or should_stop_blob, not both")
@@ -266,7 +266,7 @@ def _are_nets(nets: Any) -> TypeGuard[Sequence[Net]]:
 
 def _parts(name: str, parts: Any) -> Sequence[Any]:
     if not isinstance(parts, (list, tuple)) or not parts:
-        raise NetError(f"step {name!r}: runs a step, a net, or a list of nets or steps, got {parts!r}")
+        raise NetError(f"step {name!r}: needs a step, a net, or a list of nets or steps to run, got {parts!r}")
     return parts
 
 
@@ -276,9 +276,10 @@ def scoped_execution_step(name: str, *args: Any, **kwargs: Any) -> ExecutionStep
 
 
 def to_execution_step(step_or_nets: StepOrNets, default_name: str | None = None) -> ExecutionStep:
-    """Return a step as it is, and a step around anything else.
+    """Return a step as it is, and anything else wrapped in a new step.
 
-    Without ``default_name`` it is called as a builder is, or "step", "step_1", ..., each name once in a process.
+    Without ``default_name`` the new step has the name of the builder, or else "step", "step_1", ..., each used once
+    in a process.
 
     >>> to_execution_step([Net("one"), Net("two")], "both").Proto().network
     ['one', 'two']
@@ -293,7 +294,7 @@ def to_execution_step(step_or_nets: StepOrNets, default_name: str | None = None)
 
 
 def add_nets_in_order(step: ExecutionStep, net_list: list[Net]) -> None:
-    """Append to ``net_list`` the nets of a step that are not in it, substeps first, in order of execution."""
+    """Append to ``net_list`` the nets of a step that it does not contain yet, substeps first, in order of execution."""
     known = set(net_list)
     for substep in step.Substeps():
         add_nets_in_order(substep, net_list)
@@ -326,14 +327,14 @@ class Plan:
         elif isinstance(name_or_step, str):
             self._plan.name = name_or_step
         else:
-            raise TypeError(f"Plan: needs a name or an ExecutionStep, got {name_or_step!r}")
+            raise TypeError(f"Plan: name_or_step must be a string or an ExecutionStep, got {name_or_step!r}")
 
     @classmethod
     def create_from_proto(cls, plan_proto: PlanDef) -> Plan:
         """Return the plan that a message describes; its nets get new names, in the steps too.
 
         Raises:
-            NetError: a step names a net that the plan does not have, or two nets have one name.
+            NetError: a step refers to a net that the plan does not have, or two nets have the same name.
         """
         nets: dict[str, NetDef] = {}
         for net in plan_proto.network:
@@ -362,11 +363,11 @@ class Plan:
         return list(self._steps)
 
     def get_all_attributes(self, name: str) -> list[Any]:
-        """Return what the plan's nets keep under ``name`` (``Net.add_attribute``)."""
+        """Return the objects attached under ``name`` to the plan's nets (``Net.add_attribute``)."""
         return [obj for net in self.Nets() for obj in net.get_attributes(name)]
 
     def AddNets(self, nets: Iterable[Net]) -> None:
-        """Add nets that the plan's steps may name; one that it has already is passed over.
+        """Add nets that the plan's steps may run; nets that it has already are ignored.
 
         Raises:
             NetError: another net of the plan has the same name.
@@ -381,9 +382,9 @@ class Plan:
             self._plan.network.add().CopyFrom(net.Proto())
 
     def AddStep(self, step: ExecutionStep) -> None:
-        """Append a step, which cannot be changed from now on, and the nets it runs."""
+        """Append a step, which cannot be changed afterwards, and the nets it runs."""
         if not isinstance(step, ExecutionStep):
-            raise TypeError(f"plan {self.Name()!r}: AddStep needs an ExecutionStep, got {step!r}")
+            raise TypeError(f"plan {self.Name()!r}: AddStep: step must be an ExecutionStep, got {step!r}")
         nets: list[Net] = []
         add_nets_in_order(step, nets)
         self.AddNets(nets)

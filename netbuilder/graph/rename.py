@@ -1,4 +1,4 @@
-"""Renaming of blobs in nets and operators, the nets that operators hold included."""
+"""Renaming of blobs in nets and operators, subgraphs included."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def rename_blobs(net: NetDef, names: Mapping[str, str] | Renaming) -> None:
     """Rename blobs in ``net``: in inputs, outputs, control inputs, external lists and subgraphs.
 
     Args:
-        net: is changed.
-        names: old name -> new name, or a function from the one to the other.
+        net: changed in place.
+        names: old name -> new name, as a mapping or a function.
     """
     rename = _as_function(names)
     for op in net.op:
@@ -53,7 +53,7 @@ def rename_blobs(net: NetDef, names: Mapping[str, str] | Renaming) -> None:
 
 
 def rename_in_operator(op: OperatorDef, names: Mapping[str, str] | Renaming) -> None:
-    """Rename blobs in one operator, which is changed, and in the nets it holds."""
+    """Rename blobs in one operator, which is changed, and in its subgraphs."""
     rename = _as_function(names)
     _rename_list(op.input, rename)
     _rename_list(op.output, rename)
@@ -63,18 +63,17 @@ def rename_in_operator(op: OperatorDef, names: Mapping[str, str] | Renaming) -> 
 
 
 def rename_in_subgraphs(op: OperatorDef, names: Mapping[str, str] | Renaming) -> None:
-    """Rename blobs in the nets that an operator holds, and in the arguments that name these; not in its own lists."""
+    """Rename blobs in an operator's subgraphs, and in its arguments that name blobs of these; not in its own lists."""
     rename = _as_function(names)
-    held = False
-    for net in subgraphs(op):
+    nets = list(subgraphs(op))
+    for net in nets:
         rename_blobs(net, rename)
-        held = True
-    if held:
+    if nets:
         rename_arguments(op, rename)
 
 
 def blob_names(op: OperatorDef) -> Iterator[str]:
-    """Yield the names of blobs in an operator: in inputs, outputs, arguments and the nets that it holds."""
+    """Yield the names of blobs in an operator: in inputs, outputs, arguments and subgraphs."""
     yield from op.input
     yield from op.output
     if not op.arg:
@@ -88,7 +87,7 @@ def blob_names(op: OperatorDef) -> Iterator[str]:
 
 
 def names_in_net(net: NetDef) -> Iterator[str]:
-    """Yield the names of blobs in a net: its external ones, and those in its operators."""
+    """Yield the names of blobs in a net: in its external lists and its operators."""
     yield from net.external_input
     yield from net.external_output
     for op in net.op:
@@ -96,7 +95,7 @@ def names_in_net(net: NetDef) -> Iterator[str]:
 
 
 def rename_arguments(op: OperatorDef, names: Mapping[str, str] | Renaming) -> None:
-    """Rename blobs in the arguments of an operator that name some, as those of recurrent nets do."""
+    """Rename blobs in those arguments of an operator that contain names of blobs, as in recurrent operators."""
     named = _blob_arguments(op)
     if not named:
         return
@@ -121,7 +120,7 @@ def _rename_list(blobs: Any, rename: Renaming) -> None:
 
 
 def rename_in_group(ops: Sequence[OperatorDef], old: str, new: str) -> None:
-    """Rename a blob in operators from the first that writes it on; before that, the name means another value."""
+    """Rename a blob from the first operator that writes it on; before that, the name refers to another value."""
     written = False
     for op in ops:
         if written:
@@ -134,11 +133,11 @@ def rename_in_group(ops: Sequence[OperatorDef], old: str, new: str) -> None:
 
 
 def rename_output(op: OperatorDef, slot: int, new: str) -> None:
-    """Rename one output of an operator, also where a net that it holds writes it for the nets outside."""
+    """Rename one output of an operator, also in a subgraph that writes it under the same name."""
     old = op.output[slot]
     op.output[slot] = new
     if _blob_arguments(op):
-        return  # the net's names are its own, linked to outputs by their place
+        return  # the subgraph has names of its own, which are mapped to the outputs by position
     for net in subgraphs(op):
         rename_in_group(net.op, old, new)
         net.external_output[:] = [new if name == old else name for name in net.external_output]
@@ -148,5 +147,5 @@ def place_operators(net: NetDef, device_option: Any) -> None:
     """Set the device of all operators of ``net``, those of subgraphs included."""
     for op in net.op:
         op.device_option.CopyFrom(device_option)
-        for held in subgraphs(op):
-            place_operators(held, device_option)
+        for subgraph in subgraphs(op):
+            place_operators(subgraph, device_option)

@@ -1,4 +1,4 @@
-"""The record of replicas: which blobs of a data-parallel net are copies of one another, and what lies outside."""
+"""The record of replicas: which blobs of a data-parallel net are copies of one another, and which exist once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PAIR = ":"  # between the indices and the values of a sparse gradient
 
 @dataclass(frozen=True)
 class GradientGroup:
-    """The gradients that the replicas have for one parameter; names are without the replicas' scopes.
+    """The gradients of one parameter on all replicas; names are without the replicas' scopes.
 
     Args:
         parameter: the parameter.
-        values: its gradient; of a sparse one the rows.
-        indices: which rows, of a sparse one; "" of a dense one.
+        values: its gradient; if sparse, the values of its rows.
+        indices: the indices of the rows of a sparse gradient; "" for a dense one.
     """
 
     parameter: str
@@ -42,12 +42,12 @@ class GradientGroup:
 
 @dataclass(frozen=True)
 class World:
-    """Where the replicas of this process stand among those of all processes that train one model.
+    """The position of this process's replicas among those of all processes that train one model.
 
     Args:
-        size: replicas of all processes; 0: as many as this process has.
-        first_replica: number of this process's first replica among them; its others follow.
-        rank: number of this process.
+        size: number of replicas of all processes; 0: only those of this process.
+        first_replica: index of this process's first replica among them; its other replicas follow.
+        rank: rank of this process.
     """
 
     size: int = 0
@@ -55,37 +55,37 @@ class World:
     rank: int = 0
 
     def check(self, devices: Devices) -> None:
-        """Raise NetError unless the world has room for a replica on each of this process's devices."""
+        """Raise NetError unless rank, first replica and devices of this process are consistent with the world size."""
         end = self.first_replica + len(devices)
         if self.rank < 0 or self.first_replica < self.rank or end > self.size:
             raise NetError(
-                f"a process of rank {self.rank} with replicas {self.first_replica} to {end - 1} does not fit a world "
-                f"of {self.size} replicas; each process before it has one replica or more"
+                f"a process of rank {self.rank} with replicas {self.first_replica} to {end - 1} does not fit into a "
+                f"world of {self.size} replicas, in which each process of lower rank has at least one replica"
             )
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """What ``Parallelize`` knows about the net that it made.
+    """The record that ``Parallelize`` makes of a data-parallel net.
 
-    Names are without the replicas' scopes, except under ``losses`` and ``outside``: ``blobs("fc_w")`` are the
-    copies of a parameter, ``devices.scopes`` the scopes.
+    Names are without the replicas' scopes, except in ``losses``, ``outside``, ``accumulated`` and
+    ``accumulated_rows``: ``blobs("fc_w")`` are the copies of a parameter, ``devices.scopes`` the scopes.
 
     Args:
         devices: one per replica.
-        parameters: trained ones that each replica has, or shares (``shared``), in the order in which they were made.
-        computed: those that operators compute, such as running means.
-        gradients: of the parameters that get one.
+        parameters: trained parameters of each replica, in the order in which they were created.
+        computed: parameters that operators compute, such as running means.
+        gradients: gradients of the parameters that have one.
         losses: for each replica the full names of its losses.
-        outside: full names of the parameters made before the replicas, which are there once.
+        outside: full names of the parameters created before the replicas, which exist once.
         shared: the replicas use one copy of each parameter, the first replica's.
-        broadcasts_computed: the net copies the computed parameters of the first replica over the others'.
-        weighted_shares: a blob of each replica says what its share of a batch weighs.
-        accumulate_steps: micro-batches whose gradients are summed before an update.
+        broadcasts_computed: the net copies the computed parameters of the first replica to the others.
+        weighted_shares: each replica has a blob with the weight of its share of a batch.
+        accumulate_steps: number of micro-batches whose gradients are summed before an update.
         accumulated: full names of the blobs that hold these sums.
-        accumulated_rows: full names of the blobs that hold the indices and rows of sparse gradients meanwhile.
+        accumulated_rows: full names of the blobs that hold the indices and rows of sparse gradients until the update.
         shares_memory: gradients that are not needed at the same time share blobs.
-        world: the replicas of all processes; by default those of this process are all that there are.
+        world: the replicas of all processes; by default only those of this process.
     """
 
     devices: Devices
@@ -118,7 +118,7 @@ class Replicas:
         return any(self.losses)
 
     def blobs(self, name: str) -> tuple[str, ...]:
-        """Return the copies of a blob, one per replica; those of a shared parameter are all the first's."""
+        """Return the copies of a blob, one per replica; for a shared parameter, the first replica's repeated."""
         copies = self.devices.copies(name)
         return copies[:1] * len(copies) if self.shared and name in self._parameter_set else copies
 
@@ -132,14 +132,14 @@ class Replicas:
         return tuple(self.devices.scopes[0] + name for name in self.parameters) if self.shared else ()
 
     def short_names(self, blobs: Iterable[Any], known: Iterable[str]) -> list[str]:
-        """Return names without a replica's scope for blobs given with it or without.
+        """Return names without a replica's scope for blobs given with or without it.
 
         Args:
             blobs: strings or references.
-            known: the short names there are.
+            known: the valid short names.
 
         Raises:
-            BlobError: one is not among them.
+            BlobError: a blob is not among them.
         """
         names = set(known)
         result = []
@@ -149,14 +149,14 @@ class Replicas:
                 name = self.devices.short_name(name)
             if name not in names:
                 raise BlobError(
-                    f"blob {str(blob)!r}: the replicas on {self.devices} have none of this name; "
+                    f"blob {str(blob)!r}: the replicas on {self.devices} have no blob of this name; "
                     f"they have {_some(sorted(names))}"
                 )
             result.append(name)
         return result
 
     def store(self, net: NetDef) -> None:
-        """Write the record into the net's arguments, in the place of one that is there."""
+        """Write the record into the net's arguments; it replaces an earlier record."""
         found = {
             "device_type": self.devices.device_type,
             "devices": list(self.devices.ids),
@@ -188,11 +188,11 @@ class Replicas:
         """Return the record that ``store`` wrote into a net.
 
         Raises:
-            NetError: there is none, or it is damaged.
+            NetError: the net has no record, or the record is damaged.
         """
         found = {name[len(_KEY) :]: value for name, value in arguments(net).items() if name.startswith(_KEY)}
         if "devices" not in found:
-            raise NetError(f"net {net.name!r} has no record of replicas: Parallelize did not make it")
+            raise NetError(f"net {net.name!r}: has no record of replicas, because Parallelize did not make it")
         try:
             losses = iter(_texts(found, "losses"))
             size, first, rank = (found.get(key, 0) for key in ("world_size", "first", "rank"))
@@ -235,14 +235,14 @@ def has_record(net: NetDef) -> bool:
 
 
 def remove_record(net: NetDef) -> None:
-    """Take the record, if there is one, out of a net's arguments, as of a net that is no longer data-parallel."""
-    kept = [argument for argument in net.arg if not argument.name.startswith(_KEY)]
+    """Remove the record, if there is one, from the arguments of a net that is no longer data-parallel."""
+    others = [argument for argument in net.arg if not argument.name.startswith(_KEY)]
     del net.arg[:]
-    net.arg.extend(kept)
+    net.arg.extend(others)
 
 
 def gradient_group(parameter: str, gradient: Any, devices: Devices) -> GradientGroup:
-    """Return the group that the gradient of one replica's parameter belongs to."""
+    """Return the group of a parameter's gradient, made from the gradient on one replica."""
     if isinstance(gradient, GradientSlice):
         values, indices = (devices.short_name(str(blob)) for blob in (gradient.values, gradient.indices))
         return GradientGroup(parameter, values, indices)

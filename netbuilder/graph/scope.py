@@ -1,4 +1,4 @@
-"""Name scopes and device scopes: what the names and operators made inside a ``with`` block get."""
+"""Name scopes and device scopes: prefix of the names and device of the operators made inside a ``with`` block."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _DELEGATES = frozenset({"SEND", "YIELD_FROM"})
 
 
 class _Scopes(Generic[_Value]):
-    """The scopes entered and not left yet, of one kind.
+    """The active scopes of one kind.
 
-    A scope that a generator enters holds while that generator runs, not in the code that it is suspended for. Other
-    scopes hold until they are left, each thread and each asynchronous task having its own. What is left need not be
-    what was entered last.
+    A scope entered by a generator is active while that generator runs, not while it is suspended. Other
+    scopes are active until they are exited; each thread and each asynchronous task has its own. Scopes may be exited
+    in another order than the reverse of entering.
 
     Args:
-        name: of the context variable.
+        name: name of the context variable.
         outermost: the value outside all scopes.
     """
 
@@ -52,7 +52,7 @@ class _Scopes(Generic[_Value]):
         self._of_generators: dict[FrameType, list[_Entry[_Value]]] = {}
 
     def current(self) -> _Value:
-        """Return the value of the innermost scope that holds."""
+        """Return the value of the innermost active scope."""
         if self._of_generators:
             frame: FrameType | None = sys._getframe(1)
             while frame is not None:
@@ -64,7 +64,7 @@ class _Scopes(Generic[_Value]):
 
     @contextmanager
     def enter(self, value: _Value) -> Iterator[None]:
-        """Let ``value`` hold in the block."""
+        """Make ``value`` the current one in the block."""
         entry, owner = _Entry(value), _suspending_generator(sys._getframe(1))
         if owner is None:
             self._entered.set((*self._entered.get(), entry))
@@ -84,16 +84,16 @@ class _Scopes(Generic[_Value]):
 
 @dataclass(frozen=True, eq=False)
 class _Entry(Generic[_Value]):
-    """A scope that was entered; another one of the same value is not it."""
+    """A scope that was entered; compared by identity, since several may have the same value."""
 
     value: _Value
 
 
 def _suspending_generator(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost generator on the stack that is suspended where it yields; None: there is none.
+    """Return the innermost generator on the stack whose scopes end while it is suspended; None if there is none.
 
-    One that contextlib runs as a context manager is not: what it enters is meant for the block of the ``with``. It
-    may leave its work to another one by ``yield from``.
+    Generators that contextlib runs as context managers do not count, because the scopes they enter are meant for the
+    ``with`` block; neither do generators that these delegate to by ``yield from``.
     """
     while frame is not None:
         caller = frame.f_back
@@ -115,25 +115,25 @@ _device_scopes: _Scopes[DeviceOption | None] = _Scopes("netbuilder_device_scopes
 
 
 def CurrentNameScope() -> str:
-    """Return the prefix of names made here: "" outside all scopes, else one that ends in "/"."""
+    """Return the current prefix of names, which ends in "/"; "" outside all scopes."""
     return _name_scopes.current()
 
 
 def CurrentDeviceScope() -> DeviceOption | None:
-    """Return the device of operators made here; None outside all scopes. It is not to be changed."""
+    """Return the current device of new operators, which must not be changed; None outside all scopes."""
     return _device_scopes.current()
 
 
 @contextmanager
 def NameScope(prefix: str | None, reset: bool = False) -> Iterator[None]:
-    """Put ``prefix`` and "/" before the names made in the block.
+    """Prefix the names made in the block with ``prefix`` and "/".
 
-    A generator that yields inside of the block does not carry the scope into the code that it yields to, unless it
+    If a generator yields inside the block, the scope is not active in the code that it yields to, unless it
     is a context manager of contextlib; once resumed, it has the scope again.
 
     Args:
-        prefix: added to the scope around; "" or None adds nothing.
-        reset: start anew instead of adding to the scope around.
+        prefix: added to the enclosing scope; "" or None adds nothing.
+        reset: replace the enclosing scope instead of adding to it.
 
     Raises:
         TypeError: ``prefix`` is not a string.
@@ -151,29 +151,29 @@ def NameScope(prefix: str | None, reset: bool = False) -> Iterator[None]:
 
 @contextmanager
 def EmptyNameScope() -> Iterator[None]:
-    """Use no prefix in the block, whatever scopes are around it."""
+    """Use no prefix in the block, regardless of enclosing scopes."""
     with _name_scopes.enter(""):
         yield
 
 
 @contextmanager
 def DeviceScope(scope: DeviceOption, node_name: str | None = None) -> Iterator[None]:
-    """Give the operators made in the block a device.
+    """Set the device of the operators made in the block.
 
-    Of a scope around it only ``node_name``, where neither argument has one, and ``extra_info``,
-    which comes first, are kept.
+    From the enclosing scope only ``node_name``, if neither argument has one, and ``extra_info``, which comes first,
+    are inherited.
 
     Args:
         scope: the device; it is copied.
-        node_name: the host, in the place of the one in ``scope``.
+        node_name: the host, instead of the one in ``scope``.
 
     Raises:
         TypeError: ``scope`` is not a DeviceOption.
     """
     if not isinstance(scope, DeviceOption):
         raise TypeError(
-            "DeviceScope: needs a DeviceOption, as netbuilder.proto.arguments.make_device_option(PROTO_CPU, 1) makes "
-            f"one (in Caffe2's names core.DeviceOption(caffe2_pb2.CPU, 1)), got {scope!r}"
+            "DeviceScope: scope must be a DeviceOption, for example make_device_option(PROTO_CPU, 1) of "
+            f"netbuilder.proto.arguments (in Caffe2's names core.DeviceOption(caffe2_pb2.CPU, 1)), got {scope!r}"
         )
     with _device_scopes.enter(_merged(CurrentDeviceScope(), scope, node_name)):
         yield
@@ -195,6 +195,6 @@ def _merged(outer: DeviceOption | None, inner: DeviceOption, node_name: str | No
 
 @contextmanager
 def EmptyDeviceScope() -> Iterator[None]:
-    """Give the operators made in the block no device, whatever scopes are around it."""
+    """Set no device for the operators made in the block, regardless of enclosing scopes."""
     with _device_scopes.enter(None):
         yield

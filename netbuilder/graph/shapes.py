@@ -1,4 +1,4 @@
-"""Shape and type inference over nets that run one after the other."""
+"""Shape and type inference for nets that run one after the other."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["InferredShapes", "infer_shapes"]
 
 @dataclass(frozen=True)
 class InferredShapes:
-    """What is known of the blobs of some nets once all have run.
+    """Inferred shapes and types of the blobs of some nets after all nets have run.
 
     Args:
         shapes: shape of each known blob.
-        dtypes: its element type; ``ops.operator.STRING`` for strings and for values that are no tensors.
+        dtypes: its element type; ``ops.core.operator.STRING`` for strings and for values that are not tensors.
         unknown: the other blobs, in order of first appearance.
     """
 
@@ -42,24 +42,24 @@ class InferredShapes:
 def infer_shapes(nets: Iterable[Any], blob_specs: Mapping[Any, Any] | None = None) -> InferredShapes:
     """Infer the shapes and types of the blobs of nets that run in this order, such as init net and main net.
 
-    Where an operator's shapes depend on data, and after blobs of unknown shape, blobs are unknown;
-    operators that pass shapes sideways (Sum) make inputs known from outputs and other inputs.
+    Outputs whose shape depends on data, or on inputs of unknown shape, are unknown. For some operators (Sum) the
+    shapes of inputs are inferred from those of outputs and other inputs.
 
     Args:
         nets: nets or their messages; unchanged.
-        blob_specs: what is known beforehand: blob -> TensorSpec, array, or shape alone. It serves for blobs
-            that are there before the nets run, and for those that cannot be inferred. A shape alone is
-            taken to be float32, or whole numbers where an operator that reads the blob takes no others.
+        blob_specs: known shapes: blob -> TensorSpec, array, or only a shape, of blobs that exist before the nets run
+            or that cannot be inferred. If only a shape is given the type is float32, or an integer type or bool if an
+            operator that reads the blob requires it.
 
     Raises:
-        ShapeError: shapes contradict each other; names net, operator, its line and its blobs.
+        ShapeError: shapes contradict each other; the message names the net, the operator, its line and its blobs.
         ArgumentError: an operator's arguments are wrong.
-        TypeError: ``nets`` is no list, or a shape none.
+        TypeError: ``nets`` is not a list, or a value of ``blob_specs`` is of another type.
     """
     given = {blob_name(blob): _as_spec(blob, spec) for blob, spec in (blob_specs or {}).items()}
     untyped = {blob_name(blob) for blob, spec in (blob_specs or {}).items() if not hasattr(spec, "dtype")}
     if not isinstance(nets, Iterable):
-        raise TypeError(f"infer_shapes: needs a list of nets, got {nets!r}")
+        raise TypeError(f"infer_shapes: nets must be a list of nets, got {nets!r}")
     protos = [message_of(net) for net in nets]
     inference = _Inference(protos, given, untyped)
     inference.run()
@@ -72,7 +72,7 @@ def _as_spec(blob: Any, value: Any) -> TensorSpec:
     if hasattr(value, "dtype"):
         return spec_of(value)
     if not isinstance(value, Iterable) or not all(hasattr(extent, "__index__") for extent in value):
-        raise TypeError(f"blob {str(blob)!r}: give a TensorSpec, an array or a shape, got {value!r}")
+        raise TypeError(f"blob {str(blob)!r}: blob_specs must have a TensorSpec, an array or a shape, got {value!r}")
     return TensorSpec(tuple(map(int, value)), _ASSUMED)
 
 
@@ -94,7 +94,7 @@ class _Inference:
         self._specs: list[TensorSpec | None] = [None] * len(self._versions.names)
 
     def run(self) -> None:
-        """Visit each operator, and again those whose inputs or outputs became known."""
+        """Visit each operator, and visit it again when more of its inputs or outputs become known."""
         versions, queue = self._versions, deque(range(len(self._ops)))
         self._queued = set(queue)
         for value, writer in enumerate(versions.writers):
@@ -114,7 +114,7 @@ class _Inference:
             self._visit(index, queue)
 
     def _enqueue(self, queue: deque[int], value: int, seen_by: int = EXTERNAL) -> None:
-        """Visit the operators around a value, but for the one that made it known."""
+        """Enqueue the writer and the readers of a value, except for the operator that made it known."""
         for index in (self._versions.writers[value], *self._versions.readers[value]):
             if index not in (EXTERNAL, seen_by) and index not in self._queued:
                 self._queued.add(index)
@@ -145,18 +145,18 @@ class _Inference:
                     self._enqueue(queue, value, index)
                 elif before.shape == spec.shape:
                     if before.dtype != spec.dtype and self._versions.writers[value] == index:
-                        self._specs[value] = spec.plain  # an input turned out to be of another type
+                        self._specs[value] = spec.plain  # the type of an input was corrected
                         self._enqueue(queue, value, index)
                 else:
                     raise ShapeError(
-                        f"{self._where(index)}: blob {self._versions.names[value]!r} has shape {spec.shape} by this "
-                        f"operator, and {before.shape} by those that read it"
+                        f"{self._where(index)}: blob {self._versions.names[value]!r} has shape {spec.shape} according "
+                        f"to this operator, and {before.shape} according to other operators"
                     )
 
     def _with_other_types(
         self, operator: Operator, values: Sequence[int], reads: Specs, writes: Specs, queue: deque[int]
     ) -> tuple[Specs, Specs] | None:
-        """Infer with another type for an input of which only the shape was given; None: that is no remedy."""
+        """Infer with another type for an input of which only the shape was given; None if no type fits."""
         for slot, value in enumerate(values):
             spec = reads[slot]
             if spec is None or self._versions.names[value] not in self._untyped:
@@ -197,7 +197,7 @@ class _Inference:
         return "unknown" if spec is None else str(spec.shape)
 
     def result(self) -> InferredShapes:
-        """Return what is known of the last version of each blob."""
+        """Return the result for the last version of each blob."""
         specs = {name: self._specs[value] for name, value in self._versions.last.items()}
         for net in self._nets:
             for name in net.external_input:

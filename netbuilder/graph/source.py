@@ -1,4 +1,4 @@
-"""The line of the user's program: operators carry it, and warnings point at it."""
+"""The line of the user's program, which operators record and warnings point to."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 __all__ = ["definition_of", "source_with_path", "user_source", "warn_user"]
 
-# By id of a code object: the object, which keeps it alive so that its id is not reused, and the text for its frames,
-# None for the library's own code. Hashing the code objects themselves would be slow.
+# id of a code object -> the object, which keeps it alive so that its id is not reused, and file and function of its
+# frames, None for the library's own code. Hashing the code objects themselves would be slow.
 _frames: dict[int, tuple[CodeType, tuple[str, str] | None]] = {}
 
 
 def user_source(depth: int = 1) -> str:
     """Return "file.py:123 in function" for the innermost frame outside the library.
 
-    Files below the current directory are named by their path from there, others by their own name.
-    ``netbuilder.tools`` counts as outside: its programs use the library as anybody would.
+    Files in the current directory are shown with their relative path, others with their file name.
+    ``netbuilder.tools`` counts as outside, because its programs use the library as user programs do.
 
     Args:
-        depth: so many frames, counted from this function's, are passed over unseen.
+        depth: number of innermost frames to skip, this function's included.
     """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
@@ -34,7 +34,7 @@ def user_source(depth: int = 1) -> str:
 
 
 def source_with_path(text: str) -> str:
-    """Return "/path/to/file.py:123:function" for what ``user_source`` gave; "" if this process has not met the code."""
+    """Return "/path/to/file.py:123:function" for a result of ``user_source``; "" if it comes from another process."""
     place, _, name = text.partition(" in ")
     file, _, line = place.rpartition(":")
     found = ""
@@ -47,7 +47,7 @@ def source_with_path(text: str) -> str:
 
 
 def definition_of(function: Any) -> str:
-    """Return "file.py:123 in name" for where a function is defined; "" where that is not known.
+    """Return "file.py:123 in name", where a function is defined; "" if that is not known.
 
     >>> definition_of(len)
     ''
@@ -78,7 +78,7 @@ def _shown(frame: FrameType) -> tuple[str, str] | None:
     if module == "netbuilder" or module.startswith("netbuilder.") and not module.startswith("netbuilder.tools"):
         return None
     path = frame.f_code.co_filename
-    if path.startswith("<frozen "):  # the machinery of imports
+    if path.startswith("<frozen "):  # the import system
         return None
     return _short_path(path), frame.f_code.co_name
 

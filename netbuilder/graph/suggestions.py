@@ -1,4 +1,4 @@
-"""What a net says of a name that is neither an operator nor a method of it."""
+"""Suggestions in the error for a name that is neither an operator nor a method of a net."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from netbuilder.ops.core.unsupported import instead_of
 __all__ = ["name_reasons", "why_missing"]
 
 name_reasons: list[Callable[[str], str]] = []
-"""Functions that say why a net does not have a name, or ""; the compatibility layer adds one."""
+"""Functions that return why a net does not have a name, or ""; the compatibility layer adds one."""
 
 
 def why_missing(name: str, methods: Iterable[str]) -> str:
-    """Return "; " and why a net has no such operator or method, or which are near; "" if neither is known.
+    """Return the end of a message, from "; " on: why a net lacks a name, or similar names; "" if neither is known.
 
     Args:
-        name: what was read from the net.
-        methods: what the net has besides operators.
+        name: the attribute that was requested.
+        methods: the attributes of the net other than operators.
     """
     for reason_of in name_reasons:
         if reason := reason_of(name):

@@ -1,4 +1,4 @@
-"""Versions of blobs: which write of a name each read of it sees."""
+"""Versions of blobs: which write of a blob each read of it refers to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from netbuilder.proto import OperatorDef
 __all__ = ["EXTERNAL", "Versions", "history", "number_versions", "reads_of", "writes_of"]
 
 EXTERNAL = -1
-"""In the place of the index of the operator that wrote a value: it was there before the net ran."""
+"""Instead of the index of the operator that wrote a value: the value exists before the net runs."""
 
 
 class Versions(NamedTuple):
@@ -19,9 +19,9 @@ class Versions(NamedTuple):
 
     Args:
         names: blob of each value.
-        versions: its version: 0 for the first one, whether it was there before or an operator made it.
-        writers: index of the operator that wrote it, or EXTERNAL.
-        readers: indices of the operators that read it, ascending; twice where one reads it twice.
+        versions: its version: 0 for the first value, whether it exists before the net runs or an operator writes it.
+        writers: index of the operator that writes it, or EXTERNAL.
+        readers: indices of the operators that read it, ascending; an operator that reads it twice is listed twice.
         inputs: for each operator, the values it reads.
         outputs: for each operator, the values it writes.
         last: for each blob, its last value.
@@ -37,7 +37,7 @@ class Versions(NamedTuple):
 
 
 def number_versions(ops: Iterable[OperatorDef]) -> Versions:
-    """Number the values of operators that run in this order; the cost is linear."""
+    """Number the values of operators that run in this order, in linear time."""
     names: list[str] = []
     versions: list[int] = []
     writers: list[int] = []
@@ -72,33 +72,33 @@ def number_versions(ops: Iterable[OperatorDef]) -> Versions:
 
 
 def history(versions: Versions, blob: str, ops: Sequence[OperatorDef]) -> str:
-    """Return, line by line, who wrote and read each version of ``blob``."""
+    """Return lines of text that list the writer and the readers of each version of ``blob``."""
     lines = []
     for value, name in enumerate(versions.names):
         if name != blob:
             continue
         writer = versions.writers[value]
-        made = "there before the net runs" if writer == EXTERNAL else f"written by {describe(ops[writer], writer)}"
+        made = "exists before the net runs" if writer == EXTERNAL else f"written by {describe(ops[writer], writer)}"
         lines.append(f"  version {versions.versions[value]}: {made}")
         lines += [f"    read by {describe(ops[i], i)}" for i in dict.fromkeys(versions.readers[value])]
     return "\n".join(lines)
 
 
 def describe(op: OperatorDef, index: int) -> str:
-    """Return how messages name an operator: its place, type, outputs and the line that made it."""
+    """Return the description of an operator for messages: index, type, outputs and the line that made it."""
     made = f", made at {op.debug_info}" if op.debug_info else ""
     return f"operator {index} {op.type} -> {list(op.output)}{made}"
 
 
 def reads_of(op: OperatorDef) -> Iterator[str]:
-    """Yield the blobs that an operator reads: its inputs, and the external inputs of nets it holds."""
+    """Yield the blobs that an operator reads: its inputs, and the external inputs of its subgraphs."""
     yield from op.input
     for net in subgraphs(op):
         yield from net.external_input
 
 
 def writes_of(op: OperatorDef) -> Iterator[str]:
-    """Yield the blobs that an operator writes: its outputs, and the external outputs of nets it holds."""
+    """Yield the blobs that an operator writes: its outputs, and the external outputs of its subgraphs."""
     yield from op.output
     for net in subgraphs(op):
         yield from net.external_output

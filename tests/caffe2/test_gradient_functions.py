@@ -69,7 +69,7 @@ def test_an_operators_own_gradient_goes_first():
 
 def test_too_many_gradients_are_refused():
     core.GradientRegistry.RegisterGradient("One")(lambda op, g_output: ([], ["a", "b"]))
-    with pytest.raises(GradientError, match=r"One: the gradient function gave 2 gradients for the 1 inputs \['x'\]"):
+    with pytest.raises(GradientError, match=r"the gradient function returned 2 gradients for the 1 inputs \['x'\]"):
         core.GradientRegistry.GetBackwardPass([core.CreateOperator("One", "x", "y")], {"y": "dy"})
 
 

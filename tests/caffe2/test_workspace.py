@@ -44,7 +44,7 @@ class TestBlobs:
         workspace.FeedBlob(x, np.zeros(1))
         assert workspace.HasBlob("scope/x") and workspace.HasBlob(x) and workspace.FetchBlobs([x, "scope/x"])
         assert workspace.StringifyBlobName(x) == workspace.StringifyBlobName("scope/x") == "scope/x"
-        with pytest.raises(TypeError, match="a blob is given as a BlobReference or a string"):
+        with pytest.raises(TypeError, match="a blob must be a BlobReference or a string"):
             workspace.FeedBlob(3, np.zeros(1))
 
     def test_what_is_not_there(self):

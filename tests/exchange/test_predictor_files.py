@@ -274,7 +274,7 @@ def test_without_a_workspace_the_message_says_where_was_looked(tmp_path, scorer)
 
 def test_what_is_no_net_or_no_tensor_is_refused(tmp_path, scorer):
     net, parameters, workspace = scorer
-    with pytest.raises(NetError, match="needs a Net or NetDef, got 'scorer' of type str"):
+    with pytest.raises(NetError, match="expected a Net, a NetDef or its bytes, got 'scorer' of type str"):
         save_predictor(tmp_path, "scorer", parameters, workspace=workspace)
     workspace.feed("fc_w", b"text")
     with pytest.raises(ArgumentError, match="blob 'fc_w': an init net holds tensors, and this is bytes"):

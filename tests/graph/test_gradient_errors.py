@@ -54,7 +54,7 @@ def test_overwritten_inputs():
     net.FC(["x", "w", "b"], "y")
     net.Relu("x", "x")
     message = refused(net, ["y"])
-    assert "needs version 0 of blob 'x'" in message and "version 0: there before the net runs" in message
+    assert "needs version 0 of blob 'x'" in message and "version 0: exists before the net runs" in message
 
 
 def test_overwriting_what_is_not_needed_is_fine():
@@ -110,8 +110,8 @@ def test_gradients_twice_from_a_seed_that_is_overwritten():
     loss = net.Scale(net.AveragedLoss(net.Relu("x", "y"), "loss"), "loss", scale=0.5)
     seeds = {loss: net.ConstantFill(loss, "loss_grad", value=1.0)}
     net.AddGradientOperators(seeds)
-    assert "can be added once" in refused(net, seeds)
-    assert "can be added once" in refused(net, [loss])
+    assert "can be added only once" in refused(net, seeds)
+    assert "can be added only once" in refused(net, [loss])
 
 
 def test_a_seed_that_the_net_reads_is_not_overwritten():
@@ -142,7 +142,7 @@ def test_branches_on_different_devices():
         with DeviceScope(DeviceOption(device_type=PROTO_CUDA, device_id=i)), NameScope(f"gpu_{i}"):
             net.Relu(BlobReference("x"), "y")
     message = refused(net, ["gpu_0/y", "gpu_1/y"])
-    assert "blob 'x': its gradient comes together from different devices, GPU 1 and GPU 0" in message
+    assert "blob 'x': its gradient is a sum over different devices, GPU 1 and GPU 0" in message
     net = Net("n")
     net.Relu("x", "y", device_option=DeviceOption(device_type=PROTO_CUDA))
     net.Relu("x", "z", device_option=DeviceOption(device_type=PROTO_CPU))
@@ -158,7 +158,7 @@ def test_unknown_losses():
             net.AddGradientOperators(ys)
     with pytest.raises(TypeError, match="BlobReference or a string, got 3"):
         net.AddGradientOperators([3])
-    with pytest.raises(GradientError, match="has 1 operators, cannot skip 2"):
+    with pytest.raises(GradientError, match="skip must be in \\[0, 1\\], the number of operators, got 2"):
         net.AddGradientOperators(["loss"], skip=2)
 
 
@@ -317,7 +317,7 @@ def test_dropped_gradients_are_no_gradients(made_up):
 
 def test_a_gradient_that_reads_an_unknown_blob(made_up):
     made_up.Reading("x", "y")
-    assert "gradient operator Sum reads blob 'elsewhere', which is no blob of the net" in refused(made_up, ["y"])
+    assert "gradient operator Sum reads blob 'elsewhere', which is neither a blob of the net" in refused(made_up, ["y"])
 
 
 def test_computed_sparse_gradients_are_kept_apart(made_up):

@@ -49,7 +49,7 @@ def test_net_names_are_unique():
     assert Net(NetDef(name="n")).Name() == "n_3"
     reset_names()
     assert Net("n").Name() == "n"
-    with pytest.raises(TypeError, match="needs a name or a NetDef, got 3"):
+    with pytest.raises(TypeError, match="name_or_proto must be a string or a NetDef, got 3"):
         Net(3)
 
 
@@ -118,13 +118,13 @@ def test_a_refused_call_leaves_the_net_as_it_was(net, error, match, call):
     [
         (
             lambda n: n.FC("x", "y", 1, 2),
-            r"FC: .* by name, got 1, 2 by position too; .* use brew.fc\(model, \.\.\.\) or CNN",
+            r"FC: .* by name, got 1, 2 by position as well; .* use brew.fc\(model, \.\.\.\) or CNN",
         ),
         (
             lambda n: n.Conv("x", "y", 3),
-            r"Conv: .*, got 3 by position too; .* use brew.conv\(model, .* or CNNModelHelper$",
+            r"Conv: .*, got 3 by position as well; .* use brew.conv\(model, .* or CNNModelHelper$",
         ),
-        (lambda n: n.MaxPool("x", "y", "line", 2), "MaxPool: .*, got 'line', 2 by position too$"),
+        (lambda n: n.MaxPool("x", "y", "line", 2), "MaxPool: .*, got 'line', 2 by position as well$"),
     ],
 )
 def test_arguments_by_position_are_refused(net, call, match):
@@ -154,7 +154,7 @@ def test_operators_put_in_by_hand(net):
     net.extend_ops([OperatorDef(type="Sum", input=["y", "q"], output=["z"])])
     assert [operator_text(op) for op in net.Proto().op] == ["Relu(a) -> x", "Relu(x) -> y", "Sum(y, q) -> z"]
     assert net.is_external_input("q")
-    with pytest.raises(NetError, match="has 3 operators, cannot insert one at 7"):
+    with pytest.raises(NetError, match="op_idx must be in \\[0, 3\\], the number of operators, got 7"):
         net.insert_op_at_idx(OperatorDef(), 7)
 
 
@@ -205,9 +205,9 @@ def test_settings_of_the_whole_net(net):
     net.set_type("dag", num_workers=3)
     assert (net.Proto().type, net.Proto().num_workers) == ("dag", 3)
     for workers in (0, "two"):
-        with pytest.raises(NetError, match=f"num_workers must be a whole number from 1 on, got {workers!r}"):
+        with pytest.raises(NetError, match=f"num_workers must be a positive integer, got {workers!r}"):
             net.set_type("simple", num_workers=workers)
-    with pytest.raises(NetError, match="its type is a string such as 'simple' or 'dag', got 5"):
+    with pytest.raises(NetError, match="net_type must be a string such as 'simple' or 'dag', got 5"):
         net.set_type(5)
     assert (net.Proto().type, net.Proto().num_workers) == ("dag", 3)
 

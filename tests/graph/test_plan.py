@@ -105,11 +105,11 @@ def test_nets_in_order_of_execution(nets):
         (NetError, "a net, or a list", lambda a: execution_step("s", [])),
         (NetError, "got 3", lambda a: to_execution_step(3)),
         (NetError, "report_interval", lambda a: execution_step("s", a, report_net=a)),
-        (NetError, "needs a step of its own", lambda a: execution_step("s", to_execution_step(a)).AddNet(a)),
-        (NetError, "cannot hold step", lambda a: execution_step("s", a).AddSubstep(ExecutionStep("t"))),
-        (TypeError, "needs a Net, got 'a'", lambda a: ExecutionStep("s").AddNet("a")),
-        (TypeError, "needs a name or an ExecutionStep", lambda a: Plan(3)),
-        (TypeError, "needs an ExecutionStep", lambda a: Plan("p").AddStep(a)),
+        (NetError, "into a substep of its own", lambda a: execution_step("s", to_execution_step(a)).AddNet(a)),
+        (NetError, "so step .* cannot be added to it", lambda a: execution_step("s", a).AddSubstep(ExecutionStep("t"))),
+        (TypeError, "net must be a Net, got 'a'", lambda a: ExecutionStep("s").AddNet("a")),
+        (TypeError, "must be a string or an ExecutionStep", lambda a: Plan(3)),
+        (TypeError, "must be an ExecutionStep", lambda a: Plan("p").AddStep(a)),
     ],
 )
 def test_refusals(nets, error, match, call):
@@ -120,10 +120,10 @@ def test_refusals(nets, error, match, call):
 def test_steps_in_use_are_fixed(nets):
     step, outer = execution_step("s", nets[0]), ExecutionStep("outer")
     outer.AddSubstep(step)
-    with pytest.raises(NetError, match="'s': is part of a plan or of another step"):
+    with pytest.raises(NetError, match="'s': cannot be changed, because it is part of a plan or of another step"):
         step.SetIter(3)
     Plan("p").AddStep(outer)
-    with pytest.raises(NetError, match="'outer': is part"):
+    with pytest.raises(NetError, match="'outer': cannot be changed"):
         outer.AddSubstep(ExecutionStep("t"))
 
 
@@ -169,7 +169,7 @@ def test_a_step_from_a_message_keeps_its_report_net(nets):
 
 def test_messages_that_fit_nothing(nets):
     step = to_execution_step(nets[0], "s")
-    with pytest.raises(NetError, match="step 's': runs net .*, and there are \\[\\]"):
+    with pytest.raises(NetError, match="step 's': runs net .*, which is not among \\[\\]"):
         ExecutionStep.create_from_proto(step.Proto(), {}, {})
     proto = Plan(step).Proto()
     proto.network.append(proto.network[0])

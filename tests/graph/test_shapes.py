@@ -128,11 +128,11 @@ def test_what_is_no_net_or_shape_is_refused():
     net = Net("n")
     net.Relu("x", "y")
     for shape in ("ab", 3, [2, "b"], (1.5,)):
-        with pytest.raises(TypeError, match="blob 'x': give a TensorSpec, an array or a shape, got"):
+        with pytest.raises(TypeError, match="blob 'x': blob_specs must have a TensorSpec, an array or a shape, got"):
             infer_shapes([net], {"x": shape})
-    with pytest.raises(TypeError, match="infer_shapes: needs a list of nets, got <Net 'n', 1 operators>"):
+    with pytest.raises(TypeError, match="infer_shapes: nets must be a list of nets, got <Net 'n', 1 operators>"):
         infer_shapes(net)
-    with pytest.raises(NetError, match="needs a Net or NetDef, got 'n' of type str"):
+    with pytest.raises(NetError, match="expected a Net, a NetDef or its bytes, got 'n' of type str"):
         infer_shapes(["n"])
 
 

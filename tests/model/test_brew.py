@@ -128,7 +128,7 @@ class TestRegistry:
             call(model)
 
     def test_an_error_inside_a_helper_is_its_own(self, model):
-        with pytest.raises(TypeError, match="^a blob is given as a BlobReference or a string, got 3"):
+        with pytest.raises(TypeError, match="^a blob must be a BlobReference or a string, got 3"):
             brew.relu(model, [3], "y")
 
     def test_the_model_by_name(self, model):

@@ -63,7 +63,7 @@ def test_a_shared_model_has_nothing_to_copy_but_its_own():
 
 def test_unknown_blobs_are_named():
     model, _, workspace = train([0, 1])
-    with pytest.raises(BlobError, match="blob 'fc7_w': the replicas on CPU 0, 1 have none of this name"):
+    with pytest.raises(BlobError, match="blob 'fc7_w': the replicas on CPU 0, 1 have no blob of this name"):
         parallel.FinalizeAfterCheckpoint(model, ["fc1_w", "fc7_w"], workspace=workspace)
     with pytest.raises(BlobError, match="blob 'cpu_util'"):
         parallel.AddBlobSync(model, ["cpu_util"])

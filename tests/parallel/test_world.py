@@ -121,7 +121,7 @@ def test_it_is_stored_and_read_back():
 
 @pytest.mark.parametrize("world", [World(1), World(4, 3, 1), World(4, 0, 1), World(4, 1, -1), World(4, -1, 0)])
 def test_a_world_without_room_is_refused(world):
-    with pytest.raises(NetError, match=f"rank {world.rank} with replicas .* does not fit a world of {world.size}"):
+    with pytest.raises(NetError, match=f"rank {world.rank} with replicas .* does not fit into a world of {world.size}"):
         Replicas(Devices(PROTO_CPU, (0, 1)), world=world)
 
 

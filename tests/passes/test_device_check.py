@@ -119,7 +119,7 @@ def test_a_net_may_be_given_as_such():
         net.Relu("y", "z")
     with pytest.raises(NetError, match=r"operator 1 Relu, made at .*test_device_check.py:\d+ in .*: input 'y' belongs"):
         check_devices(net)
-    with pytest.raises(NetError, match="needs a Net or NetDef, got 'users' of type str"):
+    with pytest.raises(NetError, match="expected a Net, a NetDef or its bytes, got 'users' of type str"):
         check_devices("users")
 
 

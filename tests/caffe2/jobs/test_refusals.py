@@ -17,7 +17,7 @@ from netbuilder.proto import NetError
 
 
 def test_builders():
-    with pytest.raises(NetError, match="there is no NetBuilder around"):
+    with pytest.raises(NetError, match="no NetBuilder is current"):
         ops.Const(1)
     with pytest.raises(NetError, match="has to say when it ends"), NetBuilder("endless"), ops.loop():
         ops.Const(1)
@@ -38,7 +38,7 @@ def test_conditions():
 
 
 def test_tasks_and_sessions():
-    with pytest.raises(NetError, match="there is no Job around"):
+    with pytest.raises(NetError, match="no Job is current"):
         Job.current()
     task = Task(step=Net("nothing"), name="t", group=TaskGroup())
     with pytest.raises(NetError, match="run the task by a session"):

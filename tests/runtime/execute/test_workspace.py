@@ -224,7 +224,7 @@ def test_bad_feeds_leave_the_workspace_as_it_was():
     refused = [
         ("r", [[1], [1, 2]], None, NetError, r"blob 'r': cannot make an array of \[\[1\], \[1, 2\]\]"),
         ("n", None, None, NetError, "blob 'n': None cannot be fed; remove"),
-        (5, 1.0, None, TypeError, "a blob is given as a BlobReference or a string, got 5"),
+        (5, 1.0, None, TypeError, "a blob must be a BlobReference or a string, got 5"),
         ("d", 1.0, "gpu", TypeError, "blob 'd': device must be a DeviceOption, got 'gpu'"),
     ]
     for name, value, device, error, match in refused:
@@ -258,9 +258,9 @@ def test_iterations_are_whole_numbers(iterations):
 
 def test_what_is_no_net_is_refused():
     ws = Workspace()
-    with pytest.raises(NetError, match="needs a Net or NetDef, got 'net' of type str"):
+    with pytest.raises(NetError, match="expected a Net, a NetDef or its bytes, got 'net' of type str"):
         ws.create_net("net")
-    with pytest.raises(NetError, match="needs a Plan or PlanDef, got None"):
+    with pytest.raises(NetError, match="expected a Plan, a PlanDef or its bytes, got None"):
         ws.run_plan(None)
     with pytest.raises(ParseError, match="the given bytes: cannot read a NetDef: stopped at byte"):
         ws.create_net(b"\xff\xff")

@@ -36,7 +36,7 @@ def test_by_operator_the_seeds_stay_when_another_comes_first():
 
 
 def test_both_ways_at_once_are_refused():
-    with pytest.raises(NetError, match="net 'seeds.*': operators are seeded in sequence or by themselves, not both"):
+    with pytest.raises(NetError, match="net seeds.*: give sequence_seed or seed_on_op_def, not both"):
         two_fills().set_rand_seed(7, seed_on_op_def=True)
 
 

@@ -80,6 +80,7 @@ RENAMED = {
     "netbuilder.passes.tensor_cores": "netbuilder.caffe2.tensor_cores",
     "netbuilder.passes.tensor_train": "netbuilder.caffe2.tensor_train",
     "netbuilder.parallel.caffe2_view": "netbuilder.parallel.caffe2_attributes",
+    "netbuilder.parallel.shared_model": "netbuilder.parallel.build",
     "netbuilder.parallel.synchronise": "netbuilder.parallel.synchronize",
     "netbuilder.zoo.normalised": "netbuilder.zoo.normalized",
     "netbuilder.passes.devices": "netbuilder.graph.devices",

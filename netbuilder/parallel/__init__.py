@@ -1,4 +1,4 @@
-"""Data parallelism on one host: replicas of a model over devices, their record, and how they run."""
+"""Data parallelism on one host: replicas of a model on several devices, their record, and how they are run."""
 
 from netbuilder.graph.replicas import GradientGroup, Replicas, has_record
 from netbuilder.parallel.accumulate import forget_gradients, pending_steps

@@ -1,4 +1,4 @@
-"""Gradients summed over micro-batches: exchanged and used for an update behind the last one only."""
+"""Gradient accumulation over micro-batches: gradients are exchanged and applied only after the last one."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import DeviceScope, EmptyNameScope
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
-from netbuilder.parallel.accumulate_rows import add_rows, keeps_rows, sparse_gradients, take_rows
+from netbuilder.parallel.accumulate_rows import append_rows, flush_rows, is_row_operator, row_buffers
 from netbuilder.proto import DeviceOption, NetDef, NetError
 from netbuilder.runtime import Workspace
 
 __all__ = ["accumulate_gradients", "created_nets", "forget_gradients", "net_names", "pending_steps"]
 
 _SUFFIX = "_accumulated"
-_MICRO, _ROWS, _UPDATE = "_micro_batch", "_rows", "_update"  # behind the name of the main net
+_MICRO, _ROWS, _UPDATE = "_micro_batch", "_rows", "_update"  # suffixes of the main net's name
 
 
 def accumulate_gradients(model: ModelHelper, record: Replicas) -> Replicas:
-    """Add the sums of gradients over micro-batches behind the backward pass; return the record that names them.
+    """Append the sums of gradients over micro-batches after the backward pass; return the record with their names.
 
-    In each micro-batch a gradient is added to its sum. The step's update begins by taking the sum for the gradient,
-    and by setting it to 0. Of sparse gradients all rows are kept instead, under names of their own.
+    Each micro-batch adds each gradient to its sum. The update of the step starts by copying the sum to the gradient
+    and resetting the sum to 0. The rows of sparse gradients are collected in buffers instead (``row_buffers``).
 
     Args:
-        model: with its backward pass, without exchange and update; both nets are added to.
-        record: of its replicas.
+        model: model with a backward pass, without exchange and update; both nets are extended.
+        record: the record of its replicas.
 
     Raises:
-        NetError: a gradient is sparse, and nobody knows how large its table is.
+        NetError: a gradient is sparse, and the shape of its table is not known.
     """
     pairs = _pairs(model, record)
     params = [*(param for param, _ in pairs), *map(BlobReference, record.outside)]
     placed = parameter_devices([model.net.Proto(), model.param_init_net.Proto()], params)
     sums: list[tuple[DeviceOption, BlobReference, BlobReference]] = []
-    record, kept = sparse_gradients(model, record, placed)
+    record, buffers = row_buffers(model, record, placed)
     with EmptyNameScope():
         for param, gradient in pairs:
             device = _device_of(gradient, record) or get_param_device(str(param), gradient, placed)
@@ -45,17 +45,17 @@ def accumulate_gradients(model: ModelHelper, record: Replicas) -> Replicas:
                 total = model.param_init_net.ConstantFill([param], gradient + _SUFFIX, value=0.0)
                 model.net.Sum([total, gradient], total)
             sums.append((device, total, gradient))
-        add_rows(model, kept)
+        append_rows(model, buffers)
         for device, total, gradient in sums:
             with DeviceScope(device):
                 model.net.Copy(total, gradient)
                 model.net.ConstantFill([total], total, value=0.0)
-        take_rows(model, kept)
+        flush_rows(model, buffers)
     return dataclasses.replace(record, accumulated=tuple(str(total) for _, total, _ in sums))
 
 
 def _pairs(model: ModelHelper, record: Replicas) -> list[tuple[BlobReference, BlobReference]]:
-    """Return each dense gradient with a parameter of its shape."""
+    """Return (parameter, gradient) for each dense gradient."""
     found: dict[str, str] = {}
     for group in record.gradients:
         if not group.is_sparse:
@@ -74,30 +74,30 @@ def _device_of(gradient: BlobReference, record: Replicas) -> DeviceOption | None
 
 
 def net_names(name: str, record: Replicas) -> list[str]:
-    """Return the names of ``created_nets`` of the main net of that name."""
+    """Return the names of the ``created_nets`` of the main net ``name``."""
     if record.accumulate_steps == 1:
         return [name]
     return [name + part for part in ((_MICRO, _ROWS, _UPDATE) if record.accumulated_rows else (_MICRO, _UPDATE))]
 
 
 def created_nets(net: NetDef, record: Replicas) -> list[NetDef]:
-    """Return the nets that a workspace creates of a main net: itself, or the parts of a micro-batch and the update's.
+    """Return the nets that a workspace creates for a main net: the net itself, or its micro-batch and update parts.
 
-    What keeps the rows of sparse gradients is a part of its own: the shapes differ from one micro-batch to the next,
-    and plans are made for shapes.
+    The operators that append the rows of sparse gradients are a part of their own, because their shapes differ between
+    micro-batches, and plans are compiled for fixed shapes.
 
     Raises:
-        NetError: the blobs that the record names are not in the net.
+        NetError: the net lacks blobs that the record names.
     """
     if record.accumulate_steps == 1:
         return [net]
     sums = set(record.accumulated)
-    rows = [i for i, op in enumerate(net.op) if keeps_rows(op, record.accumulated_rows)]
+    rows = [i for i, op in enumerate(net.op) if is_row_operator(op, record.accumulated_rows)]
     last = max((i for i, op in enumerate(net.op) if op.type == "Sum" and sums.intersection(op.output)), default=-1)
     if last < 0 and sums or not rows and record.accumulated_rows:
         names = sorted((*record.accumulated, *record.accumulated_rows))
         raise NetError(
-            f"net {net.name!r}: its record names the sums of gradients {names[:4]}, and no operator makes them; use "
+            f"net {net.name!r}: its record names the sums of gradients {names[:4]}, but no operator writes them; use "
             "the net as Parallelize made it"
         )
     ends = [rows[0], rows[-1] + 1] if rows else [last + 1]
@@ -122,7 +122,7 @@ def _part(net: NetDef, name: str, indices: Iterable[int]) -> NetDef:
 
 
 def pending_steps(model: ModelHelper, workspace: Workspace) -> int:
-    """Return how many micro-batches of the present step have run, which no update has used yet."""
+    """Return how many micro-batches have run since the last update."""
     net = model.net.Proto()
     record = Replicas.load(net)
     name = net.name + _MICRO
@@ -132,9 +132,9 @@ def pending_steps(model: ModelHelper, workspace: Workspace) -> int:
 
 
 def forget_gradients(model: ModelHelper, workspace: Workspace) -> None:
-    """Begin a step anew: set the sums of gradients to 0, where they are there, and count from the first micro-batch.
+    """Restart the current step: set the existing sums of gradients to 0 and count from the first micro-batch.
 
-    Of sparse gradients the rows are dropped.
+    The collected rows of sparse gradients are dropped.
     """
     net = model.net.Proto()
     record = Replicas.load(net)

@@ -1,4 +1,4 @@
-"""Sparse gradients kept over micro-batches: the rows of one are put behind those of the ones before."""
+"""Accumulation of sparse gradients over micro-batches: the rows of each are appended to a buffer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,27 @@ from netbuilder.model import ModelHelper
 from netbuilder.optimizers.placement import get_param_device
 from netbuilder.proto import DeviceOption, NetError, OperatorDef, TensorProto
 
-__all__ = ["Kept", "add_rows", "keeps_rows", "sparse_gradients", "take_rows"]
+__all__ = ["RowBuffer", "append_rows", "flush_rows", "is_row_operator", "row_buffers"]
 
 _SUFFIX = "_accumulated"
 _OF_STEP = "_of_step"
-_PARTS = ("_whole", "_flat", "_flat_shape", "_next", "_next_split")  # behind the name of a blob that is kept
+_PARTS = (
+    "_whole",
+    "_flat",
+    "_flat_shape",
+    "_next",
+    "_next_split",
+)  # suffixes of temporary blobs, after a buffer's name
 
 
 @dataclass(frozen=True)
-class Kept:
-    """One blob of a sparse gradient that is kept.
+class RowBuffer:
+    """The buffer for the indices, or the values, of a sparse gradient.
 
     Args:
-        source: indices or values of a micro-batch.
-        param: the table of these values; None of indices, which several tables may have in common.
-        device: where it lies.
+        source: the indices or values of one micro-batch.
+        param: the table of these values; None for indices, which several tables may have in common.
+        device: the device of the buffer.
     """
 
     source: str
@@ -36,32 +42,32 @@ class Kept:
     device: DeviceOption
 
     @property
-    def held(self) -> BlobReference:
-        """The blob that has the rows of all micro-batches so far."""
+    def blob(self) -> BlobReference:
+        """The blob with the rows of all micro-batches so far."""
         return BlobReference(self.source + _SUFFIX)
 
     @property
     def of_step(self) -> BlobReference:
-        """The blob that has those of a whole step."""
+        """The blob with the rows of the whole step, which the update uses."""
         return BlobReference(self.source + _OF_STEP)
 
 
-def sparse_gradients(
+def row_buffers(
     model: ModelHelper, record: Replicas, placed: Mapping[str, DeviceOption]
-) -> tuple[Replicas, list[Kept]]:
-    """Return what is to be kept of sparse gradients, and the record with the gradients that a step has then.
+) -> tuple[Replicas, list[RowBuffer]]:
+    """Return the buffers for all sparse gradients, and the record with the gradients of a whole step.
 
     Args:
-        model: with its backward pass; ``param_to_grad`` is changed accordingly.
-        record: of its replicas.
-        placed: the devices of parameters.
+        model: model with a backward pass; its ``param_to_grad`` is set to the gradients of a whole step.
+        record: the record of its replicas.
+        placed: parameter -> its device.
     """
-    kept: dict[str, Kept] = {}
+    buffers: dict[str, RowBuffer] = {}
 
-    def keep(param: str, gradient: GradientSlice, device: DeviceOption) -> None:
-        indices, values = Kept(str(gradient.indices), None, device), Kept(str(gradient.values), param, device)
-        kept.setdefault(indices.source, indices)
-        kept[values.source] = values
+    def add(param: str, gradient: GradientSlice, device: DeviceOption) -> None:
+        indices, values = RowBuffer(str(gradient.indices), None, device), RowBuffer(str(gradient.values), param, device)
+        buffers.setdefault(indices.source, indices)
+        buffers[values.source] = values
         model.param_to_grad[BlobReference(param)] = GradientSlice(indices.of_step, values.of_step)
 
     groups = []
@@ -71,46 +77,46 @@ def sparse_gradients(
             of_replicas = zip(record.blobs(group.parameter), record.devices.scopes, record.devices.options)
             for param, scope, device in of_replicas:
                 pair = GradientSlice(BlobReference(scope + group.indices), BlobReference(scope + group.values))
-                keep(param, pair, device)
+                add(param, pair, device)
             groups[-1] = GradientGroup(group.parameter, group.values + _OF_STEP, group.indices + _OF_STEP)
     for param in record.outside:
         whole = model.param_to_grad.get(BlobReference(param))
         if isinstance(whole, GradientSlice):
-            keep(param, whole, get_param_device(param, whole, placed))
-    held = tuple(str(blob.held) for blob in kept.values())
-    return dataclasses.replace(record, gradients=tuple(groups), accumulated_rows=held), list(kept.values())
+            add(param, whole, get_param_device(param, whole, placed))
+    names = tuple(str(buffer.blob) for buffer in buffers.values())
+    return dataclasses.replace(record, gradients=tuple(groups), accumulated_rows=names), list(buffers.values())
 
 
-def add_rows(model: ModelHelper, kept: Iterable[Kept]) -> None:
-    """Add the operators of a micro-batch, and what the init net begins with: no rows."""
-    shapes = _shapes(model, [blob.param for blob in kept if blob.param is not None])
-    for blob in kept:
-        with DeviceScope(blob.device):
-            _empty(model.param_init_net, blob)
-            if blob.param is None:
-                whole = model.net.Cast(BlobReference(blob.source), blob.held + "_whole", to=TensorProto.INT64)
-                rows = model.net.FlattenToVec(whole, blob.held + "_flat")
+def append_rows(model: ModelHelper, buffers: Iterable[RowBuffer]) -> None:
+    """Append the operators that add the rows of a micro-batch to the buffers; the init net makes empty buffers."""
+    shapes = _shapes(model, [buffer.param for buffer in buffers if buffer.param is not None])
+    for buffer in buffers:
+        with DeviceScope(buffer.device):
+            _add_empty(model.param_init_net, buffer)
+            blob = buffer.blob
+            if buffer.param is None:
+                whole = model.net.Cast(BlobReference(buffer.source), blob + "_whole", to=TensorProto.INT64)
+                rows = model.net.FlattenToVec(whole, blob + "_flat")
             else:
-                names = [blob.held + "_flat", blob.held + "_flat_shape"]
-                rows, _ = model.net.Reshape(BlobReference(blob.source), names, shape=[-1, *shapes[blob.param][1:]])
-            names = [blob.held + "_next", blob.held + "_next_split"]
-            joined, _ = model.net.Concat([blob.held, rows], names, axis=0)
-            model.net.Copy(joined, blob.held)
+                names, shape = [blob + "_flat", blob + "_flat_shape"], [-1, *shapes[buffer.param][1:]]
+                rows, _ = model.net.Reshape(BlobReference(buffer.source), names, shape=shape)
+            joined, _ = model.net.Concat([blob, rows], [blob + "_next", blob + "_next_split"], axis=0)
+            model.net.Copy(joined, blob)
 
 
-def take_rows(model: ModelHelper, kept: Iterable[Kept]) -> None:
-    """Add the operators that begin an update: the rows become the step's gradients, and none are left."""
-    for blob in kept:
-        with DeviceScope(blob.device):
-            model.net.Copy(blob.held, blob.of_step)
-            _empty(model.net, blob)
+def flush_rows(model: ModelHelper, buffers: Iterable[RowBuffer]) -> None:
+    """Append the operators that start an update: the buffers are copied to the gradients of the step and emptied."""
+    for buffer in buffers:
+        with DeviceScope(buffer.device):
+            model.net.Copy(buffer.blob, buffer.of_step)
+            _add_empty(model.net, buffer)
 
 
-def _empty(net: Net, blob: Kept) -> None:
-    if blob.param is None:
-        net.ConstantFill([], blob.held, shape=[0], value=0, dtype=TensorProto.INT64)
+def _add_empty(net: Net, buffer: RowBuffer) -> None:
+    if buffer.param is None:
+        net.ConstantFill([], buffer.blob, shape=[0], value=0, dtype=TensorProto.INT64)
     else:
-        net.Slice(BlobReference(blob.param), blob.held, starts=[0], ends=[0])
+        net.Slice(BlobReference(buffer.param), buffer.blob, starts=[0], ends=[0])
 
 
 def _shapes(model: ModelHelper, params: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -118,13 +124,13 @@ def _shapes(model: ModelHelper, params: Iterable[str]) -> dict[str, tuple[int, .
     for param in params:
         if param not in known:
             raise NetError(
-                f"accumulate_steps: the gradient of {param!r} is sparse, and the shape of this table is not known "
-                "beforehand; give its initializer a shape"
+                f"accumulate_steps: the gradient of {param!r} is sparse, and the shape of this table cannot be "
+                "inferred from its initializer; give the initializer a shape"
             )
     return known
 
 
-def keeps_rows(op: OperatorDef, held: Iterable[str]) -> bool:
-    """Whether an operator is one of ``add_rows``, for blobs that are ``held``."""
-    own = {name + part for name in held for part in _PARTS}
+def is_row_operator(op: OperatorDef, buffers: Iterable[str]) -> bool:
+    """Whether an operator is one of ``append_rows``, for the blobs of these buffers."""
+    own = {name + part for name in buffers for part in _PARTS}
     return not own.isdisjoint((*op.input, *op.output))

@@ -32,16 +32,16 @@ def add_backward_pass(
     seed: float = 1.0,
     weights: Sequence[BlobReference] = (),
 ) -> None:
-    """Differentiate the losses of all replicas together; a constant on its own device seeds each of them.
+    """Differentiate the losses of all replicas together, each seeded with a constant on the replica's device.
 
-    The seed of a loss that another may be computed from is but a share of its gradient, and has a name of its own.
+    If an operator reads a loss, the seed is only one term of the loss's gradient, so it gets another name.
 
     Args:
-        model: with the forward pass of all replicas.
-        devices: where the replicas are.
-        losses: of each.
+        model: model with the forward pass of all replicas.
+        devices: devices of the replicas.
+        losses: for each replica its losses.
         seed: the constant.
-        weights: a blob of one number for each replica, instead of the constant; empty: none.
+        weights: for each replica a blob of one number to use instead of the constant; empty: none.
     """
     seeds: dict[BlobReference, BlobReference] = {}
     read = {blob for op in model.net.Proto().op for blob in op.input} if len(losses[0]) > 1 else ()
@@ -59,7 +59,7 @@ def add_backward_pass(
 def group_gradients(
     parameters: Sequence[str], gradients: Mapping[BlobReference, Any], devices: Devices
 ) -> list[GradientGroup]:
-    """Return the gradients that belong together, in the order of the parameters; those without one are left out.
+    """Return the gradients grouped by parameter, in the order of the parameters; some may have no gradient.
 
     Raises:
         NetError: the replicas disagree about whether a parameter has a gradient, or of which kind.
@@ -74,32 +74,32 @@ def group_gradients(
         if len(having) < len(devices):
             missing = [number for number in devices.ids if number not in having]
             raise NetError(
-                f"parameter {name!r} has a gradient on devices {having} and none on devices {missing}; the builders "
+                f"parameter {name!r} has a gradient on devices {having}, but none on devices {missing}; the builders "
                 "must make the same net on each device"
             )
         kinds = list(dict.fromkeys(gradient_group(name, gradient, devices) for gradient in found))
         if len(kinds) > 1:
             raise NetError(
-                f"parameter {name!r}: the replicas name its gradient differently: {', '.join(map(str, kinds))}; the "
-                "builders must make the same net on each device"
+                f"parameter {name!r}: its gradient has different names on the replicas: {', '.join(map(str, kinds))}; "
+                "the builders must make the same net on each device"
             )
         groups.append(kinds[0])
     return groups
 
 
 def _check_indices(name: str, gradients: Sequence[Any], devices: Devices) -> None:
-    """Refuse indices that lie outside the replicas: joined, they would be counted for each of them."""
+    """Raise if indices are outside the replicas: the allgather would count them once for each replica."""
     for gradient in gradients:
         if isinstance(gradient, GradientSlice) and devices.replica_of(str(gradient.indices)) is None:
             raise NetError(
-                f"parameter {name!r}: its rows are looked up by {str(gradient.indices)!r}, which is under no "
-                f"replica's scope ({', '.join(devices.scopes)}); give each replica indices of its own (Copy), or make "
-                "the table before Parallelize"
+                f"parameter {name!r}: its rows are looked up by {str(gradient.indices)!r}, which is not under the "
+                f"scope of a replica ({', '.join(devices.scopes)}); give each replica its own indices (Copy), or "
+                "create the table before Parallelize"
             )
 
 
 def gathered_gradients(record: Replicas) -> Replicas:
-    """Return the record with the names that sparse gradients have once they are joined, see ``gather_sparse``."""
+    """Return the record with the names of sparse gradients after the allgather, see ``gather_sparse``."""
     if len(record) < 2:
         return record
     own_values = record.devices.is_cpu
@@ -115,7 +115,7 @@ def gathered_gradients(record: Replicas) -> Replicas:
 
 
 def broadcast_computed(record: Replicas, *, use_nccl: bool, debug_info: str) -> NetDef:
-    """Return the operators that give each replica the first one's computed parameters."""
+    """Return the operators that copy the first replica's computed parameters to the others."""
     groups = [record.devices.copies(name) for name in record.computed]
     make = nccl_broadcast if use_nccl else broadcast
     return make(groups, record.devices, debug_info=debug_info)
@@ -124,9 +124,10 @@ def broadcast_computed(record: Replicas, *, use_nccl: bool, debug_info: str) -> 
 def exchange_gradients(
     record: Replicas, *, use_nccl: bool, peer_access: PeerAccess | None, hand_back: bool, debug_info: str
 ) -> list[NetDef]:
-    """Return the operators that give each replica, or without ``hand_back`` the first, the sum of their gradients.
+    """Return the operators that sum the replicas' gradients on each replica, or without ``hand_back`` on the first.
 
-    Sparse ones are joined instead. The parameters made last come first: their gradients are ready first.
+    Sparse gradients are concatenated instead. The order is the reverse of the parameters', because the gradients of
+    the last parameters are ready first.
     """
     devices = record.devices
     nets: list[NetDef] = []

@@ -1,10 +1,10 @@
-"""The steps of Parallelize, in their order."""
+"""The steps of Parallelize, in order."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -33,12 +33,12 @@ from netbuilder.parallel.replicate import (
     group_by_name,
     initial_shapes,
 )
-from netbuilder.parallel.shared_model import share_parameters
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.parallel.synchronize import initialized_names, require_initialized
 from netbuilder.passes.device_check import check_devices
 from netbuilder.passes.reductions import PeerAccess, broadcast
-from netbuilder.proto import NetError
+from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.depth import deep_nets
 
 __all__ = ["Request", "build"]
 
@@ -49,7 +49,7 @@ Builder = Callable[[ModelHelper], Any]
 
 @dataclass(frozen=True)
 class Request:
-    """What a call of Parallelize asks for; the fields are its arguments, checked."""
+    """The checked arguments of a call of Parallelize."""
 
     devices: Devices
     build_input: Builder
@@ -82,7 +82,7 @@ class Request:
 
 
 def build(model: ModelHelper, request: Request) -> Replicas:
-    """Add to ``model`` what ``request`` asks for; return the record, which the main net keeps."""
+    """Build the replicas that ``request`` describes in ``model``; return the record, which the main net stores."""
     before = model.GetAllParams("")
     set_device_attributes(model, request.devices)
     losses = build_replicas(
@@ -103,17 +103,17 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     if request.trains:
         if model.init_params:
             require_initialized(model, record)
-        with _device_faults_first(model, record):
+        with _prefer_device_errors(model, record):
             weights = _share_weights(model, request)
             add_backward_pass(model, request.devices, losses, seed=1.0 / request.accumulate_steps, weights=weights)
     _transform(model, request)
     if request.trains:
         model.Validate()
-        with _device_faults_first(model, record):
+        with _prefer_device_errors(model, record):
             gradients = group_gradients(record.parameters, model.param_to_grad, record.devices)
         record = dataclasses.replace(record, gradients=tuple(gradients))
     if record.shared:
-        share_parameters(model, list(record.parameters), record.devices)
+        _share_parameters(model, record)
     else:
         for name in record.parameters:
             first, *others = record.blobs(name)
@@ -126,7 +126,7 @@ def build(model: ModelHelper, request: Request) -> Replicas:
         if request.reduce_update_broadcast:
             groups = [record.blobs(group.parameter) for group in record.gradients]
             model.net.Proto().MergeFrom(broadcast(groups, request.devices, debug_info=request.debug_info))
-        _make_equal(model, request, record)
+        _synchronize_initial_values(model, request, record)
     else:
         model.param_init_net.protects_all = True
         if model.init_params:
@@ -134,12 +134,12 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     if request.shares_memory:
         record = share_gradient_memory(model, record)
     _finish(model, record, optimizer)
-    _say_what_was_built(model, request, record)
+    _log_summary(model, request, record)
     return record
 
 
 def _share_weights(model: ModelHelper, request: Request) -> list[BlobReference]:
-    """Let the init net make what the share of each replica weighs; return the blobs, none for even shares."""
+    """Let the init net create the weight of each replica's share of a batch; return the blobs, none for even shares."""
     if not request.weighted_shares:
         return []
     value = 1.0 / request.accumulate_steps
@@ -149,7 +149,7 @@ def _share_weights(model: ModelHelper, request: Request) -> list[BlobReference]:
     )
 
 
-def _say_what_was_built(model: ModelHelper, request: Request, record: Replicas) -> None:
+def _log_summary(model: ModelHelper, request: Request, record: Replicas) -> None:
     _log.info(
         "model %r over %s: loss scale 1/%d, %d parameters each, %d outside, %d gradients exchanged by %s",
         model.name,
@@ -163,12 +163,12 @@ def _say_what_was_built(model: ModelHelper, request: Request, record: Replicas) 
     having = {group.parameter for group in record.gradients}
     if request.trains and (without := [name for name in record.parameters if name not in having]):
         names = ", ".join(without)
-        _log.info("model %r: no gradient reaches %s: they are neither summed nor updated", model.name, names)
+        _log.info("model %r: parameters without gradient, neither summed nor updated: %s", model.name, names)
 
 
 @contextmanager
-def _device_faults_first(model: ModelHelper, record: Replicas) -> Iterator[None]:
-    """Let an operator that touches another replica's blob be the error, not what is wrong with gradients for it."""
+def _prefer_device_errors(model: ModelHelper, record: Replicas) -> Iterator[None]:
+    """Report an operator that uses another replica's blob rather than the gradient errors that follow from it."""
     try:
         yield
     except NetError:
@@ -187,14 +187,14 @@ def _group(
 ) -> Replicas:
     """Return the record of what the builders made."""
     devices = request.devices
-    there = {param for param in before if devices.replica_of(str(param)) is None}
-    outside = [param for param in before if param in there]
-    if not request.trains:  # of a model whose parameters this one shares, those that it uses
+    shared_by_all = {param for param in before if devices.replica_of(str(param)) is None}
+    outside = [param for param in before if param in shared_by_all]
+    if not request.trains:  # this model may share the parameters of another; list only those that it uses
         read = {blob for op in model.net.Proto().op for blob in op.input}
         outside = [param for param in outside if str(param) in read]
     shapes = initial_shapes(model.param_init_net.Proto())
     inside, computed = (
-        group_by_name(what, [param for param in params if param not in there], devices, shapes)
+        group_by_name(what, [param for param in params if param not in shared_by_all], devices, shapes)
         for what, params in (("parameter", model.params), ("computed parameter", model.GetComputedParams("")))
     )
     return Replicas(
@@ -211,6 +211,37 @@ def _group(
     )
 
 
+def _share_parameters(model: ModelHelper, record: Replicas) -> None:
+    """Let all replicas, on the CPU, read the first one's parameters, and remove those of the others.
+
+    Each replica keeps its own computed parameters.
+    """
+    first, *others = record.devices.scopes
+    renaming = {scope + name: first + name for scope in others for name in record.parameters}
+    main, init_net = model.net.Proto(), model.param_init_net.Proto()
+    for op in main.op:
+        for slot, blob in enumerate(op.input):
+            if blob in renaming:
+                op.input[slot] = renaming[blob]
+    main.external_input[:] = [blob for blob in main.external_input if blob not in renaming]
+    _remove_initializers(init_net, renaming)
+    for params in (model.params, model.weights, model.biases):
+        params[:] = [param for param in params if str(param) not in renaming]
+    for name in renaming:
+        model.param_to_grad.pop(BlobReference(name), None)
+
+
+def _remove_initializers(net: NetDef, removed: Collection[str]) -> None:
+    remaining = [op for op in net.op if not op.output or any(blob not in removed for blob in op.output)]
+    if len(remaining) < len(net.op):
+        shorter = NetDef()
+        shorter.CopyFrom(net)
+        del shorter.op[:]
+        with deep_nets():
+            shorter.op.extend(remaining)
+        net.CopyFrom(shorter)
+
+
 def _transform(model: ModelHelper, request: Request) -> None:
     if request.transform is not None:
         devices = request.devices
@@ -218,9 +249,9 @@ def _transform(model: ModelHelper, request: Request) -> None:
 
 
 def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replicas:
-    """Add the broadcast of computed parameters and the reduction of gradients; one device needs neither.
+    """Append the broadcast of computed parameters and the reduction of gradients, unless there is only one replica.
 
-    Returns the record with the names that gradients have behind it.
+    Returns the record with the names of the gradients after the exchange.
     """
     if len(record) < 2:
         return record
@@ -245,17 +276,17 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
 
 
 def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
-    """Add the parameter update; return what the optimizer's builder returned."""
+    """Append the parameter update; return the result of the optimizer builder."""
     start, optimizer, devices = model.net.op_len, None, request.devices
     if request.reduce_update_broadcast:
         devices = Devices(devices.device_type, devices.ids[:1])
-    with _updated_parameters(model, record, devices):
+    with _only_parameters_of(model, record, devices):
         if request.optimize is not None:
             optimizer = request.optimize(model)
         elif request.update is not None:
             update = request.update
             call_per_device(devices, lambda replica: update(model))
-    _warn_of_left_out(model, record, {blob for op in model.net.Proto().op[start:] for blob in op.output})
+    _warn_of_missing_updates(model, record, {blob for op in model.net.Proto().op[start:] for blob in op.output})
     if record.world.size > 1:
         blobs = [blob for group in record.gradients for blob in record.devices.copies(group.values)]
         scale = LossScale(1.0 / record.world.size)
@@ -263,28 +294,28 @@ def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
     return optimizer
 
 
-def _warn_of_left_out(model: ModelHelper, record: Replicas, written: set[str]) -> None:
-    """Warn of parameters outside the replicas that have a dense gradient, though the update writes none of them.
+def _warn_of_missing_updates(model: ModelHelper, record: Replicas, written: set[str]) -> None:
+    """Warn about parameters outside the replicas that have a dense gradient but that the update does not write.
 
-    Tables with sparse gradients are often updated by the caller after ``Parallelize``, so nothing is said of them.
+    Tables with sparse gradients are often updated by the caller after ``Parallelize``, so there is no warning for them.
     """
-    left_out = [
+    not_updated = [
         name
         for name in record.outside
         if name not in written and isinstance(model.param_to_grad.get(BlobReference(name)), BlobReference)
     ]
-    if left_out:
+    if not_updated:
         warn_user(
-            f"model {model.name!r}: the parameters {left_out}, which were there before Parallelize and so are outside "
-            "the replicas, have dense gradients, but the update builder adds no update of them, so that they keep "
-            "their first values; use optimizer_builder_fun, which updates model.GetOptimizationParamInfo() once for "
-            "all devices, or put StopGradient after parameters that are constant"
+            f"model {model.name!r}: the parameters {not_updated}, which were created before Parallelize and so are "
+            "outside the replicas, have dense gradients, but the update builder does not update them, so that they "
+            "keep their initial values; use optimizer_builder_fun, which updates model.GetOptimizationParamInfo() "
+            "once for all devices, or put StopGradient after parameters that are constant"
         )
 
 
 @contextmanager
-def _updated_parameters(model: ModelHelper, record: Replicas, devices: Devices) -> Iterator[None]:
-    """Leave the parameters of other replicas than those on ``devices`` out of the model's lists for a while."""
+def _only_parameters_of(model: ModelHelper, record: Replicas, devices: Devices) -> Iterator[None]:
+    """Hide, in the block, the parameters of the replicas that are not on ``devices`` from the model's lists."""
     copies = {blob for name in record.parameters for blob in record.blobs(name)[len(devices) :]}
     lists = [(params, list(params)) for params in (model.params, model.weights, model.biases)]
     for params, _ in lists:
@@ -303,8 +334,8 @@ def _updated_parameters(model: ModelHelper, record: Replicas, devices: Devices) 
         model.param_to_grad.update(hidden)
 
 
-def _make_equal(model: ModelHelper, request: Request, record: Replicas) -> None:
-    """Let the init net end in copies of the first replica's blobs to the others, and in what the user adds."""
+def _synchronize_initial_values(model: ModelHelper, request: Request, record: Replicas) -> None:
+    """Append copies of the first replica's blobs to the init net, and the operators of ``post_sync``."""
     init_net = model.param_init_net.Proto()
     names = initialized_names(init_net, record.devices)
     groups = [record.devices.copies(name) for name in names]
@@ -317,8 +348,8 @@ def _make_equal(model: ModelHelper, request: Request, record: Replicas) -> None:
 def _warn_of_initializers(model: ModelHelper) -> None:
     if model.params and model.param_init_net.op_len:
         warn_user(
-            f"model {model.name!r} has no update, so it is for evaluation, but its init net makes parameters of its "
-            "own; give ModelHelper(init_params=False) to evaluate those of a trained model"
+            f"model {model.name!r} has no update, so it is for evaluation, but its init net initializes parameters; "
+            "give ModelHelper(init_params=False) to evaluate those of a trained model"
         )
 
 

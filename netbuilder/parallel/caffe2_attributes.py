@@ -24,7 +24,7 @@ def set_device_attributes(model: ModelHelper, devices: Devices) -> None:
 def set_caffe2_attributes(model: ModelHelper, record: Replicas, optimizer: Any) -> None:
     """Set the private attributes that Caffe2 sets on a model, for scripts that read them.
 
-    The library does not read them; it uses the record in the net's arguments.
+    The library itself uses the record in the net's arguments instead.
     """
     devices = record.devices
     groups: dict[str, dict[int, Any]] = {}

@@ -1,4 +1,4 @@
-"""Input of data-parallel nets: batches prefetched and split over the replicas, losses read as means over them."""
+"""Input of data-parallel nets: batches are prefetched and split over the replicas, losses read as means over them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
-from netbuilder.parallel.shares import SHARE_WEIGHT, Share, dealt, own_part
+from netbuilder.parallel.shares import SHARE_WEIGHT, Share, local_part, split_batches
 from netbuilder.runtime import LossReader, Prefetch, Workspace
 from netbuilder.runtime.execute import default
 from netbuilder.runtime.input.prefetch import Source
@@ -28,17 +28,17 @@ def prefetch(
 ) -> Prefetch:
     """Return a Prefetch that splits each batch over the replicas of a model, on their devices.
 
-    A batch of a model with ``weighted_shares`` may have any number of samples from 1 on: their shares differ by one at
-    most, a replica may have none, and each step feeds what the shares weigh. With ``accumulate_steps`` a batch of the
-    source makes so many steps of the loop, one for each micro-batch; each gets its own samples.
+    If the model has ``weighted_shares``, a batch may have any positive number of samples: the replicas' shares differ
+    by one sample at most and may be empty, and their weights are fed in each step. With ``accumulate_steps`` each batch
+    of the source gives ``accumulate_steps`` micro-batches, one for each iteration of the loop.
 
     Args:
         model: made by ``Parallelize``.
         source: whole batches (of all processes), see ``Prefetch``.
         blobs: names of the inputs, without the replicas' scopes.
         depth, dtypes, look: see ``Prefetch``.
-        even: whether all parts have to be of the same size; None: yes, unless the model has ``weighted_shares``.
-        workspace: where; None: the current default one.
+        even: whether all parts must have the same size; None: yes, unless the model has ``weighted_shares``.
+        workspace: workspace to feed; None: the current default one.
 
     Raises:
         NetError: the model is not data-parallel, or an argument is out of range.
@@ -50,33 +50,33 @@ def prefetch(
     common: dict[str, Any] = {"depth": depth, "devices": devices.options, "dtypes": dtypes, "look": look}
     if not record.weighted_shares or even:
         if record.world.size > len(record):
-            source = own_part(source, list(names), record, even=even is not False)
+            source = local_part(source, list(names), record, even=even is not False)
         return Prefetch(workspace, source, blobs=names, even=even is not False, **common)
-    wanted = list(names)
+    inputs = list(names)
     if record.trains:
         names[SHARE_WEIGHT] = devices.copies(SHARE_WEIGHT)
-    return _SharedPrefetch(workspace, dealt(source, wanted, record), blobs=names, even=False, **common)
+    return _SharedPrefetch(workspace, split_batches(source, inputs, record), blobs=names, even=False, **common)
 
 
 class _SharedPrefetch(Prefetch):
-    """Prefetched shares; the loop gets the samples as the source gave them, without what fills empty shares."""
+    """Prefetched shares; the loop gets the samples of the source, without the padding of empty shares."""
 
-    _alike = False  # the weights are as many as the replicas
+    _alike = False  # there is one weight per replica, not per sample
 
     def __next__(self) -> Mapping[str, Any]:
         return cast(Share, super().__next__()).given
 
 
 def loss_reader(model: ModelHelper, blobs: Iterable[str], *, workspace: Workspace | None = None) -> LossReader:
-    """Return a LossReader that tells the means over the replicas of a model, weighted as their shares of the batch are.
+    """Return a LossReader of means over the replicas of a model, weighted by their shares of the batch.
 
     Args:
         model: made by ``Parallelize``.
-        blobs: names of the losses and measures, without the replicas' scopes.
-        workspace: where; None: the current default one.
+        blobs: names of the losses and metrics, without the replicas' scopes.
+        workspace: workspace to read; None: the current default one.
 
     Raises:
-        NetError: the model is not data-parallel, or no blob is named.
+        NetError: the model is not data-parallel, or ``blobs`` is empty.
     """
     record = Replicas.load(model.net.Proto())
     devices = record.devices

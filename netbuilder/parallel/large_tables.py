@@ -1,4 +1,4 @@
-"""Large tables of the replicas, kept once outside of them instead."""
+"""Large embedding tables are stored once, outside the replicas, instead of once per replica."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["move_tables_outside"]
 
 _log = logging.getLogger("netbuilder")
 
-# Operators that read rows of their first input, and so have a sparse gradient for it.
+# Operators that read rows of their first input, whose gradient is therefore sparse.
 _LOOKUPS = frozenset(
     {
         "Gather",
@@ -30,21 +30,22 @@ _LOOKUPS = frozenset(
 
 
 def move_tables_outside(model: ModelHelper, devices: Devices, least_bytes: int) -> list[BlobReference]:
-    """Let all replicas look rows up in one table, outside of them, where a table has ``least_bytes`` or more.
+    """Replace the replicas' copies of each table of at least ``least_bytes`` by one table outside the replicas.
 
-    The table gets its name without a replica's scope, the first replica's initializer, and the CPU for its device; the
-    operators that look up in it run there. The log says what was moved, and why a large parameter was not.
+    The name of the table loses the replica's scope. It has the first replica's initializer and is on the CPU, where the
+    operators that look up its rows run too. The log lists the moved tables, and why other large parameters were not
+    moved.
 
     Args:
-        model: with the replicas' forward pass, without backward pass; its nets and lists are changed.
-        devices: where the replicas are.
-        least_bytes: how large a table is moved.
+        model: model with the replicas' forward pass, without backward pass; its nets and lists are changed.
+        devices: devices of the replicas.
+        least_bytes: minimum size of a table that is moved.
 
     Returns:
         The tables.
 
     Raises:
-        NetError: a blob outside has a table's name already, or the replicas' tables differ in shape.
+        NetError: a blob has the name of a table already, or the replicas' tables differ in shape.
     """
     readers = _readers(model.net.Proto())
     moved = []
@@ -55,14 +56,17 @@ def move_tables_outside(model: ModelHelper, devices: Devices, least_bytes: int) 
         size = _bytes(model, param)
         if size is None or size < least_bytes:
             continue
-        if reason := _hindrance(model, devices.copies(name), readers):
+        if reason := _obstacle(model, devices.copies(name), readers):
             _log.info(
-                "model %r: parameter %r, %s, stays inside the replicas: %s", model.name, name, _words(size), reason
+                "model %r: parameter %r, %s, stays inside the replicas: %s", model.name, name, _size_text(size), reason
             )
             continue
         moved.append(_move(model, devices, name, readers))
         _log.info(
-            "model %r: table %r, %s, is kept once, on the CPU, outside the replicas", model.name, name, _words(size)
+            "model %r: table %r, %s, is stored once, on the CPU, outside the replicas",
+            model.name,
+            name,
+            _size_text(size),
         )
     return moved
 
@@ -84,7 +88,7 @@ def _bytes(model: ModelHelper, param: BlobReference) -> int | None:
     return math.prod(info.shape) * (2 if half else 4)
 
 
-def _words(size: int) -> str:
+def _size_text(size: int) -> str:
     return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size} bytes"
 
 
@@ -92,7 +96,7 @@ def _makers(net: NetDef, blobs: Sequence[str]) -> list[OperatorDef]:
     return [op for op in net.op if any(blob in blobs for blob in op.output)]
 
 
-def _hindrance(model: ModelHelper, copies: Sequence[str], readers: dict[str, list[OperatorDef]]) -> str:
+def _obstacle(model: ModelHelper, copies: Sequence[str], readers: dict[str, list[OperatorDef]]) -> str:
     """Return why a parameter cannot be moved; "" if it can."""
     for blob in copies:
         info = model.get_param_info(BlobReference(blob))
@@ -100,10 +104,10 @@ def _hindrance(model: ModelHelper, copies: Sequence[str], readers: dict[str, lis
             return "it has copies of other types"
         for op in readers.get(blob, []):
             if not _looks_up(op, blob):
-                return f"{op.type} uses it, too"
+                return f"{op.type} uses it, which is not a lookup with a sparse gradient"
     makers = _makers(model.param_init_net.Proto(), copies)
     if any(len(op.output) > 1 or op.input for op in makers):
-        return "its initializer reads or makes other blobs"
+        return "its initializer reads or writes other blobs"
     return "" if len(makers) in (0, len(copies)) else "it is not initialized once for each replica"
 
 
@@ -119,8 +123,8 @@ def _move(model: ModelHelper, devices: Devices, name: str, readers: dict[str, li
     init_net, main = model.param_init_net.Proto(), model.net.Proto()
     if name in readers or _makers(init_net, [name]):
         raise NetError(
-            f"table {name!r} is to be kept outside the replicas (outside_from_bytes), but a blob of this name exists "
-            "already; give one of them another name"
+            f"table {name!r} cannot be moved outside the replicas (outside_from_bytes), because a blob of this name "
+            "exists already; give one of them another name"
         )
     infos = [model.get_param_info(BlobReference(blob)) for blob in copies]
     if len({tuple(info.shape or ()) for info in infos if info is not None}) > 1:
@@ -151,7 +155,7 @@ def _remove(net: NetDef, blobs: Sequence[str]) -> None:
 
 
 def _list_once(model: ModelHelper, copies: Sequence[str], table: BlobReference) -> BlobReference:
-    """Let the model's lists name the table where they had the first replica's, and forget those of the others."""
+    """Replace the first replica's table by ``table`` in the model's lists, and remove those of the other replicas."""
     known = model.get_param_info(BlobReference(copies[0]))
     assert known is not None
     info = ParameterInfo(known.param_id, table, known.key, known.shape, known.length)

@@ -1,4 +1,4 @@
-"""The scale of the losses: whether a builder applied it, once."""
+"""The loss scale, and warnings if a builder does not apply it exactly once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from netbuilder.proto import NetDef, OperatorDef
 __all__ = ["LossScale", "warn_of_scaled_updates", "warn_of_unscaled_losses"]
 
 _FACTORS = frozenset({"scale", "value", "values", "loss_scale"})
-"""Arguments by which an operator multiplies, or fills a blob that another multiplies by."""
+"""Arguments that are factors: of an operator that multiplies, or of a fill whose output is a factor."""
 
 
 class LossScale(float):
-    """The number that a forward builder is given; it remembers the numbers that were computed from it.
+    """The loss scale that a forward builder gets; it records the numbers that were computed from it.
 
     >>> scale = LossScale(0.5)
     >>> auxiliary = 0.25 * scale
@@ -25,54 +25,55 @@ class LossScale(float):
     (0.125, True, False)
     """
 
-    is_loss_scale = True  # what optimizers, which know nothing of devices, warn of in a learning rate
-    _made: set[np.float32]
+    # Optimizers warn if a learning rate has this attribute; they cannot import this class.
+    is_loss_scale = True
+    _derived: set[np.float32]
 
     def __new__(cls, value: float) -> LossScale:
         scale = super().__new__(cls, value)
-        scale._made = {np.float32(value)}
+        scale._derived = {np.float32(value)}
         return scale
 
-    def _note(self, value: Any) -> Any:
+    def _record(self, value: Any) -> Any:
         if value is NotImplemented:
             return value
         derived = LossScale(value)
-        self._made.add(np.float32(value))
-        derived._made = self._made
+        self._derived.add(np.float32(value))
+        derived._derived = self._derived
         return derived
 
     def __mul__(self, other: Any) -> Any:
-        return self._note(super().__mul__(other))
+        return self._record(super().__mul__(other))
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
-        return self._note(super().__truediv__(other))
+        return self._record(super().__truediv__(other))
 
     def __rtruediv__(self, other: Any) -> Any:
-        return self._note(super().__rtruediv__(other))
+        return self._record(super().__rtruediv__(other))
 
     def __neg__(self) -> Any:
-        return self._note(super().__neg__())
+        return self._record(super().__neg__())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return float, (float(self),)
 
     def gave(self, value: float) -> bool:
         """Whether ``value``, as float32, is the scale or a number computed from it."""
-        return np.float32(value) in self._made
+        return np.float32(value) in self._derived
 
 
 def warn_of_unscaled_losses(
     ops: Sequence[OperatorDef], init_net: NetDef, losses: Iterable[Any], scale: LossScale, devices: int
 ) -> None:
-    """Warn of each loss that no operator on the way to it multiplies by the scale.
+    """Warn about each loss that no operator on the path to it multiplies by the scale.
 
     Args:
-        ops: what the forward builder added for one replica.
-        init_net: where constants may have been filled.
-        losses: what it returned.
-        scale: what it was given.
+        ops: the operators that the forward builder appended for one replica.
+        init_net: the init net, which may fill constants.
+        losses: the losses that the builder returned.
+        scale: the loss scale that the builder got.
         devices: number of replicas.
     """
     makers = {blob: op for op in [*init_net.op, *ops] for blob in op.output}
@@ -81,8 +82,8 @@ def warn_of_unscaled_losses(
             maker = makers.get(str(loss))
             made = f", made at {maker.debug_info}," if maker is not None and maker.debug_info else ""
             warn_user(
-                f"loss {str(loss)!r}{made} is not multiplied by loss_scale, so over {devices} devices the gradients "
-                f"add up to {devices} times those of one device; return model.Scale(loss, scale=loss_scale) from "
+                f"loss {str(loss)!r}{made} is not multiplied by loss_scale, so the gradients on {devices} devices "
+                f"sum to {devices} times those of one device; return model.Scale(loss, scale=loss_scale) from "
                 "forward_pass_builder_fun"
             )
 
@@ -106,12 +107,12 @@ def _is_scaled(loss: str, makers: dict[str, OperatorDef], scale: LossScale) -> b
 def warn_of_scaled_updates(
     ops: Sequence[OperatorDef], gradients: Iterable[str], scale: LossScale, devices: int
 ) -> None:
-    """Warn if the update divides the learning rate, or gradients, by the number of devices once more.
+    """Warn if the update divides the learning rate, or gradients, by the number of devices a second time.
 
     Args:
-        ops: what the update or optimizer builders added.
-        gradients: those of the parameters.
-        scale: what the forward builder was given.
+        ops: the operators that the update or optimizer builders appended.
+        gradients: the gradients of the parameters.
+        scale: the loss scale that the forward builder got.
         devices: number of replicas.
     """
     scaled = dict.fromkeys(gradients, "gradient")
@@ -125,6 +126,6 @@ def warn_of_scaled_updates(
                 warned.add(scaled[op.input[0]])
                 made = f", at {op.debug_info}," if op.debug_info else ""
                 warn_user(
-                    f"the {scaled[op.input[0]]} {op.input[0]!r} is multiplied by 1/{devices}{made} and so are the "
-                    "losses by loss_scale: steps become too small; scale the losses alone"
+                    f"the {scaled[op.input[0]]} {op.input[0]!r} is multiplied by 1/{devices}{made} although the losses "
+                    "already are, by loss_scale, so steps become too small; scale only the losses"
                 )

@@ -1,4 +1,4 @@
-"""Gradients of a data-parallel net that are not needed at the same time share blobs, in each replica for itself."""
+"""Memory sharing in data-parallel nets: gradients of a replica that are not needed at the same time share blobs."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def share_gradient_memory(
     excluded: Iterable[Any] = (),
     activations: bool = False,
 ) -> Replicas:
-    """Let gradients in the main net of a model share names where they are not needed at the same time.
+    """Let gradients in the main net of a model share blobs if they are not needed at the same time.
 
-    Gradients of parameters and losses keep their names, so updates, exchange and checkpoints see no difference, and
-    the numbers are the same to the bit. Of blobs that share a name the last value can be fetched, and ``grad_map``
-    forgets their gradients. Of micro-batches only what their backward pass alone touches shares.
+    Gradients of parameters and losses keep their names, so updates, exchange and checkpoints are not affected, and
+    the results are bitwise identical. Of blobs that share a name only the last value can be fetched, and their
+    gradients are removed from ``grad_map``. With micro-batches, blobs that the update parts use do not share.
 
     Args:
-        model: with its backward pass; its net is changed.
-        record: of its replicas.
-        sizes: bytes by name, so that blobs of one size share.
+        model: model with a backward pass; its net is changed.
+        record: the record of its replicas.
+        sizes: name -> size in bytes, so that blobs of equal size share.
         excluded: other blobs that keep their names.
-        activations: let activations that operators read share as well.
+        activations: share activations that operators read as well.
 
     Returns:
-        The record, which says that memory is shared.
+        The record, with ``shares_memory`` set.
 
     Raises:
         NetError: the model has no backward pass.
@@ -51,36 +51,36 @@ def share_gradient_memory(
     main = model.net.Proto()
     if not record.trains or not model.param_to_grad:
         raise NetError(
-            f"model {model.name!r} has no backward pass, so it has no gradients that could share memory; do not ask "
-            "for it in a model for evaluation"
+            f"model {model.name!r} has no backward pass, so it has no gradients that could share memory; do not "
+            "request it for an evaluation model"
         )
     keep = {blob_name(blob) for blob in excluded} | {loss for losses in record.losses for loss in losses}
     for gradient in model.param_to_grad.values():
-        keep.update(_of(gradient))
+        keep.update(_blobs(gradient))
     for group in record.gradients:
         for name in filter(None, (group.values, group.indices)):
             keep.update(record.devices.copies(name))
     keep.update((*record.accumulated, *record.accumulated_rows))
-    for part in created_nets(main, record)[1:]:  # which name what the first one leaves them
+    for part in created_nets(main, record)[1:]:  # they refer to blobs of the first part by name
         keep.update(name for op in part.op for name in (*op.input, *op.output))
-    before = len(_made(main))
-    gradients = gradient_blobs(main.op).union(*map(_of, model.grad_map.values()))
+    before = len(_written(main))
+    gradients = gradient_blobs(main.op).union(*map(_blobs, model.grad_map.values()))
     scopes = record.devices.scopes
     made, names = share_gradients(main, scopes, gradients, keep=keep, sizes=sizes, activations=activations)
     model.net.replace_message(made)
     model.grad_map = {
-        blob: gradient for blob, gradient in model.grad_map.items() if names.keys().isdisjoint(_of(gradient))
+        blob: gradient for blob, gradient in model.grad_map.items() if names.keys().isdisjoint(_blobs(gradient))
     }
-    _log.info("model %r: shared memory leaves %d of %d blobs", model.name, len(_made(main)), before)
+    _log.info("model %r: memory sharing reduces %d blobs to %d", model.name, before, len(_written(main)))
     return dataclasses.replace(record, shares_memory=True)
 
 
-def _made(net: NetDef) -> set[str]:
+def _written(net: NetDef) -> set[str]:
     return {name for op in net.op for name in op.output}
 
 
-def _of(gradient: Any) -> list[str]:
-    """Return the blobs of a gradient: one, or two of a sparse one."""
+def _blobs(gradient: Any) -> list[str]:
+    """Return the blobs of a gradient: one, or two if it is sparse."""
     return [str(part) for part in gradient] if isinstance(gradient, GradientSlice) else [str(gradient)]
 
 
@@ -88,24 +88,24 @@ def OptimizeGradientMemory(
     model: ModelHelper, input_shapes: Mapping[Any, Sequence[int]] | None, excluded_blobs: Iterable[Any] | None,
     recycle_activations: bool,
 ) -> None:  # fmt: skip
-    """Let gradients that are not needed at the same time share blobs, in each replica for itself.
+    """Let gradients of the same replica that are not needed at the same time share blobs.
 
-    To be called before the net is created. A second call changes nothing.
+    Call it before the net is created. A second call changes nothing.
 
     Args:
-        model: a training model that Parallelize has made.
-        input_shapes: shapes of the inputs by name, from which those of all blobs are inferred, so that blobs of one
-            size share; None: blobs share whatever their sizes.
+        model: a training model made by Parallelize.
+        input_shapes: name -> shape of the inputs, from which the shapes of all blobs are inferred, so that blobs of
+            equal size share; None: sizes are ignored.
         excluded_blobs: blobs that keep their names.
-        recycle_activations: let activations that operators read share as well.
+        recycle_activations: share activations that operators read as well.
 
     Raises:
-        TypeError: it is no ModelHelper.
+        TypeError: ``model`` is not a ModelHelper.
         NetError: the model is not data-parallel, or has no backward pass.
-        ShapeError: the shapes do not fit the net.
+        ShapeError: the shapes contradict the net.
     """
     if not isinstance(model, ModelHelper):
-        raise TypeError(f"OptimizeGradientMemory: needs a ModelHelper, got {model!r}")
+        raise TypeError(f"OptimizeGradientMemory: model must be a ModelHelper, got {model!r}")
     main = model.net.Proto()
     record = Replicas.load(main)
     if record.shares_memory:

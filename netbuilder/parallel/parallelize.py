@@ -1,4 +1,4 @@
-"""Parallelize: one net out of a model's builders, with a replica of it on each device."""
+"""Parallelize: build one net with a replica of the model on each device."""
 
 from __future__ import annotations
 
@@ -55,67 +55,67 @@ def Parallelize(
 ) -> Replicas:
     """Build a model on several devices, with the exchange of gradients between them.
 
-    Each device gets a replica: the blobs that the builders make for it, under a scope of its own (``gpu_0/``,
-    ``cpu_0/``). Parameters that the model has before the call stay outside, there once and used by all replicas.
-    Without a builder of updates the net has the forward pass alone (evaluation).
+    Each device gets a replica: the blobs that the builders make for it, under its own name scope (``gpu_0/``,
+    ``cpu_0/``). Parameters that the model has before the call are outside the replicas: they exist once, and all
+    replicas use them. Without an update builder the net has only the forward pass (evaluation).
 
     Args:
-        model_helper_obj: a model without backward pass; its nets are added to.
-        input_builder_fun: adds the input of one replica; called with the model once per device, in its scopes.
-        forward_pass_builder_fun: called with the model and the loss scale, 1 / number of devices, in the same
-            place; returns the list of losses, each multiplied by that scale.
-        param_update_builder_fun: adds the update of one replica's parameters; called once per device.
-        optimizer_builder_fun: adds the update of all parameters; called once, outside of scopes.
-        post_sync_builder_fun: called with the model once per device, behind the copies that make the replicas
-            equal after initialization.
+        model_helper_obj: a model without backward pass; its nets are extended.
+        input_builder_fun: appends the input of one replica; called with the model once per device, in its scopes.
+        forward_pass_builder_fun: appends the forward pass of one replica; called with the model and the loss scale,
+            1 / number of devices, after ``input_builder_fun``; returns the list of losses, each multiplied by the
+            scale.
+        param_update_builder_fun: appends the update of one replica's parameters; called once per device.
+        optimizer_builder_fun: appends the update of all parameters; called once, outside of scopes.
+        post_sync_builder_fun: called with the model once per device, after the copies that give all replicas the same
+            initial values.
         pre_grad_net_transformer_fun: called with the model once, before the gradients are added.
         net_transformer_fun: called with (model, number of devices, "cpu" or "gpu", device type) once, after the
             gradients are added and before they are exchanged.
-        devices: their ids; None: all GPUs, or as many replicas as the CPU has cores.
-        rendezvous: not in this version (several hosts).
-        net_type: how the net is executed.
+        devices: device ids; None: all GPUs, or as many replicas as the CPU has cores.
+        rendezvous: not supported in this version (several hosts).
+        net_type: the executor of the net.
         broadcast_computed_params: copy the first replica's running means and variances to the others in each step.
-        optimize_gradient_memory: let gradients of activations share blobs where they are not needed at the same time;
-            the numbers are the same, and most of these gradients cannot be fetched.
-        dynamic_memory_management, blobs_to_keep: not in this version (memory planning).
+        optimize_gradient_memory: let gradients of activations share blobs if they are not needed at the same time;
+            the results are the same, but most of these gradients cannot be fetched.
+        dynamic_memory_management, blobs_to_keep: not supported in this version (memory planning).
         use_nccl: GPUs: exchange gradients by NCCL's operators instead of sums and copies. This version has no engine
-            for NCCL: the operators are computed by sums and copies, and a warning says so.
-        max_concurrent_distributed_ops: of use with ``rendezvous`` alone.
+            for NCCL: the operators are computed by sums and copies, with a warning.
+        max_concurrent_distributed_ops: used only with ``rendezvous``.
         cpu_device: replicas on the CPU instead of on GPUs.
-        ideep: refused: plans choose oneDNN for operators on the CPU by themselves.
-        num_threads_per_device: upper bound of the threads that run the net, for each device.
+        ideep: not supported: plans choose oneDNN for operators on the CPU automatically.
+        num_threads_per_device: maximum number of threads per device that run the net.
         shared_model: CPU: one copy of each parameter for all replicas instead of one each.
-        combine_spatial_bn: batch normalization over all devices; not in this version for more than one.
-        barrier_net_timeout_sec: of use with ``rendezvous`` alone, in seconds.
-        peer_access: GPUs: ``peer_access(a, b)`` says whether GPU a can read the memory of GPU b; None: ask the
-            driver, or expect it where there is no GPU.
-        dtype: how plans keep activations in memory, "float32" or "bfloat16" (see ``Net.set_activation_dtype``);
-            None: as the model says.
-        weighted_shares: let the replicas take shares of a batch that differ in size, weighted so that the gradient is
-            that of the mean over the batch: see ``feed_shares`` and ``prefetch``. Implied by ``accumulate_steps``.
-        accumulate_steps: how many micro-batches make a step: their gradients are summed, and exchanged and used for an
-            update behind the last one only. Each is one iteration of ``RunNet``. Of sparse gradients all rows are kept.
-        outside_from_bytes: tables of this many bytes or more whose rows the replicas look up, and that nothing else
-            reads, are kept once, on the CPU, outside of the replicas, under their name without a scope, and looked up
-            there; the log says which. None: each replica has a table of its own, save those made before the call.
-
-        reduce_update_broadcast: sum gradients on the first device alone, update its parameters there, and copy them to
-            the others, instead of summing for all and updating on each: the same parameters, with one copy of the
-            optimizer's state. ``param_update_builder_fun`` is called for the first device alone.
+        combine_spatial_bn: batch normalization over all devices; supported only for one device in this version.
+        barrier_net_timeout_sec: in seconds; used only with ``rendezvous``.
+        peer_access: GPUs: ``peer_access(a, b)`` returns whether GPU a can read the memory of GPU b; None: ask the
+            driver, or assume it if there is no GPU.
+        dtype: type in which plans store activations, "float32" or "bfloat16" (see ``Net.set_activation_dtype``);
+            None: the setting of the model.
+        weighted_shares: allow shares of a batch of different sizes, weighted so that the gradient is that of the mean
+            over the batch: see ``feed_shares`` and ``prefetch``. Implied by ``accumulate_steps``.
+        accumulate_steps: number of micro-batches per step: their gradients are summed, and exchanged and applied only
+            after the last one. Each is one iteration of ``RunNet``. Rows of sparse gradients are concatenated.
+        outside_from_bytes: tables of at least this many bytes that are used only for lookups are stored once, on the
+            CPU, outside the replicas, under their name without a scope, and the lookups run there; the log lists
+            them. None: each replica has its own tables, except for those created before the call.
+        reduce_update_broadcast: sum gradients only on the first device, update its parameters there, and copy them to
+            the others, instead of summing and updating on each device: the same parameters, with one copy of the
+            optimizer's state. ``param_update_builder_fun`` is called only for the first device.
 
     Returns:
-        The record of the replicas, which the net keeps in its arguments.
+        The record of the replicas, which the net stores in its arguments.
 
     Raises:
-        NetError: an argument is out of range, the model is used up, the builders return anything but a list of
-            losses, or an operator touches a blob of another device. The builders must make the same net on each
-            device; of that, the number of losses is compared, and which parameters and gradients there are, with
-            their shapes, not each operator.
+        NetError: an argument is out of range, the model is data-parallel or has a backward pass already, the builders
+            do not return a list of losses, or an operator uses a blob of another device. The builders must make the
+            same net on each device; only the number of losses and the parameters and gradients, with their shapes,
+            are compared, not each operator.
         TypeError: an argument is of the wrong type.
-        NotImplementedError: an argument asks for what this version does not have.
+        NotImplementedError: an argument requests something that this version does not support.
         DeviceError: ``devices`` is None and there is no GPU.
 
-    If anything is raised, by a builder too, the model is as it was before.
+    After an exception, raised by a builder too, the model is in its former state.
     """
     settings.check_scope()
     settings.check_model(model_helper_obj)
@@ -141,8 +141,8 @@ def Parallelize(
         reduce_update_broadcast=reduce_update_broadcast,
     )
     if optimize_gradient_memory and dynamic_memory_management:
-        raise NetError("give optimize_gradient_memory or dynamic_memory_management, not both: one undoes the other")
-    settings.refuse_later_arguments(
+        raise NetError("give optimize_gradient_memory or dynamic_memory_management, not both: they exclude each other")
+    settings.refuse_unsupported(
         rendezvous=(rendezvous, rendezvous is not None, "several hosts"),
         dynamic_memory_management=(dynamic_memory_management, dynamic_memory_management, "blobs freed early"),
         blobs_to_keep=(blobs_to_keep, blobs_to_keep is not None, "blobs not freed early"),
@@ -150,7 +150,9 @@ def Parallelize(
     _check_kind(cpu_device, ideep, shared_model)
     if reduce_update_broadcast and (shared_model or use_nccl):
         other = (
-            "shared_model=True, whose replicas have one copy" if shared_model else "use_nccl=True, which sums for all"
+            "shared_model=True, whose replicas have one copy"
+            if shared_model
+            else "use_nccl=True, which sums on all devices"
         )
         raise NetError(f"reduce_update_broadcast=True cannot be combined with {other}; give one of them")
     _check_numbers(num_threads_per_device, net_type)
@@ -159,9 +161,9 @@ def Parallelize(
     settings.check_accumulation(accumulate_steps)
     settings.check_outside_from_bytes(outside_from_bytes)
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
-    asks = combine_spatial_bn and len(chosen) > 1
-    settings.refuse_later_arguments(
-        combine_spatial_bn=(combine_spatial_bn, asks, "batch normalization over all of several devices")
+    requested = combine_spatial_bn and len(chosen) > 1
+    settings.refuse_unsupported(
+        combine_spatial_bn=(combine_spatial_bn, requested, "batch normalization over all of several devices")
     )
     if use_nccl and len(chosen) > 1:
         _warn_of_nccl(bool(cpu_device))
@@ -193,7 +195,7 @@ def Parallelize(
 
 
 def Parallelize_CPU(*args: Any, **kwargs: Any) -> Replicas:
-    """``Parallelize`` over replicas on the CPU: devices are numbers of replicas, by default one per core.
+    """``Parallelize`` on the CPU: ``devices`` are the numbers of the replicas, by default one per core.
 
     >>> from netbuilder import ModelHelper, brew
     >>> def forward(model, loss_scale):
@@ -214,12 +216,12 @@ def Parallelize_CPU(*args: Any, **kwargs: Any) -> Replicas:
 
 
 def Parallelize_GPU(*args: Any, **kwargs: Any) -> Replicas:
-    """``Parallelize`` over NVIDIA GPUs. The net can be built on a machine without them."""
+    """``Parallelize`` on NVIDIA GPUs. The net can be built on a machine without GPUs."""
     return Parallelize(*args, **{**kwargs, "cpu_device": False})
 
 
 def Parallelize_iDeep(*args: Any, **kwargs: Any) -> Replicas:
-    """Refused: call ``Parallelize_CPU``, whose plans choose oneDNN by themselves."""
+    """Raise NetError: iDeep is not supported; call ``Parallelize_CPU``, whose plans choose oneDNN automatically."""
     return Parallelize(*args, **{**kwargs, "ideep": True})
 
 
@@ -229,11 +231,11 @@ def _check_kind(cpu_device: bool, ideep: bool, shared_model: bool) -> None:
             "ideep=True is not supported: iDeep is not a device here; call Parallelize_CPU, whose plans use oneDNN"
         )
     if shared_model and not cpu_device:
-        raise NetError("shared_model=True needs replicas that share memory, on the CPU; call Parallelize_CPU")
+        raise NetError("shared_model=True needs replicas on the CPU, which share memory; call Parallelize_CPU")
 
 
 def _warn_of_nccl(cpu_device: bool) -> None:
-    """Say what runs instead of NCCL."""
+    """Warn what runs instead of NCCL."""
     if cpu_device:
         text = "NCCL exchanges values between GPUs; gradients of replicas on the CPU are exchanged by sums and copies"
     else:
@@ -246,7 +248,7 @@ def _warn_of_nccl(cpu_device: bool) -> None:
 
 def _check_numbers(num_threads_per_device: Any, net_type: Any) -> None:
     if isinstance(num_threads_per_device, bool) or not isinstance(num_threads_per_device, int):
-        raise TypeError(f"num_threads_per_device must be a whole number, got {num_threads_per_device!r}")
+        raise TypeError(f"num_threads_per_device must be an integer, got {num_threads_per_device!r}")
     if num_threads_per_device < 1:
         raise NetError(f"num_threads_per_device must be at least 1, got {num_threads_per_device}")
     settings.check_net_type(net_type)

@@ -1,4 +1,4 @@
-"""Predictors out of parallel models, and plain nets moved into a replica's scope."""
+"""Predictors extracted from parallel models, and nets converted to run as a replica."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def ExtractPredictorNet(
     outputs: Sequence[Any],
     device: DeviceOption | None = None,
 ) -> tuple[Net, list[BlobReference]]:
-    """Return the first replica's part that computes ``outputs`` from ``inputs``, and the parameters it needs.
+    """Return the part of the first replica that computes ``outputs`` from ``inputs``, and the parameters it needs.
 
-    No name in the result has the replica's scope, parameters included; the net's arguments say which blobs hold
-    their values, and ``netbuilder.exchange`` reads those. Labels that only a loss needs are no parameters.
+    The names in the result, parameters included, are without the replica's scope; the net's arguments map parameters
+    to the blobs with their values, for ``netbuilder.exchange``. Labels that only a loss needs are not parameters.
 
     Args:
-        model: a parallel model, or a parallel net, in test mode; left unchanged.
+        model: a parallel model, or a parallel net, in test mode; unchanged.
         inputs: blobs that will be fed, with or without the scope of the first replica.
-        outputs: blobs wanted, likewise.
-        device: where the predictor runs; None: where the first replica does.
+        outputs: requested blobs, likewise.
+        device: device of the predictor; None: that of the first replica.
 
     Raises:
         NetError: the net is not data-parallel, and as for ``passes.extract_predictor``.
@@ -58,22 +58,22 @@ def ExtractPredictorNet(
 
 def _scoped(what: str, blobs: Sequence[Any], scope: str, net: NetDef) -> list[str]:
     if isinstance(blobs, (str, bytes)):
-        raise TypeError(f"{what} of a predictor: give a list of blobs, got the single string {blobs!r}")
+        raise TypeError(f"{what} of a predictor must be a list of blobs, got the single string {blobs!r}")
     known = {name for op in net.op for names in (op.input, op.output) for name in names}
     names = map(blob_name, blobs)
     return [name if name.startswith(scope) or name in known else scope + name for name in names]
 
 
 def ConvertNetForDevice(net: Net, device: DeviceOption | None = None) -> Net:
-    """Return a copy of a net inside the scope of a replica, all its operators on the replica's device.
+    """Return a copy of a net under the name scope of a replica, with all operators on the replica's device.
 
     Args:
-        net: a net without scopes; left unchanged.
-        device: the replica's; None: the current device scope.
+        net: a net without scopes; unchanged.
+        device: the replica's device; None: the current device scope.
 
     Raises:
-        NetError: no device is given and no scope is active, or the device is no CPU or GPU.
-        NotImplementedError: an unknown operator holds a net.
+        NetError: no device is given and no scope is active, or the device is neither a CPU nor a GPU.
+        NotImplementedError: an unknown operator has a subgraph.
     """
     device = device if device is not None else CurrentDeviceScope()
     if device is None:
@@ -83,12 +83,12 @@ def ConvertNetForDevice(net: Net, device: DeviceOption | None = None) -> Net:
     for op in proto.op:
         if not is_registered(op.type) and any(True for _ in subgraphs(op)):
             raise NotImplementedError(
-                f"net {proto.name!r}: operator {op.type!r} {list(op.input)} is unknown and holds a net, so it cannot "
-                "be moved: which of its arguments name blobs is not known; register the operator first"
+                f"net {proto.name!r}: operator {op.type!r} {list(op.input)} is unknown and has a subgraph, so blobs in "
+                "its arguments cannot be renamed; register the operator first"
             )
     moved = copy_net(proto)
     rename_blobs(moved, lambda name: scope + name)
     place_operators(moved, device)
-    for op in moved.op:  # replicas draw different numbers; Parallelize, which knows their order, numbers them anew
+    for op in moved.op:  # replicas draw different numbers; Parallelize, which knows their order, sets these again
         draw_as(op, scope, device.device_id)
     return Net(moved, inplace=True)

@@ -1,4 +1,4 @@
-"""The record of replicas of any net: what Parallelize stored, or what the operators' devices tell."""
+"""The record of replicas of any net: stored by Parallelize, or inferred from the operators' devices."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["replicas_of"]
 
 
 def replicas_of(net: NetDef) -> Replicas:
-    """Return the record of a data-parallel net, or what its operators' devices tell of one without.
+    """Return the record of a data-parallel net; without one, infer the replicas from the operators' devices.
 
-    A net that Caffe2 stored has no record. Its replicas are the devices whose operators write blobs under a scope
-    of their own ("gpu_3/"); parameters, gradients and losses stay unknown then.
+    A net that Caffe2 stored has no record. Its replicas are the devices whose operators write blobs under the device's
+    scope ("gpu_3/"); parameters, gradients and losses remain unknown.
 
     Raises:
-        NetError: no operator has such a device, or one writes into the scope of another replica.
+        NetError: there is no such operator, or one writes into the scope of another replica.
     """
     if has_record(net):
         return Replicas.load(net)
@@ -36,9 +36,9 @@ def replicas_of(net: NetDef) -> Replicas:
     if not found:
         raise NetError(
             f"net {net.name!r} has no record of replicas, and none of its operators writes a blob under the scope of "
-            "its device (as gpu_0/ or cpu_0/), so its replicas cannot be told apart"
+            "its device (gpu_0/ or cpu_0/, for example), so its replicas cannot be identified"
         )
-    kind = found[-1][0]  # a net for GPUs has operators on the host, too
+    kind = found[-1][0]  # a net for GPUs has operators on the host as well
     devices = Devices(kind, tuple(number for device_type, number in found if device_type == kind))
     _refuse_mixed_scopes(net, devices)
     return Replicas(devices)

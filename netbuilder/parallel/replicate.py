@@ -1,4 +1,4 @@
-"""The replicas: the user's builders called once per device, and what they made, grouped."""
+"""Building of replicas: the user's builders are called once per device, and the blobs they make are grouped."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def build_replicas(
     trains: bool,
     world_size: int,
 ) -> list[list[BlobReference]]:
-    """Build input and forward pass on each device; return the losses of each (none where it does not train).
+    """Build input and forward pass on each device; return the losses of each replica, none without training.
 
     The losses are scaled by 1 / ``world_size``, the number of replicas of all processes.
 
     Raises:
-        NetError: the forward builder of a net that trains returns anything but a list of losses, or not the same
-            number of them on each device.
+        NetError: the forward builder of a net for training does not return a list of losses, or not the same
+            number of losses on each device.
     """
     scale = LossScale(1.0 / world_size)
 
@@ -83,7 +83,7 @@ def build_replicas(
 def check_losses(losses: Any, devices: Devices, replica: int, builder: Any) -> None:
     """Raise NetError unless ``losses``, from ``builder``, is a list of references to blobs of the replica."""
     where = definition_of(builder)
-    rule = f"forward_pass_builder_fun{f' ({where})' if where else ''} must return a list of losses, as BlobReferences"
+    rule = f"forward_pass_builder_fun{f' ({where})' if where else ''} must return a list of losses (BlobReferences)"
     if not isinstance(losses, list):
         raise NetError(f"{rule}; got {losses!r} of type {type(losses).__name__}")
     if not losses:
@@ -93,8 +93,8 @@ def check_losses(losses: Any, devices: Devices, replica: int, builder: Any) -> N
             raise NetError(f"{rule}; got {loss!r} of type {type(loss).__name__} in it")
         if devices.replica_of(str(loss)) != replica:
             raise NetError(
-                f"{rule}, made under the scope {devices.scopes[replica]!r} of the replica; got {str(loss)!r}: give "
-                "operators plain strings as output names, which get the scope"
+                f"{rule} under the scope {devices.scopes[replica]!r} of the replica; got {str(loss)!r}: name outputs "
+                "of operators by plain strings, which get the scope"
             )
 
 
@@ -104,30 +104,30 @@ def group_by_name(
     """Return the names, without scope, that blobs of all replicas share, in the order of the first replica.
 
     Args:
-        what: what they are, for errors.
-        blobs: full names of those of all replicas.
-        devices: where the replicas are.
-        shapes: full name -> shape, where known.
+        what: the kind of blobs, for errors.
+        blobs: full names of the blobs of all replicas.
+        devices: devices of the replicas.
+        shapes: full name -> shape, if known.
 
     Raises:
-        NetError: a blob is under no replica's scope, is missing on some device, or differs in shape.
+        NetError: a blob is not under the scope of a replica, is missing on some device, or differs in shape.
     """
     having: dict[str, list[int]] = {}
     for blob in map(str, blobs):
         replica = devices.replica_of(blob)
         if replica is None:
             raise NetError(
-                f"{what} {blob!r} was made by the builders, but under no replica's scope "
-                f"({', '.join(devices.scopes)}); name it by a plain string, which gets the scope, or make it before "
-                "Parallelize if all replicas use one"
+                f"{what} {blob!r} was created by the builders, but not under the scope of a replica "
+                f"({', '.join(devices.scopes)}); name it by a plain string, which gets the scope, or create it before "
+                "Parallelize if all replicas share it"
             )
         having.setdefault(devices.short_name(blob), []).append(replica)
     for name, replicas in having.items():
         if len(replicas) < len(devices):
-            there = [devices.ids[replica] for replica in replicas]
-            missing = [number for number in devices.ids if number not in there]
+            present = [devices.ids[replica] for replica in replicas]
+            missing = [number for number in devices.ids if number not in present]
             raise NetError(
-                f"{what} {name!r} exists on device {_list(there)} and is missing on device {_list(missing)}; the "
+                f"{what} {name!r} exists on device {_list(present)}, but is missing on device {_list(missing)}; the "
                 "builders must make the same net on each device"
             )
         _check_shapes(what, name, devices, shapes or {})
@@ -149,7 +149,7 @@ def _list(numbers: Sequence[int]) -> str:
 
 
 def initial_shapes(init_net: NetDef) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that fills in the init net give their blobs."""
+    """Return the shapes of the blobs that fills in the init net write."""
     shapes = {}
     for op in init_net.op:
         if op.input:
@@ -162,13 +162,13 @@ def initial_shapes(init_net: NetDef) -> dict[str, tuple[int, ...]]:
 
 
 def assign_random_replicas(net: NetDef, record: Replicas) -> None:
-    """Let random operators, those in held nets included, draw what their replica draws for its samples.
+    """Set the random stream and the replica's number of random operators, those in subgraphs included.
 
-    Their streams lose the scopes of the replicas, so that those of one operator are the same.
+    The scope of the replica is removed from the stream, so that the replicas of an operator have the same stream.
 
     Args:
-        net: is changed.
-        record: of its replicas.
+        net: changed in place.
+        record: the record of its replicas.
     """
     for op in net.op:
         local = record.devices.replica_of(op.output[0]) if op.output else None
@@ -177,16 +177,16 @@ def assign_random_replicas(net: NetDef, record: Replicas) -> None:
 
 
 def draw_as(op: OperatorDef, scope: str, replica: int) -> None:
-    """Let an operator, and those in the nets that it holds, draw as a replica does.
+    """Let an operator, and those in its subgraphs, draw the random numbers of a replica.
 
     Args:
-        op: is changed.
-        scope: of the replica; streams lose it.
-        replica: its number over all processes.
+        op: changed in place.
+        scope: scope of the replica, which is removed from the random streams.
+        replica: number of the replica among those of all processes.
     """
     if draws(op):
         set_argument(op, RANDOM_STREAM, stream_of(op).replace(scope, ""))
         set_argument(op, RANDOM_REPLICA, replica)
-    for held in subgraphs(op):
-        for inner in held.op:
+    for subgraph in subgraphs(op):
+        for inner in subgraph.op:
             draw_as(inner, scope, replica)

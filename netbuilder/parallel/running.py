@@ -1,4 +1,4 @@
-"""A parallel model run: initialized, created, run; its learning rates and what a checkpoint of it holds."""
+"""Running a parallel model: initialization, creation, iterations; its learning rates and checkpoint blobs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = [
 def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Workspace | None = None) -> None:
     """Run the init net once, and create the main net.
 
-    What the shares of a batch weigh stays, if it was fed before, unless the model begins anew (``overwrite``).
+    The weights of the shares of a batch that were fed before are preserved, unless ``overwrite`` is set.
 
     Args:
         model: made by ``Parallelize``.
-        overwrite: run it though the model is for evaluation and would overwrite parameters that are there, and
-            replace a main net that is there.
-        workspace: where; None: the current default one.
+        overwrite: run the init net even if the model is for evaluation and existing parameters are overwritten, and
+            replace an existing main net.
+        workspace: workspace to use; None: the current default one.
 
     Raises:
         NetError: the model is not data-parallel; the main net exists already; or, for a model without updates,
@@ -51,7 +51,7 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
     if net_names(model.net.Name(), record)[0] in workspace.nets() and not overwrite:
         raise NetError(
             f"net {model.net.Name()!r} exists already in the workspace, and its init net would restart the training; "
-            "give overwrite=True to do that"
+            "give overwrite=True to restart it"
         )
     fed = {} if overwrite else _share_weights(record, workspace)
     workspace.run_net_once(init_net)
@@ -61,7 +61,7 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
 
 
 def _share_weights(record: Replicas, workspace: Workspace) -> dict[str, Any]:
-    """Return what the shares of a batch weigh that was fed before the model begins."""
+    """Return the weights of the shares of a batch that were fed before."""
     if not record.weighted_shares:
         return {}
     blobs = record.devices.copies(SHARE_WEIGHT)
@@ -69,12 +69,12 @@ def _share_weights(record: Replicas, workspace: Workspace) -> dict[str, Any]:
 
 
 def CreateNet(model: ModelHelper, overwrite: bool = False, *, workspace: Workspace | None = None) -> None:
-    """Create the main net in the workspace; with ``accumulate_steps`` its parts, as nets of their own.
+    """Create the main net in the workspace; with ``accumulate_steps`` its parts, as separate nets.
 
     Args:
         model: made by ``Parallelize``.
-        overwrite: replace a net of this name.
-        workspace: where; None: the current default one.
+        overwrite: replace an existing net of this name.
+        workspace: workspace to use; None: the current default one.
 
     Raises:
         NetError: the model is not data-parallel, or a net of this name exists.
@@ -90,22 +90,22 @@ def CreateNet(model: ModelHelper, overwrite: bool = False, *, workspace: Workspa
 def RunNet(
     model: ModelHelper, num_iterations: int = 1, *, wait: bool = True, workspace: Workspace | None = None
 ) -> None:
-    """Run the main net, which was created before, so many times.
+    """Run ``num_iterations`` iterations of the main net, which was created before.
 
-    With ``accumulate_steps`` a time is a micro-batch; behind each so many of them comes an update.
+    With ``accumulate_steps`` an iteration is one micro-batch; the update runs after the last micro-batch of each step.
 
     Args:
         model: made by ``Parallelize``.
-        num_iterations: how often.
-        wait: until all GPUs are through with it, see ``Workspace.run_net``.
-        workspace: where; None: the current default one.
+        num_iterations: number of iterations.
+        wait: wait until all GPUs have finished, see ``Workspace.run_net``.
+        workspace: workspace to use; None: the current default one.
 
     Raises:
         NetError: the model is not data-parallel, its net was not created, or an operator failed.
     """
     record = Replicas.load(model.net.Proto())
     if isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__") or num_iterations < 0:
-        raise NetError(f"RunNet: num_iterations must be a whole number, 0 or more, got {num_iterations!r}")
+        raise NetError(f"RunNet: num_iterations must be a non-negative integer, got {num_iterations!r}")
     workspace, count = workspace or default.workspace(), num_iterations.__index__()
     if record.accumulate_steps == 1:
         workspace.run_net(model.net.Name(), count, wait=wait)
@@ -119,7 +119,7 @@ def RunNet(
 
 
 def GetLearningRateBlobNames(model: ModelHelper) -> list[str]:
-    """Return the blobs that hold the learning rates: on the CPU one for all replicas, on GPUs one each.
+    """Return the blobs of the learning rates: on the CPU one for all replicas, on GPUs one each.
 
     Raises:
         NetError: the model is not data-parallel, or no operator in it computes a learning rate.
@@ -129,16 +129,16 @@ def GetLearningRateBlobNames(model: ModelHelper) -> list[str]:
     names = list(dict.fromkeys(op.output[0] for op in net.op if op.type == "LearningRate"))
     if not names:
         raise NetError(
-            f"model {model.name!r}: its main net has no LearningRate operator; build an optimizer that makes one"
+            f"model {model.name!r}: its main net has no LearningRate operator; build an optimizer that adds one"
         )
     return names
 
 
 def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
-    """Return the blobs that training has to find again: of the first replica, and those outside.
+    """Return the blobs that training needs from a checkpoint: those of the first replica and those outside replicas.
 
-    These are parameters, computed parameters, and what the init net makes and the main net changes in each
-    step, as momenta and iteration counters are.
+    These are parameters, computed parameters, and the blobs that the init net fills and the main net changes in each
+    step, such as momenta and iteration counters.
 
     Raises:
         NetError: the model is not data-parallel.
@@ -154,7 +154,7 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
 
 
 def stripBlobName(param: object) -> str:
-    """Return a blob's name without the first level of its scope; a sparse gradient gives "indices:values".
+    """Return a blob's name without the outermost scope; for a sparse gradient "indices:values".
 
     >>> stripBlobName("gpu_0/layer/w")
     'layer/w'
@@ -171,11 +171,11 @@ def stripBlobName(param: object) -> str:
 
 
 def _refuse_overwriting(model: ModelHelper, init_net: NetDef, workspace: Workspace) -> None:
-    there = [blob for blob in _outputs(init_net) if workspace.has(blob)]
-    if there:
+    existing = [blob for blob in _outputs(init_net) if workspace.has(blob)]
+    if existing:
         raise NetError(
-            f"model {model.name!r} is for evaluation, and its init net would overwrite {there[:4]}"
-            f"{' and more' if len(there) > 4 else ''}, which the workspace holds; make it with "
+            f"model {model.name!r} is for evaluation, but its init net would overwrite {existing[:4]}"
+            f"{' and more' if len(existing) > 4 else ''}, which exist in the workspace; build it with "
             "ModelHelper(init_params=False), or give overwrite=True"
         )
 
@@ -190,9 +190,9 @@ def _require_devices(record: Replicas, net: NetDef) -> None:
         return
     present = gpu_count()
     if missing := [number for number in record.devices.ids if number >= present]:
-        there = f"this machine has {list(range(present))}" if present else "this machine has none that can be used"
+        available = f"this machine has {list(range(present))}" if present else "this machine has no usable GPU"
         raise DeviceError(
-            f"net {net.name!r} needs the GPUs {list(record.devices.ids)}, and {there}; missing: {missing}; "
+            f"net {net.name!r} needs the GPUs {list(record.devices.ids)}, but {available}; missing: {missing}; "
             "install NVIDIA's driver and the extra netbuilder[gpu] (CuPy), name other devices, or build with "
             "Parallelize_CPU"
         )

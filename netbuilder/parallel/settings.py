@@ -1,4 +1,4 @@
-"""The arguments of Parallelize, checked before anything is built."""
+"""Checks of the arguments of Parallelize, before anything is built."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = [
     "check_outside_from_bytes",
     "check_scope",
     "choose_devices",
-    "refuse_later_arguments",
+    "refuse_unsupported",
 ]
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is no model, and a model that is used up.
+    """Check that a model can be parallelized.
 
     Raises:
-        TypeError: it is no ModelHelper.
+        TypeError: it is not a ModelHelper.
         NetError: it is data-parallel already, or has a backward pass.
     """
     if not isinstance(model, ModelHelper):
-        raise TypeError(f"Parallelize: needs a ModelHelper, got {model!r} of type {type(model).__name__}")
+        raise TypeError(f"Parallelize: the model must be a ModelHelper, got {model!r} of type {type(model).__name__}")
     if has_record(model.net.Proto()):
         raise NetError(
             f"model {model.name!r} is data-parallel already; make a new ModelHelper for another call of Parallelize"
@@ -45,27 +45,27 @@ def check_model(model: Any) -> None:
     if model.gradient_ops_added:
         raise NetError(
             f"model {model.name!r} has a backward pass already; Parallelize adds one for each device, so call it on a "
-            "model without"
+            "model without backward pass"
         )
 
 
 def check_scope() -> None:
-    """Refuse a name scope around Parallelize, and a device scope of another kind than the CPU: they reach all blobs.
+    """Check that no name scope and no GPU scope is active, because it would apply to the blobs of all replicas.
 
     Raises:
-        UsageError: there is one.
+        UsageError: such a scope is active.
     """
     if CurrentNameScope():
         raise UsageError(
             f"Parallelize was called inside NameScope({CurrentNameScope().rstrip(SEPARATOR)!r}); call it outside of "
-            "name scopes, blobs of replicas begin with gpu_0/ and the like"
+            "name scopes, because the names of the replicas' blobs begin with the replica's scope (gpu_0/)"
         )
     scope = CurrentDeviceScope()
     if scope is not None and scope.device_type != PROTO_CPU:
         text = " ".join(str(scope).split())
         raise UsageError(
-            f"Parallelize was called inside DeviceScope({text}); call it outside of GPU scopes, it makes those of "
-            "the replicas itself"
+            f"Parallelize was called inside DeviceScope({text}); call it outside of GPU scopes, because it sets the "
+            "devices of the replicas itself"
         )
 
 
@@ -77,11 +77,11 @@ _REQUIRED = ("input_builder_fun", "forward_pass_builder_fun")
 
 
 def check_builders(**builders: Any) -> None:
-    """Refuse builders that cannot be called as they will be, and two for the update.
+    """Check that the builders are functions of the right arguments, and that at most one is for the update.
 
     Raises:
-        NetError: both builders of the update are given, or one plainly takes other arguments.
-        TypeError: one is not callable.
+        NetError: both update builders are given, or the signature of a builder takes other arguments.
+        TypeError: a builder is not callable.
     """
     if builders["param_update_builder_fun"] is not None and builders["optimizer_builder_fun"] is not None:
         raise NetError(
@@ -105,58 +105,58 @@ def _check_signature(name: str, builder: Callable[..., Any], names: Sequence[str
         raise NetError(f"{name} is called with the arguments ({', '.join(names)}), but takes {signature}") from None
 
 
-def refuse_later_arguments(**given: tuple[Any, bool, str]) -> None:
-    """Raise NotImplementedError for an argument whose machinery this version has not.
+def refuse_unsupported(**given: tuple[Any, bool, str]) -> None:
+    """Raise NotImplementedError for an argument that this version does not support.
 
     Args:
-        given: argument -> (value, whether it asks for something, what it would do).
+        given: argument -> (value, whether the value requests the feature, description of the feature).
     """
-    for name, (value, asks, purpose) in given.items():
-        if asks:
+    for name, (value, requested, purpose) in given.items():
+        if requested:
             raise NotImplementedError(
-                f"Parallelize: {name}={value!r} ({purpose}) is not supported in this version; leave it out"
+                f"Parallelize: {name}={value!r} ({purpose}) is not supported in this version; omit it"
             )
 
 
 def check_flags(**given: Any) -> None:
-    """Raise TypeError for an argument, given by its name, that is not True or False."""
+    """Raise TypeError for a flag that is not True or False; flags are given as keywords."""
     for name, value in given.items():
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
 def check_accumulation(steps: Any) -> None:
-    """Raise TypeError or NetError unless ``steps`` is a whole number from 1 on."""
+    """Raise TypeError or NetError unless ``steps`` is a positive integer."""
     if isinstance(steps, bool) or not isinstance(steps, int):
-        raise TypeError(f"accumulate_steps must be a whole number, got {steps!r}")
+        raise TypeError(f"accumulate_steps must be an integer, got {steps!r}")
     if steps < 1:
         raise NetError(f"accumulate_steps must be at least 1, got {steps}")
 
 
 def check_outside_from_bytes(size: Any) -> None:
-    """Raise TypeError or NetError unless ``size`` is None or a whole number from 0 on."""
+    """Raise TypeError or NetError unless ``size`` is None or a non-negative integer."""
     if size is None:
         return
     if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"outside_from_bytes must be a whole number of bytes or None, got {size!r}")
+        raise TypeError(f"outside_from_bytes must be an integer (bytes) or None, got {size!r}")
     if size < 0:
         raise NetError(f"outside_from_bytes must not be negative, got {size}")
 
 
 def check_net_type(net_type: Any) -> None:
-    """Raise NetError unless ``net_type`` is one that workspaces can run."""
+    """Raise NetError unless ``net_type`` is one of the executors of workspaces."""
     if net_type not in NET_TYPES:
         raise NetError(f"unknown net_type {net_type!r}; the types are {', '.join(NET_TYPES)}")
 
 
 def choose_devices(devices: Iterable[int] | None, device_type: int) -> Devices:
-    """Return the devices that a call of Parallelize names; None: all GPUs, or as many replicas as the CPU has cores.
+    """Return the devices for a call of Parallelize; None: all GPUs, or as many replicas as the CPU has cores.
 
-    Absent GPUs are no error, since a net may be built elsewhere than it runs; they are warned of.
+    For missing GPUs there is only a warning, because a net may be built on another machine than it runs on.
 
     Raises:
-        NetError: the list is empty, or a device is no whole number, negative, or named twice.
-        DeviceError: None, and there is no GPU.
+        NetError: the list is empty, or a device is not an integer, is negative, or is listed twice.
+        DeviceError: ``devices`` is None and there is no GPU.
     """
     if device_type == PROTO_CUDA:
         return _gpus(devices, gpu_count())
@@ -167,27 +167,29 @@ def _gpus(devices: Iterable[int] | None, present: int) -> Devices:
     if devices is None:
         if not present:
             raise DeviceError(
-                "devices=None means all GPUs, and this machine has none that can be used; name those of the machine "
-                "that will run the net, as devices=[0, 1], or use Parallelize_CPU"
+                "devices=None means all GPUs, but this machine has no usable GPU; give the GPUs of the machine "
+                "that will run the net, for example devices=[0, 1], or use Parallelize_CPU"
             )
         return Devices(PROTO_CUDA, tuple(range(present)))
     numbers = _numbers(devices)
     if absent := [number for number in numbers if number >= present]:
-        there = f"only {list(range(present))}" if present else "none"
-        warn_user(f"GPUs {absent} are not on this machine, which has {there}; the net can be built, but not run, here")
+        available = f"only {list(range(present))}" if present else "none"
+        warn_user(
+            f"GPUs {absent} are not on this machine, which has {available}; here the net can be built, but not run"
+        )
     return Devices(PROTO_CUDA, numbers)
 
 
 def _numbers(devices: Any) -> tuple[int, ...]:
     if isinstance(devices, (str, bytes)) or not isinstance(devices, Iterable):
-        raise NetError(f"devices must be a list of whole numbers, got {devices!r}")
+        raise NetError(f"devices must be a list of integers, got {devices!r}")
     numbers: Sequence[Any] = list(devices)
     if not numbers:
-        raise NetError("devices must name at least one device, got an empty list; give None for all")
+        raise NetError("devices must list at least one device, got an empty list; give None for all")
     for number in numbers:
         if isinstance(number, bool) or not hasattr(number, "__index__") or number < 0:
-            raise NetError(f"devices must be whole numbers, 0 or more, got {number!r} in {numbers}")
+            raise NetError(f"devices must be non-negative integers, got {number!r} in {numbers}")
     plain = tuple(number.__index__() for number in numbers)
     if repeated := sorted({number for number in plain if plain.count(number) > 1}):
-        raise NetError(f"devices must differ from each other, got {repeated} more than once in {list(plain)}")
+        raise NetError(f"devices must all be different, got {repeated} more than once in {list(plain)}")
     return plain

@@ -1,4 +1,4 @@
-"""Uneven shares of a batch: how samples are dealt out over replicas and micro-batches, and what each share weighs."""
+"""Uneven shares of a batch: how samples are split over replicas and micro-batches, and the weight of each share."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from netbuilder.runtime.execute import default
 __all__ = [
     "SHARE_WEIGHT",
     "Share",
-    "deal",
-    "dealt",
     "feed_shares",
     "gather_shares",
-    "own_part",
-    "own_shares",
+    "local_part",
+    "local_shares",
     "share_sizes",
+    "split_batch",
+    "split_batches",
 ]
 
 SHARE_WEIGHT = "share_weight"
-"""The blob of each replica, shape (1,), that the gradient of its losses begins with."""
+"""Name of each replica's blob, of shape (1,), that seeds the gradient of its losses: the weight of its share."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Batches = Iterable[Mapping[str, Any]] | Callable[[], Mapping[str, Any] | None]
 
 
 def share_sizes(samples: int, shares: int) -> list[int]:
-    """Return how many samples each share gets: as many as one another, the first ones one more.
+    """Return the number of samples of each share: equal, except that the first ones may have one more.
 
     >>> share_sizes(7, 3), share_sizes(2, 3)
     ([3, 2, 2], [1, 1, 0])
@@ -43,43 +43,43 @@ def share_sizes(samples: int, shares: int) -> list[int]:
     return [base + (number < more) for number in range(shares)]
 
 
-def own_shares(samples: int, record: Replicas) -> tuple[int, list[int]]:
-    """Return the first sample of this process in a batch over all processes, and how many each of its replicas gets."""
+def local_shares(samples: int, record: Replicas) -> tuple[int, list[int]]:
+    """Return the index of this process's first sample in a batch, and the number of samples of each of its replicas."""
     sizes, first = share_sizes(samples, record.world.size), record.world.first_replica
     return sum(sizes[:first]), sizes[first : first + len(record)]
 
 
 class Share(dict[str, Any]):
-    """What this process's replicas are fed of one micro-batch: arrays by name, to be split by ``share_sizes``.
+    """The arrays, by name, that this process's replicas are fed in one micro-batch, to be split by ``share_sizes``.
 
-    A replica without samples gets the first sample of the batch, which weighs nothing.
+    A replica without samples is fed the first sample of the batch, with weight 0.
 
     Attributes:
-        given: the samples of the micro-batch alone.
-        samples: how many.
+        given: only the samples of the micro-batch.
+        samples: their number.
     """
 
     given: dict[str, Any]
     samples: int
 
 
-def deal(batch: Mapping[str, Any], names: Sequence[str], record: Replicas) -> list[Share]:
-    """Deal a batch out over the micro-batches of a step, and each over the replicas of all processes.
+def split_batch(batch: Mapping[str, Any], names: Sequence[str], record: Replicas) -> list[Share]:
+    """Split a batch into the micro-batches of a step, and each of these over the replicas of all processes.
 
-    The shares of a net that trains have ``SHARE_WEIGHT``, a number for each replica: its samples' share of the batch,
-    times the number of replicas of all processes, because the losses are multiplied by its inverse.
+    The shares of a net for training have ``SHARE_WEIGHT``, a number for each replica: its fraction of the batch,
+    times the number of replicas of all processes, because the losses are multiplied by the inverse of that number.
 
     Args:
-        batch: arrays, a sample in each row; one sample at least. Each process is given the whole batch.
-        names: those requested.
-        record: of the replicas.
+        batch: arrays with one sample per row, at least one sample. Each process is given the whole batch.
+        names: names of the arrays to split.
+        record: the record of the replicas.
 
     Returns:
-        The shares of this process's replicas.
+        For each micro-batch the share of this process.
 
     Raises:
         NetError: a name is missing.
-        ShapeError: the arrays differ in their numbers of samples, or there is none.
+        ShapeError: the arrays have different numbers of samples, or none.
     """
     if missing := [name for name in names if name not in batch]:
         raise NetError(f"the batch lacks {missing}; it has {sorted(map(str, batch))}")
@@ -89,7 +89,7 @@ def deal(batch: Mapping[str, Any], names: Sequence[str], record: Replicas) -> li
         raise ShapeError(f"all inputs that are split must have the same number of samples, got {counts}")
     total = next(iter(counts.values()))
     if total < 1:
-        raise ShapeError(f"the batch is empty ({counts}); a batch that replicas share has at least one sample")
+        raise ShapeError(f"the batch must have at least one sample, got {counts}")
     found, start = [], 0
     for size in share_sizes(total, record.accumulate_steps):
         found.append(_share(batch, arrays, slice(start, start + size), total, record))
@@ -98,7 +98,7 @@ def deal(batch: Mapping[str, Any], names: Sequence[str], record: Replicas) -> li
 
 
 def _share(batch: Mapping[str, Any], arrays: Mapping[str, Array], part: slice, total: int, record: Replicas) -> Share:
-    first, sizes = own_shares(part.stop - part.start, record)
+    first, sizes = local_shares(part.stop - part.start, record)
     share, own = Share(), {name: array[part][first : first + sum(sizes)] for name, array in arrays.items()}
     for name, rows in own.items():
         empty = sizes.count(0)
@@ -111,24 +111,24 @@ def _share(batch: Mapping[str, Any], arrays: Mapping[str, Array], part: slice, t
     return share
 
 
-def dealt(source: Batches, names: Sequence[str], record: Replicas) -> Iterator[Share]:
-    """Yield the shares of each batch of a source (see ``Prefetch``)."""
-    return _each(source, lambda batch: deal(batch, names, record))
+def split_batches(source: Batches, names: Sequence[str], record: Replicas) -> Iterator[Share]:
+    """Yield the shares (see ``split_batch``) of each batch of a source (see ``Prefetch``)."""
+    return _each(source, lambda batch: split_batch(batch, names, record))
 
 
-def own_part(source: Batches, names: Sequence[str], record: Replicas, *, even: bool) -> Iterator[dict[str, Any]]:
-    """Yield what this process's replicas get of each batch of a source, which are those of all processes.
+def local_part(source: Batches, names: Sequence[str], record: Replicas, *, even: bool) -> Iterator[dict[str, Any]]:
+    """Yield this process's part of each batch of a source, whose batches are for all processes.
 
     Args:
         source: see ``Prefetch``.
         names: the arrays that are split.
-        record: of the replicas.
-        even: refuse a batch whose samples are no multiple of the number of replicas.
+        record: the record of the replicas.
+        even: raise if the number of samples is not a multiple of the number of replicas.
     """
 
     def cut(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         own, size = dict(batch), record.world.size
-        for name in set(names) & batch.keys():  # Prefetch says which are missing
+        for name in set(names) & batch.keys():  # Prefetch raises for missing ones
             array = np.asarray(batch[name])
             samples = array.shape[0] if array.ndim else 0
             if samples < size or even and samples % size:
@@ -137,7 +137,7 @@ def own_part(source: Batches, names: Sequence[str], record: Replicas, *, even: b
                     f"{'evenly ' if even else ''}over the {size} replicas of all processes; give "
                     f"{'a multiple of' if even else 'at least'} {size}"
                 )
-            first, sizes = own_shares(samples, record)
+            first, sizes = local_shares(samples, record)
             own[name] = array[first : first + sum(sizes)]
         return [own]
 
@@ -145,14 +145,14 @@ def own_part(source: Batches, names: Sequence[str], record: Replicas, *, even: b
 
 
 def _each(source: Batches, cut: Callable[[Mapping[str, Any]], Iterable[Any]]) -> Iterator[Any]:
-    """Yield what ``cut`` makes of each batch of a source."""
+    """Yield the items that ``cut`` returns for each batch of a source."""
     batches = iter(source, None) if callable(source) else iter(source)
     try:
         for batch in batches:
             if batch is None:
                 return
             if not isinstance(batch, Mapping):
-                raise NetError(f"a batch must be a mapping from names to arrays, got {type(batch).__name__}")
+                raise NetError(f"a batch must be a mapping of names to arrays, got {type(batch).__name__}")
             yield from cut(batch)
     finally:
         if hasattr(batches, "close"):
@@ -168,21 +168,22 @@ def feed_shares(
 
     Args:
         model: made by ``Parallelize(..., weighted_shares=True)``, or with ``accumulate_steps``.
-        batch: arrays by the names of the inputs, without the replicas' scopes, a sample in each row, 1 or more.
-        workspace: where; None: the current default one.
+        batch: name of an input, without the replicas' scopes -> array with one sample per row, at least one.
+        workspace: workspace to feed; None: the current default one.
 
     Yields:
-        The samples of each micro-batch, when they are fed: run the net then. Without ``accumulate_steps`` there is one.
+        The samples of each micro-batch, after feeding them, so that the net can be run. Without ``accumulate_steps``
+        there is one micro-batch.
 
     Raises:
-        NetError: the model is not data-parallel, or takes even shares alone.
-        ShapeError: the inputs differ in their numbers of samples, or there is none.
+        NetError: the model is not data-parallel, or supports only even shares.
+        ShapeError: the inputs have different numbers of samples, or none.
     """
     record = _weighted(model)
     workspace = workspace or default.workspace()
     devices = record.devices
     named = {devices.short_name(str(name)): value for name, value in batch.items()}
-    for share in deal(named, list(named), record):
+    for share in split_batch(named, list(named), record):
         ends = np.cumsum(share_sizes(max(share.samples, len(devices)), len(devices)))
         for name, array in share.items():
             split = ends if name != SHARE_WEIGHT else np.arange(1, len(devices) + 1)
@@ -192,13 +193,13 @@ def feed_shares(
 
 
 def gather_shares(model: ModelHelper, blob: str, samples: int, *, workspace: Workspace | None = None) -> Array:
-    """Return the rows that this process's replicas computed of one batch, each once, in the order of the batch.
+    """Return the rows that this process's replicas computed for one batch, without padding, in the order of the batch.
 
     Args:
         model: made by ``Parallelize``.
-        blob: name without the replicas' scopes; a row for each sample.
-        samples: how many the batch has.
-        workspace: where; None: the current default one.
+        blob: name without the replicas' scopes of a blob with one row per sample.
+        samples: number of samples of the batch.
+        workspace: workspace to read; None: the current default one.
 
     Raises:
         NetError: the model is not data-parallel.
@@ -208,13 +209,13 @@ def gather_shares(model: ModelHelper, blob: str, samples: int, *, workspace: Wor
     workspace = workspace or default.workspace()
     parts = []
     copies = record.devices.copies(record.devices.short_name(str(blob)))
-    for name, size in zip(copies, own_shares(samples, record)[1]):
+    for name, size in zip(copies, local_shares(samples, record)[1]):
         if not size:
             continue
         rows = np.asarray(workspace.fetch(name))
         if rows.ndim == 0 or len(rows) < size:
             raise ShapeError(
-                f"blob {name!r} of shape {rows.shape} must hold a row for each of {counted(size, 'sample')}"
+                f"blob {name!r} of shape {rows.shape} must have a row for each of {counted(size, 'sample')}"
             )
         parts.append(rows[:size])
     return np.concatenate(parts)
@@ -224,7 +225,7 @@ def _weighted(model: ModelHelper) -> Replicas:
     record = Replicas.load(model.net.Proto())
     if not record.weighted_shares:
         raise NetError(
-            f"model {model.name!r} takes only batches that are split evenly; build it by Parallelize(..., "
+            f"model {model.name!r} supports only batches that are split evenly; build it by Parallelize(..., "
             "weighted_shares=True)"
         )
     return record

@@ -1,4 +1,4 @@
-"""Blobs made equal on all replicas: after initialization, after a load, and wherever a caller asks."""
+"""Copies of the first replica's blobs to the other replicas: after initialization, after a load, or on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from netbuilder.runtime.execute import default
 
 __all__ = ["AddBlobSync", "FinalizeAfterCheckpoint", "Synchronize", "initialized_names", "require_initialized"]
 
-_MAKES_NO_TENSOR = frozenset(
+_WITHOUT_TENSOR_OUTPUT = frozenset(
     {
         "CreateBlobsQueue",
         "CreateCommonWorld",
@@ -31,20 +31,20 @@ _MAKES_NO_TENSOR = frozenset(
 
 
 def initialized_names(init_net: NetDef, devices: Devices) -> list[str]:
-    """Return the names, without scope, of the tensors that the init net makes for each replica, in their order."""
-    made = dict.fromkeys(blob for op in init_net.op if op.type not in _MAKES_NO_TENSOR for blob in op.output)
+    """Return the names, without scope, of the tensors that the init net fills for each replica, in order."""
+    made = dict.fromkeys(blob for op in init_net.op if op.type not in _WITHOUT_TENSOR_OUTPUT for blob in op.output)
     names = [devices.short_name(blob) for blob in made if devices.replica_of(blob) == 0]
     return [name for name in names if all(blob in made for blob in devices.copies(name))]
 
 
 def require_initialized(model: ModelHelper, record: Replicas) -> None:
-    """Raise NetError, naming them, if the init net leaves out parameters of the replicas."""
+    """Raise NetError if the init net does not initialize all parameters of the replicas."""
     made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
-    wanted = [blob for name in (*record.parameters, *record.computed) for blob in dict.fromkeys(record.blobs(name))]
-    if missing := [blob for blob in wanted if blob not in made]:
+    params = [blob for name in (*record.parameters, *record.computed) for blob in dict.fromkeys(record.blobs(name))]
+    if missing := [blob for blob in params if blob not in made]:
         raise NetError(
-            f"model {model.name!r}: the init net makes no value for the parameters {missing}; let param_init_net fill "
-            "them, or make tables that all replicas use before Parallelize"
+            f"model {model.name!r}: the init net does not initialize the parameters {missing}; let param_init_net fill "
+            "them, or create tables that all replicas use before Parallelize"
         )
 
 
@@ -55,19 +55,19 @@ def FinalizeAfterCheckpoint(
     *,
     workspace: Workspace | None = None,
 ) -> None:
-    """Copy the first replica's blobs over those of the others, as after a load into the first one's.
+    """Copy the first replica's blobs to the other replicas, for example after loading a checkpoint into the first.
 
-    It may be called as often as wanted, with the same blobs or others.
+    It may be called any number of times.
 
     Args:
         model: made by ``Parallelize``.
-        blobs: strings or references, with or without a replica's scope; None: all that the init net makes.
-        cpu_mode: accepted for Caffe2's scripts; the model's record knows.
-        workspace: where the blobs are; None: the current default one.
+        blobs: strings or references, with or without a replica's scope; None: all that the init net fills.
+        cpu_mode: ignored; Caffe2's scripts pass it, but the record of the model has the devices.
+        workspace: workspace of the blobs; None: the current default one.
 
     Raises:
         NetError: the model is not data-parallel.
-        BlobError: the replicas have no blob of that name, or it holds no value yet.
+        BlobError: the replicas have no blob of this name, or it has no value yet.
     """
     record = Replicas.load(model.net.Proto())
     names = _known_names(model, record, blobs)
@@ -81,12 +81,12 @@ def FinalizeAfterCheckpoint(
 
 
 def AddBlobSync(model: ModelHelper, blobs: Iterable[Any], net: Net | None = None) -> None:
-    """Add operators that copy the first replica's blobs over those of the others.
+    """Append operators that copy the first replica's blobs to the other replicas.
 
     Args:
         model: made by ``Parallelize``.
         blobs: strings or references, with or without a replica's scope.
-        net: where to add them; None: the model's main net.
+        net: net to append to; None: the model's main net.
 
     Raises:
         BlobError: the replicas have no blob of that name.
@@ -97,14 +97,14 @@ def AddBlobSync(model: ModelHelper, blobs: Iterable[Any], net: Net | None = None
 
 
 def Synchronize(model: ModelHelper, timeout_sec: float = 300) -> None:
-    """Wait for all hosts; a model on one host, the only kind that there is yet, has none to wait for.
+    """Wait for all hosts. Models run on one host only in this version, so there is nothing to wait for.
 
     Raises:
-        NetError: the model is not data-parallel, or the time is not above zero.
+        NetError: the model is not data-parallel, or ``timeout_sec`` is not positive.
     """
     Replicas.load(model.net.Proto())
     if not isinstance(timeout_sec, (int, float)) or not timeout_sec > 0:
-        raise NetError(f"Synchronize: timeout_sec must be a number of seconds above 0, got {timeout_sec!r}")
+        raise NetError(f"Synchronize: timeout_sec must be a positive number of seconds, got {timeout_sec!r}")
 
 
 def _known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) -> list[str]:

@@ -1,8 +1,8 @@
-"""Passes: nets in, nets out. Reductions over devices, device checks, predictors: extraction, folding.
+"""Graph passes: reductions over devices, device checks, extraction of predictors, folding of batch normalization.
 
-A pass is a function ``name_pass(net, context, **options)`` under ``@net_pass`` that returns a ``PassResult``, the net
-and named extras; see ``netbuilder.passes.net_pass``. Functions without that ending are for users: they take what a
-pass reads of its context as arguments, and return its net and extras as a tuple.
+A pass is a function ``name_pass(net, context, **options)`` decorated with ``@net_pass`` that returns a ``PassResult``,
+the new net and named extras; see ``netbuilder.passes.net_pass``. Functions without the ending ``_pass`` are for users:
+they take the fields of the context that the pass reads as arguments, and return its net and extras as a tuple.
 """
 
 from netbuilder._renamed import moved_names

@@ -11,35 +11,35 @@ from netbuilder.graph.rename import subgraphs
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import DeviceOption, NetDef, OperatorDef
 
-__all__ = ["COUNTERS", "blob_devices", "may_hold_nets", "operator_device"]
+__all__ = ["COUNTERS", "blob_devices", "may_have_subgraphs", "operator_device"]
 
 COUNTERS = frozenset({"Iter", "AtomicIter"})
-"""Operators whose blobs are on the host, whatever device they are given."""
+"""Operators whose blobs are always on the host, regardless of their device option."""
 
 _HOST = DeviceOption()
 
 
 def operator_device(op: OperatorDef, net: NetDef) -> DeviceOption:
-    """Return the device of an operator: its own, or its net's, or CPU 0. It is not to be changed."""
+    """Return the device of an operator: its own, or its net's, or CPU 0. The message must not be changed."""
     if op.HasField("device_option"):
         return op.device_option
     return net.device_option if net.HasField("device_option") else _HOST
 
 
 @functools.cache
-def may_hold_nets(op_type: str) -> bool:
-    """Whether operators of a type can have nets among their arguments; of unknown ones it is expected."""
+def may_have_subgraphs(op_type: str) -> bool:
+    """Whether operators of a type can have nets among their arguments; True for unknown types."""
     if not is_registered(op_type):
         return True
     return any("NetDef" in str(field.type) for field in dataclasses.fields(find(op_type)))
 
 
 def blob_devices(nets: Iterable[NetDef]) -> dict[str, DeviceOption]:
-    """Return the device of each blob: that of the first operator that touches it.
+    """Return the device of each blob: that of the first operator that reads or writes it.
 
     Args:
-        nets: in the order in which they run, an init net before its main net. Nets held by operators count as
-            written where their operator stands.
+        nets: in the order in which they run, an init net before its main net. Subgraphs are visited at the position
+            of their operator.
 
     >>> from netbuilder.proto.arguments import make_device_option, make_op
     >>> op = make_op("Relu", ["x"], ["y"], device_option=make_device_option(1, 3))
@@ -53,14 +53,14 @@ def blob_devices(nets: Iterable[NetDef]) -> dict[str, DeviceOption]:
 
 
 def _add_devices(net: NetDef, found: dict[str, DeviceOption]) -> None:
-    shared: dict[tuple[int, int], DeviceOption] = {}  # one message per device, not one per operator
+    messages: dict[tuple[int, int], DeviceOption] = {}  # one message per device, not one per operator
     for op in net.op:
         device = _HOST if op.type in COUNTERS else operator_device(op, net)
-        device = shared.setdefault((device.device_type, device.device_id), device)
+        device = messages.setdefault((device.device_type, device.device_id), device)
         for blob in op.input:
             found.setdefault(blob, device)
         for blob in op.output:
             found.setdefault(blob, device)
-        if may_hold_nets(op.type):
-            for held in subgraphs(op):
-                _add_devices(held, found)
+        if may_have_subgraphs(op.type):
+            for subgraph in subgraphs(op):
+                _add_devices(subgraph, found)

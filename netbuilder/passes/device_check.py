@@ -10,7 +10,7 @@ from netbuilder.graph.blob import strip_prefix
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.message import message_of
 from netbuilder.graph.rename import subgraphs
-from netbuilder.passes.blob_devices import COUNTERS, may_hold_nets, operator_device
+from netbuilder.passes.blob_devices import COUNTERS, may_have_subgraphs, operator_device
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.passes.reductions import TREE_SUM_NAME
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError, OperatorDef
@@ -38,22 +38,22 @@ CROSSING = frozenset(
         "ReduceScatter",
     }
 )
-"""Operators whose business is to touch blobs of several devices, by exact type."""
+"""Types of operators that are meant to use blobs of several devices."""
 
 _SHOWN = 3
 
 
 @dataclass(frozen=True)
 class DeviceFault:
-    """An operator that touches a blob of another device.
+    """An operator that reads or writes a blob of another device.
 
     Args:
         index: the operator's position in its net.
         op: the operator.
-        blob: what it touches.
-        written: as an output; else as an input.
-        blob_at, op_at: where the blob is and the operator runs, in words.
-        remedy: what to do.
+        blob: the blob.
+        written: the blob is an output of the operator; otherwise an input.
+        blob_at, op_at: the devices of the blob and of the operator, as text.
+        remedy: what the user can do.
     """
 
     index: int
@@ -68,16 +68,16 @@ class DeviceFault:
         made = f", made at {self.op.debug_info}" if self.op.debug_info else ""
         return (
             f"operator {self.index} {self.op.type}{made}: {'output' if self.written else 'input'} {self.blob!r} "
-            f"belongs to {self.blob_at}, and the operator runs on {self.op_at}; {self.remedy}"
+            f"is on {self.blob_at}, but the operator runs on {self.op_at}; {self.remedy}"
         )
 
 
 def check_devices(
     net: Any, *, init_net: Any = None, devices: Devices | None = None, shared: Collection[str] = ()
 ) -> None:
-    """Raise NetError, naming operators and blobs, if ``device_faults`` finds any.
+    """Raise NetError, naming operators and blobs, if ``device_faults`` yields any.
 
-    Args, and what is looked at: see ``device_faults``; nets may also be given as a Net.
+    Args: see ``device_faults``; nets may also be given as a Net.
     """
     init_net = None if init_net is None else message_of(init_net)
     result = check_devices_pass(net, PassContext(devices=devices), init_net=init_net, shared=shared)
@@ -90,7 +90,7 @@ def check_devices(
 def check_devices_pass(
     net: NetDef, context: PassContext, *, init_net: NetDef | None = None, shared: Collection[str] = ()
 ) -> PassResult:
-    """Return the net as it is; ``faults``: a list of what ``device_faults`` finds. Reads ``devices``."""
+    """Return the net unchanged; extra ``faults``: the list of ``device_faults``. Reads ``devices``."""
     return PassResult(
         net, {"faults": list(device_faults(net, init_net=init_net, devices=context.devices, shared=shared))}
     )
@@ -99,18 +99,18 @@ def check_devices_pass(
 def device_faults(
     net: NetDef, *, init_net: NetDef | None = None, devices: Devices | None = None, shared: Collection[str] = ()
 ) -> Iterator[DeviceFault]:
-    """Yield each operator of ``net`` that touches a blob of another device.
+    """Yield each operator of ``net``, subgraphs included, that reads or writes a blob of another device.
 
-    The nets that operators hold are looked at too. Left out are operators whose business that is (``CROSSING``, the
-    sums of an all-reduce) and those on the host in a net for GPUs. A blob under the scope of a replica is that
-    replica's. Any other is on the GPU that makes it first, or is anybody's.
+    Operators that are meant to do so (``CROSSING``, the sums of an allreduce) are exempt, and so are operators on the
+    host in a net for GPUs. A blob under the scope of a replica belongs to that replica's device. Any other blob belongs
+    to the GPU whose operator writes it first; if there is none, all devices may use it.
 
     Args:
-        net: with the device of each operator; its operators are walked once.
-        init_net: run before ``net``; blobs that it makes have their device from it.
-        devices: those of the replicas, from the record that Parallelize stored; None: the net has no replicas, and
-            GPUs alone are told apart.
-        shared: blobs under one replica's scope that all may use (the parameters of a shared model).
+        net: net whose operators have their devices.
+        init_net: net that runs before ``net``; the blobs that it writes get their device from it.
+        devices: devices of the replicas, from the record that Parallelize stored; None: the net has no replicas, and
+            only GPUs are distinguished.
+        shared: blobs under one replica's scope that all replicas may use (the parameters of a shared model).
     """
     owners = _Owners(net, init_net, devices, shared)
     scopes = dict(zip(owners.places, devices.scopes)) if devices is not None else {}
@@ -124,14 +124,14 @@ def device_faults(
         own = scopes.get((device.device_type, device.device_id))
         if own is None or not _all_under(own, op):
             yield from _faults_of(index, op, net, owners)
-        if may_hold_nets(op_type):
-            for held in subgraphs(op):
-                for inner in held.op:
-                    yield from _faults_of(index, inner, held, owners)
+        if may_have_subgraphs(op_type):
+            for subgraph in subgraphs(op):
+                for inner in subgraph.op:
+                    yield from _faults_of(index, inner, subgraph, owners)
 
 
 def _all_under(scope: str, op: OperatorDef) -> bool:
-    """Whether all blobs are the replica's own, as nearly always: then there is nothing to look up."""
+    """Whether all blobs are the replica's own. This is a fast path for nearly all operators."""
     for blob in op.input:
         if not blob.startswith(scope):
             return False
@@ -143,19 +143,19 @@ def _all_under(scope: str, op: OperatorDef) -> bool:
 
 Place = tuple[int, int]  # device type, device id
 
-# CPU 0 is the first replica on the CPU, but also what helpers and scripts mean by "on the CPU" in any replica.
+# CPU 0 is the first replica on the CPU, but helpers and scripts also use it for "on the CPU" in any replica.
 _HOST: Place = (PROTO_CPU, 0)
 
 
 class _Owners:
-    """Tells whose a blob is, and which device's blobs an operator may touch."""
+    """The device that each blob belongs to, and the device whose blobs each operator may use."""
 
     def __init__(self, net: NetDef, init_net: NetDef | None, devices: Devices | None, shared: Collection[str]) -> None:
         self.devices = devices
         self.places = [(devices.device_type, number) for number in devices.ids] if devices is not None else []
         self._only_gpus = devices is None or not devices.is_cpu
         self._known: dict[str, Place | None] = dict.fromkeys(shared)
-        self.copied: dict[str, str] = {}  # by the operators so far: copy -> what it is a copy of
+        self.copied: dict[str, str] = {}  # destination -> source of the Copy operators visited so far
         if self._only_gpus:
             self._add_made_on_gpus(net if init_net is None else init_net)
             if init_net is not None:
@@ -173,19 +173,19 @@ class _Owners:
         return self.devices.replica_of(blob) if self.devices is not None else None
 
     def place(self, op: OperatorDef, net: NetDef) -> Place | None:
-        """Return the device of an operator; None: it may touch anything."""
+        """Return the device of an operator; None: it may use all blobs."""
         device = operator_device(op, net)
         if op.type in COUNTERS or self._only_gpus and device.device_type != PROTO_CUDA:
             return None
         return device.device_type, device.device_id
 
     def place_by_blobs(self, op: OperatorDef) -> Place | None:
-        """Return whose operator it is by what it writes, or else reads: for one that is only told to run on the CPU."""
+        """Return the device of the operator's outputs, or else inputs; for operators whose device is only "the CPU"."""
         homes = (self.of(blob) for blobs in (op.output, op.input) for blob in blobs)
         return next((home for home in homes if home is not None), None)
 
     def of(self, blob: str) -> Place | None:
-        """Return the device that a blob belongs to; None: it is anybody's."""
+        """Return the device that a blob belongs to; None: all devices may use it."""
         if blob in self._known:
             return self._known[blob]
         replica = self._replica(blob)
@@ -208,13 +208,16 @@ def _faults_of(index: int, op: OperatorDef, net: NetDef, owners: _Owners) -> Ite
 
 
 def _is_reduction(op: OperatorDef, owners: _Owners) -> bool:
-    """Whether an operator sums copies of one blob into the first: a part of them on GPUs, where it is named so."""
+    """Whether an operator sums the replicas' copies of a blob into the first one.
+
+    On GPUs, where it has the name TREE_SUM_NAME, it may sum only some of the copies.
+    """
     devices = owners.devices
     if op.type != "Sum" or op.output[0] != op.input[0]:
         return False
     if op.name == TREE_SUM_NAME:
         each = ({strip_prefix(blob), strip_prefix(owners.copied.get(blob, blob))} for blob in op.input)
-        return bool(set.intersection(*each))  # a blob out of reach is copied first, under a name of its own
+        return bool(set.intersection(*each))  # without peer access a blob is copied first, to another name
     return devices is not None and devices.is_cpu and _is_over_replicas(op.input, devices)
 
 
@@ -226,13 +229,13 @@ def _fault(
     index: int, op: OperatorDef, blob: str, written: bool, home: Place, place: Place, devices: Devices | None
 ) -> DeviceFault:
     if devices is None or place[0] != devices.device_type or place[1] not in devices.ids:
-        remedy = "copy it first (Copy), or give the operator the blob's device (DeviceScope)"
-        return DeviceFault(index, op, blob, written, _words(home), _words(place), remedy)
+        remedy = "copy it first (Copy), or run the operator on the blob's device (DeviceScope)"
+        return DeviceFault(index, op, blob, written, _device_text(home), _device_text(place), remedy)
     scope = devices.scopes[devices.ids.index(place[1])]
     own = scope + devices.short_name(blob)
-    remedy = f"it may touch blobs under {scope!r} and outside the replicas: use {own!r}, or copy the blob first (Copy)"
-    return DeviceFault(index, op, blob, written, _words(home), _words(place), remedy)
+    remedy = f"it may use blobs under {scope!r} and outside the replicas: use {own!r}, or copy the blob first (Copy)"
+    return DeviceFault(index, op, blob, written, _device_text(home), _device_text(place), remedy)
 
 
-def _words(place: Place) -> str:
+def _device_text(place: Place) -> str:
     return f"{'GPU' if place[0] == PROTO_CUDA else 'CPU'} {place[1]}"

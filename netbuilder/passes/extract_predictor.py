@@ -41,7 +41,7 @@ READERS = frozenset(
         "VideoInput",
     }
 )
-"""Operators that bring samples into a net, by exact type; what they make is an input of a predictor."""
+"""Types of operators that read samples from outside; in a predictor their outputs must be inputs."""
 
 _SOURCES = "parameter_sources"
 _NAMES = "parameter_names"
@@ -60,50 +60,51 @@ def extract_predictor_pass(
 ) -> PassResult:
     """Extract the part of a net in test mode that computes ``outputs`` from ``inputs``.
 
-    The outputs' last versions are followed back to the inputs. An input stands for the version that its first reader
-    sees (StopGradient does not count as one). A SoftmaxWithLoss of which only the softmax is needed becomes a
-    Softmax, which needs no labels, unless the labels are among the inputs. An input that no output needs is dropped.
-    Recurrent operators lose their backward step nets.
+    The net is traced back from the last version of each output to the inputs. An input means the version that its first
+    reader reads (StopGradient does not count as a reader). A SoftmaxWithLoss of which only the softmax is needed
+    becomes a Softmax, which needs no labels, unless the labels are among the inputs. An input that no output needs is
+    dropped. The backward step nets of recurrent operators are removed.
 
     Args:
         inputs: blobs that will be fed.
-        outputs: blobs that it makes.
-        device: given to all operators; None: they keep theirs.
-        renames: new names of blobs, parameters too; the result says where their values are now (``parameter_sources``).
+        outputs: blobs that the predictor computes.
+        device: device of all operators; None: unchanged.
+        renames: new names of blobs, parameters included; ``parameter_sources`` of the result maps the new names of
+            parameters to the old ones.
         disabled: blobs that the outputs must not depend on.
 
     Returns:
-        The net, its external inputs first the inputs and then the parameters; ``parameters``: their names.
+        The net, whose external inputs are the inputs and then the parameters; extra ``parameters``: their names.
 
     Raises:
-        BlobError: an input is read, or an output is made, by no operator.
-        NetError: a name is given twice or is input and output; no input leads to an output; an output depends on a
-            disabled blob, on a reader or on the backward pass; an operator is in training mode; a renamed blob
-            gets the name of another.
-        NotImplementedError: blobs are renamed, and an unknown operator holds nets.
+        BlobError: no operator reads an input, or none writes an output.
+        NetError: a name is given twice or is both input and output; no output depends on an input; an output depends on
+            a disabled blob, on a reader or on the backward pass; an operator is in training mode; two blobs would
+            get the same name.
+        NotImplementedError: blobs are renamed, and an unknown operator has subgraphs.
     """
-    given, wanted = _names("inputs", inputs), _names("outputs", outputs)
-    if both := [blob for blob in wanted if blob in given]:
+    given, requested = _names("inputs", inputs), _names("outputs", outputs)
+    if both := [blob for blob in requested if blob in given]:
         raise NetError(f"net {net.name!r}: blobs cannot be both input and output of a predictor, got {both}")
     first_read = _first_readers(net, given)
-    _check_made(net, wanted)
-    kept, used, parameters = _slice(net, first_read, wanted, {blob_name(b) for b in disabled})
+    _check_made(net, requested)
+    needed, used, parameters = _slice(net, first_read, requested, {blob_name(b) for b in disabled})
     if not used:
-        raise NetError(f"net {net.name!r}: no input leads to an output; inputs {given}, outputs {wanted}")
-    for index, op in kept:
+        raise NetError(f"net {net.name!r}: no output depends on an input; inputs {given}, outputs {requested}")
+    for index, op in needed:
         _check_mode(net, index, op)
     result = NetDef(name=net.name + "_predict" if net.name else "predict")
     with deep_nets():
-        result.op.extend(op for _, op in kept)
+        result.op.extend(op for _, op in needed)
     for op in result.op:
-        _leave_backward_out(op)
+        _clear_backward_step(op)
     if device is not None:
         place_operators(result, device)
     ordered = [blob for blob in given if blob in used]
     rename = _renaming(renames)
     _rename(result, rename, [*ordered, *parameters])
     result.external_input.extend(map(rename, [*ordered, *parameters]))
-    result.external_output.extend(map(rename, wanted))
+    result.external_output.extend(map(rename, requested))
     names = list(map(rename, parameters))
     if names != parameters:
         set_argument(result, _NAMES, names)
@@ -129,8 +130,8 @@ def extract_predictor(
     return result.net, result.extras["parameters"]
 
 
-def _leave_backward_out(op: OperatorDef) -> None:
-    """Empty the backward step net of a recurrent operator, as Caffe2 does."""
+def _clear_backward_step(op: OperatorDef) -> None:
+    """Clear the backward step net of a recurrent operator, as Caffe2 does."""
     if op.type == "RecurrentNetwork":
         for argument in op.arg:
             if argument.name == "backward_step_net":
@@ -145,7 +146,7 @@ def ExtractPredictorNet(
     renames: Mapping[str, str] | None = None,
     disabled_inputs: Collection[Any] | None = None,
 ) -> tuple[Net, list[str]]:
-    """Return what ``extract_predictor`` gives, as a Net and the list of parameters to save.
+    """Return the result of ``extract_predictor`` as a Net and the list of parameters to save.
 
     >>> net = Net("example")
     >>> scores = net.Relu(net.FC(["data", "w", "b"], "scores"), "scores")
@@ -160,14 +161,14 @@ def ExtractPredictorNet(
 
 
 def remove_sources(net: NetDef) -> None:
-    """Take what ``parameter_sources`` reads out of a net's arguments: its init net makes its parameters."""
-    kept = [argument for argument in net.arg if argument.name not in (_SOURCES, _NAMES)]
+    """Remove the arguments of ``parameter_sources`` from a net whose init net creates its parameters."""
+    others = [argument for argument in net.arg if argument.name not in (_SOURCES, _NAMES)]
     del net.arg[:]
-    net.arg.extend(kept)
+    net.arg.extend(others)
 
 
 def parameter_sources(net: NetDef) -> dict[str, str]:
-    """Return, for each parameter that extraction renamed, the blob that holds its value in the training workspace."""
+    """Return, for each parameter that extraction renamed, the blob with its value in the training workspace."""
     found = arguments(net)
     names, sources = (found.get(key) or [] for key in (_NAMES, _SOURCES))
     return {name.decode(): source.decode() for name, source in zip(names, sources)}
@@ -175,15 +176,15 @@ def parameter_sources(net: NetDef) -> dict[str, str]:
 
 def _names(what: str, blobs: Sequence[Any]) -> list[str]:
     if isinstance(blobs, (str, bytes)) or not blobs:
-        raise NetError(f"{what} of a predictor: give a list of one blob or more, got {blobs!r}")
+        raise NetError(f"{what} of a predictor must be a list of at least one blob, got {blobs!r}")
     names = [blob_name(blob) for blob in blobs]
     if len(set(names)) < len(names):
-        raise NetError(f"{what} of a predictor must differ from each other, got {names}")
+        raise NetError(f"{what} of a predictor must all be different, got {names}")
     return names
 
 
 def _first_readers(net: NetDef, inputs: Sequence[str]) -> dict[str, int]:
-    """Return for each input the first operator that reads it."""
+    """Return for each input the index of the first operator that reads it."""
     first: dict[str, int] = {}
     stopped: dict[str, int] = {}
     for index, op in enumerate(net.op):
@@ -204,7 +205,7 @@ def _check_made(net: NetDef, outputs: Sequence[str]) -> None:
     for blob in outputs:
         if blob not in made:
             raise BlobError(
-                f"net {net.name!r}: no operator makes {blob!r}, so it cannot be an output" + _near(blob, made)
+                f"net {net.name!r}: no operator writes {blob!r}, so it cannot be an output" + _near(blob, made)
             )
 
 
@@ -216,17 +217,17 @@ def _near(blob: str, known: Collection[str]) -> str:
 def _slice(
     net: NetDef, first_read: Mapping[str, int], outputs: Sequence[str], disabled: Collection[str]
 ) -> tuple[list[tuple[int, OperatorDef]], set[str], list[str]]:
-    """Return the operators needed with their positions, the inputs used, and the parameters in order of use."""
-    wanted_by: dict[str, str] = {blob: blob for blob in outputs}  # blob needed -> an output that needs it
+    """Return the needed operators with their positions, the used inputs, and the parameters in order of use."""
+    needed_by: dict[str, str] = {blob: blob for blob in outputs}  # needed blob -> an output that depends on it
     kept: list[tuple[int, OperatorDef]] = []
     outside = set(net.external_input)
     for index in range(len(net.op) - 1, -1, -1):
         op = net.op[index]
-        # What stands before an input's first reader makes another version of it: the input itself is given.
-        made = [blob for blob in op.output if blob in wanted_by and first_read.get(blob, -1) <= index]
+        # Operators before an input's first reader compute the input itself, which is fed, so they are not needed.
+        made = [blob for blob in op.output if blob in needed_by and first_read.get(blob, -1) <= index]
         if not made:
             continue
-        output = wanted_by[made[0]]
+        output = needed_by[made[0]]
         if op.type in READERS:
             raise NetError(
                 f"net {net.name!r}: output {output!r} depends on {made[0]!r}, which operator {index} {op.type} reads "
@@ -235,30 +236,30 @@ def _slice(
         if op.is_gradient_op:
             raise NetError(
                 f"net {net.name!r}: output {output!r} depends on {made[0]!r}, which operator {index} {op.type} of the "
-                "backward pass makes; a predictor holds none of it"
+                "backward pass writes; a predictor contains only the forward pass"
             )
         op = _without_labels(op, made, first_read)
         kept.append((index, op))
         for blob in made:
-            del wanted_by[blob]
+            del needed_by[blob]
         for blob in _reads(op, outside):
             if blob in disabled:
                 raise NetError(
                     f"net {net.name!r}: output {output!r} depends on {blob!r}, which is disabled, "
                     f"through operator {index} {op.type}"
                 )
-            wanted_by.setdefault(blob, output)
+            needed_by.setdefault(blob, output)
     kept.reverse()
-    used = {blob for blob in first_read if blob in wanted_by}
+    used = {blob for blob in first_read if blob in needed_by}
     order = dict.fromkeys(blob for _, op in kept for blob in _reads(op, outside))
-    return kept, used, [blob for blob in order if blob in wanted_by and blob not in used]
+    return kept, used, [blob for blob in order if blob in needed_by and blob not in used]
 
 
 def _reads(op: OperatorDef, outside: Collection[str]) -> list[str]:
-    """Return the blobs that an operator reads, those that its nets take from ``outside`` included."""
+    """Return the blobs that an operator reads, including those that its subgraphs read from ``outside``."""
     reads = list(op.input)
     if op.arg:
-        reads += [blob for held in subgraphs(op) for blob in held.external_input if blob in outside]
+        reads += [blob for subgraph in subgraphs(op) for blob in subgraph.external_input if blob in outside]
     return reads
 
 
@@ -274,7 +275,7 @@ def _without_labels(op: OperatorDef, needed: Collection[str], inputs: Collection
 
 
 def _check_mode(net: NetDef, index: int, op: OperatorDef) -> None:
-    """Raise NetError if an operator, or one in a net it holds, is in training mode."""
+    """Raise NetError if an operator, or one in its subgraphs, is in training mode."""
     default: Any = 1
     if is_registered(op.type):
         fields = dataclasses.fields(find(op.type))
@@ -286,8 +287,8 @@ def _check_mode(net: NetDef, index: int, op: OperatorDef) -> None:
             "training mode (is_test=0); extract from a net built in test mode (is_test=1) with "
             "ModelHelper(init_params=False)"
         )
-    for held in subgraphs(op):
-        for inner in held.op:
+    for subgraph in subgraphs(op):
+        for inner in subgraph.op:
             _check_mode(net, index, inner)
 
 
@@ -312,7 +313,7 @@ def _rename(net: NetDef, rename: Callable[[str], str], external: Sequence[str]) 
     for op in net.op:
         if not is_registered(op.type) and any(True for _ in subgraphs(op)):
             raise NotImplementedError(
-                f"net {net.name!r}: operator {op.type!r} {list(op.input)} holds a net and is unknown, so it cannot be "
-                "told which of its arguments name blobs; extract without renames"
+                f"net {net.name!r}: operator {op.type!r} {list(op.input)} is unknown and has a subgraph, so blobs in "
+                "its arguments cannot be renamed; extract without renames"
             )
         rename_in_operator(op, rename)

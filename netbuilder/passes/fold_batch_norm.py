@@ -27,7 +27,7 @@ _SUFFIX = "_folded"
 
 @dataclass(frozen=True)
 class _Pair:
-    """A layer with the normalization after it: their positions, and the operators."""
+    """A layer and the normalization after it: their positions in the net, and the operators."""
 
     before: int
     after: int
@@ -38,7 +38,7 @@ class _Pair:
 def fold_batch_norm(net: Any, parameters: Mapping[str, Any]) -> tuple[NetDef, dict[str, Any]]:
     """Return a net in test mode without the normalizations that can be folded, and the parameters that it needs.
 
-    See ``fold_batch_norm_pass``; neither the net, a Net or NetDef, nor ``parameters`` are changed.
+    See ``fold_batch_norm_pass``; ``net``, a Net or NetDef, and ``parameters`` are not changed.
     """
     result = fold_batch_norm_pass(net, PassContext(parameters=parameters))
     return result.net, result.extras["parameters"]
@@ -51,14 +51,14 @@ def fold_batch_norm_pass(proto: NetDef, context: PassContext) -> PassResult:
     A SpatialBN in test mode after a Conv, ConvTranspose or FC multiplies each channel by ``f = scale / sqrt(var +
     epsilon)`` and shifts it; the layer does the same with the weights ``f * W`` and the bias ``f * (b - mean) +
     bias``. They are computed in float64. The layer gets a bias if it had none, and its weights and bias get new names,
-    because others may share the old ones. What the folded net computes is the same up to rounding.
+    because other operators may use the old ones. The folded net computes the same results up to rounding.
 
-    A normalization stays as it is where its input is read by others too or is an external output, where a parameter
-    is not among ``parameters``, is written by the net or is not of float32 or float64, where layer and normalization
-    run on different devices, and where the new weights would not be finite.
+    A normalization is not folded if its input has other readers or is an external output, if a parameter
+    is not among ``parameters``, is written by the net or is neither float32 nor float64, if layer and normalization
+    run on different devices, or if the new weights would not be finite.
 
     Returns:
-        The net; ``parameters``: values by name, those that it does not need left out.
+        The net; extra ``parameters``: name -> value of the parameters that it needs.
 
     Raises:
         NetError: a SpatialBN is in training mode.
@@ -69,7 +69,7 @@ def fold_batch_norm_pass(proto: NetDef, context: PassContext) -> PassResult:
         made = f", made at {op.debug_info}" if op.debug_info else ""
         raise NetError(
             f"net {proto.name!r}, operator {index} {op.type} {list(op.input)} -> {list(op.output)}{made}: it is in "
-            "training mode (is_test=0) and normalizes by each batch's own statistics, so it cannot be folded; build "
+            "training mode (is_test=0) and normalizes by the statistics of each batch, so it cannot be folded; build "
             "the net in test mode (is_test=1) with ModelHelper(init_params=False)"
         )
     result = NetDef()
@@ -99,21 +99,21 @@ def fold_batch_norm_pass(proto: NetDef, context: PassContext) -> PassResult:
         result.external_input.extend(names)
         folded.add(pair.after)
     if folded:
-        kept = [op for index, op in enumerate(result.op) if index not in folded]
+        remaining = [op for index, op in enumerate(result.op) if index not in folded]
         del result.op[:]
         with deep_nets():
-            result.op.extend(kept)
-        _forget_unread(result, proto, values)
+            result.op.extend(remaining)
+        _remove_unread(result, proto, values)
     return PassResult(result, {"parameters": values})
 
 
 def training_batch_norms(net: NetDef) -> list[tuple[int, OperatorDef]]:
-    """Return the normalizations in training mode with their positions; those in held nets with their holder's."""
+    """Return the normalizations in training mode with their positions; in a subgraph, the position of its operator."""
     found = []
     for index, op in enumerate(net.op):
         if op.type == "SpatialBN" and not _decoded(op).is_test:
             found.append((index, op))
-        found += [(index, inner) for held in subgraphs(op) for _, inner in training_batch_norms(held)]
+        found += [(index, inner) for subgraph in subgraphs(op) for _, inner in training_batch_norms(subgraph)]
     return found
 
 
@@ -123,15 +123,15 @@ def _decoded(op: OperatorDef) -> Any:
 
 def _writes(op: OperatorDef) -> Iterator[str]:
     yield from op.output
-    for held in subgraphs(op):
-        for inner in held.op:
+    for subgraph in subgraphs(op):
+        for inner in subgraph.op:
             yield from _writes(inner)
 
 
 def _pairs(net: NetDef) -> Iterator[_Pair]:
-    """Yield the layers whose output is read by nobody but the normalization after them."""
+    """Yield each layer whose output is read only by a normalization, with that normalization."""
     versions = number_versions(net.op)
-    in_held = {blob for op in net.op for held in subgraphs(op) for blob in names_in_net(held)}
+    in_subgraphs = {blob for op in net.op for subgraph in subgraphs(op) for blob in names_in_net(subgraph)}
     outputs = {versions.last[blob] for blob in net.external_output if blob in versions.last}
     device = [_device(net, op) for op in net.op]
     for after, norm in enumerate(net.op):
@@ -139,14 +139,16 @@ def _pairs(net: NetDef) -> Iterator[_Pair]:
             continue
         between = versions.inputs[after][0]
         before = versions.writers[between]
-        if before == EXTERNAL or len(versions.readers[between]) != 1 or between in outputs or norm.input[0] in in_held:
+        if before == EXTERNAL or len(versions.readers[between]) != 1 or between in outputs:
+            continue
+        if norm.input[0] in in_subgraphs:
             continue
         layer = as_fused(net.op[before])
         if layer.type not in _CHANNELS or device[before] != device[after]:
             continue
         name = norm.output[0]
-        if name != norm.input[0] and (name in in_held or _is_mentioned(net.op[before : after + 1], name)):
-            continue  # the layer will write it earlier than the normalization did
+        if name != norm.input[0] and (name in in_subgraphs or _is_mentioned(net.op[before : after + 1], name)):
+            continue  # the layer would write it earlier than the normalization did
         yield _Pair(before, after, layer, norm)
 
 
@@ -161,7 +163,7 @@ def _device(net: NetDef, op: OperatorDef) -> tuple[int, int]:
 
 
 def _conv_channels(op: Any, norm: Any, w: Array) -> Any:
-    """Return the shape in which a factor for each channel is multiplied with the weights of a Conv."""
+    """Return the shape of the factors, one per channel, that broadcasts against the weights of a Conv."""
     return (-1, *[1] * (w.ndim - 1)) if norm.order == op.order else None
 
 
@@ -187,7 +189,7 @@ _CHANNELS = {
 
 
 def _fold(pair: _Pair, parameters: Mapping[str, Any]) -> tuple[Array, Array] | None:
-    """Return the layer's new weights and bias; None if they cannot be had."""
+    """Return the layer's new weights and bias; None if the pair cannot be folded."""
     given = [*pair.layer.input[1:], *pair.norm.input[1:5]]
     arrays: list[Any] = [parameters.get(name) for name in given]
     if any(not isinstance(a, np.ndarray) or a.dtype not in (np.float32, np.float64) for a in arrays):
@@ -221,7 +223,7 @@ def _bias_name(layer: OperatorDef) -> str:
 
 
 def _fresh(base: str, taken: set[str]) -> str:
-    """Return a name that nothing has yet, and take it."""
+    """Return a name that is not in ``taken``, and add it to ``taken``."""
     names = itertools.chain([base + _SUFFIX], (f"{base}{_SUFFIX}_{i}" for i in itertools.count(1)))
     name = next(name for name in names if name not in taken)
     taken.add(name)
@@ -229,17 +231,17 @@ def _fresh(base: str, taken: set[str]) -> str:
 
 
 def _drop_argument(op: OperatorDef, name: str) -> None:
-    kept = [argument for argument in op.arg if argument.name != name]
-    if len(kept) < len(op.arg):
+    others = [argument for argument in op.arg if argument.name != name]
+    if len(others) < len(op.arg):
         del op.arg[:]
-        op.arg.extend(kept)
+        op.arg.extend(others)
 
 
-def _forget_unread(result: NetDef, before: NetDef, values: dict[str, Any]) -> None:
-    """Take out of ``result`` and ``values`` the parameters that the folding left without a reader."""
+def _remove_unread(result: NetDef, before: NetDef, values: dict[str, Any]) -> None:
+    """Remove the parameters that have no reader after folding from ``result`` and ``values``."""
     read = {blob for op in result.op for blob in op.input}
-    read.update(blob for op in result.op for held in subgraphs(op) for blob in names_in_net(held))
-    gone = {blob for op in before.op for blob in op.input if blob in values} - read - set(result.external_output)
-    for blob in gone:
+    read.update(blob for op in result.op for subgraph in subgraphs(op) for blob in names_in_net(subgraph))
+    unread = {blob for op in before.op for blob in op.input if blob in values} - read - set(result.external_output)
+    for blob in unread:
         del values[blob]
-    result.external_input[:] = [blob for blob in result.external_input if blob not in gone]
+    result.external_input[:] = [blob for blob in result.external_input if blob not in unread]

@@ -1,4 +1,4 @@
-"""What a pass is: a function of a net, and of what it is told about it, that returns a net and named extras."""
+"""The interface of passes: a function of a net and a context that returns a new net and named extras."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["CHECKS", "PASSES", "Check", "NetPass", "PassContext", "PassResult", 
 
 @dataclass(frozen=True)
 class PassContext:
-    """What passes are told about a net; a pass reads of it what it needs.
+    """Information about a net for passes; each pass reads the fields that it needs.
 
     Args:
-        devices: those of the replicas, from the record that Parallelize stored; None: the net has no replicas.
-        parameters: values of parameters by name.
-        sizes: bytes of blobs by name; None: not known.
-        keep: blobs that keep their names and values, besides the net's external inputs and outputs.
-        available: blobs that exist before the net runs, besides its external inputs.
+        devices: devices of the replicas, from the record that Parallelize stored; None: the net has no replicas.
+        parameters: name -> value of parameters.
+        sizes: name -> size of blobs in bytes; None: not known.
+        keep: blobs that keep their names and values, in addition to the net's external inputs and outputs.
+        available: blobs that exist before the net runs, in addition to its external inputs.
     """
 
     devices: Devices | None = None
@@ -35,14 +35,14 @@ class PassContext:
 
 @dataclass(frozen=True)
 class PassResult:
-    """What a pass returns: the net, and what else it has found or made, by name."""
+    """The result of a pass: the new net, and named additional results."""
 
     net: NetDef
     extras: Mapping[str, Any] = field(default_factory=dict)
 
 
 class NetPass(Protocol):
-    """A pass: the net is left unchanged; options are given by keyword."""
+    """A pass: it does not change its net; options are given by keyword."""
 
     __name__: str
 
@@ -50,17 +50,17 @@ class NetPass(Protocol):
 
 
 Check = Callable[[str, NetDef, NetDef, PassContext, PassResult], None]
-"""Is given the pass's name, a copy of the net made before the pass ran, the net after it, context and result."""
+"""Called with the pass's name, a copy of the net before the pass, the same net after it, the context and the result."""
 
 PASSES: dict[str, NetPass] = {}
-"""All passes that have been imported, by name."""
+"""Name -> pass, for all passes that have been imported."""
 
 CHECKS: list[Check] = []
-"""Called after each pass. The library has none: tests add one."""
+"""Functions called after each pass. The library has none; tests add one."""
 
 
 def net_pass(function: Callable[..., PassResult]) -> NetPass:
-    """Declare a pass: ``function(net, context, **options)``, where ``net`` is a NetDef; users may also give a Net."""
+    """Decorate ``function(net, context, **options)`` as a pass: it gets a NetDef where users pass a Net or NetDef."""
 
     @functools.wraps(function)
     def run(net: Any, context: PassContext | None = None, **options: Any) -> PassResult:

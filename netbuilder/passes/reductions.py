@@ -1,4 +1,4 @@
-"""Operators that sum blobs over the devices of one host and hand the sum, or one device's blob, to all."""
+"""Allreduce, broadcast and allgather over the devices of one host, as operators."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = [
 ]
 
 TREE_SUM_NAME = "dpm"
-"""The name that the partial sums of an all-reduce over GPUs have, in Caffe2 too."""
+"""Name of the operators that compute partial sums of an allreduce over GPUs, as in Caffe2."""
 
 _CONCAT_NAME = "note:data_parallel_model"
 _TREE_COUNTS = (2, 4, 8, 16)
 
 PeerAccess = Callable[[int, int], bool]
-"""Whether the GPU of the first number can read the memory of the GPU of the second."""
+"""Function of two device ids: whether the first GPU can read the memory of the second."""
 
 Group = Sequence[str]
 
@@ -48,24 +48,25 @@ def allreduce(
 ) -> NetDef:
     """Return the operators that sum each group of blobs over the devices.
 
-    On the CPU one Sum adds all into the first device's blob. On GPUs the sums form a tree where the devices are
-    4, 8 or 16, else one Sum; a blob out of reach is copied to where it is added. Copies hand the sum to the others.
+    On the CPU one Sum adds all blobs into the first device's blob. On 4, 8 or 16 GPUs the sums form a tree, on another
+    number of GPUs there is one Sum; a blob without peer access is copied to the device of the sum first. Then the sum
+    is copied to the other devices.
 
     Args:
         groups: for each quantity its blobs, one per device, in the order of the devices.
-        devices: where they are.
-        peer_access: GPUs: which can read each other's memory; None: all can.
-        hand_back: copy the sum to the other devices (not where they share one parameter).
-        debug_info: the user's line; the operators carry it with the name of what they reduce.
+        devices: the devices of the blobs.
+        peer_access: for GPUs: which can read each other's memory; None: all can.
+        hand_back: copy the sum to the other devices (False if they share one parameter).
+        debug_info: line of the user's program; the operators record it with the name of the blob that they reduce.
 
     Returns:
-        A net of these operators alone, group after group; it is empty for one device.
+        A net of only these operators, group after group; it is empty for one device.
 
     Raises:
-        NetError: a group has another number of blobs than there are devices.
+        NetError: the number of blobs in a group is not the number of devices.
     """
     options: dict[str, Any] = {"peer_access": peer_access, "hand_back": hand_back, "debug_info": debug_info}
-    return _alone(allreduce_pass, groups, devices, **options)
+    return _as_net(allreduce_pass, groups, devices, **options)
 
 
 @net_pass
@@ -78,8 +79,8 @@ def allreduce_pass(
     hand_back: bool = True,
     debug_info: str = "",
 ) -> PassResult:
-    """Add the operators of ``allreduce`` to the end of a net. Reads ``devices``."""
-    devices, net = _started(net, context, groups)
+    """Append the operators of ``allreduce`` to a net. Reads ``devices``."""
+    devices, net = _devices_and_copy(net, context, groups)
     for group in groups if len(devices) > 1 else ():
         note = _note(debug_info, "allreduce", group, devices)
         if devices.is_cpu:
@@ -92,32 +93,32 @@ def allreduce_pass(
 
 
 def broadcast(groups: Sequence[Group], devices: Devices, *, debug_info: str = "") -> NetDef:
-    """Return the operators that copy each group's first blob over the others.
+    """Return the operators that copy each group's first blob to the others.
 
     Args, Returns and Raises as for ``allreduce``. On GPUs each copy runs on the device that it writes to.
     """
-    return _alone(broadcast_pass, groups, devices, debug_info=debug_info)
+    return _as_net(broadcast_pass, groups, devices, debug_info=debug_info)
 
 
 @net_pass
 def broadcast_pass(net: NetDef, context: PassContext, *, groups: Sequence[Group], debug_info: str = "") -> PassResult:
-    """Add the operators of ``broadcast`` to the end of a net. Reads ``devices``."""
-    devices, net = _started(net, context, groups)
+    """Append the operators of ``broadcast`` to a net. Reads ``devices``."""
+    devices, net = _devices_and_copy(net, context, groups)
     for group in groups:
         _add_copies(net, group, devices, _note(debug_info, "broadcast", group, devices))
     return PassResult(net)
 
 
 def nccl_allreduce(groups: Sequence[Group], devices: Devices, *, debug_info: str = "") -> NetDef:
-    """Return one NCCLAllreduce per group, each waiting for the one before, so that all devices agree on their order."""
-    return _alone(nccl_allreduce_pass, groups, devices, debug_info=debug_info)
+    """Return one NCCLAllreduce per group; each waits for the previous one, so that their order is fixed."""
+    return _as_net(nccl_allreduce_pass, groups, devices, debug_info=debug_info)
 
 
 @net_pass
 def nccl_allreduce_pass(
     net: NetDef, context: PassContext, *, groups: Sequence[Group], debug_info: str = ""
 ) -> PassResult:
-    """Add the operators of ``nccl_allreduce`` to the end of a net. Reads ``devices``."""
+    """Append the operators of ``nccl_allreduce`` to a net. Reads ``devices``."""
     result = _nccl("NCCLAllreduce", net, context, groups, debug_info)
     for before, op in zip(result.op[len(net.op) :], result.op[len(net.op) + 1 :]):
         op.control_input.append(before.output[0])
@@ -125,30 +126,30 @@ def nccl_allreduce_pass(
 
 
 def nccl_broadcast(groups: Sequence[Group], devices: Devices, *, debug_info: str = "") -> NetDef:
-    """Return one NCCLBroadcast per group, from the first device (``root`` counts devices; it is no device's id)."""
-    return _alone(nccl_broadcast_pass, groups, devices, debug_info=debug_info)
+    """Return one NCCLBroadcast per group from the first device (``root`` is an index of devices, not a device id)."""
+    return _as_net(nccl_broadcast_pass, groups, devices, debug_info=debug_info)
 
 
 @net_pass
 def nccl_broadcast_pass(
     net: NetDef, context: PassContext, *, groups: Sequence[Group], debug_info: str = ""
 ) -> PassResult:
-    """Add the operators of ``nccl_broadcast`` to the end of a net. Reads ``devices``."""
+    """Append the operators of ``nccl_broadcast`` to a net. Reads ``devices``."""
     return PassResult(_nccl("NCCLBroadcast", net, context, groups, debug_info, root=0))
 
 
 def _nccl(
     op_type: str, net: NetDef, context: PassContext, groups: Sequence[Group], debug_info: str, **args: Any
 ) -> NetDef:
-    devices, net = _started(net, context, groups)
+    devices, net = _devices_and_copy(net, context, groups)
     for group in groups if len(devices) > 1 else ():
         op = make_op(op_type, group, group, device_option=devices.options[0], **args)
         _add(net, op, _note(debug_info, op_type, group, devices))
     return net
 
 
-def _alone(reduction: NetPass, groups: Sequence[Any], devices: Devices, **options: Any) -> NetDef:
-    """Return the operators of a pass of this module alone: what it adds to an empty net."""
+def _as_net(reduction: NetPass, groups: Sequence[Any], devices: Devices, **options: Any) -> NetDef:
+    """Return a net of the operators that a pass of this module appends."""
     available = {blob for group in groups for blob in _flat(group)}
     return reduction(NetDef(), PassContext(devices=devices, available=available), groups=groups, **options).net
 
@@ -158,8 +159,8 @@ def _flat(group: Any) -> Iterator[str]:
         yield from (item,) if isinstance(item, str) else item
 
 
-def _started(net: NetDef, context: PassContext, groups: Sequence[Group]) -> tuple[Devices, NetDef]:
-    """Return the devices, checked against the groups, and a copy of the net to add to."""
+def _devices_and_copy(net: NetDef, context: PassContext, groups: Sequence[Group]) -> tuple[Devices, NetDef]:
+    """Return the devices, checked against the groups, and a copy of the net to append to."""
     if context.devices is None:
         raise NetError(
             f"net {net.name!r}: a reduction needs the devices of the replicas; give PassContext(devices=...)"
@@ -178,23 +179,23 @@ def gather_sparse(
     debug_info: str = "",
     joined: set[str] | None = None,
 ) -> NetDef:
-    """Return the operators that give each device the sparse gradients of all.
+    """Return the operators that copy the sparse gradients of all devices to each device (allgather).
 
-    Indices and values are joined on the first device, in the order of the devices. Each device gets the indices under
-    a name of their own (``gathered_name``), so that indices that were fed stay as they are. The values are copied back
-    over what each device had on GPUs, as Caffe2 does; on the CPU, for which Caffe2 has no such thing, they too get
-    names of their own.
+    Indices and values are concatenated on the first device, in the order of the devices. Each device gets the indices
+    under a new name (``gathered_name``), so that indices that were fed are not overwritten. On GPUs the values
+    overwrite the values of each device, as in Caffe2; on the CPU, which Caffe2 does not support here, they get new
+    names too.
 
     Args:
         groups: for each table its indices and its values, one blob of each per device.
-        devices: where they are.
-        hand_back: copy what is joined to the other devices (not where one table is updated).
+        devices: the devices of the blobs.
+        hand_back: copy the result to the other devices (False if only one table is updated).
         debug_info: as for ``allreduce``.
-        joined: names of indices joined already, here or by an earlier call: tables looked up with one index blob
-            share the joined one, which must not grow a second time. The set is added to.
+        joined: names of indices concatenated already, here or by an earlier call: tables that are looked up with the
+            same indices share their concatenation, which must not be repeated. The set is extended.
     """
     joined = set() if joined is None else joined
-    return _alone(gather_sparse_pass, groups, devices, hand_back=hand_back, debug_info=debug_info, joined=joined)
+    return _as_net(gather_sparse_pass, groups, devices, hand_back=hand_back, debug_info=debug_info, joined=joined)
 
 
 @net_pass
@@ -207,8 +208,8 @@ def gather_sparse_pass(
     debug_info: str = "",
     joined: set[str],
 ) -> PassResult:
-    """Add the operators of ``gather_sparse`` to the end of a net. Reads ``devices``."""
-    devices, net = _started(net, context, [group for pair in groups for group in pair])
+    """Append the operators of ``gather_sparse`` to a net. Reads ``devices``."""
+    devices, net = _devices_and_copy(net, context, [group for pair in groups for group in pair])
     for indices, values in groups if len(devices) > 1 else ():
         stem = f"{indices[0]}:{devices.short_name(values[0])}"
         for group, name in ((indices, stem + "_index"), (values, stem + "_val")):
@@ -264,23 +265,23 @@ def _add_tree(net: NetDef, group: Group, devices: Devices, peer_access: PeerAcce
 def _add_sum(
     net: NetDef, group: Group, members: Sequence[int], devices: Devices, peer_access: PeerAccess | None, note: str
 ) -> None:
-    """Sum the blobs of some members into that of the first, on its device."""
+    """Sum the blobs of some group members into the blob of the first of them, on its device."""
     home, *others = members
     option = devices.options[home]
     inputs = [group[home]]
     for other in others:
         blob, number = group[other], devices.ids[other]
         if peer_access is not None and not peer_access(devices.ids[home], number):
-            near = f"{devices.scopes[home]}{devices.short_name(blob)}_{devices.word}{number}_copy"
-            _add(net, make_op("Copy", [blob], [near], device_option=option), note)
-            blob = near
+            local = f"{devices.scopes[home]}{devices.short_name(blob)}_{devices.word}{number}_copy"
+            _add(net, make_op("Copy", [blob], [local], device_option=option), note)
+            blob = local
         inputs.append(blob)
     _add(net, make_op("Sum", inputs, inputs[:1], name=TREE_SUM_NAME, device_option=option), note)
 
 
 def _add_copies(net: NetDef, group: Group, devices: Devices, note: str) -> None:
     copy = OperatorDef(type="Copy", input=group[:1], debug_info=note)
-    # On GPUs the receiver pulls; on the CPU the copies belong to the first replica, as in Caffe2.
+    # On GPUs the destination device runs the copy; on the CPU all copies run on the first replica, as in Caffe2.
     copy.device_option.CopyFrom(devices.options[0])
     add = net.op.add
     for blob, number in zip(group[1:], devices.ids[1:]):
@@ -297,6 +298,6 @@ def _add(net: NetDef, op: OperatorDef, note: str) -> None:
 
 
 def _note(debug_info: str, what: str, group: Group, devices: Devices) -> str:
-    """Return what traces and errors show of an operator that nobody wrote: the blob it serves, and the user's line."""
+    """Return the description of a generated operator for traces and errors: the blob, and the user's line."""
     note = f"{what} of {devices.short_name(group[0])!r} over {devices}"
     return f"{debug_info} ({note})" if debug_info else note

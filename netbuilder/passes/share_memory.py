@@ -1,4 +1,4 @@
-"""Blobs that are not needed at the same time get one name, so that they share memory; operators that free blobs."""
+"""Memory passes: blobs that are not needed at the same time get the same name; Free operators after last uses."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ Pack = Callable[[Iterable[Lifetime[str]]], list[Slot[str]]]
 
 
 def live_blobs(ops: Sequence[OperatorDef], sizes: Mapping[str, int] | None = None) -> list[Lifetime[str]]:
-    """Return the lifetimes of the blobs that operators make, in the order in which they are made.
+    """Return the lifetimes of the blobs that operators write, in the order of first writes.
 
-    Blobs that are read before they are written, that nets held by operators mention, or that operators of several
-    devices touch, are not among them.
+    Blobs that are read before they are written, that occur in subgraphs, or that operators of several
+    devices use, are excluded.
 
     Args:
         ops: in the order in which they run.
-        sizes: bytes by name.
+        sizes: name -> size in bytes.
     """
     device = ((op.device_option.device_type, op.device_option.device_id) for op in ops)
     found = lifetimes((place, (*op.input, *op.output)) for place, op in zip(device, ops))
-    fixed = {*undefined_inputs(ops), *(name for op in ops for held in subgraphs(op) for name in names_in_net(held))}
+    in_subgraphs = {name for op in ops for subgraph in subgraphs(op) for name in names_in_net(subgraph)}
+    fixed = in_subgraphs.union(undefined_inputs(ops))
     made = [life for name, life in found.items() if name not in fixed and life.place is not None]
     for life in made:
         life.nbytes = (sizes or {}).get(life.key, 0)
@@ -43,10 +44,10 @@ def live_blobs(ops: Sequence[OperatorDef], sizes: Mapping[str, int] | None = Non
 
 
 def best_fit(blobs: Iterable[Lifetime[str]]) -> list[Slot[str]]:
-    """Return which blobs share memory: each with those of the nearest size, or else with those that most share.
+    """Assign blobs to slots that share memory: each to the free slot of nearest size, of equals to the fullest.
 
     Args:
-        blobs: as of ``live_blobs``.
+        blobs: lifetimes, see ``live_blobs``.
     """
 
     def cost(slot: Slot[str], blob: Lifetime[str]) -> tuple[int, int]:
@@ -56,12 +57,12 @@ def best_fit(blobs: Iterable[Lifetime[str]]) -> list[Slot[str]]:
 
 
 def shared_names(blobs: Iterable[Lifetime[str]], prefix: str = "", pack: Pack = best_fit) -> dict[str, str]:
-    """Return new names for blobs, the same for those that share memory. One that shares with none keeps its name.
+    """Return new names of blobs, the same for those that share memory; a blob that shares with none keeps its name.
 
     Args:
-        blobs: as of ``live_blobs``.
-        prefix: before the new names.
-        pack: says which blobs share.
+        blobs: lifetimes, see ``live_blobs``.
+        prefix: prefix of the new names.
+        pack: assigns blobs to slots.
     """
     several = [slot for slot in pack(blobs) if len(slot) > 1]
     return {blob.key: f"{prefix}{_PREFIX}{number}{_SUFFIX}" for number, slot in enumerate(several) for blob in slot}
@@ -71,30 +72,30 @@ def shared_names(blobs: Iterable[Lifetime[str]], prefix: str = "", pack: Pack = 
 def share_memory_pass(
     net: NetDef, context: PassContext, *, may_share: Callable[[str], bool], prefix: str = "", pack: Pack = best_fit
 ) -> PassResult:
-    """Let blobs that are not needed at the same time have one name. Reads ``keep`` and ``sizes``.
+    """Give blobs that are not needed at the same time the same name. Reads ``keep`` and ``sizes``.
 
-    Its results are those of the net, to the bit; of blobs that share a name, the last one's value stays. Operators
-    keep their order, in which all executors here respect names that are written again.
+    The results are bitwise identical; of blobs that share a name, only the last value can be fetched. The order of
+    operators is unchanged, and all executors respect the write-after-read dependencies in it.
 
     Args:
         may_share: whether a blob may get another name.
-        prefix: a name scope of the new names, without the last "/".
-        pack: says which blobs share.
+        prefix: name scope of the new names, without the final "/".
+        pack: assigns blobs to slots that share memory.
 
     Returns:
-        The net; ``names``: the new names by the old ones.
+        The net; extra ``names``: old name -> new name.
 
     Raises:
-        NetError: a blob has a new name already, because the net has been through this pass.
+        NetError: the net has one of the new names already, because it has been through this pass.
     """
     fixed = {*net.external_input, *net.external_output, *context.keep}
     blobs = [blob for blob in live_blobs(net.op, context.sizes) if blob.key not in fixed and may_share(blob.key)]
     names = shared_names(blobs, prefix + SEPARATOR if prefix else "", pack)
     result = NetDef()
     result.CopyFrom(net)
-    there = {name for op in net.op for name in (*op.input, *op.output)}
-    if clash := sorted(there & set(names.values())):
-        raise NetError(f"net {net.name!r}: shares memory already, it has blobs {clash[:3]}")
+    existing = {name for op in net.op for name in (*op.input, *op.output)}
+    if clash := sorted(existing & set(names.values())):
+        raise NetError(f"net {net.name!r}: shares memory already, it has blobs {clash[:3]}; run the pass only once")
     for op in result.op:
         for blobs_of_op in (op.input, op.output):
             blobs_of_op[:] = [names.get(name, name) for name in blobs_of_op]
@@ -114,8 +115,8 @@ def share_memory(
     """Return the net and the names of ``share_memory_pass``.
 
     Args:
-        keep: blobs that keep their names, besides external inputs and outputs.
-        sizes: bytes by name, so that blobs of one size share.
+        keep: blobs that keep their names, in addition to external inputs and outputs.
+        sizes: name -> size in bytes, so that blobs of equal size share.
     """
     context = PassContext(keep=keep, sizes=sizes)
     result = share_memory_pass(net, context, may_share=may_share, prefix=prefix, pack=pack)
@@ -131,15 +132,15 @@ def share_gradients_pass(
     gradients: Collection[str],
     activations: bool = False,
 ) -> PassResult:
-    """Let gradients that are not needed at the same time have one name. Reads ``keep`` and ``sizes``.
+    """Give gradients that are not needed at the same time the same name. Reads ``keep`` and ``sizes``.
 
     Args:
-        scopes: only blobs under one of these name scopes share, each scope's among themselves; "": all.
-        gradients: which blobs are gradients, see ``graph.gradient_shares.gradient_blobs``.
-        activations: let activations that operators read share as well.
+        scopes: name scopes; only blobs under the same one of these scopes share; "": all blobs.
+        gradients: the blobs that are gradients, see ``graph.gradient_shares.gradient_blobs``.
+        activations: share activations that operators read as well.
 
     Returns:
-        The net; ``names``: the new names by the old ones.
+        The net; extra ``names``: old name -> new name.
 
     Raises:
         NetError: the net has been through this pass.
@@ -168,7 +169,7 @@ def share_gradients(
     sizes: Mapping[str, int] | None = None,
     activations: bool = False,
 ) -> tuple[NetDef, dict[str, str]]:
-    """Return the net and the names of ``share_gradients_pass``; ``keep`` and ``sizes`` as of ``share_memory``."""
+    """Return the net and the names of ``share_gradients_pass``; ``keep`` and ``sizes`` as in ``share_memory``."""
     context = PassContext(keep=keep, sizes=sizes)
     result = share_gradients_pass(net, context, scopes=scopes, gradients=gradients, activations=activations)
     return result.net, result.extras["names"]
@@ -178,13 +179,13 @@ def share_gradients(
 def free_when_used_pass(
     net: NetDef, context: PassContext, *, selector: Callable[[str], bool] | None = None
 ) -> PassResult:
-    """Add an operator Free after the last use of each blob that the net makes. Reads ``keep``.
+    """Insert an operator Free after the last use of each blob that the net writes. Reads ``keep``.
 
-    External inputs and outputs stay, blobs that are not touched again once they are made, and those that have a second
+    Not freed are external inputs and outputs, blobs that are never used after they are written, and blobs with a second
     name (Alias), under which the same memory may be read.
 
     Args:
-        selector: which of the others are freed; None: all.
+        selector: which of the other blobs are freed; None: all.
     """
     fixed = {*net.external_input, *net.external_output, *map(str, context.keep)}
     fixed.update(name for op in net.op if op.type == "Alias" for name in (*op.input, *op.output))
@@ -206,5 +207,5 @@ def free_when_used_pass(
 
 
 def free_when_used(net: NetDef, keep: Collection[str], selector: Callable[[str], bool] | None = None) -> NetDef:
-    """Return the net of ``free_when_used_pass``; ``keep``: blobs that stay, too."""
+    """Return the net of ``free_when_used_pass``; blobs in ``keep`` are not freed."""
     return free_when_used_pass(net, PassContext(keep=keep), selector=selector).net

@@ -217,7 +217,9 @@ def test_tables_of_unknown_shape():
 
         return Given()
 
-    with pytest.raises(NetError, match="the gradient of 'cpu_0/table' is sparse, and the shape of this table is not"):
+    with pytest.raises(
+        NetError, match="the gradient of 'cpu_0/table' is sparse, and the shape of this table cannot be inferred"
+    ):
         parallel.Parallelize_CPU(
             ModelHelper("m"), no_input, build, optimizer_builder_fun=OPTIMIZERS["sgd"], devices=[0], accumulate_steps=2
         )

@@ -348,7 +348,9 @@ def test_what_an_update_builder_leaves_out_of_those_outside_is_said():
             model.net.MatMul(["raw", weight], "data")
             return mlp(model, loss_scale)
 
-        with pytest.warns(UserWarning, match=r"parameters \['outside_w'\].*no update of them.*optimizer_builder_fun"):
+        with pytest.warns(
+            UserWarning, match=r"parameters \['outside_w'\].*does not update them.*optimizer_builder_fun"
+        ):
             parallel.Parallelize_CPU(
                 model, no_input, forward, param_update_builder_fun=of_the_replica, devices=list(range(count))
             )

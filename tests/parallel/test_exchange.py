@@ -79,7 +79,7 @@ def test_the_log_names_parameters_without_a_gradient(caplog):
 
     with caplog.at_level(logging.INFO, "netbuilder"):
         parallelize([0, 3], forward)
-    assert "no gradient reaches unused_w, unused_b: they are neither summed nor updated" in caplog.text
+    assert "parameters without gradient, neither summed nor updated: unused_w, unused_b" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.INFO, "netbuilder"):
         parallelize([0, 3])

@@ -292,7 +292,7 @@ def test_a_checkpoint_is_taken_up_by_all_gpus(two_gpus):
 def test_gpus_that_are_missing_are_named_with_those_that_are_there(two_gpus):
     absent, present = gpu_count() + 5, list(range(gpu_count()))
     model, _ = build("gpu", [0, absent], mlp, OPTIMIZERS["sgd"])
-    want = re.escape(f"needs the GPUs [0, {absent}], and this machine has {present}; missing: [{absent}]")
+    want = re.escape(f"needs the GPUs [0, {absent}], but this machine has {present}; missing: [{absent}]")
     with pytest.raises(DeviceError, match=want):
         parallel.RunInitNet(model, workspace=Workspace())
     with pytest.raises(DeviceError, match=rf"on GPU {absent}, made at .*: there is no GPU {absent}; this machine has"):

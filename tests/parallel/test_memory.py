@@ -86,7 +86,7 @@ def test_a_model_without_gradients_has_none_to_share():
     Parallelize_CPU(model, no_input, mlp, devices=[0])
     with pytest.raises(NetError, match="has no backward pass"):
         parallel.OptimizeGradientMemory(model, None, None, False)
-    with pytest.raises(TypeError, match="needs a ModelHelper, got 'model'"):
+    with pytest.raises(TypeError, match="model must be a ModelHelper, got 'model'"):
         parallel.OptimizeGradientMemory("model", {}, set(), False)
 
 

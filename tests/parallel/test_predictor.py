@@ -108,9 +108,9 @@ def test_unknown_names_are_refused():
     source = golden_data.export("extract_data_parallel").net("train_net")
     with pytest.raises(BlobError, match="no operator reads 'cpu_0/image', so it cannot be an input"):
         parallel.ExtractPredictorNet(source, ["image"], ["softmax"], CPU)
-    with pytest.raises(BlobError, match="no operator makes 'cpu_0/soft', so it cannot be an output; did you mean"):
+    with pytest.raises(BlobError, match="no operator writes 'cpu_0/soft', so it cannot be an output; did you mean"):
         parallel.ExtractPredictorNet(source, ["data"], ["soft"], CPU)
-    with pytest.raises(TypeError, match="inputs of a predictor: give a list of blobs, got the single string 'data'"):
+    with pytest.raises(TypeError, match="inputs of a predictor must be a list of blobs, got the single string 'data'"):
         parallel.ExtractPredictorNet(source, "data", ["softmax"])
     with pytest.raises(NetError, match="has no record of replicas"):
         parallel.ExtractPredictorNet(golden_data.net("mlp_sgd").main, ["data"], ["softmax"], CPU)
@@ -171,5 +171,5 @@ def test_nets_that_operators_hold_are_converted_too():
 
 def test_an_unknown_operator_that_holds_a_net_is_not_converted():
     net = Net(NetDef(name="outer", op=[make_op("Unknown", ["x"], ["y"], step_net=NetDef(name="step"))]))
-    with pytest.raises(NotImplementedError, match="operator 'Unknown' .* is unknown and holds a net"):
+    with pytest.raises(NotImplementedError, match="operator 'Unknown' .* is unknown and has a subgraph"):
         parallel.ConvertNetForDevice(net, CPU)

@@ -137,7 +137,7 @@ def test_devices_of_step_nets():
     op = next(op for op in proto.op if op.type == "RecurrentNetwork" and op.input[0].startswith("cpu_1/"))
     step = next(argument.n for argument in op.arg if argument.name == "step_net")
     step.op[0].input[1] = "cpu_0/lstm/gates_t_w"
-    with pytest.raises(Exception, match=r"input 'cpu_0/lstm/gates_t_w' belongs to CPU 0"):
+    with pytest.raises(Exception, match=r"input 'cpu_0/lstm/gates_t_w' is on CPU 0"):
         check_devices(proto, devices=record.devices)
 
 

@@ -41,14 +41,14 @@ def refuses(error, match, forward=mlp, *, model=None, call=parallel.Parallelize_
 @pytest.mark.parametrize(
     "devices, error, match",
     [
-        ([], NetError, "devices must name at least one device, got an empty list"),
-        ([0, 0], NetError, r"devices must differ from each other, got \[0\] more than once in \[0, 0\]"),
-        ([0, -1], NetError, r"devices must be whole numbers, 0 or more, got -1 in \[0, -1\]"),
-        ([0, "1"], NetError, "whole numbers, 0 or more, got '1'"),
-        ([0.5], NetError, "whole numbers, 0 or more, got 0.5"),
-        ([True], NetError, "whole numbers, 0 or more, got True"),
-        (2, NetError, "devices must be a list of whole numbers, got 2"),
-        ("01", NetError, "devices must be a list of whole numbers, got '01'"),
+        ([], NetError, "devices must list at least one device, got an empty list"),
+        ([0, 0], NetError, r"devices must all be different, got \[0\] more than once in \[0, 0\]"),
+        ([0, -1], NetError, r"devices must be non-negative integers, got -1 in \[0, -1\]"),
+        ([0, "1"], NetError, "non-negative integers, got '1'"),
+        ([0.5], NetError, "non-negative integers, got 0.5"),
+        ([True], NetError, "non-negative integers, got True"),
+        (2, NetError, "devices must be a list of integers, got 2"),
+        ("01", NetError, "devices must be a list of integers, got '01'"),
     ],
 )
 @pytest.mark.parametrize("call", [parallel.Parallelize_CPU, parallel.Parallelize_GPU])
@@ -75,7 +75,7 @@ def test_no_devices_are_all_of_the_machine(monkeypatch):
 @pytest.mark.skipif(gpu_count() > 0, reason="needs a machine without GPU")
 def test_all_gpus_of_a_machine_without():
     refuses(
-        DeviceError, "devices=None means all GPUs, and this machine has none", devices=None, call=parallel.Parallelize
+        DeviceError, "devices=None means all GPUs, but this machine has no", devices=None, call=parallel.Parallelize
     )
 
 
@@ -120,7 +120,7 @@ def scaled_loss(model, loss_scale):
         (lambda model, scale: tuple(mlp(model, scale)), "of type tuple"),
         (lambda model, scale: ["loss"], "got 'loss' of type str in it"),
         (lambda model, scale: [], "got an empty list: without a loss there is nothing to train"),
-        (lambda model, scale: [BlobReference("loss")], "made under the scope 'cpu_0/' of the replica; got 'loss'"),
+        (lambda model, scale: [BlobReference("loss")], "under the scope 'cpu_0/' of the replica; got 'loss'"),
     ],
     ids=["none", "reference", "tuple", "strings", "empty", "outside"],
 )
@@ -173,11 +173,11 @@ def test_other_arguments():
     )
     refuses(NetError, "unknown net_type 'dagg'; the types are simple", net_type="dagg")
     refuses(NetError, "num_threads_per_device must be at least 1, got 0", num_threads_per_device=0)
-    refuses(TypeError, "num_threads_per_device must be a whole number, got 'two'", num_threads_per_device="two")
+    refuses(TypeError, "num_threads_per_device must be an integer, got 'two'", num_threads_per_device="two")
     refuses(NetError, "ideep=True is not supported: .*call Parallelize_CPU", call=parallel.Parallelize_iDeep)
     refuses(
         NetError,
-        "shared_model=True needs replicas that share memory",
+        "shared_model=True needs replicas on the CPU",
         shared_model=True,
         call=parallel.Parallelize_GPU,
     )
@@ -186,7 +186,7 @@ def test_other_arguments():
 
 
 def test_what_is_no_model():
-    with pytest.raises(TypeError, match="Parallelize: needs a ModelHelper, got 'model' of type str"):
+    with pytest.raises(TypeError, match="Parallelize: the model must be a ModelHelper, got 'model' of type str"):
         parallel.Parallelize_CPU("model", no_input, mlp, devices=[0])
 
 
@@ -242,8 +242,8 @@ def two_losses(model, loss_scale):
     "second, match",
     [
         (two_losses, "forward_pass_builder_fun returned 1 loss on device 0 and 2 on device 3"),
-        (wider, "parameter 'extra_w' exists on device 3 and is missing on device 0"),
-        (frozen, r"parameter 'fc1_w' has a gradient on devices \[0\] and none on devices \[3\]"),
+        (wider, "parameter 'extra_w' exists on device 3, but is missing on device 0"),
+        (frozen, r"parameter 'fc1_w' has a gradient on devices \[0\], but none on devices \[3\]"),
         (
             other_shape,
             r"parameter 'fc1_w' has different shapes on the devices: cpu_0/fc1_w \[8, 6\], cpu_3/fc1_w \[7, 6\]",
@@ -271,7 +271,9 @@ def test_a_parameter_under_no_replicas_scope():
             brew.fc(model, "data", "fc", 6, 4)
         return mlp(model, loss_scale)
 
-    refuses(NetError, "parameter 'mine/fc_w' was made by the builders, but under no replica's scope", forward)
+    refuses(
+        NetError, "parameter 'mine/fc_w' was created by the builders, but not under the scope of a replica", forward
+    )
 
 
 def test_a_computed_parameter_under_no_replicas_scope():
@@ -281,7 +283,7 @@ def test_a_computed_parameter_under_no_replicas_scope():
         return mlp(model, loss_scale)
 
     refuses(NetError, r"duplicate parameters \['mean'\]", forward)
-    refuses(NetError, "computed parameter 'mean' was made by the builders, but under no", forward, devices=[0])
+    refuses(NetError, "computed parameter 'mean' was created by the builders, but not under", forward, devices=[0])
 
 
 def test_a_parameter_that_the_init_net_does_not_make():
@@ -289,7 +291,7 @@ def test_a_parameter_that_the_init_net_does_not_make():
         model.AddParameter(BlobReference(CurrentNameScope() + "table"))
         return mlp(model, loss_scale)
 
-    refuses(NetError, r"the init net makes no value for the parameters \['cpu_0/table', 'cpu_1/table'\]", forward)
+    refuses(NetError, r"the init net does not initialize the parameters \['cpu_0/table', 'cpu_1/table'\]", forward)
 
 
 def test_an_operator_that_reads_another_replica():
@@ -298,9 +300,7 @@ def test_an_operator_that_reads_another_replica():
         model.net.Relu(BlobReference("cpu_0/fc1"), "copied")
         return losses
 
-    refuses(
-        NetError, r"Relu, made at tests/parallel/test_refusals.py:\d+ in forward: input 'cpu_0/fc1' belongs to", forward
-    )
+    refuses(NetError, r"Relu, made at tests/parallel/test_refusals.py:\d+ in forward: input 'cpu_0/fc1' is on", forward)
 
 
 @pytest.mark.parametrize("call", [parallel.Parallelize_CPU, parallel.Parallelize_GPU])
@@ -314,9 +314,7 @@ def test_a_loss_over_another_replicas_blob(call):
         _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
         return [model.Scale(loss, scale=loss_scale)]
 
-    match = (
-        r"operator \d+ Relu, made at .*test_refusals.py:\d+ in forward: input '.pu_0/x' belongs to .PU 0, and the op"
-    )
+    match = r"operator \d+ Relu, made at .*test_refusals.py:\d+ in forward: input '.pu_0/x' is on .PU 0, but the op"
     refuses(NetError, match, forward, call=call)
 
 
@@ -368,7 +366,7 @@ def test_absent_gpus_are_warned_of_and_the_net_is_built():
     with pytest.warns(UserWarning, match=rf"GPUs \[{absent}\] are not on this machine.*can be built, but not run"):
         parallel.Parallelize_GPU(model, no_input, mlp, optimizer_builder_fun=SGD, devices=[absent])
     with pytest.raises(
-        DeviceError, match=rf"needs the GPUs \[{absent}\], and this machine has .*; missing: \[{absent}\]"
+        DeviceError, match=rf"needs the GPUs \[{absent}\], but this machine has .*; missing: \[{absent}\]"
     ):
         parallel.RunInitNet(model)
     with pytest.raises(DeviceError, match="Parallelize_CPU"):

@@ -161,9 +161,9 @@ def test_an_evaluation_net_uses_the_trained_parameters(shares):
 def test_an_evaluation_net_that_would_initialize_does_not_run_over_trained_blobs():
     _, _, workspace = train([0, 1])
     model = ModelHelper("evaluation")
-    with pytest.warns(UserWarning, match="is for evaluation, but its init net makes parameters"):
+    with pytest.warns(UserWarning, match="is for evaluation, but its init net initializes parameters"):
         parallel.Parallelize_CPU(model, no_input, mlp, devices=[0, 1])
-    with pytest.raises(NetError, match=r"would overwrite \['cpu_0/fc1_w'.*and more, which the workspace holds"):
+    with pytest.raises(NetError, match=r"would overwrite \['cpu_0/fc1_w'.*and more, which exist in the workspace"):
         parallel.RunInitNet(model, workspace=workspace)
     parallel.RunInitNet(model, overwrite=True, workspace=workspace)
 
@@ -291,7 +291,7 @@ def test_initializing_again_is_refused_and_touches_nothing():
 @pytest.mark.parametrize("times", [-1, 1.5, True, "3"])
 def test_iterations_are_whole_numbers(times):
     model, _ = parallelize([0])
-    with pytest.raises(NetError, match="num_iterations must be a whole number, 0 or more, got"):
+    with pytest.raises(NetError, match="num_iterations must be a non-negative integer, got"):
         parallel.RunNet(model, times)
 
 

@@ -170,12 +170,14 @@ def test_each_sample_is_evaluated_once(samples):
 
 def test_what_is_refused():
     even, _ = parallelize([0, 1])
-    with pytest.raises(NetError, match="takes only batches that are split evenly; build it by .*weighted_shares=True"):
+    with pytest.raises(
+        NetError, match="supports only batches that are split evenly; build it by .*weighted_shares=True"
+    ):
         next(parallel.feed_shares(even, next(batches([4]))))
     model, _ = parallelize([0, 1], weighted_shares=True)
     with pytest.raises(ShapeError, match="same number of samples, got {'data': 4, 'label': 3}"):
         next(parallel.feed_shares(model, {"data": np.zeros((4, 6)), "label": np.zeros(3)}))
-    with pytest.raises(ShapeError, match="the batch is empty .* has at least one sample"):
+    with pytest.raises(ShapeError, match="the batch must have at least one sample"):
         next(parallel.feed_shares(model, {"data": np.zeros((0, 6))}))
     for steps, error in ((0, NetError), (1.5, TypeError), (True, TypeError)):
         with pytest.raises(error, match="accumulate_steps must be"):

@@ -218,7 +218,7 @@ def test_indices_outside_the_replicas_are_refused():
         _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "fc", COLUMNS, 4), "label"], ["softmax", "loss"])
         return [model.net.Scale(loss, "scaled", scale=loss_scale)]
 
-    with pytest.raises(NetError, match="'table': its rows are looked up by 'everybodys/indices', which is under no"):
+    with pytest.raises(NetError, match="'table': its rows are looked up by 'everybodys/indices', which is not under"):
         parallelized([0, 1], lambda table: build, OPTIMIZERS["sgd"])
 
 
@@ -238,7 +238,7 @@ def test_large_tables_are_put_outside_with_the_same_result(optimizer, caplog):
     for count in (1, 2, 4):
         with caplog.at_level(logging.INFO, logger="netbuilder"):
             got, model, _ = trained(count, OPTIMIZERS[optimizer], outside_from_bytes=TABLE_BYTES)
-        assert f"table 'table', {TABLE_BYTES} bytes, is kept once, on the CPU, outside the replicas" in caplog.text
+        assert f"table 'table', {TABLE_BYTES} bytes, is stored once, on the CPU, outside the replicas" in caplog.text
         assert distance(list(got.values()), one) < FLOAT32, count
     record = parallel.Replicas.load(model.net.Proto())
     assert record.outside == ("table",) and "table" not in record.parameters
@@ -256,8 +256,10 @@ def test_what_is_small_or_read_by_others_stays_inside(caplog):
     with caplog.at_level(logging.INFO, logger="netbuilder"):
         _, record = parallelized([0, 1], tied, OPTIMIZERS["sgd"], outside_from_bytes=0)
     assert record.outside == ()
-    assert "parameter 'table', 108 bytes, stays inside the replicas: MatMul uses it, too" in caplog.text
-    assert "parameter 'fc_w'" in caplog.text and "FC uses it, too" in caplog.text
+    assert (
+        "parameter 'table', 108 bytes, stays inside the replicas: MatMul uses it, which is not a lookup" in caplog.text
+    )
+    assert "parameter 'fc_w'" in caplog.text and "FC uses it, which is not a lookup" in caplog.text
 
 
 def test_an_own_optimizer_goes_with_its_table():
@@ -278,7 +280,9 @@ def test_a_name_outside_that_is_taken_is_refused():
             model.net.ConstantFill([], "table", shape=[1], value=1.0)
         return forward()(model, loss_scale)
 
-    with pytest.raises(NetError, match="table 'table' is to be kept outside .* but a blob of this name exists already"):
+    with pytest.raises(
+        NetError, match="table 'table' cannot be moved outside .* because a blob of this name exists already"
+    ):
         parallelized([0, 1], lambda table: build, OPTIMIZERS["sgd"], outside_from_bytes=0)
 
 

@@ -105,5 +105,5 @@ def test_one_host_has_nobody_to_wait_for():
     parallel.Synchronize(model)
     parallel.Synchronize(model, timeout_sec=5)
     for wrong in (0, "long"):
-        with pytest.raises(NetError, match=f"timeout_sec must be a number of seconds above 0, got {wrong!r}"):
+        with pytest.raises(NetError, match=f"timeout_sec must be a positive number of seconds, got {wrong!r}"):
             parallel.Synchronize(model, wrong)

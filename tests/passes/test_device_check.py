@@ -28,8 +28,8 @@ def test_reading_another_replica_is_found(devices, kind):
     wrong.debug_info = "train.py:12 in forward"
     place = word.upper()
     said = (
-        f"net 'net': operator 0 Relu, made at train.py:12 in forward: input '{word}_0/x' belongs to {place} 0, and the "
-        f"operator runs on {place} 1; it may touch blobs under '{word}_1/' .* use '{word}_1/x'"
+        f"net 'net': operator 0 Relu, made at train.py:12 in forward: input '{word}_0/x' is on {place} 0, but the "
+        f"operator runs on {place} 1; it may use blobs under '{word}_1/' .* use '{word}_1/x'"
     )
     with pytest.raises(NetError, match=said):
         check_devices(net(wrong), devices=devices)
@@ -37,7 +37,7 @@ def test_reading_another_replica_is_found(devices, kind):
 
 def test_writing_to_another_replica_is_found():
     wrong = op("Relu", ["cpu_1/x"], ["cpu_0/y"], (PROTO_CPU, 1))
-    with pytest.raises(NetError, match="output 'cpu_0/y' belongs to CPU 0"):
+    with pytest.raises(NetError, match="output 'cpu_0/y' is on CPU 0"):
         check_devices(net(wrong), devices=TWO_CPUS)
 
 
@@ -85,7 +85,7 @@ def test_an_operator_told_to_run_on_the_cpu_is_that_of_the_replica_it_writes_for
 def test_a_blob_outside_the_replicas_lies_on_the_gpu_that_makes_it():
     make = op("ConstantFill", [], ["one"], (PROTO_CUDA, 0))
     use = op("Relu", ["one"], ["gpu_1/y"], (PROTO_CUDA, 1))
-    with pytest.raises(NetError, match="'one' belongs to GPU 0, and the operator runs on GPU 1"):
+    with pytest.raises(NetError, match="'one' is on GPU 0, but the operator runs on GPU 1"):
         check_devices(net(use), init_net=net(make), devices=TWO_GPUS)
 
 
@@ -107,7 +107,7 @@ def test_any_net_can_be_checked_by_its_operators_devices():
     good = net(op("Relu", ["x"], ["a"], (PROTO_CUDA, 2)), op("Relu", ["a"], ["b"], (PROTO_CUDA, 2)))
     check_devices(good)
     bad = net(op("Relu", ["x"], ["a"], (PROTO_CUDA, 2)), op("Relu", ["a"], ["b"], (PROTO_CUDA, 3)))
-    with pytest.raises(NetError, match="'a' belongs to GPU 2, and the operator runs on GPU 3; copy it first"):
+    with pytest.raises(NetError, match="'a' is on GPU 2, but the operator runs on GPU 3; copy it first"):
         check_devices(bad)
 
 
@@ -117,7 +117,7 @@ def test_a_net_may_be_given_as_such():
         net.Relu("x", "y")
     with DeviceScope(make_device_option(1, 1)):
         net.Relu("y", "z")
-    with pytest.raises(NetError, match=r"operator 1 Relu, made at .*test_device_check.py:\d+ in .*: input 'y' belongs"):
+    with pytest.raises(NetError, match=r"operator 1 Relu, made at .*test_device_check.py:\d+ in .*: input 'y' is on"):
         check_devices(net)
     with pytest.raises(NetError, match="expected a Net, a NetDef or its bytes, got 'users' of type str"):
         check_devices("users")
@@ -175,7 +175,7 @@ def test_blob_devices_come_from_the_first_operator_that_touches_a_blob():
 )
 def test_a_users_operator_called_as_the_sums_of_an_allreduce_is_checked(inputs, output):
     wrong = op("Sum", inputs, [output], (PROTO_CUDA, 0), name="dpm")
-    with pytest.raises(NetError, match="belongs to GPU 1"):
+    with pytest.raises(NetError, match="is on GPU 1"):
         check_devices(net(wrong), devices=TWO_GPUS)
 
 
@@ -183,5 +183,5 @@ def test_a_sum_over_a_copy_made_near_by_is_left_out():
     copy = op("Copy", ["gpu_1/g"], ["gpu_1/near"], (PROTO_CUDA, 0))
     near = op("Sum", ["gpu_0/g", "gpu_1/near"], ["gpu_0/g"], (PROTO_CUDA, 0), name="dpm")
     check_devices(net(copy, near), devices=TWO_GPUS)
-    with pytest.raises(NetError, match="input 'gpu_1/near' belongs to GPU 1"):
+    with pytest.raises(NetError, match="input 'gpu_1/near' is on GPU 1"):
         check_devices(net(near), devices=TWO_GPUS)

@@ -181,15 +181,15 @@ def test_disabled_blobs_may_stand_in_branches_that_no_output_needs():
     "inputs, outputs, error, match",
     [
         (["nope"], ["out"], BlobError, "net 'chain.*': no operator reads 'nope', so it cannot be an input"),
-        (["x"], ["outt"], BlobError, "no operator makes 'outt', so it cannot be an output; did you mean 'out'"),
-        (["x"], ["w"], BlobError, "no operator makes 'w'"),
-        (["x", "x"], ["out"], NetError, r"inputs of a predictor must differ from each other, got \['x', 'x'\]"),
-        (["x"], ["out", "out"], NetError, "outputs of a predictor must differ"),
+        (["x"], ["outt"], BlobError, "no operator writes 'outt', so it cannot be an output; did you mean 'out'"),
+        (["x"], ["w"], BlobError, "no operator writes 'w'"),
+        (["x", "x"], ["out"], NetError, r"inputs of a predictor must all be different, got \['x', 'x'\]"),
+        (["x"], ["out", "out"], NetError, "outputs of a predictor must all be different"),
         (["h"], ["h", "out"], NetError, r"both input and output of a predictor, got \['h'\]"),
-        ([], ["out"], NetError, r"inputs of a predictor: give a list of one blob or more, got \[\]"),
-        ("x", ["out"], NetError, "give a list of one blob or more, got 'x'"),
-        (["x"], [], NetError, "outputs of a predictor: give a list"),
-        (["y"], ["out"], NetError, r"no input leads to an output; inputs \['y'\], outputs \['out'\]"),
+        ([], ["out"], NetError, r"inputs of a predictor must be a list of at least one blob, got \[\]"),
+        ("x", ["out"], NetError, "must be a list of at least one blob, got 'x'"),
+        (["x"], [], NetError, "outputs of a predictor must be a list"),
+        (["y"], ["out"], NetError, r"no output depends on an input; inputs \['y'\], outputs \['out'\]"),
         ([3], ["out"], TypeError, "got 3 of type int"),
     ],
 )
@@ -225,7 +225,7 @@ def test_an_output_that_needs_a_reader_is_refused():
 
 def test_a_gradient_is_no_output():
     golden = golden_data.net("mlp_sgd")
-    with pytest.raises(NetError, match="of the backward pass makes"):
+    with pytest.raises(NetError, match="of the backward pass writes"):
         extract_predictor(golden.main, ["data"], [golden.meta["param_to_grad"][golden.meta["params"][0]]])
 
 

@@ -133,7 +133,7 @@ def test_an_operator_on_the_wrong_device_is_caught():
         device = make_device_option(PROTO_CUDA, number)
         net.op.append(make_op("Relu", [f"gpu_{number}/x"], [f"gpu_{number}/y"], device_option=device))
     context = PassContext(devices=Devices(PROTO_CUDA, (0, 1)))
-    with pytest.raises(AssertionError, match="output 'gpu_1/y' belongs to GPU 1, and the operator runs on GPU 0"):
+    with pytest.raises(AssertionError, match="output 'gpu_1/y' is on GPU 1, but the operator runs on GPU 0"):
         returning(lambda net: setattr(net.op[1].device_option, "device_id", 0))(net, context)
 
 

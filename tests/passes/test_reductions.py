@@ -151,12 +151,12 @@ def test_each_operator_tells_what_it_serves(devices):
 
 @pytest.mark.parametrize("make", [allreduce, broadcast, nccl_allreduce, nccl_broadcast])
 def test_a_group_of_another_size_is_refused(make):
-    with pytest.raises(NetError, match=r"one blob for each of 3 devices \(CPU 0, 1, 2\), got 2"):
+    with pytest.raises(NetError, match=r"one blob for each of the 3 devices \(CPU 0, 1, 2\), got 2"):
         make([("cpu_0/g", "cpu_1/g")], cpus(3))
 
 
 def test_repeated_devices_are_refused():
-    with pytest.raises(NetError, match=r"must differ from each other, got \[0, 0\]"):
+    with pytest.raises(NetError, match=r"must all be different, got \[0, 0\]"):
         Devices(PROTO_CPU, (0, 0))
 
 

@@ -71,7 +71,7 @@ def test_a_net_in_training_mode_is_refused_and_inspect_says_so(tmp_path, capsys)
     ("arguments", "message"),
     [
         (["--inputs", "dota", "--outputs", "softmax"], "no operator reads 'dota'.*did you mean 'data'"),
-        (["--inputs", "data", "--outputs", "sofmax"], "no operator makes 'sofmax'.*'softmax'"),
+        (["--inputs", "data", "--outputs", "sofmax"], "no operator writes 'sofmax'.*'softmax'"),
         (["--inputs", "data"], "--outputs is required; --inspect lists"),
     ],
 )

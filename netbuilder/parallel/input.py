@@ -61,7 +61,7 @@ def prefetch(
 class _SharedPrefetch(Prefetch):
     """Prefetched shares; the loop gets the samples of the source, without the padding of empty shares."""
 
-    _alike = False  # there is one weight per replica, not per sample
+    _same_length = False  # there is one weight per replica, not per sample
 
     def __next__(self) -> Mapping[str, Any]:
         return cast(Share, super().__next__()).given

@@ -1,4 +1,4 @@
-"""Workspaces, the plan compiler and the executors; input beside the runs, and losses read without waiting."""
+"""Workspaces, the plan compiler, executors, input pipelines and profiling."""
 
 from netbuilder.runtime.execute import default
 from netbuilder.runtime.execute.net import NET_TYPES

@@ -1,4 +1,4 @@
-"""The time that a created net takes, and each of its operators by itself."""
+"""benchmark_net: the time of a created net, and of each of its operators run alone."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["benchmark_net"]
 def benchmark_net(
     workspace: Workspace, name: Any, warmup_runs: int, main_runs: int, *, each_operator: bool = False
 ) -> list[float]:
-    """Run a created net again and again, and return the mean time of a run.
+    """Run a created net repeatedly, and return the mean time of a run.
 
-    The runs count: counters go on, and parameters are updated.
+    The runs have their usual effects: counters advance, and parameters are updated.
 
     Args:
         workspace: where the net was created.
         name: of the net.
         warmup_runs: runs before those that are timed.
         main_runs: runs that are timed.
-        each_operator: run the operators one by one, too, each ``main_runs`` times. What a plan does for several
-            together, by fusing them or by keeping values in a layout, is not in these times.
+        each_operator: also run each operator alone, ``main_runs`` times. These times do not show what a plan gains
+            from fusing operators or keeping values in an engine's layout.
 
     Returns:
-        The time of the net in milliseconds, then that of each operator, 0 if not asked for.
+        The time of the net in milliseconds, then that of each operator, or 0 without ``each_operator``.
 
     Raises:
         NetError: there is no such net, a number of runs is out of range, or an operator failed.

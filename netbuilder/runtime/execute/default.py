@@ -1,4 +1,4 @@
-"""The default workspace, and named ones to switch between."""
+"""The current workspace: the default one, or a named one that the caller has switched to."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def switch(name: str, create: bool = False) -> Workspace:
     """Make a named workspace the current one.
 
     Args:
-        name: which one.
-        create: make it if it is not there.
+        name: its name.
+        create: make it if it does not exist.
 
     Raises:
-        NetError: there is none of that name and ``create`` is false.
+        NetError: there is no workspace of that name and ``create`` is false.
     """
     global _current
     if name not in _workspaces:

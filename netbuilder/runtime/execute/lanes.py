@@ -1,4 +1,4 @@
-"""Lanes: threads that run the steps of a plan concurrently, each in its order, waiting where they depend."""
+"""Lanes: threads that run the steps of a plan concurrently, each in order, and wait for one another where needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ class _Stopped(Exception):
 
 
 class _Common:
-    """State that the calls of all lanes share; apart from the program, so that it is freed as soon as nobody has it."""
+    """State that the calls of all lanes share.
+
+    It is not in the LaneProgram, because a reference cycle would then keep the program alive after its last user.
+    """
 
     __slots__ = ("stop",)
 
@@ -36,8 +39,9 @@ class LaneProgram:
     Args:
         calls: what to run, in the order that a single thread would use.
         lanes: the lane of each call.
-        after: for each call, the earlier ones (by index) that it has to wait for; those in its own lane may be named.
-        before: for each lane, what its thread does first in every run, if anything.
+        after: for each call, the indices of earlier calls that it has to wait for; calls in its own lane may be among
+            them.
+        before: for each lane, what its thread calls first in every run, if anything.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class LaneProgram:
         self._items: list[list[tuple[Call, int]]] = [[] for _ in range(count)]
         signals: list[list[Call]] = [[] for _ in calls]
         waits: list[list[Call]] = [[] for _ in calls]
-        # seen[a][b]: the last call of lane b that lane a has waited for; earlier ones need no wait.
+        # seen[a][b]: the last call of lane b that lane a has waited for; waits for earlier ones are superfluous.
         seen = [[-1] * count for _ in range(count)]
         at_call: list[list[int]] = []
         for index, lane in enumerate(lanes):
@@ -79,15 +83,15 @@ class LaneProgram:
         """Reset the locks: in a forked process no other thread is in the middle of a run."""
         for lock in self._locks:
             open_lock(lock)
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._failure, self._common.stop = None, False
         for lock in self._locks:
             lock.acquire(blocking=False)
 
     def _edge(self, source: int, index: int) -> tuple[Call, Call]:
-        """Return what the call ``index`` does first, to wait for the call ``source``, and what that one does last."""
+        """Return the wait that goes before the call ``index``, and the signal that goes after the call ``source``."""
         lock = threading.Lock()
         lock.acquire()
         self._locks.append(lock)
@@ -101,7 +105,7 @@ class LaneProgram:
         def signal() -> None:
             try:
                 lock.release()
-            except RuntimeError:  # a lane that failed has released it already
+            except RuntimeError:  # after a failure `_end` has released it already
                 if not common.stop:
                     raise
 
@@ -125,7 +129,7 @@ class LaneProgram:
             self._end()
 
     def _end(self) -> None:
-        """Let all lanes end at their next wait."""
+        """Make all lanes end at their next wait."""
         self._common.stop = True
         for lock in self._locks:
             if lock.locked():
@@ -146,10 +150,10 @@ class LaneProgram:
         except BaseException:  # an interrupt, between the calls of this thread's lane
             self._end()
             pool.dismiss(workers)
-            self._begin_anew()
+            self._reset()
             raise
         pool.release(workers)
         failure, self._failure = self._failure, None
         if failure is not None:
-            self._begin_anew()
+            self._reset()
         return failure

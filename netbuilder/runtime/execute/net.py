@@ -1,4 +1,4 @@
-"""A created net: a snapshot of a NetDef, its plans for the shapes seen so far, and how it runs."""
+"""RuntimeNet: a created net, that is, a snapshot of a NetDef with its plans for the shapes seen so far."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ ONE_LANE = ("", "simple", "simple_refcount", "async_simple")
 MANY_LANES = ("dag", "prof_dag", "async_dag", "async_polling", "async_scheduling", "parallel", "async_net_executor")
 NET_TYPES = tuple(t for t in ONE_LANE + MANY_LANES if t)
 
-_SHALLOW = 50  # so deep nets within one another run without further ado
-_KEPT_PLANS = 8  # per start: as many shapes alternate without compiling again
+_SHALLOW = 50  # nets nested up to this depth fit into Python's default recursion limit
+_KEPT_PLANS = 8  # plans cached per segment, one per set of input shapes
 
 
 class Clock:
-    """Counts the runs of a net; random operators draw by it."""
+    """Counts the runs of a net; random numbers depend on it."""
 
     __slots__ = ("iteration",)
 
@@ -53,7 +53,7 @@ class Clock:
 
 
 class RunObserver(Protocol):
-    """What is told of a net's runs; GPUs may still work when a run ends, see ``RuntimeNet.finish``."""
+    """Is notified of a net's runs; GPUs may still work when a run ends, see ``RuntimeNet.finish``."""
 
     def run_starts(self, net: RuntimeNet) -> None: ...
 
@@ -65,20 +65,20 @@ class RuntimeNet:
     """A net in a workspace, ready to run.
 
     Args:
-        net: the net; a copy is kept, so later edits have no effect.
+        net: the net; it is copied, so later edits have no effect.
         workspace: where its blobs are.
         engines: see ``PlanOptions``; None: the workspace's.
-        inner: the net is held by an operator: its inputs are not checked before it runs.
-        without: the optimizations that the plan may not do, by name, see ``runtime.optimizations``; None: the
-            workspace's. Those that the environment names in ``NETBUILDER_WITHOUT`` are added.
-        fuse: False adds all that join neighbors to those, True takes them out.
+        inner: the net is a subgraph of an operator: its inputs are not checked before it runs.
+        without: names of the optimizations that are off, see ``runtime.plan.optimizations``; None: the workspace's.
+            Those in the environment variable ``NETBUILDER_WITHOUT`` are added.
+        fuse: False also switches off all optimizations that fuse operators, True switches them on.
         observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
-        reuse: False adds ``reuse`` to those.
-        constants: external inputs that seldom change, such as the parameters of a predictor: what a kernel wants in
-            another order is put into it once, and again when the blob gets another value. Those that the net writes
-            are not taken as constant.
-        dtype: how activations are kept in memory between operators, "float32" or "bfloat16"; None: as the net's
-            argument ``activation_dtype`` says, or float32.
+        reuse: False also switches off the optimization ``reuse``.
+        constants: external inputs that seldom change, such as the parameters of a predictor: they are converted to the
+            layouts that kernels read once, and again when the blob gets another value. Blobs that the net writes are
+            not treated as constant.
+        dtype: how activations are stored between operators, "float32" or "bfloat16"; None: the net's argument
+            ``activation_dtype``, or float32.
 
     Raises:
         NetError: the net is wrong (see ``read_program``), or its type, ``dtype`` or a name in ``without`` is unknown.
@@ -105,7 +105,7 @@ class RuntimeNet:
         self.proto = NetDef()
         self.proto.CopyFrom(net)
         self.name = net.name
-        self._workspace = weakref.ref(workspace)  # which has this net: a circle would keep its memory for long
+        self._workspace = weakref.ref(workspace)  # weak: a reference cycle would keep the memory for long
         self.program = read_program(self.proto, None if inner else workspace.has)
         self.clock = clock or Clock()
         self._replicas = Replicas.load(self.proto) if has_record(self.proto) else None
@@ -127,7 +127,7 @@ class RuntimeNet:
         )
         concurrent = net.type in MANY_LANES and self.proto.num_workers != 1
         self._parts = parts_of(self.proto, self.program) if concurrent else ()
-        loops = any(instruction.op.dynamic for instruction in self.program)  # what holds nets and runs them is dynamic
+        loops = any(instruction.op.dynamic for instruction in self.program)  # operators that run subgraphs are dynamic
         self._depth = nesting(self.proto) if loops and not inner else 0
         if self._depth > MOST_NESTED:
             raise NetError(
@@ -137,15 +137,15 @@ class RuntimeNet:
         self._whole = Part(0, len(self.program), frozenset())
         self._plans: dict[int, list[Plan]] = {}
         self._current: dict[int, Plan | None] = {}
-        self._dynamic: dict[int, int] = {}  # operators that run by themselves -> generation for which that is known
+        self._dynamic: dict[int, int] = {}  # operators outside plans -> generation for which that is known
         self._single: Plan | None = None
         self._contexts: dict[int, KernelContext] = {}
-        self.observers: list[RunObserver] = []  # told of each run, in this order
-        self._runs: list[Cancellation] = []  # those that cancel() ends
+        self.observers: list[RunObserver] = []  # notified of each run, in this order
+        self._runs: list[Cancellation] = []  # the runs in progress, which `cancel` ends
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the runs of other threads, which are not in a forked process."""
+        """Forget the runs of other threads, which do not exist in a forked process."""
         self._runs = [run for run in self._runs if run.thread == threading.get_ident()]
 
     @property
@@ -161,9 +161,9 @@ class RuntimeNet:
         return found
 
     def _count_lanes(self, threads: int, devices: int) -> tuple[int, bool]:
-        """Return how many lanes compute, and whether there is one for the exchange of values between devices.
+        """Return the number of compute lanes, and whether there is an exchange lane.
 
-        On GPUs there is none: all work on a GPU goes to one stream, so that an exchange has its turn there anyway.
+        On GPUs there is none: all work of a GPU is queued on one stream, so an exchange could not overlap it.
         """
         workers = self.proto.num_workers
         lanes = max(1, min(devices, workers or devices, threads))
@@ -176,11 +176,11 @@ class RuntimeNet:
         found = self.workspace.without if names is None else check_without(names, where)
         if fuse is not None:
             found = found - FUSIONS if fuse else found | FUSIONS
-        if not reuse or self._observable.everything:  # all that is kept has memory of its own
+        if not reuse or self._observable.everything:  # observable values need memory of their own
             found |= {"reuse"}
         return frozenset(found | from_environment())
 
-    # What the compiler asks of a net.
+    # The compiler's interface (see ``runtime.plan.runner.Runner``).
 
     def find_blob(self, name: str) -> Blob | None:
         blob: Blob | None = self.workspace.find(name)
@@ -209,7 +209,7 @@ class RuntimeNet:
         return context
 
     def _replica(self, instruction: Instruction) -> tuple[str, int]:
-        """Return the scope and the number of an operator's replica, for operators that do not say what they draw."""
+        """Return the scope and the number of an operator's replica, for operators that do not name a random stream."""
         replicas, outputs = self._replicas, instruction.outputs
         local = replicas.devices.replica_of(outputs[0]) if replicas is not None and outputs else None
         if replicas is None or local is None:
@@ -239,13 +239,13 @@ class RuntimeNet:
         """Run the net.
 
         Args:
-            iterations: how often.
+            iterations: number of runs.
             time_limit: seconds after which the runs end with an error: at once if an operator waits for a queue, else
-                before the next operator or run that can be stopped; None: no limit.
+                before the next operator outside a plan, or the next run; None: no limit.
 
         Raises:
             NetError, DeviceError, OperatorError: an operator failed, or an input is missing.
-            CancelledError: ``cancel`` was called, or the time limit is over.
+            CancelledError: ``cancel`` was called, or the time limit has passed.
         """
         plan = self._single
         if iterations == 1 and time_limit is None and plan is not None and plan.seen == plan._generation.number:
@@ -262,13 +262,13 @@ class RuntimeNet:
             self._runs.remove(run)
 
     def cancel(self, error: BaseException | None = None) -> None:
-        """End the runs of this net that other threads are in; it can be run again afterwards.
+        """End the runs of this net that are in progress in other threads; the net can be run again afterwards.
 
-        An operator that waits (for a queue, or for another net's operator that does) ends at once, others are left
-        to finish: the run ends before the next operator that is not part of a plan. Without a run there is no effect.
+        An operator that waits (for a queue, or for another net whose operator does) ends at once. Other operators
+        finish, and the run ends before the next operator outside a plan. If there is no run, nothing happens.
 
         Args:
-            error: why; the cause of the CancelledError that the runs raise.
+            error: the reason; it becomes the cause of the CancelledError that the runs raise.
         """
         for run in list(self._runs):
             run.cancel(error)
@@ -280,30 +280,30 @@ class RuntimeNet:
         try:
             self._run_once()
         except BaseException:
-            self.clock.iteration -= 1  # the run that repeats this one draws what it would have drawn
+            self.clock.iteration -= 1  # a retry must draw the same random numbers
             raise
         for observer in self.observers:
             observer.run_ends(self)
 
     def run_by(self, run_plan: Callable[[Plan], object], run_alone: Callable[[Instruction], object]) -> None:
-        """Run the net once, its plans and the operators between them by functions of the caller (to time them).
+        """Run the net once; functions of the caller run its plans and the operators between them (to time them).
 
         Args:
-            run_plan: has to run the plan, or one made by its ``with_calls``.
-            run_alone: has to call ``run_alone`` of this net.
+            run_plan: runs the plan that it is given, or one made by its ``with_calls``.
+            run_alone: calls ``run_alone`` of this net.
         """
         self.clock.iteration += 1
         self._run_parts(run_plan, run_alone)
 
     def run_first(self) -> None:
-        """Run a net that is not kept, as iteration 0: initial values do not depend on what ran before."""
+        """Run a net that is not kept, as iteration 0: initial values do not depend on earlier runs."""
         self._run_once()
 
     def finish(self) -> None:
-        """Wait until all GPUs are through with what runs have given them.
+        """Wait until all GPUs have finished the work of earlier runs.
 
         Raises:
-            OperatorError: a GPU failed at it; which operator was at fault it does not say.
+            OperatorError: a GPU reported an error; CUDA does not tell which operator caused it.
         """
         for number in self.gpus:
             try:
@@ -312,7 +312,7 @@ class RuntimeNet:
                 raise located(f"net {self.name!r}, one of its operators on GPU {number}", error) from error
 
     def forget_plans(self) -> None:
-        """Give the memory of all plans back; the next run compiles again."""
+        """Drop all plans and free their memory; the next run compiles again."""
         self._contexts.clear()
         for plans in self._plans.values():
             for plan in plans:
@@ -351,7 +351,7 @@ class RuntimeNet:
             run_part(self._whole)
 
     def _run_deep(self, run_part: Callable[[Part], object]) -> None:
-        """Run nets within one another, for which Python's limit of calls is too low."""
+        """Run deeply nested nets with a higher recursion limit."""
         try:
             with deep_nets():
                 if self._parts:
@@ -365,7 +365,7 @@ class RuntimeNet:
             ) from error
 
     def _plan_at(self, start: int) -> Plan | None:
-        """Return the plan for the blobs as they are, from the operator ``start`` on; None: run it by itself."""
+        """Return the plan from the operator ``start`` on, for the present blobs; None: the operator is dynamic."""
         current = self._current.get(start)
         generation = self.workspace.generation
         if current is not None and current.seen == generation.number:
@@ -394,7 +394,7 @@ class RuntimeNet:
         return made
 
     def run_alone(self, instruction: Instruction) -> None:
-        """Run an operator that no plan can hold."""
+        """Run one operator outside a plan."""
         try:
             check_run()
             context = self.kernel_context(instruction)
@@ -426,5 +426,5 @@ class RuntimeNet:
             raise missing(name, self.find_blob)
         if blob.spec is None or blob.spec.dtype == STRING:
             return blob.buffer
-        place = instruction.op.input_location(index)
-        return blob.plain() if place == "any" else blob.at(HOST if place == "host" else instruction.location)
+        where = instruction.op.input_location(index)
+        return blob.plain() if where == "any" else blob.at(HOST if where == "host" else instruction.location)

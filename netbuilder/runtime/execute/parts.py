@@ -1,4 +1,4 @@
-"""Nets whose operators may wait: the parts of such a net, and a run in which others go on while one waits."""
+"""Nets whose operators may wait (for a queue): splitting such a net into parts, and running others while one waits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = ["Part", "PartsRun", "parts_of"]
 
-_ENDING_SECONDS = 10.0  # that other threads have to end after an interrupt
+_ENDING_SECONDS = 10.0  # for other threads to end after an interrupt
 
 
 @dataclass(frozen=True)
 class Part:
-    """The operators from ``start`` to before ``end``, in order; ``after`` are the numbers of parts that come before."""
+    """The operators from ``start`` to before ``end``, in order; ``after`` are the indices of parts they depend on."""
 
     start: int
     end: int
@@ -31,19 +31,20 @@ class Part:
 
 
 def parts_of(net: NetDef, program: Sequence[Instruction]) -> tuple[Part, ...]:
-    """Return the parts of a net; none if no operator may wait, or if they are one part.
+    """Return the parts of a net; none if no operator may wait, or if all operators are one part.
 
-    An operator whose shapes depend on data is a part of its own. Those between two of these are one part, so that they
-    are planned together, but for two kinds. Operators that neither depend on one that may wait nor share a value with
-    what does run meanwhile. And operators that depend on different ones that wait for this net itself (one reads a
-    queue, another one writes it) are apart: the first may be what the second waits for.
+    An operator whose shapes depend on data is a part of its own. The operators between two such operators are one part,
+    so that they are planned together, with two exceptions. Operators that neither depend on one that may wait, nor
+    share a value with an operator that does, are another part, which can run during the wait. And operators that depend
+    on different waits for this net itself (one reads a queue, another writes it) are separate parts: the first may be
+    what the second waits for.
     """
     waiting = [_may_wait([instruction.op_def]) for instruction in program]
     if not any(waiting):
         return ()
     before = dependencies(net)
     alone = [instruction.op.dynamic for instruction in program]
-    late = _late(before, waiting, alone)
+    late = _after_a_wait(before, waiting, alone)
     inner = _inner_waits(before, waiting, program)
     starts = [
         k
@@ -62,18 +63,18 @@ def parts_of(net: NetDef, program: Sequence[Instruction]) -> tuple[Part, ...]:
 
 def _may_wait(ops: Iterable[OperatorDef]) -> bool:
     return any(
-        is_registered(op.type) and (find(op.type).waits or any(_may_wait(held.op) for held in subgraphs(op)))
+        is_registered(op.type) and (find(op.type).waits or any(_may_wait(inner.op) for inner in subgraphs(op)))
         for op in ops
     )
 
 
-def _late(before: Sequence[set[int]], waiting: Sequence[bool], alone: Sequence[bool]) -> list[bool]:
+def _after_a_wait(before: Sequence[set[int]], waiting: Sequence[bool], alone: Sequence[bool]) -> list[bool]:
     """Return which operators depend on one that may wait, or share a value with one that does.
 
     Args:
         before: for each operator, those that it depends on.
-        waiting: which may wait.
-        alone: which are never planned with others.
+        waiting: whether each may wait.
+        alone: whether each is a part of its own.
     """
     late: list[bool] = []
     linked: list[set[int]] = [set() for _ in before]
@@ -97,9 +98,9 @@ def _inner_waits(
 ) -> list[frozenset[int]]:
     """Return for each operator those that it depends on and that wait for operators of the same net.
 
-    Such a one has an input, a queue, that an operator of another type has too.
+    Such an operator has an input, a queue, that an operator of another type has too.
     """
-    users: dict[str, set[str]] = {}  # blob -> types of the operators that read it by themselves
+    users: dict[str, set[str]] = {}  # blob -> types of the dynamic operators that read it
     for instruction in program:
         if instruction.op.dynamic:
             for name in reads_of(instruction.op_def):
@@ -114,9 +115,9 @@ def _inner_waits(
 class PartsRun:
     """One run of the parts of a net, for ``data.waiting.Parts``.
 
-    One thread computes at a time, the one with the baton: nothing that a run uses has to be made for several. It takes
-    the first part whose predecessors are done. A thread that waits hands the baton to another one, which is made if
-    there is a part to run; when it has waited, it asks for the baton again.
+    Only one thread computes at a time, the one with the baton, so nothing that a run uses has to be thread-safe. It
+    takes the first part whose predecessors are done. A thread that waits passes the baton to another one, which is
+    started if there is a part to run; after the wait, it asks for the baton again.
 
     Args:
         net: the name of the net, for messages.
@@ -139,7 +140,7 @@ class PartsRun:
         self._failure: BaseException | None = None
 
     def renew(self) -> None:
-        """Leave the rest: in a forked process the other threads are not there."""
+        """Drop the remaining parts: the other threads do not exist in a forked process."""
         self._left, self._over = [], True
 
     def run(self) -> None:
@@ -191,23 +192,23 @@ class PartsRun:
                 while self._helpers:
                     wait(self._ended)
         except CancelledError:
-            self._end(None)  # those that wait have the same error, and say where
+            self._end(None)  # threads that wait raise the same error, which names their operator
             raise
 
     def _fail(self, error: BaseException) -> None:
-        """Let the run end; the first error is the one that it ends with."""
+        """End the run with this error, unless an earlier error has ended it."""
         if not self._over:
             self._over, self._failure = True, error
             self._cancellation.cancel(error)
 
     def _end(self, seconds: float | None) -> None:
-        """Wait for the helpers, at most so long."""
+        """Wait for the helpers to end, at most ``seconds``."""
         if self.baton.is_mine():
             self.baton.release()
         with self._ended:
             self._ended.wait_for(lambda: not self._helpers, seconds)
 
-    # While a thread waits.
+    # Called by a thread that waits, see ``data.waiting.Parts``.
 
     def step_aside(self) -> bool:
         this = threading.get_ident()
@@ -218,7 +219,7 @@ class PartsRun:
             helper = threading.Thread(
                 target=copy_context().run, args=(self._help,), name=f"netbuilder-{self._net}", daemon=True
             )
-            helper.start()  # it waits for the baton
+            helper.start()  # it begins when it gets the baton
             assert helper.ident is not None
             self._helpers.add(helper)
             self._active.add(helper.ident)

@@ -13,7 +13,7 @@ __all__ = ["RandomState", "random_state", "set_random_state"]
 
 @dataclass(frozen=True)
 class RandomState:
-    """What random operators draw by, besides their names.
+    """What random numbers depend on, besides the operators' random streams.
 
     Args:
         seed: of the workspace.
@@ -30,11 +30,11 @@ def random_state(workspace: Workspace) -> RandomState:
 
 
 def set_random_state(workspace: Workspace, state: RandomState) -> None:
-    """Have the random operators of a workspace draw what they would have drawn from a state on.
+    """Restore a random state: random operators draw the same numbers as after ``random_state`` returned it.
 
     Args:
-        workspace: its nets that the state does not name stay as they are.
-        state: from ``random_state``; nets that the workspace has not are left out.
+        workspace: the workspace; nets that the state does not name are unchanged.
+        state: from ``random_state``; nets that the workspace does not have are ignored.
 
     Raises:
         NetError: a count is negative.

@@ -1,4 +1,4 @@
-"""Plans of nets: execution steps, run over a workspace."""
+"""run_plan: runs the execution steps of a PlanDef in a workspace."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from typing import Any
 from netbuilder.data import BlobsQueue, RebatchingQueue
 from netbuilder.ops.core.conditions import truth_of
 from netbuilder.proto import ExecutionStep, NetDef, NetError, PlanDef
-from netbuilder.runtime.execute.threads import Reporter, run_concurrently
+from netbuilder.runtime.execute.threads import PeriodicCall, run_concurrently
 
 __all__ = ["run_plan"]
 
 Path = tuple[int, ...]
-"""Where a step lies in its plan: the index of a step, of its substep, and so on."""
+"""The position of a step in its plan: the index of a step, of its substep, and so on."""
 
 
 def run_plan(workspace: Any, plan: PlanDef) -> None:
     """Create the nets of ``plan`` in ``workspace``, then run its steps in order.
 
-    Nets of steps that have workspaces of their own are created there.
+    A step with ``create_workspace`` has a workspace of its own, in which its nets are created.
 
     Raises:
         NetError: a step names a net that does not exist, or an operator failed.
     """
     nets = {net.name: net for net in plan.network}
-    inside = set().union(*(_nets_in(step, only_inside=True) for step in plan.execution_step))
-    outside = set().union(*(_nets_in(step) for step in plan.execution_step))
+    in_own = set().union(*(_nets_in(step, own_workspaces=True) for step in plan.execution_step))
+    in_this = set().union(*(_nets_in(step) for step in plan.execution_step))
     for net in plan.network:
-        if net.name in outside or net.name not in inside:
+        if net.name in in_this or net.name not in in_own:
             workspace.create_net(net, overwrite=True, shares_counter=True)
     run = _Run(nets)
     for index, step in enumerate(plan.execution_step):
         _run_step(workspace, step, (index,), run)
 
 
-def _nets_in(step: ExecutionStep, *, only_inside: bool = False) -> set[str]:
-    """Return the nets that a step runs in the workspace around it, or only those that it runs in one of its own."""
+def _nets_in(step: ExecutionStep, *, own_workspaces: bool = False) -> set[str]:
+    """Return the nets that a step runs in the workspace that it is given, or those it runs in workspaces of its own."""
     if step.create_workspace:
-        return _nets_of(step) if only_inside else set()
-    own = set() if only_inside else {*step.network, step.criteria_network, step.report_net}
-    return own.union(*(_nets_in(substep, only_inside=only_inside) for substep in step.substep))
+        return _nets_of(step) if own_workspaces else set()
+    nets = set() if own_workspaces else {*step.network, step.criteria_network, step.report_net}
+    return nets.union(*(_nets_in(substep, own_workspaces=own_workspaces) for substep in step.substep))
 
 
 def _nets_of(step: ExecutionStep) -> set[str]:
@@ -58,8 +58,8 @@ class _Run:
         nets: the nets of the plan by their names.
 
     Attributes:
-        done: the steps that run only once, and have.
-        failed: a step failed beside others, which end.
+        done: the steps with ``only_once`` that have run.
+        failed: set when one of several concurrent steps has failed, so that the others end.
     """
 
     def __init__(self, nets: Mapping[str, NetDef]) -> None:
@@ -69,7 +69,7 @@ class _Run:
 
 
 def _run_step(workspace: Any, step: ExecutionStep, path: Path, run: _Run) -> None:
-    """Run a step, which lies at ``path`` in its plan."""
+    """Run a step, whose position in its plan is ``path``."""
     if step.substep and step.network:
         raise NetError(f"execution step {step.name!r} has both substeps and nets; give it one of the two")
     if step.only_once and not step.should_stop_blob:
@@ -86,23 +86,23 @@ def _run_step(workspace: Any, step: ExecutionStep, path: Path, run: _Run) -> Non
 
 
 def _run_instance(workspace: Any, step: ExecutionStep, path: Path, run: _Run) -> None:
-    """Run a step, or one of the copies of it that run beside each other."""
+    """Run a step, or one of its concurrent instances."""
     if step.create_workspace:
         workspace = type(workspace)(parent=workspace)
         inside = {*step.network, step.criteria_network, step.report_net}.union(*map(_nets_in, step.substep))
         for name, net in run.nets.items():
             if name in inside:
                 workspace.create_net(net, shares_counter=True)
-    reporters = []
+    periodic = []
     if step.report_net and step.report_interval > 0:
-        reporters.append(Reporter(partial(workspace.run_net, step.report_net), step.report_interval))
+        periodic.append(PeriodicCall(partial(workspace.run_net, step.report_net), step.report_interval))
     try:
         _iterate(workspace, step, path, run)
     finally:
-        for reporter in reporters:
-            reporter.stop()
-    for reporter in reporters:
-        reporter.check()
+        for call in periodic:
+            call.stop()
+    for call in periodic:
+        call.check()
 
 
 def _iterate(workspace: Any, step: ExecutionStep, path: Path, run: _Run) -> None:
@@ -121,29 +121,31 @@ def _iterate(workspace: Any, step: ExecutionStep, path: Path, run: _Run) -> None
                 return
         for net in step.network:
             workspace.run_net(net)
-            if _says_stop(workspace, step):
+            if _should_stop(workspace, step):
                 return
         iteration += 1
 
 
 def _run_substeps(workspace: Any, step: ExecutionStep, path: Path, run: _Run) -> bool:
-    """Run the substeps once, those that repeat by the clock beside the others; return whether the step is to end."""
+    """Run the substeps once; those with ``run_every_ms`` repeat while the others run. Return whether the step ends."""
     indexed = list(enumerate(step.substep))
     timed = [(index, substep) for index, substep in indexed if substep.run_every_ms]
     others = [(index, substep) for index, substep in indexed if not substep.run_every_ms]
-    if not others:  # nothing to run beside
+    if not others:  # there is nothing to run at the same time
         timed, others = [], timed
-    reporters = [
-        Reporter(partial(_run_step, workspace, substep, (*path, index), run), substep.run_every_ms / 1000, at_end=True)
+    periodic = [
+        PeriodicCall(
+            partial(_run_step, workspace, substep, (*path, index), run), substep.run_every_ms / 1000, at_end=True
+        )
         for index, substep in timed
     ]
     try:
         ended = _run_others(workspace, step, others, path, run)
     finally:
-        for reporter in reporters:
-            reporter.stop()
-    for reporter in reporters:
-        reporter.check()
+        for call in periodic:
+            call.stop()
+    for call in periodic:
+        call.check()
     return ended
 
 
@@ -151,16 +153,16 @@ def _run_others(workspace: Any, step: ExecutionStep, substeps: list[Any], path: 
     if step.concurrent_substeps and len(substeps) > 1:
         calls = [partial(_run_step, workspace, substep, (*path, index), run) for index, substep in substeps]
         run_concurrently(calls, partial(_stop, workspace, step, run))
-        return _says_stop(workspace, step)
+        return _should_stop(workspace, step)
     for index, substep in substeps:
         _run_step(workspace, substep, (*path, index), run)
-        if _says_stop(workspace, step):
+        if _should_stop(workspace, step):
             return True
     return False
 
 
 def _stop(workspace: Any, step: ExecutionStep, run: _Run, error: BaseException) -> None:
-    """End all that runs at the same time as a failed step: its nets are cancelled, and its queues closed."""
+    """Stop what runs at the same time as a failed step: cancel its nets, and close its queues."""
     run.failed.set()
     for name in sorted(_nets_of(step)):
         if name in workspace.nets():
@@ -169,7 +171,7 @@ def _stop(workspace: Any, step: ExecutionStep, run: _Run, error: BaseException) 
         queue.close(error)
 
 
-def _says_stop(workspace: Any, step: ExecutionStep) -> bool:
+def _should_stop(workspace: Any, step: ExecutionStep) -> bool:
     if not step.should_stop_blob:
         return False
     if not workspace.has(step.should_stop_blob):

@@ -1,4 +1,4 @@
-"""Calls beside each other, and calls by the clock: threads that hand on what goes wrong."""
+"""Calls in threads, at the same time or periodically, whose errors reach the caller."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 
-__all__ = ["Reporter", "run_concurrently"]
+__all__ = ["PeriodicCall", "run_concurrently"]
 
-_ENDING_SECONDS = 10.0  # that the calls have, all together, to end after an interrupt
+_ENDING_SECONDS = 10.0  # for all calls together to end after an interrupt
 
 
 def run_concurrently(calls: Sequence[Callable[[], object]], stop: Callable[[BaseException], object]) -> None:
-    """Make each call in a thread of its own, and wait for all.
+    """Make each call in a thread of its own, and wait for all of them.
 
     Args:
-        calls: what is called.
-        stop: called with the error of a call that fails; it is to see to it that the others end.
+        calls: the calls.
+        stop: called with the error of a call that fails; it has to make the others end.
 
     Raises:
         BaseException: the first error of a call.
@@ -40,7 +40,7 @@ def run_concurrently(calls: Sequence[Callable[[], object]], stop: Callable[[Base
     try:
         for thread in threads:
             thread.join()
-    except BaseException as error:  # an interrupt: the threads are to end, too, unless they hang
+    except BaseException as error:  # an interrupt: wait for the threads to end, unless they hang
         stop(error)
         end = time.monotonic() + _ENDING_SECONDS
         for thread in threads:
@@ -50,20 +50,20 @@ def run_concurrently(calls: Sequence[Callable[[], object]], stop: Callable[[Base
         raise failures[0]
 
 
-class Reporter:
-    """Makes a call every so many seconds in a thread of its own, until it is stopped or the call fails.
+class PeriodicCall:
+    """Makes a call periodically in a thread of its own, until it is stopped or the call fails.
 
     Args:
-        call: what is called.
-        seconds: between the calls.
-        at_end: call a last time when it is stopped.
+        call: the call.
+        seconds: time between calls.
+        at_end: make a last call when it is stopped.
     """
 
     def __init__(self, call: Callable[[], object], seconds: float, *, at_end: bool = False) -> None:
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
 
-        def report() -> None:
+        def repeat() -> None:
             try:
                 while not self._stopped.wait(seconds):
                     call()
@@ -72,19 +72,19 @@ class Reporter:
             except BaseException as error:
                 self._failure = error
 
-        self._thread = threading.Thread(target=copy_context().run, args=(report,), daemon=True)
+        self._thread = threading.Thread(target=copy_context().run, args=(repeat,), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the calls, and wait for the one that runs."""
+        """Stop, and wait for a call in progress."""
         self._stopped.set()
         self._thread.join()
 
     def check(self) -> None:
-        """Raise the error that a call ended with.
+        """Raise the error of the call that failed, if any.
 
         Raises:
-            BaseException: that one.
+            BaseException: that error.
         """
         if self._failure is not None:
             raise self._failure

@@ -29,27 +29,25 @@ from netbuilder.runtime.values.blob import Blob, Generation
 
 __all__ = ["Workspace"]
 
-"""The libraries that can serve operators beside NumPy and CuPy."""
-
 
 class Workspace:
     """Named blobs, and nets that read and write them.
 
     Args:
-        engines: the libraries that may serve operators ("ONEDNN"); None: all that are present, (): NumPy alone.
-        threads: threads that a net may use; None: OMP_NUM_THREADS, or the cores of the machine.
+        engines: the library engines that operators may use ("ONEDNN"); None: all that are available, (): NumPy alone.
+        threads: number of threads that a net may use; None: OMP_NUM_THREADS, or the number of cores.
         seed: of all random operators; the same seed gives the same numbers.
-        without: optimizations that plans may not do, by name (see ``runtime.optimizations``), unless a net is created
-            with others; a list, or one string with commas between them.
-        fuse: False is short for ``without="fusion"``: neighboring operators are not joined.
-        parent: a workspace whose blobs are seen and written here by their names, as long as they are there when a name
-            is first used; blobs with other names, and nets, are this workspace's own. Engines, threads, seed and
-            ``without`` are the parent's where they are not given.
+        without: names of the optimizations that are off (see ``runtime.plan.optimizations``), unless a net is created
+            with others; a list, or one string of names separated by commas.
+        fuse: False is short for ``without="fusion"``: operators are not fused.
+        parent: a workspace whose blobs can be read and written here. A name stands for the parent's blob if the parent
+            has one when the name is first used; other blobs, and nets, are this workspace's own. The default for
+            engines, threads, seed and ``without`` is the parent's value.
 
     Raises:
         NetError: an argument is out of range.
 
-    A workspace serves one thread at a time; different workspaces serve different threads side by side.
+    A workspace must be used by one thread at a time; different threads can use different workspaces concurrently.
 
     >>> ws = Workspace()
     >>> ws.feed("x", np.float32([1.0, -2.0]))
@@ -87,12 +85,12 @@ class Workspace:
         self.seed: int = seed
         self.without: frozenset[str] = check_without(without, "Workspace") | (frozenset() if fuse else FUSIONS)
         self.parent = parent
-        # Where relative paths of operators begin that read and write files.
+        # The folder that relative paths of operators start from.
         self.root_folder: str = "." if parent is None else parent.root_folder
         self.generation: Generation = Generation() if parent is None else parent.generation
         self._blobs: dict[str, Blob] = {}
         self._nets: dict[str, RuntimeNet] = {}
-        self._init_nets: dict[str, Any] = {}  # of those, the init nets of models, as the models have them
+        self._init_nets: dict[str, Any] = {}  # of those, the init nets of models: the Net objects
 
     def __repr__(self) -> str:
         return f"Workspace({len(self._blobs)} blobs, {len(self._nets)} nets)"
@@ -103,17 +101,17 @@ class Workspace:
         """Set a blob.
 
         Args:
-            name: the blob; made if it is not there.
-            value: an array of any dtype (strings too), also one on a GPU or of another library (what NumPy takes by
-                ``__array__`` or as a buffer, or DLPack: a tensor of PyTorch), a number, list, string or bytes, or an
-                object that operators share (a queue, a reader, a counter).
-            device: where the array is to lie; None: where the blob lies, or the host.
-            unnamed: take the empty name too, as Caffe2 does.
+            name: the blob; made if it does not exist.
+            value: an array of any dtype (also strings), on the host or a GPU, of NumPy, CuPy or another library
+                (through ``__array__``, the buffer protocol or DLPack, such as a PyTorch tensor); a number, list,
+                string or bytes; or an object that operators share (a queue, a reader, a counter).
+            device: where to store the array; None: where the blob is stored, or the host.
+            unnamed: allow the empty name, as Caffe2 does.
 
         Raises:
-            NetError: the name is empty, the value is None or none of these, or of a dtype that blobs cannot hold.
-            TypeError: the name is no string or reference, or ``device`` no DeviceOption.
-            DeviceError: the device is missing.
+            NetError: the name is empty, or the value is None, of another type, or of a dtype that blobs cannot hold.
+            TypeError: the name is not a string or BlobReference, or ``device`` is not a DeviceOption.
+            DeviceError: the device does not exist.
         """
         name = blob_name(name)
         if not name and not unnamed:
@@ -135,14 +133,14 @@ class Workspace:
                 raise TypeError(f"blob {name!r}: device must be a DeviceOption, got {device!r}")
             location = HOST if device.device_type != PROTO_CUDA else (PROTO_CUDA, device.device_id)
             if location != HOST:
-                gpu(device.device_id)  # refused before anything changes
+                gpu(device.device_id)  # raise before any state changes
         self.make(name).store(value, location)
 
     def fetch(self, name: str) -> Any:
         """Return a copy of a blob's value: a NumPy array in plain order, bytes, or the object.
 
         Raises:
-            BlobError: there is no such blob, it holds no value yet, or the net that makes it does not keep it.
+            BlobError: there is no such blob, it holds no value yet, or it is not observable in the net that makes it.
         """
         blob = self.get(str(name))
         if blob.is_empty:
@@ -151,7 +149,7 @@ class Workspace:
         return blob.fetch()
 
     def spec(self, name: str) -> TensorSpec | None:
-        """Return shape and dtype of a blob; None if it holds another kind of object."""
+        """Return shape and dtype of a blob; None if its value is not a tensor."""
         spec = self.get(str(name)).spec
         return spec.plain if spec is not None else None
 
@@ -177,14 +175,14 @@ class Workspace:
         self._forget_plans()
 
     def make(self, name: str) -> Blob:
-        """Return the blob of that name, made empty if it is not there."""
+        """Return the blob of that name; if it does not exist, make an empty one."""
         blob = self.find(name)
         if blob is None:
             blob = self._blobs.setdefault(name, Blob(name, self.generation))
         return blob
 
     def share(self, arrays: Mapping[str, Any]) -> list[Any]:
-        """Make arrays, which may be parts of one another, the values of blobs without a copy (see ``Blob.share``).
+        """Make arrays, which may overlap in memory, the values of blobs without a copy (see ``Blob.share``).
 
         Returns the arrays that the blobs now have.
         """
@@ -202,7 +200,7 @@ class Workspace:
         """Return the blob of that name.
 
         Raises:
-            BlobError: there is none; the message names those of replicas, or the nearest ones.
+            BlobError: there is none; the message suggests the blobs of replicas, or blobs with similar names.
         """
         blob = self.find(name)
         if blob is None:
@@ -214,7 +212,7 @@ class Workspace:
         return blob
 
     def reset(self) -> None:
-        """Remove all blobs and nets, and give their memory back, that of primitives that nobody else uses included."""
+        """Remove all blobs and nets, and free their memory, including cached primitives that nobody else uses."""
         self._blobs.clear()
         for name in list(self._nets):
             self.delete_net(name)
@@ -244,9 +242,9 @@ class Workspace:
             net: a Net or NetDef.
             overwrite: replace a net of that name.
             observable: blobs that can be fetched after a run, besides external inputs and outputs: a list of names,
-                or "outputs" for no others; None: all blobs. What is not observable may be fused away and shares
-                memory; fetching it is an error.
-            shares_counter: let it count the same iterations as a created net that trains other parameters.
+                or "outputs" for no others; None: all blobs. Other blobs may be fused away or share memory, and fetching
+                them is an error.
+            shares_counter: allow an iteration counter that a created net with other parameters counts up too.
             options: see ``RuntimeNet`` (engines, without, fuse, dtype, reuse, constants).
 
         Raises:
@@ -282,16 +280,16 @@ class Workspace:
 
         Args:
             name: its name, or the Net, NetDef or model that it was created from.
-            iterations: how often.
-            wait: until all GPUs are through with it; if not, what fails on one may be told by a later call. A fetch
-                waits for what it fetches either way.
+            iterations: number of runs.
+            wait: wait until all GPUs have finished; if False, a later call may raise an error of a GPU. A fetch waits
+                for its blob in any case.
             time_limit: seconds after which the runs end with an error, see ``RuntimeNet.run``; None: no limit.
             overwrite: run the init net of a model for evaluation even over trained parameters.
 
         Raises:
-            NetError: there is no such net, an operator failed, ``iterations`` is no whole number from 0 on,
+            NetError: there is no such net, an operator failed, ``iterations`` is not a whole number of 0 or more,
                 ``time_limit`` is not above 0, or an init net would overwrite what another model trains.
-            CancelledError: the run was cancelled, or its time limit is over.
+            CancelledError: the run was cancelled, or its time limit has passed.
         """
         net = self._nets.get(name) if isinstance(name, str) else None
         if net is None:
@@ -307,7 +305,7 @@ class Workspace:
             net.finish()
 
     def _net(self, name: Any) -> RuntimeNet:
-        main: Any = getattr(name, "net", None)  # of a model, whose own name may be that of another model's net
+        main: Any = getattr(name, "net", None)  # a model: its own name may equal that of another model's net
         named: Any = main if hasattr(main, "Name") else name
         text = str(named.Name()) if hasattr(named, "Name") else getattr(name, "name", None) or str(name)
         net = self._nets.get(text)
@@ -317,7 +315,7 @@ class Workspace:
         return net
 
     def run_net_once(self, net: Any, *, overwrite: bool = False) -> None:
-        """Run a net that is not kept.
+        """Run a net without creating it in the workspace.
 
         Args:
             net: a Net or NetDef.
@@ -337,7 +335,7 @@ class Workspace:
         made.finish()
 
     def _refuse_overwriting(self, net: Any) -> None:
-        """Raise NetError if ``net`` is the init net of a model for evaluation and blobs that it makes are trained."""
+        """Raise NetError if ``net`` is the init net of a model for evaluation and would overwrite trained blobs."""
         holding = (blob for blob in self.blobs() if not self.get(blob).is_empty)
         if message := init_conflict(net, holding, [made.proto for made in self._nets.values()]):
             raise NetError(message)
@@ -349,7 +347,7 @@ class Workspace:
         self.run_net_once(net)
 
     def run_operators_once(self, ops: Any) -> None:
-        """Run operators one after the other."""
+        """Run operators in order."""
         for op in ops:
             self.run_operator_once(op)
 
@@ -358,7 +356,7 @@ class Workspace:
         run_plan(self, message_of(plan, PlanDef))
 
     def delete_net(self, name: str) -> None:
-        """Forget a created net, and give the memory of its plans back; unknown names are ignored."""
+        """Remove a created net and free the memory of its plans; unknown names are ignored."""
         net = self._nets.pop(str(name), None)
         self._init_nets.pop(str(name), None)
         if net is not None:

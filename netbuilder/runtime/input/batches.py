@@ -1,4 +1,4 @@
-"""Batches: what a source gives, converted, split over blobs and copied into buffers of theirs."""
+"""Batches of a source: converted, split over blobs, and copied into the blobs' buffers."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from netbuilder.proto.errors import counted
 from netbuilder.runtime.values.blob import Blob
 from netbuilder.runtime.values.buffer_ring import BufferRing
 
-__all__ = ["Batch", "Splitter", "look_at"]
+__all__ = ["Batch", "Splitter", "warn_if_constant"]
 
 _log = logging.getLogger("netbuilder.input")
 
-_FEW = 8  # labels that may be all alike by chance
+_FEW = 8  # this many labels may be equal by chance
 
 
 class Batch:
-    """A batch that lies in buffers of its blobs, or, for values that are no tensors, is to be fed.
+    """A batch in buffers of its blobs; values that are not tensors are fed when the batch is presented.
 
     Args:
-        source: as the source gave it.
+        source: the batch as the source returned it.
     """
 
     def __init__(self, source: Mapping[str, Any]) -> None:
         self.source = source
-        self._turns: list[tuple[Blob, BufferRing, int]] = []
+        self._buffers: list[tuple[Blob, BufferRing, int]] = []
         self._others: list[tuple[str, Any]] = []
 
     def add(self, blob: Blob, ring: BufferRing, index: int) -> None:
-        """Add a blob, and the buffer that the value lies in."""
-        self._turns.append((blob, ring, index))
+        """Add a blob, and the index of the buffer that holds its value."""
+        self._buffers.append((blob, ring, index))
 
     def add_other(self, name: str, value: Any) -> None:
-        """Add a value that no buffer holds."""
+        """Add a value that is to be fed."""
         self._others.append((name, value))
 
     def present(self, workspace: Any) -> None:
         """Make this batch the value of its blobs."""
-        for blob, ring, index in self._turns:
+        for blob, ring, index in self._buffers:
             if workspace.find(blob.name) is not blob:
                 raise NetError(
                     f"Prefetch: blob {blob.name!r} was removed from the workspace; close the Prefetch before that"
@@ -55,26 +55,26 @@ class Batch:
         for name, value in self._others:
             workspace.feed(name, value)
 
-    def give_back(self) -> None:
-        """Give up the buffers of a batch that nobody wants."""
-        for _, ring, index in self._turns:
+    def release(self) -> None:
+        """Release the buffers of a batch that is not used."""
+        for _, ring, index in self._buffers:
             ring.release(index)
 
 
 class Splitter:
-    """Makes batches of what a source gives; it serves one thread.
+    """Makes a Batch of each batch of a source; it must be used by one thread only.
 
     Args:
         names: for each name the blobs that its array is split over.
-        blobs: by name.
-        devices: where the parts lie, None: all on the host.
-        dtypes: what to convert to.
+        blobs: the blobs by name.
+        devices: where the parts are stored, None: all on the host.
+        dtypes: by name, the types to convert to.
         even: see ``Prefetch``.
-        alike: refuse arrays that are split and differ in their first axes.
+        same_length: require that all split arrays have the same number of samples.
 
     Raises:
         NetError: devices and blobs differ in number, or ``dtypes`` has other names.
-        DeviceError: a device is missing.
+        DeviceError: a device does not exist.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Splitter:
         dtypes: Mapping[str, Any],
         even: bool,
         *,
-        alike: bool = True,
+        same_length: bool = True,
     ) -> None:
         self.names = tuple(names)
         self._blobs = {name: [blobs[blob] for blob in parts] for name, parts in names.items()}
-        self._even, self._alike = even, alike
+        self._even, self._same_length = even, same_length
         self._dtypes = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
         if unknown := sorted(set(self._dtypes) - set(names)):
             raise NetError(
@@ -101,15 +101,15 @@ class Splitter:
                 f"Prefetch: got {counted(len(devices), 'device')} for the blobs {dict(names)}; give one device for "
                 "each blob of a name"
             )
-        self._places = [HOST] * most if devices is None else [_location(device) for device in devices]
+        self._locations = [HOST] * most if devices is None else [_location(device) for device in devices]
         self._uploaders: dict[int, Uploader] = {}
 
     def split(self, given: Any) -> Batch:
         """Return a batch, its parts in buffers of the blobs.
 
         Raises:
-            NetError: it is no mapping, or a name is missing.
-            ShapeError: an array cannot be split, or those that are split differ in their first axes.
+            NetError: the batch is not a mapping, or a name is missing.
+            ShapeError: an array cannot be split, or split arrays have different numbers of samples.
         """
         if not isinstance(given, Mapping):
             raise NetError(f"Prefetch: a batch must be a mapping from names to arrays, got {type(given).__name__}")
@@ -117,14 +117,14 @@ class Splitter:
             raise NetError(f"Prefetch: the batch lacks {missing}; it has {sorted(map(str, given))}")
         arrays = {name: self._array(name, given[name]) for name in self.names}
         split = {name: arrays[name].shape[:1] for name in self.names if len(self._blobs[name]) > 1}
-        if self._alike and len(set(split.values())) > 1:
+        if self._same_length and len(set(split.values())) > 1:
             raise ShapeError(
                 f"Prefetch: all inputs that are split must have the same number of samples, got shapes {split}"
             )
         batch = Batch(given)
         for name, array in arrays.items():
-            for blob, part, place in zip(self._blobs[name], self._parts(name, array), self._places):
-                self._fill(batch, blob, part, self._dtypes.get(name, part.dtype), place)
+            for blob, part, location in zip(self._blobs[name], self._parts(name, array), self._locations):
+                self._fill(batch, blob, part, self._dtypes.get(name, part.dtype), location)
         return batch
 
     def _array(self, name: str, value: Any) -> Any:
@@ -153,16 +153,17 @@ class Splitter:
         ends = [base * (k + 1) + min(k + 1, more) for k in range(count)]
         return [array[start:end] for start, end in zip([0, *ends], ends)]
 
-    def _fill(self, batch: Batch, blob: Blob, part: Any, dtype: np.dtype[Any], place: Location) -> None:
+    def _fill(self, batch: Batch, blob: Blob, part: Any, dtype: np.dtype[Any], location: Location) -> None:
         if part.dtype.kind not in "biuf" or hasattr(part, "__cuda_array_interface__"):
             batch.add_other(blob.name, part)
             return
-        ring = blob.ring_for(TensorSpec(part.shape, dtype.newbyteorder("=")), place)
-        if place == HOST:
+        ring = blob.ring_for(TensorSpec(part.shape, dtype.newbyteorder("=")), location)
+        if location == HOST:
             index = ring.acquire()
             copy_into(ring.buffers[index], part)
         else:
-            uploader = self._uploaders.get(place[1]) or self._uploaders.setdefault(place[1], Uploader(place[1]))
+            number = location[1]
+            uploader = self._uploaders.get(number) or self._uploaders.setdefault(number, Uploader(number))
             index = ring.acquire(uploader.new)
             uploader.fill(ring.buffers[index], np.ascontiguousarray(part, ring.spec.dtype), ring.after(index))
         batch.add(blob, ring, index)
@@ -171,12 +172,12 @@ class Splitter:
 def _location(device: DeviceOption) -> Location:
     if device.device_type != PROTO_CUDA:
         return HOST
-    gpu(device.device_id)  # refused before anything starts
+    gpu(device.device_id)  # raise before anything starts
     return PROTO_CUDA, device.device_id
 
 
-def look_at(given: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Log a warning of a batch that looks like one that was read wrongly: values that are all one number."""
+def warn_if_constant(given: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Log a warning if all values of an array are equal, as in a file that is read in a wrong way."""
     for name in names:
         array = np.asarray(given[name]) if not hasattr(given[name], "__cuda_array_interface__") else None
         if array is None or array.dtype.kind not in "biuf" or array.size < _FEW:

@@ -1,4 +1,4 @@
-"""LossReader: losses and measures of a training loop, read one run later, so that no run waits for them."""
+"""LossReader: reads losses and metrics of a training loop one run later, so that no run waits for them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Ending = Callable[[], dict[str, float]]
 
 
 class LossReader:
-    """Reads small blobs after each run; what was read comes one call later, when it is there anyway.
+    """Reads small blobs after each run, and returns their values one call later, when they have arrived.
 
-    On GPUs a call has the values kept aside, in the order of the GPU's work, and returns those of the call before; it
-    waits for the run before alone, while the GPU works at the one just given to it. On the CPU a value is copied when
-    the run is over, which takes some millionths of a second.
+    On GPUs a call queues copies of the values after the run just started, and returns the values of the previous call;
+    it waits only for the previous run, while the GPU works on the present one. On the CPU a value is copied when the
+    run has ended, which takes some microseconds.
 
     Args:
         workspace: where the blobs are.
-        blobs: names of blobs with one element each; or a mapping from names to the blobs of the replicas, whose mean
-            is told. The blobs need not be there yet.
-        weights: blobs with what each replica's value weighs in the mean; None: all weigh the same. Where all weigh
-            nothing, the mean is nan.
+        blobs: names of blobs with one element each; or a mapping from names to the blobs of the replicas, of which the
+            mean is returned. The blobs need not exist yet.
+        weights: blobs with the weight of each replica's value in the mean; None: all have the same weight. If all
+            weights are 0, the mean is nan.
 
     Raises:
-        NetError: there is no name, or no blob for one, or not as many as there are weights.
+        NetError: there is no name, a name has no blob, or the number of its blobs is not that of the weights.
 
     >>> workspace = Workspace()
     >>> losses = LossReader(workspace, ["loss"])
@@ -71,26 +71,26 @@ class LossReader:
         self._pending: Ending | None = None
 
     def read(self) -> dict[str, float] | None:
-        """Note the values that the run before this call leaves; return those noted by the last call.
+        """Begin to read the present values; return those of the previous call.
 
         Returns:
             A number for each name, the mean over its blobs; None at the first call, and at the first one after
             ``last``.
 
         Raises:
-            BlobError: a blob is not there, holds no value, or not one number.
+            BlobError: a blob does not exist, holds no value, or does not hold one number.
         """
         before, self._pending = self._pending, self._begin()
         return before() if before is not None else None
 
     def last(self) -> dict[str, float] | None:
-        """Return the values noted by the last call of ``read``, when they are there; None: they have been told."""
+        """Wait for the values of the last call of ``read``, and return them; None if they were returned before."""
         before, self._pending = self._pending, None
         return before() if before is not None else None
 
     def _begin(self) -> Ending:
-        """Note the values of all blobs; return what tells them."""
-        found: dict[str, Any] = {}  # NumPy's numbers: the mean is taken in their own type
+        """Begin to read the values of all blobs; return a function that returns them."""
+        found: dict[str, Any] = {}  # NumPy scalars: the mean is computed in their own type
         on_gpu: dict[int, list[str]] = {}
         for blobs in [*self._names.values(), self._weights or []]:
             for name in blobs:
@@ -127,5 +127,5 @@ def _mean(values: Sequence[Any], weights: Sequence[Any] | None) -> float:
     total = float(np.sum(weights, dtype=np.float64))
     if total <= 0:
         return float("nan")
-    # What weighs nothing was computed from no sample of the batch, and may be anything.
+    # A value of weight 0 was computed from no sample of the batch; it may be nan.
     return sum(float(value) * float(weight) for value, weight in zip(values, weights) if weight) / total

@@ -1,4 +1,4 @@
-"""Prefetch: the next batches are made ready by a thread beside the runs of a net, and swapped in between two runs."""
+"""Prefetch: a thread prepares the next batches while a net runs; they are swapped in between two runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from netbuilder.data.forking import renew_after_fork
 from netbuilder.graph.blob import blob_name
 from netbuilder.proto import DeviceOption, NetError
 from netbuilder.runtime.execute.workspace import Workspace
-from netbuilder.runtime.input.batches import Batch, Splitter, look_at
+from netbuilder.runtime.input.batches import Batch, Splitter, warn_if_constant
 
 __all__ = ["Prefetch", "PrefetchState"]
 
 _log = logging.getLogger("netbuilder.input")
 
-_SLOW_SHARE, _SLOW_SECONDS = 0.5, 5.0  # of the loop's time that waiting may take, and how long before it is said
+_SLOW_SHARE, _SLOW_SECONDS = 0.5, 5.0  # warn if waiting takes over half of the loop's time, and 5 s
 _CLOSING_SECONDS = 10.0
 
 _END: Any = object()
@@ -32,16 +32,16 @@ Source = Iterable[Mapping[str, Any]] | Callable[[], Mapping[str, Any] | None]
 
 @dataclass(frozen=True)
 class PrefetchState:
-    """What a Prefetch has seen so far; times are in seconds.
+    """Statistics of a Prefetch; times are in seconds.
 
     Args:
-        ready: batches that wait for the loop now.
-        batches: those that the loop has got.
-        waits: steps at which the loop had to wait.
-        wait: how long it waited, all together.
-        source: how long the source took.
-        prepare: how long it took to convert, split and copy what the source gave.
-        idle: how long the thread waited because ``depth`` batches were ready.
+        ready: number of batches that are ready for the loop now.
+        batches: number of batches that the loop has taken.
+        waits: number of steps at which the loop had to wait.
+        wait: total time that the loop waited.
+        source: total time that the source took.
+        prepare: total time for converting, splitting and copying batches.
+        idle: total time that the thread waited because ``depth`` batches were ready.
     """
 
     ready: int = 0
@@ -56,26 +56,26 @@ class PrefetchState:
 class Prefetch:
     """Pulls batches from a source in a thread of its own, and swaps them into blobs at each step of a loop.
 
-    The thread converts, splits and copies a batch into buffers that the blobs own; a step of the loop makes these
-    the blobs' values without a copy, and no plan is made anew while shapes and types stay, or alternate among few.
-    What the source raises reaches the loop, at the step that misses a batch, as the source's own error with its own
-    traceback. While it is open, the blobs can also be fed by hand.
+    The thread converts, splits and copies a batch into buffers of the blobs; a step of the loop makes these the blobs'
+    values without a copy, and nothing is compiled again while shapes and types stay the same, or alternate among a few.
+    An error of the source is raised in the loop, at the step that has no batch, with the source's traceback. While the
+    Prefetch is open, the blobs can also be fed by hand.
 
     Args:
         workspace: where the blobs are.
-        source: batches, as mappings from names to arrays: an iterable, or a function that returns one, and None at
-            the end. It is asked by one thread only, and never runs ahead further than ``depth``.
-        blobs: the names that are wanted of each batch, each that of a blob; or a mapping from names to the blobs over
-            which an array is split along its first axis, a part for each.
-        depth: batches that are ready or in the making at a time, besides the one in use.
-        devices: where the parts lie, one for each blob of a split; None: on the host.
+        source: batches, as mappings from names to arrays: an iterable, or a function that returns a batch, and None at
+            the end. Only one thread reads it, at most ``depth`` batches ahead.
+        blobs: the names to take from each batch, each the name of a blob; or a mapping from names to the blobs over
+            which an array is split along its first axis.
+        depth: number of batches that are ready or being prepared, besides the one in use.
+        devices: where the parts are stored, one device for each blob of a split; None: on the host.
         dtypes: by name, the types that arrays are converted to.
-        even: whether all parts have to be of the same size; if not, they differ by one sample at most.
-        look: whether the log warns of a first batch whose values are all one number.
+        even: whether all parts must have the same size; if not, sizes differ by at most one sample.
+        look: whether to log a warning if all values of an array of the first batch are equal.
 
     Raises:
-        NetError: an argument is out of range, or ``source`` is no source.
-        DeviceError: a device is missing.
+        NetError: an argument is out of range, or ``source`` is neither an iterable nor a function.
+        DeviceError: a device does not exist.
 
     >>> import numpy as np
     >>> from netbuilder.proto.arguments import make_op
@@ -92,7 +92,7 @@ class Prefetch:
     [20. 20.]
     """
 
-    _alike = True  # arrays that are split need as many samples as one another
+    _same_length = True  # all split arrays must have the same number of samples
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Prefetch:
         self._pull, self._close_source = _puller(source)
         names = _blobs_of(blobs)
         made = {blob: workspace.make(blob) for group in names.values() for blob in group}
-        self._splitter = Splitter(names, made, devices, dtypes or {}, even, alike=self._alike)
+        self._splitter = Splitter(names, made, devices, dtypes or {}, even, same_length=self._same_length)
         self._depth, self._look = depth, look
         self._ready: deque[Batch] = deque()
         self._changed = threading.Condition()
@@ -124,12 +124,12 @@ class Prefetch:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked process the thread is not there: say so, when the batches that are ready have been used."""
+        """Raise an error after the batches that are ready: in a forked process the thread does not exist."""
         self._changed = threading.Condition()
         if self._thread is not None and not self._ended:
             self._ended = True
             self._error = NetError(
-                "Prefetch: the thread that reads its source is in the process that this one was forked from; make the "
+                "Prefetch: the thread that reads its source is in the parent process, not in this forked one; make the "
                 "source and the Prefetch in this process"
             )
 
@@ -147,11 +147,11 @@ class Prefetch:
         return f"Prefetch({', '.join(self._splitter.names)}; {len(self._ready)} of {self._depth} batches ready)"
 
     def __next__(self) -> Mapping[str, Any]:
-        """Make the next batch the blobs' value; return it as the source gave it.
+        """Make the next batch the blobs' values; return it as the source returned it.
 
         Raises:
-            StopIteration: the source has come to its end, or the Prefetch is closed.
-            Exception: what the source raised, or what is wrong with its batch.
+            StopIteration: the source has ended, or the Prefetch is closed.
+            Exception: an error of the source, or for a batch that is not valid.
         """
         self._start()
         batch = self._wait()
@@ -165,15 +165,15 @@ class Prefetch:
         return batch.source
 
     def state(self) -> PrefetchState:
-        """Return what it has seen so far."""
+        """Return the statistics so far."""
         with self._changed:
             return replace(self._state, ready=len(self._ready))
 
     def close(self, timeout: float = _CLOSING_SECONDS) -> None:
-        """End the thread; it may be called again. The blobs keep the values that they have.
+        """Stop the thread; calling it again has no effect. The blobs keep their present values.
 
         Args:
-            timeout: seconds to wait for a source that does not return; then a RuntimeWarning tells of it.
+            timeout: seconds to wait for the source to return; after that, a RuntimeWarning is given.
         """
         with self._changed:
             self._closing = True
@@ -188,9 +188,9 @@ class Prefetch:
                 )
         with self._changed:
             while self._ready:
-                self._ready.popleft().give_back()
+                self._ready.popleft().release()
 
-    # The loop's side.
+    # Called in the loop's thread.
 
     def _start(self) -> None:
         if self._thread is None and not self._closing:
@@ -211,10 +211,10 @@ class Prefetch:
             batch = self._ready.popleft()
             self._count(batches=1)
             self._changed.notify_all()
-        self._warn_of_a_slow_source()
+        self._warn_if_source_is_slow()
         return batch
 
-    def _warn_of_a_slow_source(self) -> None:
+    def _warn_if_source_is_slow(self) -> None:
         passed = time.perf_counter() - self._began
         if not self._warned and self._state.wait > max(_SLOW_SECONDS, _SLOW_SHARE * passed):
             self._warned = True
@@ -228,15 +228,15 @@ class Prefetch:
     def _count(self, **more: float) -> None:
         self._state = replace(self._state, **{name: getattr(self._state, name) + more[name] for name in more})
 
-    # The thread's side.
+    # Called in the Prefetch's thread.
 
     def _work(self) -> None:
         try:
-            for number, given in enumerate(iter(self._next_given, _END)):
+            for number, given in enumerate(iter(self._next_from_source, _END)):
                 began = time.perf_counter()
                 batch = self._splitter.split(given)
                 if number == 0 and self._look:
-                    look_at(given, self._splitter.names)
+                    warn_if_constant(given, self._splitter.names)
                 with self._changed:
                     self._count(prepare=time.perf_counter() - began)
                     self._ready.append(batch)
@@ -254,8 +254,8 @@ class Prefetch:
                 self._ended = True
                 self._changed.notify_all()
 
-    def _next_given(self) -> Any:
-        """Return the next batch when there is room for it, ``_END`` at the end."""
+    def _next_from_source(self) -> Any:
+        """Wait until fewer than ``depth`` batches are ready; return the source's next batch, ``_END`` at the end."""
         with self._changed:
             began = time.perf_counter()
             while len(self._ready) >= self._depth and not self._closing:
@@ -272,7 +272,7 @@ class Prefetch:
 
 
 def _puller(source: Any) -> tuple[Callable[[], Any], Callable[[], object]]:
-    """Return a function that returns the next batch, or ``_END``, and one to be called behind the last."""
+    """Return a function that returns the next batch, or ``_END``, and one to be called at the end."""
     if callable(source):
 
         def call() -> Any:
@@ -293,11 +293,11 @@ def _puller(source: Any) -> tuple[Callable[[], Any], Callable[[], object]]:
     def pull() -> Any:
         nonlocal batches
         if batches is None:
-            batches = iter(source)  # in the thread, which may take its time over it
+            batches = iter(source)  # in the thread, because it may take long
         return next(batches, _END)
 
     def close() -> None:
-        if isinstance(batches, GeneratorType):  # so that what it holds is given up now, by the thread that ran it
+        if isinstance(batches, GeneratorType):  # release what it holds now, in the thread that ran it
             batches.close()
 
     return pull, close

@@ -1,4 +1,4 @@
-"""What a call of a net computes, reads, writes and is there for: what a profile says of it besides its time."""
+"""CallProfile: what a call of a net computes, reads and writes, why it exists, and its times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["CallProfile", "Operand", "describe_alone", "describe_step", "device_
 
 @dataclass(frozen=True)
 class Operand:
-    """A value that a call reads or writes: its blob, its shape, its element type, its order in memory."""
+    """A value that a call reads or writes: blob, shape, element type and layout."""
 
     blob: str
     shape: tuple[int, ...]
@@ -35,27 +35,27 @@ class Operand:
 
 @dataclass(frozen=True)
 class CallProfile:
-    """A call: an operator, several joined into one, or a copy that the plan put in.
+    """A call: an operator, several fused operators, or a copy that the plan inserted.
 
     Args:
-        kind: the operator's type; of joined ones all types, in the order of the net, with "+" between them and how
-            often one comes if it is more than once; of copies "reorder", "transfer" or "restore"; "wait" for what
-            a kernel in two halves has begun.
+        kind: the operator's type; for fused operators their types, in the order of the net, joined by "+", each with
+            its count if it occurs more than once; for copies "reorder", "transfer" or "restore"; "wait" for the wait of
+            a split kernel.
         category: "operator", "gradient", "exchange" (between devices), "input" or "copy".
         output: the first blob that it writes.
         operators: its operators' types with their first outputs, in the order of the net.
-        inputs, outputs: what it reads and writes.
-        kernel: what serves: library and implementation.
+        inputs, outputs: the values that it reads and writes.
+        kernel: library and implementation.
         device: "CPU 0", "GPU 1"; on the CPU the number is that of a replica.
-        lane: whose thread runs it.
-        flops: of one call, by the operators' formulas.
-        nbytes: read and written by one call, the padding of layouts included; no value is counted twice.
-        reason: of a copy, or a detour: which operator wanted what.
-        line: of the user's program, that made the operator.
-        count: calls a step; less than 1 if not all steps make it.
-        seconds: a step, in all its calls.
-        spans: each call, see ``timing.Span``.
-        bfloat16: whether it reads values that lie rounded to bfloat16.
+        lane: the lane that runs it.
+        flops: floating-point operations of one call, by the operators' formulas.
+        nbytes: bytes read and written by one call, including the padding of layouts; no value is counted twice.
+        reason: why a copy, or a temporary, is needed.
+        line: the line of the user's program that added the operator.
+        count: calls per step; less than 1 if only some steps make it.
+        seconds: time per step, of all its calls.
+        spans: the times of each call, see ``timing.Span``.
+        bfloat16: whether it reads values that are stored rounded to bfloat16.
     """
 
     kind: str
@@ -78,7 +78,7 @@ class CallProfile:
 
     @property
     def name(self) -> str:
-        """Kind and first output."""
+        """The kind and the first output."""
         return f"{self.kind} {self.output}".rstrip()
 
 
@@ -103,7 +103,7 @@ _INPUT = frozenset(
 
 
 def _category(parts: Sequence[Instruction]) -> str:
-    """Return what an operator, or joined ones, are there for."""
+    """Return the category of an operator, or of fused operators."""
     if any(part.role is Role.EXCHANGE for part in parts):
         return "exchange"
     if any(part.op_def.type in _INPUT for part in parts):
@@ -117,12 +117,12 @@ def device_text(device: tuple[int, int]) -> str:
 
 
 def step_text(step: Step) -> str:
-    """Return kind and first output of a step."""
+    """Return the kind and the first output of a step."""
     return f"{_kind(step)} {_first(step.outputs)}".rstrip()
 
 
 def describe_step(step: Step, *, count: float, seconds: float, spans: Any) -> CallProfile:
-    """Return what there is to say of a step of a plan, with its times."""
+    """Return the profile of a step of a plan."""
     parts = _in_order(step.node)
     return CallProfile(
         kind=_kind(step),
@@ -148,13 +148,13 @@ def describe_step(step: Step, *, count: float, seconds: float, spans: Any) -> Ca
 def describe_alone(
     net: RuntimeNet, instruction: Instruction, *, count: float, seconds: float, spans: Any
 ) -> CallProfile:
-    """Return what there is to say of an operator that no plan holds; the shapes are those of the last run."""
+    """Return the profile of an operator outside a plan; the shapes are those of the last run."""
     blobs = [[net.find_blob(name) for name in names] for names in (instruction.inputs, instruction.outputs)]
     ins, outs = (
-        [(blob.name, blob.spec) for blob in side if blob is not None and blob.spec is not None] for side in blobs
+        [(blob.name, blob.spec) for blob in group if blob is not None and blob.spec is not None] for group in blobs
     )
     specs = [spec.plain for _, spec in ins]
-    whole = len(specs) == len(instruction.inputs)
+    complete = len(specs) == len(instruction.inputs)
     sizes = [*map(_size, specs)], [_size(spec.plain) for _, spec in outs]
     return CallProfile(
         kind=instruction.op_def.type,
@@ -163,12 +163,12 @@ def describe_alone(
         operators=(_operator_text(instruction),),
         inputs=tuple(_operand(*pair) for pair in dict(ins).items()),
         outputs=tuple(_operand(*pair) for pair in outs),
-        kernel="plain, by itself",
+        kernel="plain, outside plans",
         device=device_text(instruction.device),
         lane=0,
-        flops=_flops_of(instruction.op, specs) if whole else 0,
-        nbytes=_rows_only(instruction.op, specs, *sizes) if whole else sum(map(sum, sizes)),
-        reason="its output shapes depend on data: no plan can hold it",
+        flops=_flops_of(instruction.op, specs) if complete else 0,
+        nbytes=_rows_only(instruction.op, specs, *sizes) if complete else sum(map(sum, sizes)),
+        reason="its output shapes depend on data, so it cannot be part of a plan",
         line=instruction.op_def.debug_info,
         count=count,
         seconds=seconds,
@@ -208,7 +208,7 @@ def _operands(values: Sequence[Value | None]) -> tuple[Operand, ...]:
 
 
 def _layout_text(spec: TensorSpec) -> str:
-    """Return how the value is ordered in memory: "plain", or the layout's letters without the extents."""
+    """Return the layout of a value: "plain", or the layout's letters without the extents."""
     if spec.layout is None:
         return "plain"
     letters, _, extents = str(getattr(spec.layout, "text", spec.layout)).partition(" of ")
@@ -216,12 +216,12 @@ def _layout_text(spec: TensorSpec) -> str:
 
 
 def _single(node: Node) -> list[Node]:
-    """Return the nodes of single operators that a node was joined from."""
+    """Return the nodes of single operators that were fused into a node."""
     return [node] if not node.originals else [single for part in node.originals for single in _single(part)]
 
 
 def _flops_of_step(step: Step) -> int:
-    """Return the operations of a step, those for outputs that it leaves out not counted."""
+    """Return the operations of a step, without those for outputs that it does not write."""
     if step.kind is not StepKind.COMPUTE:
         return 0
     written, op = len(step.outputs), step.node.first.op
@@ -240,7 +240,7 @@ def _flops(node: Node) -> int:
 def _flops_of(op: Operator, specs: Sequence[TensorSpec]) -> int:
     try:
         return int(op.flops(*specs))
-    except Exception:  # a formula for shapes that only a run can tell
+    except Exception:  # the formula needs shapes that are known only when the net runs
         return 0
 
 
@@ -249,7 +249,7 @@ def _size(spec: TensorSpec | None) -> int:
 
 
 def _nbytes(step: Step) -> int:
-    """Return the bytes that a step reads and writes, those of a value that it reads twice once."""
+    """Return the bytes that a step reads and writes; a value that it reads twice counts once."""
     if step.kind is StepKind.WAIT:
         return 0
     reads = list(step.inputs)
@@ -257,17 +257,17 @@ def _nbytes(step: Step) -> int:
     outs = [_size(value.spec) if value is not None else 0 for value in step.outputs]
     if step.moves:
         return sum(ins) + sum(outs)
-    lies = [value.buffer for value in reads if value is not None]
-    stays = len(lies) == 1 and all(value is None or value.buffer is lies[0] for value in step.outputs)
-    if stays and not any(map(_flops, _single(step.node))):
-        return 0  # a value passed on where it lies, under another name or shape
+    buffers = [value.buffer for value in reads if value is not None]
+    in_place = len(buffers) == 1 and all(value is None or value.buffer is buffers[0] for value in step.outputs)
+    if in_place and not any(map(_flops, _single(step.node))):
+        return 0  # the same value in the same buffer, under another name or shape
     if len(step.node.parts) > 1:
         return sum(ins) + sum(outs)
     return _rows_only(step.node.first.op, [value.spec for value in step.node.inputs], ins, outs)
 
 
 def _rows_only(op: Operator, specs: Sequence[TensorSpec | None], ins: Sequence[int], outs: Sequence[int]) -> int:
-    """Return the sum of bytes read and written, of tables only the rows that ``indices`` names."""
+    """Return the sum of bytes read and written; of a table, only the rows in ``indices`` count."""
     reads, writes = list(ins), list(outs)
     signature = type(op).inputs
     if "indices" in signature:
@@ -283,26 +283,27 @@ def _rows_only(op: Operator, specs: Sequence[TensorSpec | None], ins: Sequence[i
 
 
 def _reason(step: Step) -> str:
-    """Return why a copy is there; of an operator, why it copies its own result."""
+    """Return why the plan inserted a copy, or why an operator's result is copied; "" otherwise."""
     if step.kind is StepKind.WAIT:
-        return f"{_kind_of(step.node)} has begun before; what comes next needs it done"
+        return f"waits for {_kind_of(step.node)}, which began earlier: the next step needs its result"
     if not step.moves:
         names = [value.name for j, value in enumerate(step.outputs) if value is not None and needs_temporary(step, j)]
-        text = "its kernel may not write {} where an input lies: the result is made elsewhere and copied there"
+        text = "{} shares the buffer of an input that the kernel may not overwrite: a temporary is written and copied"
         return text.format(", ".join(names)) if names else ""
     source, target = step.inputs[0], step.outputs[0]
     assert source is not None and target is not None and source.spec is not None and target.spec is not None
     operator = f"{_kind_of(step.node)} {_first(step.node.outputs)}".rstrip()
-    lies, wanted = _layout_text(source.spec), _layout_text(target.spec)
-    if lies == wanted:
-        wanted += " in another way"
+    stored, needed = _layout_text(source.spec), _layout_text(target.spec)
+    if stored == needed:
+        needed += " with other blocks or padding"
     if step.kind is StepKind.RESTORE:
-        return f"the blob {target.name} keeps its layout, {wanted}; {operator} writes it as {lies}"
+        return f"the blob {target.name} keeps its layout, {needed}; {operator} writes it as {stored}"
     if step.kind is StepKind.TRANSFER:
-        return f"{operator} needs {source.name} on {_place(target.location)}; it lies on {_place(source.location)}"
+        where = _location_text(source.location)
+        return f"{operator} needs {source.name} on {_location_text(target.location)}; it is stored on {where}"
     index = next((i for i, value in enumerate(step.node.inputs) if value.name == source.name), 0)
-    return f"{operator} wants {source.name} (input {index}) as {wanted}; it lies as {lies}"
+    return f"{operator} reads {source.name} (input {index}) as {needed}; it is stored as {stored}"
 
 
-def _place(location: Location) -> str:
+def _location_text(location: Location) -> str:
     return "the host" if location == HOST else device_text(location)

@@ -1,4 +1,4 @@
-"""How much memory the plans of a net hold, and the process at most."""
+"""The memory of a net's plans, and the peak memory of the process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Memory", "memory_of", "peak_resident"]
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes, on the host and on GPUs together; memory that several values share in turn counts once.
+    """Bytes, on the host and on GPUs together; memory that several values share counts once.
 
     Args:
-        values: made by the net, copies in other layouts included.
-        scratch: of the lanes.
-        outside: what the net reads that was there before: parameters and inputs.
-        parameters: those of ``outside`` that were named as parameters.
-        peak_resident: the most that the process has had in memory, in all its life; 0 where the system does not say.
+        values: values that the net makes, including copies in other layouts.
+        scratch: scratch memory of the lanes.
+        outside: external values that the net reads: parameters and inputs.
+        parameters: those of ``outside`` that the caller named as parameters.
+        peak_resident: peak resident memory of the process since it started; 0 where the system does not report it.
     """
 
     values: int
@@ -36,7 +36,7 @@ class Memory:
 
 
 def memory_of(net: RuntimeNet, recorder: Recorder, parameters: Collection[str]) -> Memory:
-    """Return what the plans that have run hold. What kernels keep for one another is in ``peak_resident`` only."""
+    """Return the memory of the plans that have run; values that kernels publish count in ``peak_resident`` only."""
     chosen = set(parameters)
     values = [value for plan in recorder.plans for call in plan.calls if call.step is not None
               for value in (*call.step.inputs, *call.step.outputs) if value is not None]  # fmt: skip
@@ -47,7 +47,7 @@ def memory_of(net: RuntimeNet, recorder: Recorder, parameters: Collection[str]) 
     before = [_extent(blob.buffer) for blob in outside.values()]
     whole = _union([*before, *map(_extent, made)])
     return Memory(
-        values=whole - _union(before) + sum(map(_aside, recorder.plans)),
+        values=whole - _union(before) + sum(map(_temporaries, recorder.plans)),
         scratch=sum(map(_scratch, recorder.plans)),
         outside=_union(before),
         parameters=_union(_extent(blob.buffer) for name, blob in outside.items() if name in chosen),
@@ -56,7 +56,7 @@ def memory_of(net: RuntimeNet, recorder: Recorder, parameters: Collection[str]) 
 
 
 def peak_resident() -> int:
-    """Return the most bytes that the process has had in memory; 0 where the system does not say."""
+    """Return the peak resident memory of the process in bytes; 0 where the system does not report it."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -72,7 +72,7 @@ def peak_resident() -> int:
 
 
 def _extent(buffer: Any) -> tuple[int, int]:
-    """Return where a buffer begins and ends; (0, 0) for what is no array of numbers."""
+    """Return the addresses of a buffer's begin and end; (0, 0) for anything but an array of numbers."""
     if getattr(buffer, "dtype", STRING) == STRING:
         return 0, 0
     start = buffer.ctypes.data if hasattr(buffer, "ctypes") else buffer.data.ptr
@@ -80,7 +80,7 @@ def _extent(buffer: Any) -> tuple[int, int]:
 
 
 def _union(extents: Iterable[tuple[int, int]]) -> int:
-    """Return how many bytes several extents cover together."""
+    """Return how many bytes the union of several extents covers."""
     total, reached = 0, 0
     for start, end in sorted(extents):
         total += max(0, end - max(start, reached))
@@ -95,8 +95,8 @@ def _scratch(plan: TimedPlan) -> int:
     return sum(most.values())
 
 
-def _aside(plan: TimedPlan) -> int:
-    """Return the bytes of results that are made elsewhere and then copied."""
+def _temporaries(plan: TimedPlan) -> int:
+    """Return the bytes of temporaries for results that are then copied."""
     return sum(
         value.spec.nbytes
         for step in plan.plan.steps

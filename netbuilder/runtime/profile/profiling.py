@@ -1,4 +1,4 @@
-"""Profiling: a net run with its calls timed, and what the machine can do, measured in the same run."""
+"""profile: runs a net with its calls timed, and measures the limits of the machine."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def profile(
     parameters: Collection[str] = (),
     limits: Mapping[str, Limits] | None = None,
 ) -> Profile:
-    """Run a created net with every call timed, and without in turn, and measure what the machine can do.
+    """Run a created net alternately with every call timed and without, and measure the limits of the machine.
 
-    The runs count: counters go on, and parameters are updated. On GPUs each call is waited for, so that its time is
-    its own; then nothing overlaps.
+    The runs have their usual effects: counters advance, and parameters are updated. On GPUs each timed call is waited
+    for, so that times are those of single calls, and nothing overlaps.
 
     Args:
-        workspace: where the net was created; its inputs are fed.
+        workspace: where the net was created; its inputs must have been fed.
         net_name: of the net.
-        runs: how many with timed calls; as many without stand between them.
-        warmup: runs before; the first one compiles the plan.
+        runs: number of runs with timed calls; as many without alternate with them.
+        warmup: number of runs before these; the first one compiles the plan.
         parameters: blobs that count as parameters in ``Memory``, such as those that the init net makes.
-        limits: what the machine can do, by the kind of device ("CPU", "GPU"); None: it is measured at the end, on as
-            many threads as the workspace has.
+        limits: the limits of the machine, by the kind of device ("CPU", "GPU"); None: they are measured at the end,
+            with the number of threads of the workspace.
 
     Raises:
         NetError: there is no such net, a number of runs is less than 1, or an operator failed.
@@ -123,7 +123,7 @@ Seconds = Callable[[Sequence[Span]], float]
 
 
 def _calls(net: RuntimeNet, recorder: Recorder, kept: Collection[int], seconds: Seconds) -> tuple[CallProfile, ...]:
-    found: list[tuple[int, list[CallProfile]]] = []  # by where in the net they begin
+    found: list[tuple[int, list[CallProfile]]] = []  # (index of the first operator, calls)
 
     def times(call: TimedCall) -> dict[str, Any]:
         count = sum(run in kept for run, _, _ in call.spans) / len(kept)
@@ -167,14 +167,14 @@ def _lanes(
         waiting = sum(wait.seconds for wait in waits if wait.lane == lane)
         idle = 0.0
         if count > 1:
-            # Lane 0 goes on after the plan, in the caller's thread; the others have nothing to do before and after.
-            at_work = sum(seconds(plan.lanes[lane].spans) for plan in plans if lane < len(plan.lanes))
-            idle = sum(seconds(_tail(plan)) for plan in plans) if lane == 0 else step - at_work
+            # Lane 0 is the caller's thread, which also works between plans; the others are idle then.
+            working = sum(seconds(plan.lanes[lane].spans) for plan in plans if lane < len(plan.lanes))
+            idle = sum(seconds(_tail(plan)) for plan in plans) if lane == 0 else step - working
         role = Role.COMPUTE if lane < computing else Role.EXCHANGE
         found.append(LaneProfile(lane, role.value, busy, waiting, idle, step - busy - waiting - idle))
     return tuple(found)
 
 
 def _tail(plan: TimedPlan) -> list[Span]:
-    """Return from when to when lane 0 was through with a plan and the others were not."""
-    return [(run, mine[2], ended) for mine, (run, _, ended) in zip(plan.lanes[0].spans, plan.whole.spans)]
+    """Return the spans between the end of lane 0's work on a plan and the end of the plan."""
+    return [(run, lane_0[2], ended) for lane_0, (run, _, ended) in zip(plan.lanes[0].spans, plan.whole.spans)]

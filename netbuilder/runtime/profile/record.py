@@ -1,4 +1,4 @@
-"""The record of a profile: a net's step taken apart into calls, waits and lanes, and what the machine can do."""
+"""Profile: the step of a net split into calls, waits and lanes, with the limits of the machine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class WaitProfile:
     """A lane's wait for a call of another lane.
 
     Args:
-        lane, device: that waits.
+        lane, device: of the lane that waits.
         before: the operator that waits, its type and first output.
-        after: the one that it waits for.
-        seconds: a step.
-        spans: each wait, see ``timing.Span``.
+        after: the operator that it waits for.
+        seconds: time per step.
+        spans: the times of each wait, see ``timing.Span``.
     """
 
     lane: int
@@ -38,13 +38,14 @@ class WaitProfile:
 
 @dataclass(frozen=True)
 class LaneProfile:
-    """Seconds of a step on one lane, which together make the step.
+    """How one lane spends the time of a step, in seconds; the times add up to the step.
 
     Args:
+        lane: its number.
         role: "compute", or "exchange" for the lane that exchanges values between devices.
-        busy: in calls.
-        waiting: for calls of other lanes.
-        idle: before its first call, after its last, while other lanes are at work.
+        busy: time in calls.
+        waiting: time waiting for calls of other lanes.
+        idle: time before its first call and after its last one, while other lanes work.
         interpreter: the rest: Python between the calls.
     """
 
@@ -58,7 +59,7 @@ class LaneProfile:
 
 @dataclass(frozen=True)
 class Kind:
-    """All calls of one kind: an operator's type, several joined by "+", or a copy that the plan put in."""
+    """All calls of one kind (see ``CallProfile.kind``)."""
 
     kind: str
     calls: float
@@ -70,23 +71,22 @@ class Kind:
 
 @dataclass(frozen=True)
 class Profile:
-    """The step of a net, taken apart.
+    """The step of a net, split into calls, waits and lanes.
 
-    All times are means, in seconds of a step, over the runs that are kept: those that took no longer than the median
-    run. So what is seconds of a step adds up: calls, waits, idle time and interpreter over all lanes make
-    ``len(lanes) * step_seconds``.
+    All times are means in seconds per step, over the runs that are kept: those that took no longer than the median run.
+    So calls, waits, idle time and interpreter time of all lanes add up to ``len(lanes) * step_seconds``.
 
     Args:
         net: its name.
-        threads: of all lanes that compute together.
+        threads: number of threads of all compute lanes together.
         runs: when each run began and ended.
         kept: the numbers of the runs that count.
-        step_seconds: of a run with all calls timed.
-        plain_seconds: of a run without, between those; kept in the same way.
-        calls: in the order of the net.
-        waits: of lanes for one another.
-        lanes: one for each lane; lane 0 is the caller's thread, a lane for the exchange is the last one.
-        limits: what the machine can do, by the kind of device ("CPU", "GPU").
+        step_seconds: the time of a run with all calls timed.
+        plain_seconds: the time of a run without timed calls; the mean is taken in the same way.
+        calls: the calls, in the order of the net.
+        waits: the waits of lanes for one another.
+        lanes: one for each lane; lane 0 is the caller's thread, an exchange lane is the last one.
+        limits: the limits of the machine, by the kind of device ("CPU", "GPU").
         memory: in bytes.
     """
 
@@ -104,36 +104,37 @@ class Profile:
 
     @property
     def interpreter_share(self) -> float:
-        """Share of the lanes' time that goes to Python between the calls."""
+        """Share of the lanes' time that Python takes between the calls."""
         return sum(lane.interpreter for lane in self.lanes) / (len(self.lanes) * self.step_seconds)
 
     @property
     def limit_seconds(self) -> float:
-        """The least time of a step: of each operator the greater of flops and bytes over what the machine can do.
+        """The least possible time of a step, by the roofline model.
 
-        Copies that the plan put in count nothing: the net does not ask for them.
+        For each operator it is the time for its flops at the peak rate, or for its bytes at the peak bandwidth,
+        whichever is greater. Copies that the plan inserted do not count: the net does not need them.
         """
-        return sum(self.limit_of(call) for call in self.calls) / self._computing
+        return sum(self.limit_of(call) for call in self.calls) / self._compute_lanes
 
     @property
     def fraction(self) -> float:
-        """The limit's share of the time that a step takes when nothing is timed; 1 is a step that nothing can better.
+        """The least possible time divided by the time of a step without timed calls; 1 is optimal.
 
-        Values that stay in the caches between two operators can bring it beyond 1.
+        It can exceed 1 if values stay in the caches between two operators.
         """
         return self.limit_seconds / self.plain_seconds
 
     def limit_of(self, call: CallProfile) -> float:
-        """Return the least seconds of a call in a step, on its lane's share of the threads."""
+        """Return the least possible time of a call per step, with its lane's share of the threads."""
         if call.category == "copy":
             return 0.0
         kind = call.device.partition(" ")[0]
-        lanes = self._computing if kind == "CPU" else 1
+        lanes = self._compute_lanes if kind == "CPU" else 1
         return call.count * lanes * self.limits[kind].seconds(call.flops, call.nbytes, bfloat16=call.bfloat16)
 
     @property
-    def _computing(self) -> int:
-        """How many lanes share the threads; the one for the exchange has none of them."""
+    def _compute_lanes(self) -> int:
+        """Number of compute lanes, which share the threads; the exchange lane has none of them."""
         return sum(lane.role == Role.COMPUTE.value for lane in self.lanes)
 
     @property
@@ -164,18 +165,18 @@ class Profile:
         return total
 
     def share_of(self, seconds: float) -> float:
-        """Return which share of the lanes' time that is."""
+        """Return a time's share of the lanes' total time."""
         return seconds / (len(self.lanes) * self.step_seconds)
 
     def categories(self) -> dict[str, float]:
-        """Return the seconds of a step by category, those that take longest first."""
+        """Return the seconds of a step by category, the longest first."""
         sums: dict[str, float] = {}
         for call in self.calls:
             sums[call.category] = sums.get(call.category, 0.0) + call.seconds
         return dict(sorted(sums.items(), key=lambda entry: -entry[1]))
 
     def kinds(self) -> list[Kind]:
-        """Return the calls summed by kind, the kind that takes longest first."""
+        """Return the calls summed by kind, the longest first."""
         groups: dict[str, list[CallProfile]] = {}
         for call in self.calls:
             groups.setdefault(call.kind, []).append(call)
@@ -193,7 +194,7 @@ class Profile:
         return sorted(sums, key=lambda kind: -kind.seconds)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all but the single spans as what JSON can hold: seconds, flops, bytes, and rates of them."""
+        """Return the profile, without single spans, in types of JSON: seconds, flops, bytes, and rates."""
         calls = []
         for call in self.calls:
             row = dataclasses.asdict(call)

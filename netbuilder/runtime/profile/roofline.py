@@ -1,4 +1,4 @@
-"""What a machine can do at best, measured: the rate of its matrix products and the bandwidth of its memory."""
+"""The limits of a machine, measured: the peak rate of matrix products and the bandwidth of memory."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from netbuilder.runtime.profile.timing import Recorder
 
 __all__ = ["Limits", "measure_gpu_limits", "measure_limits"]
 
-_SECONDS = 0.5  # that a measurement takes, about
-_COPIED = 128 << 20  # bytes: far beyond the caches
+_SECONDS = 0.5  # approximate time of a measurement
+_COPIED = 128 << 20  # bytes: much more than the caches hold
 _GPU_SIDE, _GPU_COPIED = 4096, 1 << 30
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device does at best.
+    """The peak rates of a device.
 
     Args:
-        matrix_rate: of matrix products in float32, flops a second.
-        matrix_by: what reached that rate.
-        copy_bandwidth: of memory in a long copy, bytes a second, those read and those written counted together.
-        threads: that computed and copied; 0 on a GPU.
-        bfloat16_rate: of matrix products of values in bfloat16; 0: not measured.
-        bfloat16_by: what reached that rate.
+        matrix_rate: rate of matrix products in float32, in flops per second.
+        matrix_by: the kernel that reached that rate.
+        copy_bandwidth: memory bandwidth of a long copy, in bytes per second, read and written ones together.
+        threads: number of threads that computed and copied; 0 on a GPU.
+        bfloat16_rate: rate of matrix products of bfloat16 values; 0: not measured.
+        bfloat16_by: the kernel that reached that rate.
     """
 
     matrix_rate: float
@@ -46,23 +46,26 @@ class Limits:
     bfloat16_by: str = ""
 
     def seconds(self, flops: float, nbytes: float, *, bfloat16: bool = False) -> float:
-        """Return the least time for so many operations and so many bytes read and written, side by side.
+        """Return the least time for so many operations and, at the same time, so many bytes read and written.
 
         Args:
-            bfloat16: what is read may be rounded to bfloat16: the higher one of the two rates counts.
+            flops: number of operations.
+            nbytes: number of bytes.
+            bfloat16: inputs may be rounded to bfloat16, so the higher of the two rates counts.
         """
         rate = max(self.matrix_rate, self.bfloat16_rate) if bfloat16 else self.matrix_rate
         return max(flops / rate, nbytes / self.copy_bandwidth)
 
 
 def measure_limits(threads: int, *, bfloat16: bool = False) -> Limits:
-    """Measure what so many threads of this machine's CPU do at best; it takes about a second.
+    """Measure the limits of this machine's CPU with so many threads; it takes about a second.
 
-    The matrix rate is that of the quickest of an engine's inner product and convolutions, all in the layouts that
-    they like best; without an engine it is that of ``numpy.dot``, which has a number of threads of its own.
+    The matrix rate is that of the fastest of an engine's inner product and convolutions, each in its preferred layout;
+    without an engine it is that of ``numpy.dot``, whose number of threads BLAS decides.
 
     Args:
-        bfloat16: measure the rate in bfloat16, too; NumPy has none.
+        threads: number of threads.
+        bfloat16: also measure the rate in bfloat16, which only engines have.
     """
     if not library_engines(lambda name: True):
         return Limits(*_dot_rate(), _copy_bandwidth(threads), threads)
@@ -72,7 +75,7 @@ def measure_limits(threads: int, *, bfloat16: bool = False) -> Limits:
 
 
 def measure_gpu_limits(number: int) -> Limits:
-    """Measure what a GPU does at best.
+    """Measure the limits of a GPU.
 
     Raises:
         DeviceError: there is no such GPU.
@@ -87,7 +90,7 @@ def measure_gpu_limits(number: int) -> Limits:
 
 
 def _best(call: Callable[[], object], device: GPU | None = None, at_least: int = 5) -> float:
-    """Return the seconds of the quickest of several calls."""
+    """Return the seconds of the fastest of several calls."""
     end, count, best = time.perf_counter() + _SECONDS, 0, float("inf")
     while count < at_least or time.perf_counter() < end:
         began = time.perf_counter()
@@ -100,7 +103,7 @@ def _best(call: Callable[[], object], device: GPU | None = None, at_least: int =
 
 
 def _kernel_rate(threads: int, dtype: str = "float32") -> tuple[float, str]:
-    """Return the best rate, and what reached it; 0 and "" if nothing computes on values of this type."""
+    """Return the best rate, and the kernel that reached it; 0 and "" if no kernel computes with this type."""
     workspace, scale = Workspace(threads=threads), max(1, threads // 8)
     rng = np.random.default_rng(0)
     for name, shape in (
@@ -114,7 +117,7 @@ def _kernel_rate(threads: int, dtype: str = "float32") -> tuple[float, str]:
         make_op("Conv", ["images", "window"], ["convolution 3x3"], kernel=3, pad=1),
         make_op("Conv", ["images", "point"], ["convolution 1x1"], kernel=1),
     ])  # fmt: skip
-    # Minimal filtering does fewer operations than it is counted for, and is no measure of the rate.
+    # Winograd's algorithm does fewer operations than the formula counts, so it would not measure the rate.
     workspace.create_net(net, dtype=dtype, without=["winograd"])
     recorder = Recorder(workspace.net(net.name))
     recorder.run(keep=False)

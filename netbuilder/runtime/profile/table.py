@@ -1,4 +1,4 @@
-"""A profile as text: the step and the machine's limit, then tables by kind, by call and of copies."""
+"""A profile as text: the step and its limit, then tables by kind, by call, and of copies and waits."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from netbuilder.runtime.profile.roofline import Limits
 __all__ = ["profile_table"]
 
 _HEAD = ("time ms", "share", "GFLOP/s", "GB/s", "limit ms", "of limit")
-_SEEN = 0.5e-6  # seconds: less than that shows as nothing
+_VISIBLE = 0.5e-6  # seconds: less is shown as 0.000 ms
 
 
 def profile_table(profile: Profile, top: int = 20, *, width: int | None = None) -> str:
     """Return a profile as tables for a terminal.
 
     Args:
-        top: how many calls, and how many copies and waits, those that take longest.
-        width: lines are cut off after so many characters; None: they are not.
+        profile: the profile.
+        top: how many calls, copies and waits to list, the longest first.
+        width: cut off lines after so many characters; None: do not.
     """
     parts = [_summary(profile), _kinds(profile), _calls(profile, top), _copies(profile, top), _waits(profile, top)]
     text = "\n\n".join(part for part in parts if part)
@@ -58,8 +59,8 @@ def _summary(profile: Profile) -> str:
     memory = profile.memory
     lines.append(
         f"memory: values {_bytes(memory.values)}, scratch {_bytes(memory.scratch)}, "
-        f"parameters {_bytes(memory.parameters)} of {_bytes(memory.outside)} that the net finds; "
-        f"the process at most {_bytes(memory.peak_resident)}"
+        f"parameters {_bytes(memory.parameters)} of {_bytes(memory.outside)} that exist before a run; "
+        f"peak of the process {_bytes(memory.peak_resident)}"
     )
     return "\n".join(lines)
 
@@ -96,11 +97,11 @@ def _copies(profile: Profile, top: int) -> str:
     seconds = sum(call.seconds for call in copies)
     rows = [(_ms(call.seconds), call.name, call.reason) for call in copies[:top]]
     share = f"{_ms(seconds)} ms, {profile.share_of(seconds):.1%}"
-    return _table(f"copies that the plan put in: {len(copies)}, {share}", ("time ms", "copy of", "because"), rows)
+    return _table(f"copies inserted by the plan: {len(copies)}, {share}", ("time ms", "copy of", "because"), rows)
 
 
 def _waits(profile: Profile, top: int) -> str:
-    waits = sorted((wait for wait in profile.waits if wait.seconds > _SEEN), key=lambda wait: -wait.seconds)[:top]
+    waits = sorted((wait for wait in profile.waits if wait.seconds > _VISIBLE), key=lambda wait: -wait.seconds)[:top]
     rows = [(_ms(wait.seconds), str(wait.lane), wait.before, wait.after) for wait in waits]
     return _table("waits of lanes for one another", ("time ms", "lane", "before", "for"), rows) if rows else ""
 
@@ -120,12 +121,12 @@ def _figures(profile: Profile, row: CallProfile | Kind, flops: float, nbytes: fl
 
 
 def _shapes(call: CallProfile) -> str:
-    sides = [" ".join(str(side[0]).split(" ")[1:]) if side else "nothing" for side in (call.inputs, call.outputs)]
-    return " -> ".join(sides)
+    firsts = [" ".join(str(each[0]).split(" ")[1:]) if each else "nothing" for each in (call.inputs, call.outputs)]
+    return " -> ".join(firsts)
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return aligned columns; those of figures, before the first one of words, to the right."""
+    """Return aligned columns; columns of numbers are aligned to the right."""
     every = [tuple(head), *map(tuple, rows)]
     widths = [max(len(row[i]) for row in every) for i in range(len(head))]
     figures = [all(_is_figure(row[i]) for row in every[1:]) for i in range(len(head))]

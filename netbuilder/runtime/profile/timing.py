@@ -1,6 +1,6 @@
-"""Runs of a net with every call timed: each call of its plans, each operator between them, each wait of a lane.
+"""Runs of a net with every call timed: calls of its plans, operators between them, and waits of lanes.
 
-The net's own plans stay as they are: what runs here are plans over the same buffers, with calls that read the clock.
+The net's own plans are unchanged: the timed plans have the same buffers, and calls that read the clock.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ clock = time.perf_counter_ns
 Call = Callable[[], object]
 
 Span = tuple[int, int, int]
-"""Number of the run, and when something began and ended in it, in nanoseconds of ``clock``."""
+"""(number of the run, begin, end), the times in nanoseconds of ``clock``."""
 
 
 @dataclass(eq=False)
 class Spans:
-    """When something ran."""
+    """The times at which something ran."""
 
     spans: list[Span] = field(default_factory=list)
-    marks: list[int] = field(default_factory=list)  # of the run that is under way: began, ended, began, ended, ...
+    marks: list[int] = field(default_factory=list)  # in the present run: began, ended, began, ended, ...
 
-    def settle(self, run: int, keep: bool) -> None:
+    def end_run(self, run: int, keep: bool) -> None:
         if keep:
             self.spans += [(run, began, ended) for began, ended in zip(self.marks[::2], self.marks[1::2])]
         self.marks.clear()
@@ -42,7 +42,7 @@ class Spans:
 
 @dataclass(eq=False)
 class TimedCall(Spans):
-    """A call: of a step of a plan, or of an operator that runs by itself (then ``step`` is None)."""
+    """A call of a step of a plan, or of an operator outside plans (then ``step`` is None)."""
 
     instruction: Instruction = field(kw_only=True)
     step: Step | None = None
@@ -50,21 +50,21 @@ class TimedCall(Spans):
 
 @dataclass(eq=False)
 class TimedWait(Spans):
-    """What one lane waits for before a call (``before``): a call of another lane (``after``)."""
+    """The wait of a lane before one of its calls (``before``), for a call of another lane (``after``)."""
 
     before: Step = field(kw_only=True)
     after: Step = field(kw_only=True)
 
 
 class TimedPlan:
-    """A plan beside one of the net's, with calls that read the clock.
+    """A copy of one of the net's plans, with calls that read the clock.
 
     Attributes:
-        plan: the net's own.
+        plan: the net's own plan.
         calls: one for each of its steps.
-        waits: of lanes for one another.
-        lanes: when each lane was at work.
-        whole: when the plan was.
+        waits: the waits of lanes for one another.
+        lanes: the times at which each lane worked.
+        whole: the times of the plan.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -95,7 +95,7 @@ class TimedPlan:
 
 
 class _TimedLanes(LaneProgram):
-    """Lanes that note when they are at work and what they wait for."""
+    """Lanes that record the times of their work and of their waits."""
 
     def __init__(
         self,
@@ -119,12 +119,12 @@ class _TimedLanes(LaneProgram):
 
 
 class Recorder:
-    """Runs a net and notes when each of its calls ran.
+    """Runs a net and records the times of its calls.
 
     Attributes:
-        plans: those that have run, in order of their first run.
-        alone: the operators that ran by themselves.
-        runs: when each run that is kept began and ended.
+        plans: the plans that have run, in order of their first run.
+        alone: the operators that ran outside plans.
+        runs: when each recorded run began and ended.
     """
 
     def __init__(self, net: RuntimeNet) -> None:
@@ -145,7 +145,7 @@ class Recorder:
         """Run the net once.
 
         Args:
-            keep: note the times; a first run, which has the timed plans to make, is better not kept.
+            keep: record the times; not useful for a first run, which makes the timed plans.
 
         Raises:
             NetError, DeviceError, OperatorError: as ``RuntimeNet.run``.
@@ -161,9 +161,9 @@ class Recorder:
         finally:
             for timed in self._plans.values():
                 for spans in timed.everything():
-                    spans.settle(number, keep)
+                    spans.end_run(number, keep)
             for call in self._alone.values():
-                call.settle(number, keep)
+                call.end_run(number, keep)
         if keep:
             self.runs.append((number, began, ended))
 
@@ -182,7 +182,7 @@ class Recorder:
 
 
 def _timed(call: Call, marks: list[int], gpus: Collection[int] = ()) -> Call:
-    """Return ``call`` with the clock read before and behind it; what it gave to GPUs is waited for."""
+    """Return a call that makes ``call``, waits for the GPUs that it uses, and records the times before and after."""
     waits = [gpu(number).synchronize for number in gpus]
 
     def run() -> None:

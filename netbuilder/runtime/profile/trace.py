@@ -1,4 +1,4 @@
-"""A profile as trace events, in the JSON form of Chrome's tracing, which Perfetto opens."""
+"""A profile as trace events in the JSON format of Chrome's tracing, which Perfetto opens."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ _STEPS = 0  # the track of whole steps; those of lanes follow
 
 
 def chrome_trace(profile: Profile) -> dict[str, Any]:
-    """Return the trace of all runs: a track for the steps and one for each device on each lane.
+    """Return the trace of all runs: one track for the steps, and one for each device on each lane.
 
     A slice is a call, named by operator type and first output, or a wait of a lane for another one; its category is
-    "operator", "gradient", "exchange", "input", "copy" or "wait". Times are microseconds from the beginning of the
-    first run.
+    "operator", "gradient", "exchange", "input", "copy" or "wait". Times are in microseconds since the first run began.
 
     >>> from netbuilder.graph import Net
     >>> from netbuilder.runtime import Workspace
@@ -34,8 +33,9 @@ def chrome_trace(profile: Profile) -> dict[str, Any]:
     ['step 0', 'Relu y']
     """
     start = profile.runs[0][1]
-    places = [(call.lane, call.device) for call in profile.calls]
-    pairs = sorted({*places, *((wait.lane, wait.device) for wait in profile.waits)})
+    pairs = sorted(
+        {*((call.lane, call.device) for call in profile.calls), *((wait.lane, wait.device) for wait in profile.waits)}
+    )
     tracks = {pair: number for number, pair in enumerate(pairs, _STEPS + 1)}
     slices = [_slice(f"step {span[0]}", "step", _STEPS, span, start, {}) for span in profile.runs]
     for call in profile.calls:

@@ -210,7 +210,7 @@ def test_a_profile_shows_both_halves(toy):
         ("Begins a", ("Begins a",), 24), ("Notes b", ("Notes b",), 24), ("wait a", (), 0)
     ]  # fmt: skip
     wait = workspace.net("net")._single.steps[-1]
-    assert describe_step(wait, count=1, seconds=0.0, spans=()).reason.startswith("Begins has begun before")
+    assert describe_step(wait, count=1, seconds=0.0, spans=()).reason.startswith("waits for Begins")
 
 
 def test_a_split_kernel_has_no_scratch_memory():

@@ -196,11 +196,11 @@ def test_copies_that_the_plan_puts_in_have_a_reason():
     types = {op.type for op in model.net.Proto().op}
     for call in copies:
         assert call.kind in ("reorder", "restore")
-        operator, _, rest = call.reason.partition(" wants ")
+        operator, _, rest = call.reason.partition(" reads ")
         assert set(operator.split(" ")[0].split("+")) <= types
-        assert rest.startswith(f"{call.output} (input ") and f"; it lies as {call.inputs[0].layout}" in rest
+        assert rest.startswith(f"{call.output} (input ") and f"; it is stored as {call.inputs[0].layout}" in rest
         assert f" as {call.outputs[0].layout}" in rest
-    assert f"copies that the plan put in: {len(copies)}" in profile_table(found)
+    assert f"copies inserted by the plan: {len(copies)}" in profile_table(found)
 
 
 def test_a_result_that_is_copied_into_place_says_so():
@@ -211,7 +211,7 @@ def test_a_result_that_is_copied_into_place_says_so():
     assert describe_step(step, **times).reason == ""
     step.prepared.inplace = ()  # as a kernel has it that may not overwrite its input
     reason = describe_step(step, **times).reason
-    assert reason == "its kernel may not write x where an input lies: the result is made elsewhere and copied there"
+    assert reason.startswith("x shares the buffer of an input that the kernel may not overwrite")
 
 
 def test_operators_between_plans():
@@ -226,7 +226,7 @@ def test_operators_between_plans():
     check_sums(found)
     assert [call.name for call in found.calls] == ["Relu a", "Unique u", "Cast f", "Relu g"]
     alone = found.calls[1]
-    assert alone.lane == 0 and "no plan can hold it" in alone.reason
+    assert alone.lane == 0 and "cannot be part of a plan" in alone.reason
     assert {str(operand) for operand in (*alone.inputs, *alone.outputs)} == {
         "x 4 int32 plain",
         "u 2 int32 plain",
@@ -459,8 +459,8 @@ def test_gpus_are_waited_for_and_have_limits_of_their_own(two_gpus):
     assert devices["MatMul b"] == ("GPU 1", "operator") and devices["Sum c"] == ("GPU 0", "exchange")
     assert devices["Relu y"] == ("CPU 0", "operator")
     reasons = [call.reason for call in found.calls if call.kind == "transfer"]
-    assert "MatMul b needs x on GPU 1; it lies on the host" in reasons
-    assert "Relu y needs c on the host; it lies on GPU 0" in reasons
+    assert "MatMul b needs x on GPU 1; it is stored on the host" in reasons
+    assert "Relu y needs c on the host; it is stored on GPU 0" in reasons
     relu = next(call for call in found.calls if call.name == "Relu y")
     assert found.limit_of(relu) == pytest.approx(len(found.lanes) * 2 * relu.nbytes / 2 / 1e11)
 

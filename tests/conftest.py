@@ -17,7 +17,11 @@ from netbuilder.passes.net_pass import CHECKS
 from pass_check import check_pass
 
 hypothesis.settings.register_profile(
-    "netbuilder", deadline=None, derandomize=True, max_examples=int(os.environ.get("EXAMPLES", "20"))
+    "netbuilder",
+    deadline=None,
+    derandomize=True,
+    max_examples=int(os.environ.get("EXAMPLES", "20")),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a machine with other work may be
 )
 hypothesis.settings.load_profile("netbuilder")
 

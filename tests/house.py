@@ -41,9 +41,18 @@ class Module:
     def generated(self) -> bool:
         return self.path.name.endswith("_pb2.py")
 
-    def imports(self) -> Iterator[tuple[str, int]]:
+    @functools.cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the tree, walked over once for all rules."""
+        return tuple(ast.walk(self.tree))
+
+    @functools.cached_property
+    def imports(self) -> tuple[tuple[str, int], ...]:
         """Every imported module with its line, inside functions and for type checkers too."""
-        for node in ast.walk(self.tree):
+        return tuple(self._imports())
+
+    def _imports(self) -> Iterator[tuple[str, int]]:
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 yield from ((alias.name, node.lineno) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):

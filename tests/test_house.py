@@ -77,7 +77,7 @@ def test_imports_run_one_way():
         allowed = below(module.package) | {module.package}
         wrong += [
             f"{module}:{line} imports {name}; {module.package} may import {sorted(allowed)} only"
-            for name, line in module.imports()
+            for name, line in module.imports
             if (package := imported_package(name)) is not None and package not in allowed and name not in FOR_ALL
         ]
     assert not wrong
@@ -85,7 +85,7 @@ def test_imports_run_one_way():
 
 def test_no_package_imports_the_outer_ones():
     for module in LIBRARY:
-        for name, line in module.imports():
+        for name, line in module.imports:
             if imported_package(name) in {"caffe2", "tools"}:
                 assert module.package in {"caffe2", "tools"}, f"{module.path}:{line} imports {name}"
 
@@ -116,7 +116,7 @@ def folders_imported(package):
         parts = module.name.split(".")
         if len(parts) + module.is_package < 4 or parts[1] != package:
             continue
-        for name, line in module.imports():
+        for name, line in module.imports:
             found = name.split(".")
             if found[:2] == ["netbuilder", package] and len(found) > 2 and found[2] != parts[2]:
                 yield parts[2], found[2], f"{module.path}:{line}"
@@ -172,7 +172,7 @@ def test_libraries_are_declared():
     declared = (ROOT / "setup.py").read_text(encoding="utf-8")
     wrong = []
     for module in LIBRARY:
-        for name, line in () if runs_beside_a_peer(module) else module.imports():
+        for name, line in () if runs_beside_a_peer(module) else module.imports:
             top = name.partition(".")[0]
             if top not in sys.stdlib_module_names and top not in ("netbuilder", "caffe2"):
                 distribution = DISTRIBUTIONS.get(top)
@@ -194,15 +194,15 @@ def test_the_runtime_knows_library_engines_through_their_protocol_only():
         f"{module}:{line} imports {name}"
         for module in LIBRARY
         if module.package == "runtime"
-        for name, line in module.imports()
+        for name, line in module.imports
         if name.startswith("netbuilder.ops.engines.onednn")
     ]
     assert not wrong, "ask netbuilder.ops.engines.engine for the engines that there are"
 
 
 def names_cupy(module) -> list[int]:
-    lines = [line for name, line in module.imports() if re.match(r"cupyx?\b", name)]
-    for node in ast.walk(module.tree):
+    lines = [line for name, line in module.imports if re.match(r"cupyx?\b", name)]
+    for node in module.nodes:
         if (
             isinstance(node, ast.Name)
             and node.id in ("cupy", "cupyx")
@@ -233,10 +233,10 @@ NAMES_ARE_MADE_IN = "netbuilder.graph.blob"
 
 
 def internal_names(module) -> list[str]:
-    documentation = {id(n.value) for n in ast.walk(module.tree) if isinstance(n, ast.Expr)}
+    documentation = {id(n.value) for n in module.nodes if isinstance(n, ast.Expr)}
     return [
         f"line {node.lineno}: {node.value!r}"
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and id(node) not in documentation
@@ -269,9 +269,9 @@ def told_by_looks(module) -> list[str]:
         for target in node.targets
         if isinstance(target, ast.Name)
     } | {"GRADIENT_SUFFIX", "AUTOGEN_GRADIENT_SUFFIX"}
-    documentation = {id(n.value) for n in ast.walk(module.tree) if isinstance(n, ast.Expr)}
+    documentation = {id(n.value) for n in module.nodes if isinstance(n, ast.Expr)}
     lines = []
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
             wrong = DEVICE_PREFIX.match(node.value) is not None
         elif isinstance(node, ast.Call):
@@ -316,7 +316,8 @@ def test_nothing_is_recognized_by_how_its_name_looks():
     ],
 )
 def test_the_rule_on_names_finds_them(text, count):
-    module = types.SimpleNamespace(tree=ast.parse(text))
+    tree = ast.parse(text)
+    module = types.SimpleNamespace(tree=tree, nodes=tuple(ast.walk(tree)))
     assert len(told_by_looks(module)) == count
 
 

@@ -10,6 +10,7 @@ from caffe2.python import core, device_checker, gradient_checker, workspace
 
 from house import ROOT
 from netbuilder.proto import GradientError, NetError
+from waiting import HANG
 
 X = np.float32([[0.5, -1.0], [2.0, 0.25]])
 
@@ -151,6 +152,6 @@ def test_tests_of_operators_run_as_they_are(tmp_path):
     (tmp_path / "operators_test.py").write_text(CASES)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "netbuilder.caffe2", "-m", "unittest", "operators_test"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Ran 4 tests" in done.stderr

@@ -9,6 +9,7 @@ import pytest
 
 from netbuilder.caffe2.python import core, data_workers, model_helper, parallel_workers, workspace
 from netbuilder.proto import NetError
+from waiting import HANG, join_all, wait_until
 
 F32 = np.float32
 
@@ -142,7 +143,7 @@ def test_loaders_that_die_end_the_net_with_their_error(fetch, message):
     began = time.perf_counter()
     with pytest.raises(NetError, match=f"DequeueBlobs.*data_c2queue_train' is closed.*{message}") as raised:
         workspace.RunNet(model.net.Name())
-    assert time.perf_counter() - began < 20
+    assert time.perf_counter() - began < HANG
     causes, error = [], raised.value
     while error is not None:
         causes.append(type(error))
@@ -186,8 +187,7 @@ def test_stopping_ends_a_net_that_waits():
     thread.start()
     time.sleep(0.1)
     assert coordinator.stop()
-    thread.join(10)
-    assert not thread.is_alive()
+    join_all(thread)
     assert "is closed, and nothing is left in it to read" in failures[0]
 
 
@@ -196,7 +196,8 @@ def test_a_time_limit_and_a_fetcher_that_returns_none(caplog):
         model, _ = loaders(lambda w, n: time.sleep(0.01), timeout=0.1, input_source_name="empty")
         with pytest.raises(NetError, match="nothing to read for 0.1 seconds"):
             workspace.RunNet(model.net.Name())
-    assert any("the fetch function of source 'empty' returned None" in r.message for r in caplog.records)
+        said = "the fetch function of source 'empty' returned None"
+        wait_until(lambda: any(said in record.message for record in caplog.records))
 
 
 def test_another_batch_size():
@@ -259,8 +260,8 @@ def test_workers_run_until_they_are_stopped():
     ids = coordinator.get_worker_ids()
     assert not seen
     coordinator.start()
-    time.sleep(0.2)
-    assert seen == set(ids) and len(ids) == 3
+    wait_until(lambda: seen == set(ids))
+    assert len(ids) == 3
     coordinator.stop_coordinator("other")
     assert sum("worker id" in thread.name for thread in threading.enumerate()) == 3
     coordinator.stop_coordinator("w")
@@ -273,14 +274,12 @@ def test_the_first_error_ends_all_workers_of_a_name():
     calls, both = [], threading.Barrier(2)
 
     def work(number):
-        both.wait(10)
+        both.wait(HANG)
         raise ValueError(f"worker {number}")
 
     coordinator = parallel_workers.init_workers(work, 2, "w", shutdown_fun=lambda: calls.append("shutdown"))
     coordinator.start()
-    deadline = time.perf_counter() + 10
-    while coordinator._coordinators[0].is_active() and time.perf_counter() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: not coordinator._coordinators[0].is_active())
     assert isinstance(coordinator._coordinators[0].error, ValueError)
     assert coordinator.stop() is True
     assert calls == ["shutdown"]

@@ -196,7 +196,7 @@ class TestChildren:
                 queue = context.Queue()
                 process = context.Process(target=child, args=(queue,))
                 process.start()
-                print(queue.get(timeout=60))
+                print(queue.get(timeout=300))
                 process.join()
             """,
         )

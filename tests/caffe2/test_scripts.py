@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from house import ROOT
+from waiting import HANG
 
 HERE = Path(__file__).parent
 
@@ -24,7 +25,7 @@ CLOSE = {"lenet_trainer": (1e-4, 1e-5), "data_parallel_resnet": (5e-3, 2e-4), "t
 def run(*arguments, cwd):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "netbuilder.caffe2", *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -7,6 +7,7 @@ import pytest
 
 from netbuilder.data import BlobsQueue, QueueClosedError
 from netbuilder.proto import NetError
+from waiting import join_all, wait_until
 
 
 def together(*jobs):
@@ -22,9 +23,7 @@ def together(*jobs):
     threads = [threading.Thread(target=call, args=each, daemon=True) for each in enumerate(jobs)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
+    join_all(*threads)
     return found
 
 
@@ -48,12 +47,9 @@ def test_many_threads_lose_and_repeat_nothing():
     readers = [threading.Thread(target=read, daemon=True) for _ in range(8)]
     for thread in (*writers, *readers):
         thread.start()
-    for thread in writers:
-        thread.join(20)
+    join_all(*writers)
     queue.close()
-    for thread in readers:
-        thread.join(20)
-        assert not thread.is_alive()
+    join_all(*readers)
     assert sorted(taken) == [1000 * p + k for p in range(8) for k in range(200)]
     assert max(most) <= 3
     state = queue.state()
@@ -66,6 +62,7 @@ def test_closing_wakes_all_who_wait_with_the_error():
     why = OSError("the disk is gone")
 
     def close():
+        wait_until(lambda: len(full._room._waiters) == len(empty._filled._waiters) == 5)
         time.sleep(0.05)
         full.close(why)
         empty.close(why)

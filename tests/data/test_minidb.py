@@ -15,6 +15,7 @@ from netbuilder.caffe2.databases import Mode, create_db
 from netbuilder.data import DBReader, open_records, read_minidb, read_records, write_minidb
 from netbuilder.data.minidb import append_minidb
 from netbuilder.proto import NetError, ParseError
+from waiting import HANG
 
 
 @pytest.fixture
@@ -168,7 +169,7 @@ transaction.commit()
 @pytest.mark.parametrize("limit", [57, 60, 200, 150_000])
 def test_a_writer_that_is_killed_in_the_midst_of_an_append_leaves_the_file_as_it_was(five, limit):
     before = list(read_minidb(five))
-    done = subprocess.run([sys.executable, "-c", CUT_OFF, str(five), str(limit)], timeout=60)
+    done = subprocess.run([sys.executable, "-c", CUT_OFF, str(five), str(limit)], timeout=HANG)
     assert done.returncode == -signal.SIGXFSZ and five.stat().st_size == limit
     assert list(read_minidb(five)) == before
     assert len(open_records(five)) == 5 and DBReader(five).read() == before[0]

@@ -43,7 +43,7 @@ def _write():
 
 _FAULTS = {
     "dies": os.abort,
-    "hangs": lambda: time.sleep(100),
+    "hangs": lambda: time.sleep(100_000),
     "bare": _bare,
     "ours": _ours,
     "grows": _grow,

@@ -19,6 +19,7 @@ from fuzz.worker import State
 __all__ = ["Outcome", "campaign"]
 
 _START = 300.0  # seconds in which a worker is ready, on a machine with much to do
+_POLL = 0.1  # seconds between two looks at a worker
 _TESTS = Path(__file__).resolve().parent.parent
 
 
@@ -59,8 +60,8 @@ def campaign(
     state.kind = len(names) - 1
     outcome, until = Outcome(), time.time() + seconds
     try:
-        while time.time() < until and any(state.get(index)[0] < most for index in range(len(names))):
-            how = _run_worker(names, place, state, seed, until, most, hang, table)
+        while _goes_on([state.get(index)[0] for index in range(len(names))], first, most, until):
+            how = _run_worker(names, place, state, seed, until, first, most, hang, table)
             if how is None:
                 break
             index = state.kind
@@ -75,11 +76,18 @@ def campaign(
     return outcome
 
 
+def _goes_on(following: list[int], first: int, most: int, until: float) -> bool:
+    """Whether kinds have inputs left, and time too; each kind gets one input, however late it is."""
+    return min(following) < most and (time.time() < until or min(following) == first)
+
+
 def _run_worker(
-    names: list[str], place: Path, state: State, seed: str, until: float, most: int, hang: float, table: str
-) -> str | None:
+    names: list[str], place: Path, state: State, seed: str, until: float, first: int, most: int, hang: float,
+    table: str,
+) -> str | None:  # fmt: skip
     """Run a worker to its end; return what it died of, None if it came through."""
-    given = {"names": names, "folder": str(place), "seed": seed, "until": until, "most": most, "table": table}
+    given = {"names": names, "folder": str(place), "seed": seed, "until": until, "first": first, "most": most,
+             "table": table}  # fmt: skip
     paths = [str(_TESTS), str(_TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1",
                    "OPENBLAS_NUM_THREADS": "1", "NETBUILDER_MEASURE": "0"}  # fmt: skip
@@ -89,13 +97,13 @@ def _run_worker(
             [sys.executable, "-X", "faulthandler", "-m", "fuzz.worker", json.dumps(given)],
             env=environment, stdout=said, stderr=said,
         )  # fmt: skip
-        last, seen = time.time(), None
+        quiet, seen = 0.0, None  # seconds, of which those do not count in which this process did not run either
         while worker.poll() is None:
-            time.sleep(0.1)
+            time.sleep(_POLL)
             now = [state.get(index) for index in range(len(names))]
-            if now != seen:
-                seen, last = now, time.time()
-            if time.time() - last > (hang if state.ready else _START):
+            quiet = quiet + _POLL if now == seen else 0.0
+            seen = now
+            if quiet > (hang if state.ready else _START):
                 worker.send_signal(signal.SIGABRT)  # it says where it hangs
                 worker.wait()
                 return f"hang: more than {hang:.0f} s; {_tail(said)}"

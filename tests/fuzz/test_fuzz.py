@@ -10,13 +10,14 @@ from fuzz.kinds import KINDS
 from fuzz.mutations import damaged_bytes, damaged_message, damaged_text
 from netbuilder.proto import NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
+from waiting import HANG
 
 SECONDS = 30  # of damaged files and wild nets, with what a worker takes to begin
 
 
 @pytest.mark.slow
 def test_no_input_kills_hangs_or_gets_a_bare_error():
-    outcome = campaign(list(KINDS), seconds=SECONDS, hang=20)
+    outcome = campaign(list(KINDS), seconds=SECONDS, hang=HANG)
     assert all(outcome.counts.values()), f"no input of {[name for name, n in outcome.counts.items() if not n]}"
     shown = [f"{each.what} (python -m fuzz --only {each.kind!r} --number {each.number})" for each in outcome.findings]
     assert not shown, "\n".join(shown)
@@ -34,7 +35,7 @@ EXPECTED = {
 
 def test_a_campaign_survives_its_workers_and_names_the_input():
     names = ["ours", *EXPECTED]
-    outcome = campaign(names, seconds=60, hang=8.0, most=6, table="fuzz.broken_kinds")
+    outcome = campaign(names, seconds=10 * HANG, hang=8.0, most=6, table="fuzz.broken_kinds")
     assert outcome.counts == dict.fromkeys(names, 6)
     found = {each.kind: each for each in outcome.findings}
     assert found.keys() == EXPECTED.keys() and "ours" not in found

@@ -69,7 +69,7 @@ class State:
 
 def work(
     names: list[str], kinds: dict[str, Callable[[Path], Callable[[random.Random], None]]], folder: Path, seed: str,
-    until: float, most: int,
+    until: float, first: int, most: int,
 ) -> None:  # fmt: skip
     """Run inputs of these kinds by turns.
 
@@ -78,7 +78,8 @@ def work(
         kinds: what prepares them.
         folder: of the campaign, with its state file.
         seed: of the campaign.
-        until: when to stop, by the clock.
+        until: when to stop, by the clock, if each kind had an input by then.
+        first: number of the first input of each kind.
         most: inputs of each kind.
     """
     warnings.simplefilter("ignore")
@@ -94,7 +95,7 @@ def work(
         trials[name] = kinds[name](place / name.replace(" ", "_"))
     limit_memory()
     state.ready = True
-    for index in _turns(len(names), state, until, most):
+    for index in _turns(len(names), state, until, first, most):
         following, done = state.get(index)
         state.kind = index
         state.set(index, following + 1, done)
@@ -105,7 +106,7 @@ def work(
                 file.write(json.dumps(finding.__dict__) + "\n")
 
 
-def _turns(count: int, state: State, until: float, most: int) -> Iterator[int]:
+def _turns(count: int, state: State, until: float, first: int, most: int) -> Iterator[int]:
     """Yield which kind is run next, beginning with the one after that which ran last."""
     order = [(state.kind + 1 + k) % count for k in range(count)]
     while True:
@@ -116,9 +117,9 @@ def _turns(count: int, state: State, until: float, most: int) -> Iterator[int]:
             end = time.time() + SLICE
             while state.get(index)[0] < most:
                 yield index
-                if (now := time.time()) >= until:
+                if (now := time.time()) >= until and all(state.get(other)[0] > first for other in range(count)):
                     return
-                if now >= end:
+                if now >= min(end, until):
                     break
 
 
@@ -158,7 +159,7 @@ def main(arguments: list[str]) -> None:
     """Run as a process of its own; what to do comes as JSON."""
     given = json.loads(arguments[0])
     kinds = importlib.import_module(given["table"]).KINDS
-    work(given["names"], kinds, Path(given["folder"]), given["seed"], given["until"], given["most"])
+    work(given["names"], kinds, Path(given["folder"]), given["seed"], given["until"], given["first"], given["most"])
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from netbuilder.tools.draw import main
 from netbuilder.tools.drawing.folding import repeats
 from netbuilder.tools.drawing.layout import lay_out
 from netbuilder.tools.drawing.page import page
+from waiting import HANG
 
 
 def two_devices():
@@ -253,7 +254,7 @@ def test_the_page_in_a_browser(tmp_path):
     done = subprocess.run(
         [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
          "--virtual-time-budget=5000", "--dump-dom", (tmp_path / "page.html").as_uri()],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=HANG,
     )  # fmt: skip
     found = re.search(r"RESULT(.*)END", done.stdout, re.S)
     assert found, done.stdout[-2000:] + done.stderr[-2000:]

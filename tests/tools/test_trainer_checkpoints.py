@@ -242,7 +242,7 @@ def test_without_a_folder_nothing_is_saved(monkeypatch, capfd):
 
 def test_a_process_that_is_ended_goes_on_as_if_it_had_not_been(tmp_path):
     """The signal comes from outside, at a moment that nobody chose."""
-    epochs = 40
+    epochs = 100_000
     command = [sys.executable, "-m", "netbuilder.tools.imagenet_trainer", *arguments(tmp_path / "parts", epochs)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:

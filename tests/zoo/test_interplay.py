@@ -12,6 +12,7 @@ from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 from netbuilder.runtime.values.blob import Blob
 from netbuilder.zoo import create_alexnet, create_lenet, create_resnet_cifar
+from waiting import HANG
 
 CLASSES = 7
 NETS = {
@@ -187,7 +188,7 @@ def test_two_workspaces_in_two_threads(without):
         return parameters_of(workspace, models[name])
 
     want = {name: trained(name) for name in names}
-    barrier = threading.Barrier(2, timeout=60)
+    barrier = threading.Barrier(2, timeout=HANG)
     got, failures = {}, []
 
     def work(name):

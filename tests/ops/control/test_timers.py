@@ -86,7 +86,7 @@ def run(workspace, *args, **kwargs):
 def test_the_time_of_day():
     workspace = Workspace()
     run(workspace, "WallClockTime", [], ["now"])
-    assert abs(int(workspace.fetch("now")) - time.time_ns()) < 60e9
+    assert abs(int(workspace.fetch("now")) - time.time_ns()) < 3600e9
 
 
 def test_what_a_timer_measures_goes_to_the_registry_of_the_process():

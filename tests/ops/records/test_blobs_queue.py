@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from checks import CPU, DEVICES, GPU
 from netbuilder.data import BlobsQueue
+from netbuilder.ops.control.python_op import python_arguments
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.records.blobs_queue import (
     CloseBlobsQueue,
@@ -22,6 +23,7 @@ from netbuilder.proto import PROTO_CUDA, ArgumentError, ExecutionStep, NetDef, N
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from suite import OperatorSuite, f32, refusal
+from waiting import HANG, wait_until
 
 QUEUE = TensorSpec((), STRING)
 X, Y = np.float32([1, 2]), np.int32([3])
@@ -163,7 +165,7 @@ class TestDequeueBlobs(QueueSuite):
         began = time.perf_counter()
         with pytest.raises(NetError, match="queue 'q': nothing to read for 0.05 seconds"):
             run(workspace_with_queue(), "DequeueBlobs", ["q"], ["x", "y"], timeout_secs=0.05)
-        assert 0.04 < time.perf_counter() - began < 2
+        assert 0.04 < time.perf_counter() - began < HANG
 
 
 class TestSafeDequeueBlobs(QueueSuite):
@@ -278,7 +280,10 @@ def test_a_long_step_beside_one_that_fails_stops_early():
     workspace.feed("n", np.int64([0]))
     count = net("count", make_op("Iter", ["n"], ["n"]))
     count.external_input.append("n")
-    bad = net("bad", make_op("DequeueBlobs", ["q"], ["x", "y"], timeout_secs=0.05))
+    counted = python_arguments(lambda inputs, outputs: wait_until(lambda: workspace.fetch("n")[0] > 0))
+    bad = net(
+        "bad", make_op("Python", [], [], **counted), make_op("DequeueBlobs", ["q"], ["x", "y"], timeout_secs=0.05)
+    )
     steps = [
         ExecutionStep(name="count", network=["count"], num_iter=10**9),
         ExecutionStep(name="bad", network=["bad"]),
@@ -286,4 +291,4 @@ def test_a_long_step_beside_one_that_fails_stops_early():
     step = ExecutionStep(name="all", substep=steps, concurrent_substeps=True)
     with pytest.raises(NetError, match=r"nothing to read for 0.05 seconds"):
         workspace.run_plan(PlanDef(name="plan", network=[count, bad], execution_step=[step]))
-    assert 0 < workspace.fetch("n")[0] < 10**9
+    assert workspace.fetch("n")[0] < 10**9

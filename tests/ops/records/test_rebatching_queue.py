@@ -20,6 +20,7 @@ from netbuilder.proto import PROTO_CUDA, ArgumentError, ExecutionStep, NetDef, N
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from suite import OperatorSuite, refusal
+from waiting import join_all
 
 QUEUE = TensorSpec((), STRING)
 
@@ -156,7 +157,7 @@ def test_a_writer_waits_for_room_and_a_reader_for_samples():
     writer = threading.Thread(target=queue.write, args=([np.arange(10)],), kwargs={"batch": True})
     writer.start()
     assert [queue.read(4)[0].tolist(), queue.read(6)[0].tolist()] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
-    writer.join(5)
+    join_all(writer)
     found = []
     reader = threading.Thread(target=lambda: found.extend(queue.read(5)))
     reader.start()
@@ -164,7 +165,7 @@ def test_a_writer_waits_for_room_and_a_reader_for_samples():
     time.sleep(0.05)
     assert not found
     queue.close()
-    reader.join(5)
+    join_all(reader)
     assert found[0].tolist() == [1]
     with pytest.raises(QueueClosedError):
         queue.write([np.int64(2)])

@@ -1,6 +1,6 @@
 """What a forked process does with what its parent had made: run by test_fork.py, a case in a process of its own.
 
-``python fork_cases.py CASE FOLDER`` ends with status 0 if the case holds; each child has some seconds.
+``python fork_cases.py CASE FOLDER`` ends with status 0 if the case holds; a child that takes minutes hangs.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from netbuilder.proto import NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Prefetch, Workspace
 
-SECONDS = 30  # for a child
+SECONDS = 300  # for a child; more is a hang
 FORKS = 8  # while other threads are at work
 
 fork = multiprocessing.get_context("fork")
@@ -226,7 +226,8 @@ def waiting_parts(folder):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.2)
+    while not workspace.fetch("never")._filled._waiters:
+        time.sleep(0.01)
     in_child(child)
     workspace.net("waits").cancel()
     thread.join(SECONDS)

@@ -17,8 +17,7 @@ from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.lanes import LaneProgram
 from netbuilder.runtime.values.workers import Team
-
-SECONDS = 20  # a wait that is not ended fails after these
+from waiting import HANG, join_all, wait_until
 
 # Processes that are started in the background of a shell ignore the signal, and so do their children.
 HEEDS_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -92,7 +91,7 @@ def test_cancel_ends_an_operator_that_waits(case, kind):
         pytest.raises(CancelledError, match=f"operator 0: {case.split()[0]} .*run of net 'net' was cancelled"),
     ):
         workspace.run_net("net")
-    assert time.monotonic() - began < SECONDS
+    assert time.monotonic() - began < HANG
     assert not queue.closed
 
 
@@ -135,7 +134,7 @@ def test_a_limit_of_the_operator_itself_stays_its_own_error():
     workspace, _ = with_queue("blobs")
     workspace.create_net(net_of(make_op("DequeueBlobs", ["queue"], ["y"], timeout_secs=0.05), external_input=["queue"]))
     with pytest.raises(NetError, match="nothing to read for 0.05 seconds") as caught:
-        workspace.run_net("net", time_limit=SECONDS)
+        workspace.run_net("net", time_limit=HANG)
     assert not isinstance(caught.value, CancelledError)
 
 
@@ -215,17 +214,15 @@ def test_who_is_woken_in_vain_passes_it_on():
             workspace.run_net("net")
 
     threads = []
-    for waiting, run in enumerate([cancelled, lambda: found.append(queue.read(SECONDS))]):
+    for waiting, run in enumerate([cancelled, lambda: found.append(queue.read(HANG))]):
         threads.append(threading.Thread(target=run, daemon=True))
         threads[-1].start()
-        while len(queue._filled._waiters) <= waiting:
-            time.sleep(0.001)
+        wait_until(lambda waiting=waiting: len(queue._filled._waiters) > waiting)
     with queue._lock:  # both come before either reader can look
         workspace.net("net")._runs[0]._cancelled = True
         queue._records.append(["record"])
         queue._filled.notify()
-    for thread in threads:
-        thread.join(SECONDS)
+    join_all(*threads)
     assert found == [["record"]]
 
 
@@ -351,7 +348,7 @@ def test_sigint_ends_a_run_and_the_process(case):
             assert process.stdout.readline() == "ready\n"
             time.sleep(0.05)
             process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=60)
+            out, _ = process.communicate(timeout=HANG)
         finally:
             process.kill()
     assert out == "interrupted\n" and process.returncode == 0
@@ -384,5 +381,5 @@ print("end")
 
 
 def test_a_process_ends_while_its_threads_are_at_work():
-    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=HANG)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 import traceback
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from netbuilder.optimizers import build_sgd
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Prefetch, Workspace
+from netbuilder.runtime.input import prefetch
 from netbuilder.zoo import create_lenet, create_mlp, create_resnet_cifar
+from waiting import HANG, join_all, wait_until
 
 F32 = np.float32
 
@@ -310,11 +313,12 @@ def test_the_source_is_not_pulled_further_than_the_depth():
             yield {"x": np.full(2, k, F32)}
 
     with Prefetch(Workspace(), source(), blobs=["x"], depth=3) as input:
-        time.sleep(0.1)
+        wait_until(lambda: input.state().ready == 3)
+        time.sleep(0.05)
         assert len(pulled) == 3
-        assert input.state().ready == 3
         next(input)
-        time.sleep(0.1)
+        wait_until(lambda: input.state().ready == 3)
+        time.sleep(0.05)
         assert len(pulled) == 4
     assert repr(input) == "Prefetch(x; 0 of 3 batches ready)"
 
@@ -346,7 +350,7 @@ def test_closing_while_the_source_blocks_says_so():
     go = threading.Event()
 
     def source():
-        go.wait(20)
+        go.wait(HANG)
         yield {"x": np.ones(2)}
 
     input = Prefetch(Workspace(), source(), blobs=["x"])
@@ -359,18 +363,17 @@ def test_closing_while_the_source_blocks_says_so():
 
 def test_closing_from_another_thread_ends_a_loop_that_waits():
     go = threading.Event()
-    input = Prefetch(Workspace(), iter(lambda: go.wait(20) and {"x": np.ones(2)}, None), blobs=["x"])
+    input = Prefetch(Workspace(), iter(lambda: go.wait() and {"x": np.ones(2)}, None), blobs=["x"])
     seen = []
     loop = threading.Thread(target=lambda: seen.extend(input), daemon=True)
     loop.start()
-    time.sleep(0.05)
+    wait_until(lambda: input._changed._waiters)
     closing = threading.Thread(target=input.close, daemon=True)
     closing.start()
-    loop.join(2)
-    assert not loop.is_alive()
+    join_all(loop)
     go.set()
-    closing.join(5)
-    assert not loop.is_alive() and not closing.is_alive() and seen == []
+    join_all(closing)
+    assert seen == []
 
 
 def test_a_removed_blob_is_told():
@@ -403,8 +406,7 @@ def test_many_at_once_in_workspaces_of_their_own():
     threads = [threading.Thread(target=work, args=[n], daemon=True) for n in range(12)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(60)
+    join_all(*threads)
     assert not failures
 
 
@@ -412,28 +414,34 @@ def test_many_at_once_in_workspaces_of_their_own():
 
 
 def test_waiting_is_counted_and_said_once(caplog, monkeypatch):
-    from netbuilder.runtime.input import prefetch
-
-    monkeypatch.setattr(prefetch, "_SLOW_SECONDS", 0.05)
+    clock = [0.0]
+    monkeypatch.setattr(prefetch, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
     def slow():
         for k in range(8):
-            time.sleep(0.02)
+            wait_until(lambda: input._changed._waiters)  # the loop waits
+            clock[0] += 1
             yield {"x": np.full(4, k, F32)}
 
-    with caplog.at_level(logging.WARNING, "netbuilder.input"), Prefetch(Workspace(), slow(), blobs=["x"]) as input:
+    input = Prefetch(Workspace(), slow(), blobs=["x"])
+    with caplog.at_level(logging.WARNING, "netbuilder.input"), input:
         list(input)
     state = input.state()
-    assert state.wait > 0.1 and state.source > 0.1 and 1 <= state.waits <= 8
-    assert sum("has waited for its input" in record.message for record in caplog.records) == 1
+    assert state.wait == state.source == 8 and state.waits in (7, 8)  # the first batch does not count, the end may
+    assert [record.message for record in caplog.records if "has waited for its input" in record.message] == [
+        "the loop has waited for its input 100% of the time so far (6.0 s, 5 of 6 steps); the source took 6.0 s, "
+        "preparing its batches 0.0 s"
+    ]
 
 
 def test_a_fast_source_is_idle():
-    with Prefetch(Workspace(), counting(6), blobs=["x"]) as input:
-        for _ in input:
-            time.sleep(0.01)
+    with Prefetch(Workspace(), counting(6), blobs=["x"], depth=2) as input:
+        for number, _ in enumerate(input):
+            if number < 4:  # then the source is at its end
+                wait_until(lambda: input._changed._waiters)  # its thread waits for room
+                time.sleep(0.01)
     state = input.state()
-    assert state.idle > 0.01
+    assert state.idle > 0.03
     assert state.prepare > 0
 
 

@@ -26,6 +26,7 @@ if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
 
 from netbuilder.ops.engines.onednn.precision import why_bfloat16_is_slow
+from waiting import HANG
 
 needs_instructions = pytest.mark.skipif(bool(why_bfloat16_is_slow()), reason="needs a CPU with AVX512_BF16")
 
@@ -381,7 +382,7 @@ def test_a_cpu_without_the_instructions_is_told_of_once_and_serves(instructions)
     """oneDNN can be held back to older instructions: without AVX-512 it has no fast code, with it, it emulates."""
     path = os.pathsep.join(p for p in sys.path if p)
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions, "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("bfloat16 activations were asked for") == 1
     assert "AVX512_BF16" in done.stdout

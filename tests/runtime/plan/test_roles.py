@@ -13,6 +13,7 @@ from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime.plan.program import read_program
+from waiting import HANG
 
 EXTENT = 300  # of gradients that take long enough to reduce for a lane of their own
 
@@ -161,7 +162,7 @@ def test_the_rest_of_the_backward_pass_runs_while_a_gradient_is_reduced(monkeypa
             return (x,)
 
     def await_reduction(op, ctx, x):
-        assert reduced.wait(20), "the reduction waits for the end of the backward pass"
+        assert reduced.wait(HANG), "the reduction waits for the end of the backward pass"
         return (x,)
 
     @operator_class(frozen=True)

@@ -10,7 +10,7 @@ __all__ = ["cut", "draw_boxes", "greedy", "move", "overlap", "polygon_overlap"]
 
 
 def draw_boxes(rng, count, *, rotated=False, images=0, extent=30):
-    """Return random boxes, float32; with ``images``, the number of one of them in front, in rising order."""
+    """Return random boxes, float32; with ``images``, the number of one of them as first column, in rising order."""
     if rotated:
         parts = [rng.uniform(0, extent, (count, 2)), rng.uniform(2, 15, (count, 2)), rng.uniform(-85, 85, (count, 1))]
     else:

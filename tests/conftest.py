@@ -12,6 +12,7 @@ import hypothesis
 import numpy as np
 import pytest
 
+from house import ROOT
 from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.passes.net_pass import CHECKS
 from pass_check import check_pass
@@ -31,6 +32,7 @@ _doubles = contextlib.ExitStack()
 # What is measured while tests run is no use to anybody else, and numbers would depend on it: only tests of
 # measured choices let it happen.
 os.environ["NETBUILDER_MEASURE"] = "0"
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])  # of processes
 os.environ.setdefault("NETBUILDER_CACHE", os.path.join(tempfile.gettempdir(), f"netbuilder-tests-{os.getuid()}"))
 
 

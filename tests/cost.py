@@ -12,7 +12,7 @@ __all__ = ["cpu_seconds"]
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """Return the CPU seconds that ``work`` takes in this thread, garbage collection left out."""
+    """Return the CPU seconds that ``work`` takes in this thread, without garbage collection."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Builds golden nets anew: runs the calls that are stored beside them on our own library."""
+"""Rebuilds golden nets: runs the calls that are stored with them on our own library."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rebuild(net: golden_data.Net, names: Mapping[str, Any] | None = None) -> Mod
         **(names or {}),
     }
     sources = list(net.meta["source"])
-    if "single_embed" in net.meta["how"]:  # it calls a function stored beside another net
+    if "single_embed" in net.meta["how"]:  # it calls a function stored with another net
         sources += golden_data.net("dp_embed_inside_1").meta["source"]
     for source in sources:
         exec(textwrap.dedent(source), space)
@@ -76,6 +76,6 @@ def rebuild(net: golden_data.Net, names: Mapping[str, Any] | None = None) -> Mod
 
 
 def _calls(how: str) -> str:
-    """Return the stored calls as Python: remarks among them are left out."""
+    """Return the stored calls as Python: without remarks among them."""
     how = re.sub(r"; (repeated indices|in single_embed V = 12)(?=;|$)", "", how)
     return f"model = {how}" if how.startswith("ModelHelper") else how

@@ -1,4 +1,4 @@
-"""Data-parallel models for tests: golden ones built anew, small ones, and how they are trained."""
+"""Data-parallel models for tests: golden ones rebuilt, small ones, and how they are trained."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def train(
 
     Args:
         prepare: called with the workspace once the init net has run.
-        threads: of the workspace, dealt out over the lanes.
+        threads: of the workspace, distributed over the lanes.
     """
     task = task or Task()
     model, record = parallelize(devices, task.forward, optimizer, **task.options)
@@ -134,7 +134,7 @@ _TABLE_ROWS, _TABLE_COLUMNS, _ROWS_READ = 12, 3, 2
 
 
 def golden_parallel(name: str) -> tuple[ModelHelper, parallel.Replicas]:
-    """Build a golden data-parallel net anew, as in a fresh process; return the model and its record."""
+    """Rebuild a golden data-parallel net, as in a fresh process; return the model and its record."""
     golden = golden_data.net(name)
     space: dict[str, Any] = {
         "brew": brew,

@@ -21,7 +21,7 @@ def differences(got: NetDef, want: NetDef) -> list[str]:
 
     Returns:
         "- ..." for operators of ``want`` that are missing, "+ ..." for those of ``got`` that are too
-        much, in the order of the nets; behind them, in the same form, differences of external inputs.
+        much, in the order of the nets; after them, in the same form, differences of external inputs.
     """
     lines = _difference([operator_text(op) for op in want.op], [operator_text(op) for op in got.op])
     missing = sorted(set(want.external_input) - set(got.external_input))

@@ -12,7 +12,7 @@ from golden_data import cases, export, exports, index, mismatch, net, nets
 
 def test_every_case_of_the_index_is_there():
     rows = index()["ops"]
-    found = [case for name, row in rows.items() for case in cases(name)[: row["cases"]]]  # later ones stand behind
+    found = [case for name, row in rows.items() for case in cases(name)[: row["cases"]]]  # later ones follow
     assert len(found) == sum(row["cases"] for row in rows.values()) == 823
     assert sum(case.has_gradient for case in found) == 489
     assert len(cases()) > len(found)

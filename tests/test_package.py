@@ -57,7 +57,7 @@ def test_the_blocker_blocks():
     assert "cffi" in python("try: import cffi\nexcept ModuleNotFoundError as error: print(error)")
 
 
-def test_public_names_are_told_to_type_checkers():
+def test_public_names_are_declared_for_type_checkers():
     tree = ast.parse(Path(netbuilder.__file__).read_text())
     told = {
         (node.module, alias.name)

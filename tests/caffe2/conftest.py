@@ -1,4 +1,4 @@
-"""Every test of the face finds the default workspace empty, and leaves it so."""
+"""Every test of the compatibility layer finds the default workspace empty, and leaves it so."""
 
 import pytest
 

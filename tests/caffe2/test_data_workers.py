@@ -151,7 +151,7 @@ def test_loaders_that_die_end_the_net_with_their_error(fetch, message):
     assert fetch is not bad or OSError in causes
 
 
-def test_fetchers_that_the_net_waits_for_are_told_of_once(monkeypatch, caplog):
+def test_fetchers_that_the_net_waits_for_are_warned_of_once(monkeypatch, caplog):
     monkeypatch.setattr(data_workers, "_SLOW_SECONDS", 0.02)
     monkeypatch.setattr(data_workers, "_SLOW_SHARE", 0.0)  # the first run takes long, and batches wait meanwhile
     fetch = rising(4)

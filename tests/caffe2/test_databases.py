@@ -37,7 +37,7 @@ def test_written_and_read(db_type, tmp_path):
     db.close()
 
 
-def test_new_begins_anew(tmp_path):
+def test_new_begins_again(tmp_path):
     path = tmp_path / "db"
     write_minidb(path, [("old", b"0")])
     transaction = C.create_db("MiniDB", path, C.Mode.new).new_transaction()

@@ -1,4 +1,4 @@
-"""Scripts run with caffe2 standing for the face: as Python runs them, and in the processes that they start."""
+"""Scripts run with caffe2 as an alias of the compatibility layer: as Python runs them, and in child processes."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def python(*arguments, cwd, **more):
     )
 
 
-def face(*arguments, cwd, **more):
+def run_with_alias(*arguments, cwd, **more):
     return python("-m", "netbuilder.caffe2", *arguments, cwd=cwd, **more)
 
 
@@ -57,7 +57,7 @@ class TestAlias:
             """,
         )
         want = "netbuilder.caffe2.python.core " * 2 + "netbuilder.caffe2 netbuilder.caffe2.python\n"
-        assert printed(face(script, cwd=tmp_path)) == want
+        assert printed(run_with_alias(script, cwd=tmp_path)) == want
 
     def test_a_script_that_asks_for_an_old_parser_of_protobuf_gets_the_one_there_is(self, tmp_path):
         code = (
@@ -67,7 +67,7 @@ class TestAlias:
             "meta.nets.add(key='one', value=caffe2_pb2.NetDef(name='net'))\n"
             "print(meta.nets[0].value.name)"
         )
-        assert printed(face("-c", code, cwd=tmp_path)) == "net\n"
+        assert printed(run_with_alias("-c", code, cwd=tmp_path)) == "net\n"
 
     def test_twice_is_as_good_as_once(self):
         before = list(sys.meta_path)
@@ -90,7 +90,7 @@ class TestAlias:
     def test_it_goes_before_another_caffe2_on_the_path(self, tmp_path):
         write(tmp_path / "caffe2" / "__init__.py", "raise RuntimeError('the other one')")
         script = write(tmp_path / "script.py", "import caffe2; print(caffe2.__name__)")
-        assert printed(face(script, cwd=tmp_path)) == "netbuilder.caffe2\n"
+        assert printed(run_with_alias(script, cwd=tmp_path)) == "netbuilder.caffe2\n"
 
 
 FACTS = """
@@ -110,14 +110,14 @@ class TestAsPythonRuns:
     def test_a_script(self, tmp_path):
         script = write(tmp_path / "below" / "facts.py", FACTS)
         arguments = ["below/facts.py", "one", "--two", "-m"]
-        ours = json.loads(printed(face(*arguments, cwd=tmp_path)))
+        ours = json.loads(printed(run_with_alias(*arguments, cwd=tmp_path)))
         assert ours == json.loads(printed(python(*arguments, cwd=tmp_path)))
         assert ours["path"] == str(script.parent) and ours["argv"] == arguments
 
-    def test_a_script_behind_a_link(self, tmp_path):
+    def test_a_script_run_by_a_link(self, tmp_path):
         write(tmp_path / "real" / "facts.py", FACTS)
         (tmp_path / "link.py").symlink_to(tmp_path / "real" / "facts.py")
-        ours = json.loads(printed(face("link.py", cwd=tmp_path)))
+        ours = json.loads(printed(run_with_alias("link.py", cwd=tmp_path)))
         assert ours == json.loads(printed(python("link.py", cwd=tmp_path)))
 
     @pytest.mark.parametrize("module", ["facts", "package", "package.inner"])
@@ -126,21 +126,21 @@ class TestAsPythonRuns:
         write(tmp_path / "package" / "__init__.py", "")
         write(tmp_path / "package" / "__main__.py", FACTS)
         write(tmp_path / "package" / "inner.py", FACTS)
-        ours = json.loads(printed(face("-m", module, "argument", cwd=tmp_path)))
+        ours = json.loads(printed(run_with_alias("-m", module, "argument", cwd=tmp_path)))
         assert ours == json.loads(printed(python("-m", module, "argument", cwd=tmp_path)))
 
     def test_a_piece_of_code(self, tmp_path):
         code = "import sys; from caffe2.python import core; print(sys.argv, __name__, core.Net('a'))"
-        assert printed(face("-c", code, "x", cwd=tmp_path)) == "['-c', 'x'] __main__ a\n"
+        assert printed(run_with_alias("-c", code, "x", cwd=tmp_path)) == "['-c', 'x'] __main__ a\n"
 
     def test_a_module_of_caffe2s(self, tmp_path):
-        assert printed(face("-m", "caffe2.python.scope", cwd=tmp_path)) == ""
+        assert printed(run_with_alias("-m", "caffe2.python.scope", cwd=tmp_path)) == ""
 
     def test_exit_codes_and_errors(self, tmp_path):
         script = write(tmp_path / "ends.py", "import sys; sys.exit(7)")
-        assert face(script, cwd=tmp_path).returncode == 7
+        assert run_with_alias(script, cwd=tmp_path).returncode == 7
         script = write(tmp_path / "raises.py", "def f():\n    raise KeyError('lost')\nf()\n")
-        run = face(script, cwd=tmp_path)
+        run = run_with_alias(script, cwd=tmp_path)
         assert run.returncode == 1 and run.stderr.endswith("KeyError: 'lost'\n")
         assert f'File "{script}", line 2, in f' in run.stderr
 
@@ -153,9 +153,9 @@ class TestAsPythonRuns:
             (["-m", "nowhere"], 1, "no module nowhere that can be run"),
             (["-m", "nowhere.at.all"], 1, "No module named 'nowhere'"),
         ):
-            run = face(*arguments, cwd=tmp_path)
+            run = run_with_alias(*arguments, cwd=tmp_path)
             assert (run.returncode, text in run.stderr) == (code, True), (arguments, run.stderr)
-        assert printed(face("--help", cwd=tmp_path)).startswith("usage:")
+        assert printed(run_with_alias("--help", cwd=tmp_path)).startswith("usage:")
 
     def test_the_source_line_of_an_operator_is_the_scripts(self, tmp_path):
         script = write(
@@ -166,7 +166,7 @@ class TestAsPythonRuns:
             net.Relu("x", "y")
             print(net.Proto().op[0].debug_info)""",
         )
-        assert printed(face(script, cwd=tmp_path)) == "net.py:4 in <module>\n"
+        assert printed(run_with_alias(script, cwd=tmp_path)) == "net.py:4 in <module>\n"
 
 
 CHILD = "from caffe2.python import core; print(core.__name__, flush=True)"
@@ -200,7 +200,7 @@ class TestChildren:
                 process.join()
             """,
         )
-        assert printed(face(script, cwd=tmp_path)) == "('netbuilder.caffe2.python.core', True, [0.0, 2.0])\n"
+        assert printed(run_with_alias(script, cwd=tmp_path)) == "('netbuilder.caffe2.python.core', True, [0.0, 2.0])\n"
 
     def test_a_module_run_by_name_spawns(self, tmp_path):
         write(tmp_path / "package" / "__init__.py", "")
@@ -221,7 +221,7 @@ class TestChildren:
                     print(pool.map(name, [0]))
             """,
         )
-        assert printed(face("-m", "package.parent", cwd=tmp_path)) == "['netbuilder.caffe2.python.core']\n"
+        assert printed(run_with_alias("-m", "package.parent", cwd=tmp_path)) == "['netbuilder.caffe2.python.core']\n"
 
     def test_commands_and_their_children(self, tmp_path):
         write(tmp_path / "child.py", CHILD)
@@ -238,7 +238,7 @@ class TestChildren:
             """,
         )
         want = "netbuilder.caffe2.python.core\n" * 2 + "[]\n"
-        assert printed(face(script, cwd=tmp_path)) == want
+        assert printed(run_with_alias(script, cwd=tmp_path)) == want
 
     def test_children_elsewhere_find_the_same_netbuilder(self, tmp_path):
         """Also where only the folder that the parent was started in leads to it."""
@@ -250,7 +250,7 @@ class TestChildren:
             code = "import netbuilder; print(netbuilder.__file__)"
             subprocess.run([sys.executable, "-c", code], cwd={str(elsewhere)!r})
             print(netbuilder.__file__, flush=True)"""
-        first, second = printed(face("-c", code, cwd=ROOT)).split()
+        first, second = printed(run_with_alias("-c", code, cwd=ROOT)).split()
         assert first == second
 
     def test_children_that_do_not_use_it_load_nothing(self, tmp_path):
@@ -258,12 +258,12 @@ class TestChildren:
             "import sys; print([name for name in sys.modules if name.startswith(('netbuilder', 'caffe2', 'numpy'))])"
         )
         code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-        assert printed(face("-c", code, cwd=tmp_path)) == "[]\n"
+        assert printed(run_with_alias("-c", code, cwd=tmp_path)) == "[]\n"
 
     def test_another_sitecustomize_still_runs(self, tmp_path):
         site = write(tmp_path / "site" / "sitecustomize.py", "import builtins; builtins.customized = True").parent
         code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD + '; print(customized)'!r}])"
-        run = face("-c", code, cwd=tmp_path, PYTHONPATH=os.pathsep.join([str(ROOT), str(site)]))
+        run = run_with_alias("-c", code, cwd=tmp_path, PYTHONPATH=os.pathsep.join([str(ROOT), str(site)]))
         assert printed(run) == "netbuilder.caffe2.python.core\nTrue\n"
 
     def test_without_the_variable_nothing_happens(self, tmp_path):

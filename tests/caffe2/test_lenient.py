@@ -98,7 +98,7 @@ class TestIgnoredArguments:
         workspace.RunOperatorOnce(load)
         np.testing.assert_array_equal(workspace.FetchBlob("y"), np.arange(6))
 
-    def test_a_name_near_to_an_argument_is_told(self):
+    def test_a_name_near_to_an_argument_is_suggested(self):
         with pytest.warns(IgnoredArgumentWarning, match="Softmax: ignored argument 'axes'; did you mean axis"):
             core.CreateOperator("Softmax", "x", "y", axes=1)
 

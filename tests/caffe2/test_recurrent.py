@@ -1,4 +1,4 @@
-"""The face's recurrent modules: parameters gate by gate, the nets of Caffe2's tests, what is not there."""
+"""The compatibility layer's recurrent modules: parameters by gate, the nets of Caffe2's tests, what is missing."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The face's functions take Caffe2's parameters, in its order; what is missing is written down with its reason.
+"""The compatibility layer's functions take Caffe2's parameters, in its order, or the reason why not is written down.
 
 ``data/signatures.json`` has the facts of Caffe2, see ``record_signatures.py``.
 """
@@ -49,7 +49,7 @@ def names():
 
 @functools.cache
 def found(name):
-    """What the face has under a name; None if it has nothing."""
+    """The object that the compatibility layer has under a name; None if it has none."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:

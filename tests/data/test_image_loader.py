@@ -78,7 +78,7 @@ def test_shards_are_disjoint_and_complete(folder):
         loader.order(1, num_shards=2, shard_id=2)
 
 
-def test_damaged_images_are_refused_or_left_out(folder, caplog):
+def test_damaged_images_are_refused_or_skipped(folder, caplog):
     for name in ("a/01.jpg", "c/04.jpg"):
         path = folder / name
         path.write_bytes(path.read_bytes()[:-300])
@@ -114,7 +114,7 @@ def test_images_of_several_sizes_need_a_crop(folder):
         everything(ImageLoader(image_folder(folder), ImageTransform()), 15)
 
 
-def test_images_that_look_wrong_are_told_of(caplog):
+def test_images_that_look_wrong_are_warned_of(caplog):
     class Flat(DummyImages):
         def __getitem__(self, number):
             self._noise[:] = [0, 7, 9]
@@ -131,7 +131,7 @@ def test_images_that_look_wrong_are_told_of(caplog):
     assert not caplog.text
 
 
-def test_no_thread_is_left_behind(folder):
+def test_no_thread_is_left(folder):
     before = threading.active_count()
     batches = ImageLoader(image_folder(folder), AUGMENTED, threads=3).batches(range(15), 2)
     next(batches)

@@ -92,7 +92,7 @@ def test_batches_in_memory_that_is_used_again():
     assert 1 <= len(loader._free) <= 3  # what the epochs pass on to each other
 
 
-def test_batches_left_out_at_the_beginning():
+def test_batches_skipped_at_the_beginning():
     loader = ImageLoader(Photos(), ImageTransform(scale=12, crop=10, mirror=True))
     order = loader.order(0)
     whole = list(loader.batches(order, 6))

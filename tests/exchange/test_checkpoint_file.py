@@ -149,7 +149,7 @@ def test_any_changed_byte_is_noticed(small, tmp_path):
         changed = bytearray(data)
         changed[place] ^= 0x10
         (tmp_path / "changed").write_bytes(changed)
-        try:  # a device noted beside a tensor may change, and which chunk a key says it is
+        try:  # a device noted for a tensor may change, and which chunk a key says it is
             got = read_checkpoint(tmp_path / "changed")
         except ParseError:
             continue

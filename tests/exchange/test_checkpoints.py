@@ -358,7 +358,7 @@ def test_fine_tuning_to_another_number_of_classes(tmp_path):
     assert tuned.drawn() == (3, 0)
 
 
-def test_renamed_and_left_out(tmp_path):
+def test_renamed_and_omitted(tmp_path):
     Training(forward=plain).run(0).save(tmp_path / "c")
 
     def renamed(model, loss_scale):
@@ -375,7 +375,7 @@ def test_renamed_and_left_out(tmp_path):
     np.testing.assert_array_equal(training.checkpointed()["base/fc1_w"], read_checkpoint(tmp_path / "c").blobs["fc1_w"])
 
 
-def test_nothing_is_said_of_a_load_of_all(tmp_path, capsys):
+def test_a_load_of_all_warns_of_nothing(tmp_path, capsys):
     training = Training(forward=plain)
     training.save(tmp_path / "c")
     training.load(tmp_path / "c")

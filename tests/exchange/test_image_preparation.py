@@ -39,7 +39,7 @@ def test_nothing_is_said_unasked(net, tmp_path):
     assert said(load_predictor(tmp_path)) == (None, ())
 
 
-def test_what_is_said_again_replaces_what_was_said():
+def test_a_value_given_again_replaces_the_first():
     net = NetDef()
     describe_images(net, FULL, NAMES)
     describe_images(net, ImagePreparation())

@@ -18,7 +18,7 @@ def test_equal_names_match():
     assert match.skipped == match.left == {}
 
 
-def test_what_does_not_fit_is_said_on_both_sides():
+def test_mismatches_are_reported_on_both_sides():
     stored = specs(a=(1,), b=(2,), old=(3,))
     stored["kind"] = TensorSpec((1,), np.dtype(np.int64))
     match = match_blobs(stored, specs(a=(1,), b=(5,), new=(3,), kind=(1,)))
@@ -49,7 +49,7 @@ def test_renames():
     assert wrong.skipped["a"] == "renamed to 'b', shape (1,) in the checkpoint, (2,) in the model"
 
 
-def test_blobs_left_out():
+def test_blobs_omitted():
     match = match_blobs(specs(fc_w=(1,), fc_b=(1,), conv=(1,)), specs(fc_w=(1,), fc_b=(1,), conv=(1,)), skip="fc_*")
     assert match.targets == {"conv": "conv"}
     assert match.left == dict.fromkeys(("fc_w", "fc_b"), "left out by skip='fc_*'")

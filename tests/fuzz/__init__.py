@@ -1,1 +1,1 @@
-"""Random damage: files and one-operator nets that nobody would write, run in processes that may die of them."""
+"""Random damage: files and one-operator nets that no user would write, run in processes that may die of them."""

@@ -1,4 +1,4 @@
-"""Golden nets of one device, built anew by our calls, have the operators that Caffe2's calls made."""
+"""Golden nets of one device, rebuilt by our calls, have the operators that Caffe2's calls made."""
 
 import pytest
 
@@ -93,7 +93,7 @@ def test_nets_of_later_slices_are_refused(name):
         rebuild(golden_data.net(name))
 
 
-def test_a_wrong_net_is_told_apart():
+def test_a_wrong_net_is_noticed():
     golden = golden_data.net("mlp_sgd")
     other = golden_data.net("mlp_momentum")
     assert any("MomentumSGDUpdate" in line for line in differences(other.main, golden.main))

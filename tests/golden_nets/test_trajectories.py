@@ -1,4 +1,4 @@
-"""Golden nets, loaded and built anew, give the numbers that Caffe2 computed, iteration by iteration."""
+"""Golden nets, loaded and rebuilt, give the numbers that Caffe2 computed, iteration by iteration."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_loaded(name, engines):
 
 
 @pytest.mark.parametrize("name", ON_ONE_DEVICE)
-def test_built_anew(name):
+def test_rebuilt(name):
     golden = golden_data.net(name)
     model = rebuild(golden)
     assert wrong_blobs(golden, model.net.Proto(), model.param_init_net.Proto()) == {}

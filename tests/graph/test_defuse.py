@@ -21,7 +21,7 @@ from netbuilder.proto.arguments import make_argument
 
 
 def ops(*rows) -> NetDef:
-    """Return a net of operators given as "a b -> c d"; "a > c" behind a semicolon are control inputs."""
+    """Return a net of operators given as "a b -> c d"; "a > c" after a semicolon are control inputs."""
     net = NetDef()
     for row in rows:
         blobs, _, controls = row.partition(";")

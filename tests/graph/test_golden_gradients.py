@@ -44,7 +44,7 @@ def _key(case) -> str:
 
 
 def _text(op) -> str:
-    """An operator on one line; an argument that Caffe2 copied beside one of the same name is left out."""
+    """An operator on one line; an argument that Caffe2 copied although there is one of the same name is ignored."""
     once = OperatorDef()
     once.CopyFrom(op)
     del once.arg[:]

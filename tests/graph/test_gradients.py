@@ -318,7 +318,7 @@ def test_a_gradient_still_to_be_read_is_not_overwritten():
     check_numbers(build, ["loss"], FEEDS, ["x", "w", "b"])
 
 
-def test_a_blob_written_anew_has_two_gradients():
+def test_a_blob_written_twice_has_two_gradients():
     def build(net):
         net.Relu("x", "a")
         net.AveragedLoss("a", "loss1")

@@ -39,7 +39,7 @@ def test_prefixes_as_caffe2_joins_them(prefix, scope):
         assert CurrentNameScope() == scope
 
 
-def test_reset_starts_anew_and_empty_scope_leaves_all():
+def test_reset_starts_again_and_empty_scope_leaves_all():
     with NameScope("a"):
         with NameScope("b", reset=True):
             assert CurrentNameScope() == "b/"

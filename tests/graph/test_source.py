@@ -26,7 +26,7 @@ def test_the_line_is_the_one_outside_the_library():
     net = Net("n")
     y = net.Relu("x", "y")
     first = int(re.search(r":(\d+) in", net.Proto().op[0].debug_info).group(1))
-    y.Relu([], "z")  # two calls inside the library lie between
+    y.Relu([], "z")  # there are two calls inside the library between
     assert int(re.search(r":(\d+) in", net.Proto().op[1].debug_info).group(1)) == first + 2
 
 

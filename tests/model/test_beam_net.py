@@ -1,4 +1,4 @@
-"""Searches as parts of nets: beside all sequences in NumPy, what may be left out, tracing back, and what is refused."""
+"""Searches as parts of nets: compared with all sequences in NumPy, optional inputs, backtracing, and refusals."""
 
 import numpy as np
 import pytest

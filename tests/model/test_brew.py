@@ -41,7 +41,7 @@ class TestScopes:
         found = [(arguments(op)["order"], op.engine) for op in model.net.Proto().op]
         assert found == [(b"NHWC", ""), (b"NCHW", "CUDNN"), (b"NCHW", ""), (b"NHWC", "CUDNN"), (b"NHWC", "CUDNN")]
 
-    def test_a_block_that_raises_leaves_nothing_behind(self, model):
+    def test_a_block_that_raises_leaves_no_trace(self, model):
         with pytest.raises(KeyError), brew.arg_scope(brew.relu, order="NHWC"):
             raise KeyError
         brew.relu(model, "x", "y")

@@ -27,7 +27,7 @@ def transitions():
 
 
 def total(path, scores, table):
-    """Return the score of a path, from the class before (3) to the class behind (4)."""
+    """Return the score of a path, from the class before (3) to the class after it (4)."""
     full = [3, *path, 4]
     return scores[range(len(path)), list(path)].sum() + sum(table[a, b] for a, b in itertools.pairwise(full))
 

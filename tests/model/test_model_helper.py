@@ -192,7 +192,7 @@ class TestGradients:
         assert [(info.name, str(info.grad)) for info in infos] == [("fc_w", "fc_w_grad"), ("fc_b", "fc_b_grad")]
         assert [info.name for info in model.GetOptimizationParamInfo([BlobReference("fc_b")])] == ["fc_b"]
 
-    def test_sparse_ones_can_be_left_out(self):
+    def test_sparse_ones_can_be_omitted(self):
         model = ModelHelper("sparse", skip_sparse_optim=True)
         table = model.param_init_net.UniformFill([], "table", shape=[4, 2])
         model.AddParameter(table)

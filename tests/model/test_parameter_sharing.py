@@ -30,7 +30,7 @@ def test_chains_are_followed():
     }
 
 
-def test_a_block_that_raises_leaves_nothing_behind():
+def test_a_block_that_raises_leaves_no_trace():
     with pytest.raises(KeyError), ParameterSharing({"b": "a"}):
         raise KeyError
     assert name_in("b") == "b/w"

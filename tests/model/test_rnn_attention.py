@@ -1,4 +1,4 @@
-"""Attention cells beside NumPy: values, weights and gradients of all four kinds."""
+"""Attention cells compared with NumPy: values, weights and gradients of all four kinds."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Recurrent cells beside NumPy: values, gradients, lengths, first states; written out and as one operator."""
+"""Recurrent cells compared with NumPy: values, gradients, lengths, first states; written out and as one operator."""
 
 import numpy as np
 import pytest
@@ -188,7 +188,7 @@ def stacked(given, residual=()):
     [((), None, False), ((1, 2), None, False), ((2,), STEPS, False), ((1, 2), None, True)],
 )
 def test_layers(residual, unrolled, wrapped):
-    """Wrapped: dropout that lets all pass stands around the layers, and hands gradients to all that add up."""
+    """Wrapped: the layers are wrapped in dropout that drops nothing, and gradients from all of them add up."""
     cells = [
         LSTMCell(WIDTH if i == 0 else HIDDEN, HIDDEN, forget_bias=0.0, memory_optimization=i == 1, name="c")
         for i in range(3)

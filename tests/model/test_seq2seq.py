@@ -1,4 +1,4 @@
-"""Sequence-to-sequence helpers: layers beside NumPy, first states, words, the search beside all sequences."""
+"""Sequence-to-sequence helpers: layers and searches compared with NumPy, first states, words."""
 
 import itertools
 
@@ -122,7 +122,7 @@ def test_a_whole_model_runs_and_has_gradients(attention):
     assert np.isfinite(workspace.fetch(str(model.param_to_grad[BlobReference("decoder_outputs_scaled_w")]))).all()
 
 
-def test_tables_lie_on_the_cpu_beside_gpus():
+def test_tables_are_on_the_cpu_when_replicas_are_on_gpus():
     model = Seq2SeqModelHelper()
     with NameScope("gpu_1"), DeviceScope(make_device_option(PROTO_CUDA, 1)):
         params = {"encoder_layer_configs": [{"num_units": 3}]}

@@ -155,7 +155,7 @@ class TestBuilders:
             build(model, 0.1, **arguments)
         assert model.net.op_len == before
 
-    def test_arguments_that_a_policy_does_not_read_are_told(self):
+    def test_arguments_that_a_policy_does_not_read_are_reported(self):
         with pytest.warns(UserWarning, match="policy 'fixed' does not use gamma, stepsize"):
             build_sgd(model_of(), 0.1, policy="fixed", gamma=0.5, stepsize=3)
 

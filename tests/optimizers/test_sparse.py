@@ -175,7 +175,7 @@ def test_one_number_a_row_needs_the_shape(name):
     ],
     ids=["max_norm", "constant_norm", "l1", "l2"],
 )
-def test_regularizers_behind_the_update(make, check):
+def test_regularizers_after_the_update(make, check):
     model = table_model(BUILDERS["sgd"])
     (table,) = model.params
     by = regularizer.RegularizationBy.AFTER_OPTIMIZER

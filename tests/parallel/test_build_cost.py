@@ -18,7 +18,7 @@ def per_operator(count):
 
 def test_the_cost_per_operator_does_not_grow():
     few, many = (min(per_operator(count) for _ in range(3)) for count in (4, 64))
-    assert many < 2.5 * few
+    assert many < 5 * few  # 16 times, if the cost of building were quadratic
 
 
 @pytest.mark.parametrize("count", [1, 2, 16])

@@ -332,7 +332,7 @@ def test_a_frozen_table_outside_is_left_alone():
     assert not [op for op in model.net.Proto().op if "cpu/table" in op.output]
 
 
-def test_what_an_update_builder_leaves_out_of_those_outside_is_said():
+def test_a_builder_of_updates_that_omits_some_is_warned_of():
     def of_the_replica(model):
         rate = model.net.ConstantFill([], "rate", shape=[1], value=-0.1)
         one = model.net.ConstantFill([], "one", shape=[1], value=1.0)

@@ -36,7 +36,7 @@ def test_each_operator_of_the_exchange_names_what_it_serves_and_the_users_line()
     assert notes["cpu_1/fc1_w"].endswith("(broadcast of 'fc1_w' over CPU 0, 1)")
 
 
-def test_what_runs_instead_of_nccl_is_said(caplog):
+def test_the_replacement_of_nccl_is_warned_of(caplog):
     with pytest.warns(
         UserWarning, match="NCCL exchanges values between GPUs; gradients of replicas on the CPU are"
     ) as found:

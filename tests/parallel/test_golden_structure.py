@@ -1,4 +1,4 @@
-"""Golden data-parallel nets, built anew, have the operators that Caffe2's calls made; differences are named."""
+"""Golden data-parallel nets, rebuilt, have the operators that Caffe2's calls made; differences are named."""
 
 import pytest
 
@@ -112,6 +112,6 @@ def test_joined_indices_differ_by_their_name_alone():
     assert gradients == golden.meta["param_to_grad"]
 
 
-def test_a_wrong_net_is_told_apart():
+def test_a_wrong_net_is_noticed():
     model, _ = golden_parallel("dp_convnet_2")
     assert differences(model.net.Proto(), golden_data.net("dp_convnet_4").main)

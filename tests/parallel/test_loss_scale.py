@@ -1,4 +1,4 @@
-"""The loss scale: what builders get, and warnings where it is left out or applied twice."""
+"""The loss scale: what builders get, and warnings where it is missing or applied twice."""
 
 import warnings
 

@@ -50,7 +50,7 @@ def test_shared_memory_changes_nothing(threads):
 def test_lanes_do_not_share_memory():
     _, net = trained(2, observable="outputs")
     (plan,) = net._plans[0]
-    lanes = {}  # buffer of values that nobody can see -> the lanes that write it, in place one after the other
+    lanes = {}  # buffer of values that are not observable -> the lanes that write it, in place one after the other
     for step in plan.steps:
         for value in step.outputs:
             if value is not None and net.hides(value.name, 0, len(net.program)):

@@ -106,7 +106,7 @@ def test_what_the_first_batch_weighs_survives_the_init_net(steps):
     assert workspace.fetch("cpu_0/share_weight") == 1 / steps
 
 
-def test_exchange_and_update_come_behind_the_last_micro_batch_only():
+def test_exchange_and_update_come_after_the_last_micro_batch_only():
     model, record = parallelize([0, 1], mlp, OPTIMIZERS["momentum"], accumulate_steps=3)
     workspace = Workspace(threads=2)
     shares = parallel.feed_shares(model, next(batches([12])), workspace=workspace)
@@ -129,7 +129,7 @@ def test_exchange_and_update_come_behind_the_last_micro_batch_only():
     assert not {str(blob) for blob in parallel.GetCheckpointParams(model)}.intersection(record.accumulated)
 
 
-def test_a_step_begun_anew():
+def test_a_step_begun_again():
     model, record = parallelize([0], mlp, accumulate_steps=2)
     workspace = Workspace()
     shares = parallel.feed_shares(model, next(batches([4])), workspace=workspace)

@@ -73,7 +73,7 @@ def test_unknown_blobs_are_named():
         parallel.FinalizeAfterCheckpoint(model, [3], workspace=workspace)
 
 
-def test_blobs_that_nobody_has_made_yet_are_named():
+def test_blobs_that_do_not_exist_yet_are_named():
     model, _ = parallelize([0, 1])
     with pytest.raises(BlobError, match=r"blobs \['cpu_0/fc1_w'.* are not in the workspace; run the init net"):
         parallel.FinalizeAfterCheckpoint(model, workspace=Workspace(threads=1))
@@ -100,7 +100,7 @@ def test_a_sync_can_be_added_to_the_main_net_or_another():
     assert [workspace.fetch(blob)[0] for blob in record.blobs("fc1_b")] == [1, 1, 1]
 
 
-def test_one_host_has_nobody_to_wait_for():
+def test_one_host_does_not_wait():
     model, _ = parallelize([0, 1])
     parallel.Synchronize(model)
     parallel.Synchronize(model, timeout_sec=5)

@@ -41,14 +41,14 @@ def test_writing_to_another_replica_is_found():
         check_devices(net(wrong), devices=TWO_CPUS)
 
 
-def test_a_name_that_only_looks_like_a_replica_is_nobodys():
+def test_a_name_that_only_looks_like_a_replica_belongs_to_none():
     """CPU 7 has no replica here, so cpu_7/ is a scope like any other; so is cpu_util/."""
     fine = op("Sum", ["cpu_1/x", "cpu_7/x", "cpu_util/x", "x"], ["cpu_1/y"], (PROTO_CPU, 1))
     check_devices(net(fine), devices=TWO_CPUS)
 
 
 @pytest.mark.parametrize("op_type", sorted(CROSSING))
-def test_operators_that_cross_devices_are_left_out(op_type):
+def test_operators_that_cross_devices_are_omitted(op_type):
     check_devices(net(op(op_type, ["cpu_0/x"], ["cpu_1/x"])), devices=TWO_CPUS)
 
 
@@ -57,7 +57,7 @@ def test_types_are_matched_exactly(op_type):
     assert list(device_faults(net(op(op_type, ["cpu_0/x"], ["cpu_1/x"])), devices=TWO_CPUS))
 
 
-def test_only_sums_of_an_allreduce_are_left_out():
+def test_only_sums_of_an_allreduce_are_omitted():
     check_devices(net(op("Sum", ["cpu_0/g", "cpu_1/g"], ["cpu_0/g"])), devices=TWO_CPUS)
     check_devices(net(op("Sum", ["gpu_0/g", "gpu_1/g"], ["gpu_0/g"], (PROTO_CUDA, 0), name="dpm")), devices=TWO_GPUS)
     for wrong in (["cpu_0/g", "cpu_1/other"], ["cpu_1/g", "cpu_0/g"]):
@@ -65,7 +65,7 @@ def test_only_sums_of_an_allreduce_are_left_out():
     assert list(device_faults(net(op("Sum", ["gpu_0/g", "gpu_1/g"], ["gpu_0/g"], (PROTO_CUDA, 0))), devices=TWO_GPUS))
 
 
-def test_host_operators_in_a_net_for_gpus_are_left_out():
+def test_host_operators_in_a_net_for_gpus_are_omitted():
     ops = [
         op("Relu", ["gpu_0/x"], ["gpu_1/y"]),
         op("AtomicIter", ["mutex", "iteration"], ["iteration"], (PROTO_CUDA, 1)),
@@ -82,7 +82,7 @@ def test_an_operator_told_to_run_on_the_cpu_is_that_of_the_replica_it_writes_for
         assert list(device_faults(net(op("Relu", inputs, outputs)), devices=TWO_CPUS))
 
 
-def test_a_blob_outside_the_replicas_lies_on_the_gpu_that_makes_it():
+def test_a_blob_outside_the_replicas_is_on_the_gpu_that_makes_it():
     make = op("ConstantFill", [], ["one"], (PROTO_CUDA, 0))
     use = op("Relu", ["one"], ["gpu_1/y"], (PROTO_CUDA, 1))
     with pytest.raises(NetError, match="'one' is on GPU 0, but the operator runs on GPU 1"):
@@ -179,7 +179,7 @@ def test_a_users_operator_called_as_the_sums_of_an_allreduce_is_checked(inputs, 
         check_devices(net(wrong), devices=TWO_GPUS)
 
 
-def test_a_sum_over_a_copy_made_near_by_is_left_out():
+def test_a_sum_over_a_copy_made_near_by_is_omitted():
     copy = op("Copy", ["gpu_1/g"], ["gpu_1/near"], (PROTO_CUDA, 0))
     near = op("Sum", ["gpu_0/g", "gpu_1/near"], ["gpu_0/g"], (PROTO_CUDA, 0), name="dpm")
     check_devices(net(copy, near), devices=TWO_GPUS)

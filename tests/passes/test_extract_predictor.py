@@ -95,7 +95,7 @@ def test_labels_from_a_reader_are_not_needed_either():
     assert (types(got), parameters, got.op[0].arg[0].i) == (["Softmax"], [], 2)
 
 
-def test_operators_that_no_output_needs_are_left_out():
+def test_operators_that_no_output_needs_are_omitted():
     """Caffe2 keeps those it can compute between the first and the last operator."""
     source = Net("layers")
     h = source.FC(["x", "w", "b"], "h")

@@ -97,7 +97,7 @@ def test_freed_blobs():
     assert [op.type for op in free_when_used(chain(3), [], lambda name: name == "x1").op][2] == "Free"
 
 
-def test_gradients_are_told_by_their_operators_not_by_their_names():
+def test_gradients_are_recognized_by_their_operators_not_by_their_names():
     model, gradients = classifier()
     plain = model.net.Proto()
     names = {op.output[0]: f"forward{i}_grad_of" for i, op in enumerate(plain.op) if op.type == "Relu"}

@@ -1,4 +1,4 @@
-"""Calls as in ``calls.py``: nets in float16, and the optimizers beside SGD, Adagrad, Adam and RMSProp."""
+"""Calls as in ``calls.py``: nets in float16, and the optimizers other than SGD, Adagrad, Adam and RMSProp."""
 
 _FC = 'brew.fc(model, "x", "f0", 2, 3); model.net.AveragedLoss("f0", "loss"); model.AddGradientOperators(["loss"])\n'
 _PSEUDO = "WeightInitializer=PseudoFP16Initializer, BiasInitializer=PseudoFP16Initializer"

@@ -1,4 +1,4 @@
-"""Calls of Caffe2's face that build translators in training and searches, run on Caffe2 and here."""
+"""Calls of Caffe2's names that build translators in training and searches, run on Caffe2 and here."""
 
 CALLS = {}
 

@@ -1,4 +1,4 @@
-"""Runs of recurrent nets with fixed inputs and parameters: losses and gradients, on Caffe2 or on its face here."""
+"""Runs of recurrent nets with fixed inputs and parameters: losses and gradients, on Caffe2 or on this library."""
 
 import numpy as np
 

@@ -63,7 +63,7 @@ def recorded():
 def run(code):
     reset_names()
     optimizers.reset_optimizer_instance_count()
-    model = CompatibleModel("m")  # leaves rows of one index apart, as Caffe2 does
+    model = CompatibleModel("m")  # keeps rows of one index separate, as Caffe2 does
     names = {
         "ExternalInitializer": ExternalInitializer,
         "Initializer": Initializer,

@@ -35,7 +35,7 @@ def recorded():
 
 
 @functools.cache
-def face():
+def compatibility_layer():
     names = [*MODULES, *(f"models.seq2seq.{name}" for name in SEQ2SEQ)]
     loaded = {name.rpartition(".")[2]: importlib.import_module(f"netbuilder.caffe2.python.{name}") for name in names}
     return SimpleNamespace(**loaded)
@@ -50,7 +50,7 @@ def in_order(lines):
 @pytest.mark.parametrize("name", CALLS)
 def test_nets_are_those_of_caffe2(name):
     reset_names()
-    model, want = CALLS[name](face()), recorded()[name]
+    model, want = CALLS[name](compatibility_layer()), recorded()[name]
     found = {"init": lines_of(model.param_init_net.Proto()), "main": lines_of(model.net.Proto())}
     assert [str(p) for p in model.GetParams("")] == want["params"]
     changed = [
@@ -68,7 +68,7 @@ def test_nets_are_those_of_caffe2(name):
 def test_losses_and_gradients_are_those_of_caffe2(name):
     with np.load(Path(__file__).parent / "rnn_numbers.npz") as stored:
         want = {key.partition("/")[2]: stored[key] for key in stored.files if key.startswith(f"{name}/")}
-    found = numbers_of(face(), name)
+    found = numbers_of(compatibility_layer(), name)
     assert found.keys() == want.keys()
     for key, value in want.items():
         np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-5 * np.abs(value).max(), err_msg=key)

@@ -42,7 +42,7 @@ def recorded():
 
 
 @functools.cache
-def face():
+def compatibility_layer():
     names = [*MODULES, *(f"models.seq2seq.{name}" for name in SEQ2SEQ)]
     loaded = {name.rpartition(".")[2]: importlib.import_module(f"netbuilder.caffe2.python.{name}") for name in names}
     return SimpleNamespace(**loaded)
@@ -75,7 +75,7 @@ def compared(part, lines):
 @pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine")
 @pytest.mark.parametrize("name", CALLS)
 def test_nets_are_those_of_caffe2(name):
-    found = {part: lines_of(net, devices=True) for part, net in CALLS[name](face()).items()}
+    found = {part: lines_of(net, devices=True) for part, net in CALLS[name](compatibility_layer()).items()}
     changed = []
     for part, lines in recorded()[name].items():
         one, other = compared(part, lines), compared(part, found[part])
@@ -92,7 +92,7 @@ def test_nets_are_those_of_caffe2(name):
 def test_numbers_are_those_of_caffe2(name):
     with np.load(Path(__file__).parent / "translator_numbers.npz") as stored:
         want = {key.partition("/")[2]: stored[key] for key in stored.files if key.startswith(f"{name}/")}
-    found = RUNS[name](face())
+    found = RUNS[name](compatibility_layer())
     assert found.keys() == want.keys()
     for key, value in want.items():
         np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-5, err_msg=key)

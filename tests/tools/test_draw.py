@@ -48,7 +48,7 @@ def test_contradicting_shapes_leave_the_drawing_without():
     assert "Add" in drawing.problem and not drawing.lacking
 
 
-def test_step_nets_are_told_and_found_by_their_operators():
+def test_step_nets_are_found_by_their_operators():
     model = ModelHelper("recurrent")
     rnn.LSTM(model, "x", "lengths", None, 2, 3, "lstm")
     box = next(box for box in lay_out(model.net).boxes if box.type == "RecurrentNetwork")

@@ -184,7 +184,7 @@ def test_a_pair_of_nets_as_other_programs_write_it(pair, images, tmp_path, capsy
     assert capsys.readouterr().out.split()[-3:] == ["248", "class", "2"]
 
 
-def test_the_first_of_several_outputs_is_printed_and_said(net, images, tmp_path, capsys):
+def test_the_first_of_several_outputs_is_printed_with_a_note(net, images, tmp_path, capsys):
     net.Sqr("flat", "square")
     save_predictor(tmp_path / "net", net, [], inputs=["data"], outputs=["softmax", "square"], workspace=Workspace())
     given = [str(tmp_path / "net"), images[0], "--size=4", "--top=1", "--scores"]

@@ -172,7 +172,7 @@ def test_a_file_that_is_no_net(tmp_path, capsys):
     assert "NetDef" in capsys.readouterr().err
 
 
-def test_a_busy_machine_is_told_of(monkeypatch, capsys):
+def test_a_busy_machine_is_warned_of(monkeypatch, capsys):
     monkeypatch.setattr(tool, "busy_share", lambda: 0.5)
     assert run("lenet", "--batch", 1, "--inference") == 0
     assert "the machine is not idle: other work takes 50% of its cores" in capsys.readouterr().err

@@ -94,7 +94,7 @@ def test_resumed_in_the_middle_of_an_epoch(tmp_path, monkeypatch, capfd):
     assert shown[0] == shown[1]
 
 
-def test_resumed_behind_the_last_step_of_an_epoch(tmp_path, capfd):
+def test_resumed_after_the_last_step_of_an_epoch(tmp_path, capfd):
     """Ended between that step's checkpoint and the epoch's: no step is left of it, only its evaluation."""
     assert train(tmp_path / "whole", 2) == 0
     run = Run(parse(arguments(tmp_path / "run", 2)), *load_images("digits", InputOptions()))

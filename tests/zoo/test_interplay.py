@@ -72,7 +72,7 @@ def assert_same(got, want):
 
 @pytest.mark.parametrize("name", ["lenet", "resnet8"])
 def test_every_blob_fetched_in_turn(name):
-    """One blob behind each step: the same in a net that does all at once, and no later step takes notice."""
+    """One blob after each step: the same in a net that does all at once, and no later step is affected."""
     model = training_of(name)
     ways = [started(model, name), started(model, name, without=EXACT)]
     quiet = started(model, name)

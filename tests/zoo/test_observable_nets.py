@@ -15,7 +15,7 @@ from netbuilder.zoo.resnet_cifar import create_resnet_cifar
 from netbuilder.zoo.resnext import create_resnext
 from netbuilder.zoo.vgg import create_vgg
 
-# Name -> the builder, its arguments behind the data, and channels and pixels of an image.
+# Name -> the builder, its arguments after the data, and channels and pixels of an image.
 NETS = {
     "lenet": (create_lenet, (1, 7), {}, (1, 28)),
     "alexnet": (create_alexnet, (3, 7), {"hidden": 16, "image_size": 67}, (3, 67)),

@@ -32,7 +32,7 @@ AMPLIFIED = 30  # times as far as the rounding of the input moves a net, but at 
 CHAOS = 0.5
 BFLOAT16 = 0.02
 
-# Name -> the builder, its arguments behind the data, its options, shape of the input.
+# Name -> the builder, its arguments after the data, its options, shape of the input.
 SMALL = {
     "mlp": (create_mlp, ([48, 20, CLASSES],), {}, (4, 3, 4, 4)),
     "lenet": (create_lenet, (1, CLASSES), {}, (2, 1, 28, 28)),
@@ -55,7 +55,7 @@ ALL = {**SMALL, **LARGE}
 NAMES = [name for name in OPTIMIZATIONS if not name.startswith("step_")]
 EXACT = [name for name in NAMES if OPTIMIZATIONS[name].bound == 0]
 ROUNDED = [name for name in NAMES if OPTIMIZATIONS[name].bound > 0]
-# A pool behind a pool whose windows overlap: positive elements of its windows are equal, see ``kept_maxima``.
+# A pool after a pool whose windows overlap: positive elements of its windows are equal, see ``kept_maxima``.
 POOLS_OF_POOLS = ("inception_v1", "inception_bn")
 
 
@@ -70,7 +70,7 @@ class Case:
     always: tuple[str, ...]
 
     def train(self, *without: str, data: Any = None, steps: int = 2, **options: Any) -> dict[str, Any]:
-        """Return all blobs that the init net made, behind some steps."""
+        """Return all blobs that the init net made, after some steps."""
         workspace = Workspace(threads=1, seed=1)
         for name, value in {**self.start, "data": self.data if data is None else data, "label": self.label}.items():
             workspace.feed(name, value)

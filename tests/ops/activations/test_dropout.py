@@ -82,7 +82,7 @@ def test_replicas_drop_what_one_device_would_have_dropped():
     assert (masks(0, 8, iteration=1) != whole).any()
 
 
-def test_every_run_of_a_net_draws_anew_and_a_seed_repeats_it():
+def test_every_run_of_a_net_draws_new_numbers_and_a_seed_repeats_it():
     def three_runs(seed):
         workspace = Workspace(seed=seed)
         workspace.feed("x", np.ones((4, 50), np.float32))

@@ -184,7 +184,7 @@ def test_without_an_else_net_the_gradient_goes_through(value, factor):
     np.testing.assert_allclose(got["x"], factor * W)
 
 
-def test_an_output_without_gradient_is_left_out():
+def test_an_output_without_gradient_is_omitted():
     then = net(make_op("Mul", ["x", "w"], ["y"]), make_op("Negative", ["x"], ["extra"]), name="two")
     outer = net(make_op("If", ["c", "x", "w"], ["y", "extra"], then_net=then), make_op("SumElements", ["y"], ["loss"]))
     got, _ = gradients(outer, ["loss"], c=np.array([True]), x=X, w=W)

@@ -129,7 +129,7 @@ class TestRetrieveCount(_OnCounter):
         return np.array(count)
 
 
-def test_a_net_counts_down_and_starts_anew():
+def test_a_net_counts_down_and_starts_again():
     workspace = Workspace()
     workspace.run_operator_once(make_op("CreateCounter", [], ["left"], init_count=2))
     workspace.create_net(NetDef(name="step", op=[make_op("CountDown", ["left"], ["done"])]))

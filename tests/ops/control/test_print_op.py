@@ -51,7 +51,7 @@ def test_some_elements_and_some_runs(capsys):
 
 
 def test_files(tmp_path):
-    """The lines that Caffe2 wrote; a net created anew begins the files anew."""
+    """The lines that Caffe2 wrote; a net that is created again begins the files again."""
     for _ in range(2):
         workspace = Workspace()
         workspace.root_folder = str(tmp_path)

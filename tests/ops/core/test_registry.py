@@ -126,7 +126,7 @@ def test_every_operator_is_tested(what):
 
 
 @pytest.mark.parametrize("what", EXEMPT)
-def test_exemptions_are_of_registered_operators_each_said_once(what):
+def test_exemptions_are_of_registered_operators_each_listed_once(what):
     exempt = _exempt(what)
     assert set(exempt) <= set(operator_types())
     assert len(exempt) == len(set(exempt))

@@ -101,7 +101,7 @@ def mismatch(op: Operator, inputs: Sequence[TensorSpec], outputs: Sequence[Tenso
     by_name = {blob.name.rstrip("?*+"): spec for blob, spec in reversed(pairs)}
     for blob, spec in pairs:
         if blob.like and blob.like not in by_name:
-            continue  # of an input that may be left out
+            continue  # of an optional input
         types = (type_name(by_name[blob.like].dtype),) if blob.like else blob.types
         if type_name(spec.dtype) not in (*types, *(["string"] if "object" in types else [])):
             return f"{blob.name} has type {spec.dtype}, stated are {types}"

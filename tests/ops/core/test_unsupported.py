@@ -13,7 +13,7 @@ from netbuilder.proto import NetError
 
 def test_what_is_registered_is_not_absent():
     assert not [name for name in ABSENT if is_registered(name)]
-    assert len(ABSENT) == sum(len(names.split()) for _, names in GROUPS), "a name stands twice"
+    assert len(ABSENT) == sum(len(names.split()) for _, names in GROUPS), "a name is listed twice"
 
 
 def caffe2_operators():

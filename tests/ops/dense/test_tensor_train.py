@@ -1,4 +1,4 @@
-"""TT and its gradient, beside the matrix that the cores stand for."""
+"""TT and its gradient, compared with the matrix that the cores stand for."""
 
 import math
 

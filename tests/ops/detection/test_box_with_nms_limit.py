@@ -106,7 +106,7 @@ def test_what_boxes_have_in_common(rotated):
 
 
 def test_rotated_boxes_that_share_edges():
-    """The same box, turned by half and by a quarter, beside itself, and one without extent."""
+    """The same box, turned by half and by a quarter, another size, and one without extent."""
     boxes = np.array([[5.0, 5, 4, 2, 30], [5, 5, 4, 2, 210], [5, 5, 2, 4, 120], [5, 5, 8, 4, 30], [5, 5, 0, 0, 0]])
     np.testing.assert_allclose(rotated_overlaps(boxes)(0, np.arange(5)), [1, 1, 1, 0.25, 0], atol=1e-9)
     straight = np.array([[2.0, 2, 4, 4, 0], [6, 2, 4, 4, 0], [4, 2, 4, 4, 0]])

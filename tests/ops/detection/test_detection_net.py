@@ -54,7 +54,7 @@ def _model():
 
 
 def test_detections(model):
-    """The plan, with and without engines, gives what the operators give one by one; boxes lie in their images."""
+    """The plan, with and without engines, gives what the operators give one by one; boxes are inside their images."""
     model.net.BBoxTransform(["rois", "deltas", "im_info"], ["boxes", "splits"], weights=[10.0, 10.0, 5.0, 5.0])
     outputs = ["found_scores", "found", "found_classes", "found_splits", "kept", "kept_counts"]
     model.net.BoxWithNMSLimit(["classes", "boxes", "splits"], outputs, score_thresh=0.1, nms=0.4)

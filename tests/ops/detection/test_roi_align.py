@@ -14,7 +14,7 @@ from window_reference import to_channels_first, to_order
 
 
 def corners(at, extent):
-    """Return the places beside ``at`` on an axis, and their shares."""
+    """Return the places next to ``at`` on an axis, and their shares."""
     if at < -1 or at > extent:
         return []
     at = min(max(at, 0.0), extent - 1.0)

@@ -23,7 +23,7 @@ def draw_sparse(data):
 
 
 def placed(ids, lengths):
-    """Yield (number of an id, its sample, its place in the mask), later ones behind earlier ones."""
+    """Yield (number of an id, its sample, its place in the mask), later ones after earlier ones."""
     ends = np.cumsum(lengths).tolist()
     for i, key in enumerate(ids.tolist()):
         if key in MASK:

@@ -26,7 +26,7 @@ class _Random(FillOperatorSuite):
         return [None]  # what is drawn is looked at below
 
     def test_inplace(self):
-        """The numbers depend on the output's name: drawn anew over the input, in its shape."""
+        """The numbers depend on the output's name: drawn again, over the input, in its shape."""
         workspace = Workspace()
         x = np.full((3, 4), 99, self.operator.dtype_made)
         workspace.feed("x", x)

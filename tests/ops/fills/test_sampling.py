@@ -111,7 +111,7 @@ class TestUniqueUniformFill(FillOperatorSuite):
         return [None]
 
     def test_inplace(self):
-        """Drawn anew over the input, in its shape."""
+        """Drawn again, over the input, in its shape."""
         (y,) = run_plain(UniqueUniformFill(min=50, max=99), [np.zeros((3, 4), np.int32)])
         assert y.shape == (3, 4) and y.min() >= 50
 

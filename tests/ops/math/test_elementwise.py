@@ -47,7 +47,7 @@ def draw_operands(data, cls, **kwargs):
 
 
 def placed(op, a, b):
-    """B with axes of extent 1 behind, so that NumPy joins it with A."""
+    """B with axes of extent 1 appended, so that NumPy broadcasts it to A."""
     if not op.broadcast or b.size == 1:
         return b.reshape(()) if op.broadcast else b
     axis = op.order.index(op.axis_str) if op.axis_str else op.axis

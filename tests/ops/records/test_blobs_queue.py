@@ -256,7 +256,7 @@ def test_a_plan_with_producers_and_consumers_hands_over_every_record():
 
 
 def test_a_step_that_fails_ends_those_that_wait_for_it():
-    """A producer that dies after some records: its error reaches the caller, nobody waits for more."""
+    """A producer that dies after some records: its error reaches the caller, and nothing waits for more."""
     workspace = workspace_with_queue(capacity=2, num_blobs=1)
     workspace.feed("x", X)
     workspace.feed("w", np.zeros((3, 3), np.float32))
@@ -275,7 +275,7 @@ def test_a_step_that_fails_ends_those_that_wait_for_it():
     assert workspace.fetch("q").closed
 
 
-def test_a_long_step_beside_one_that_fails_stops_early():
+def test_a_long_step_concurrent_with_one_that_fails_stops_early():
     workspace = workspace_with_queue()
     workspace.feed("n", np.int64([0]))
     count = net("count", make_op("Iter", ["n"], ["n"]))

@@ -45,7 +45,7 @@ def test_domains():
     assert RecordTree([""]).domains == [0]
 
 
-def test_batches_in_order_to_the_end_and_anew(ws):
+def test_batches_in_order_to_the_end_and_again(ws):
     run(ws, "ReadNextBatch", ["cursor", *NAMES], OUT, batch_size=3)
     assert values(ws, OUT)[:3] == [[1, 2, 3], [1, 0, 2], np.float32([0.1, 0.2, 0.3]).tolist()]
     assert values(ws, OUT)[3:] == [[2, 1, 0], [1, 2, 0], [7, 8, 9]]

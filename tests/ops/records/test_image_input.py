@@ -271,7 +271,7 @@ def test_records_of_another_type_are_refused(database, tmp_path):
         run(mixed, batch_size=2, crop=8)
 
 
-def test_what_looks_wrong_is_told(tmp_path, caplog):
+def test_suspicious_data_is_warned_of(tmp_path, caplog):
     path = tmp_path / "flat.minidb"
     write_minidb(path, [(f"{k}", image_record(np.zeros((8, 8, 3), np.uint8), 3)) for k in range(8)])
     run(path, batch_size=8, crop=8)

@@ -1,4 +1,4 @@
-"""Queues that cut batches anew, one thread by itself, and steps side by side."""
+"""Queues that rebatch, with one thread and with concurrent steps."""
 
 import threading
 import time
@@ -171,7 +171,7 @@ def test_a_writer_waits_for_room_and_a_reader_for_samples():
         queue.write([np.int64(2)])
 
 
-def test_a_plan_cuts_batches_anew_and_ends_when_a_step_fails():
+def test_a_plan_rebatches_and_ends_when_a_step_fails():
     workspace = made(1, 4)
     workspace.feed("x", np.arange(3))
     workspace.feed("n", np.int64([0]))

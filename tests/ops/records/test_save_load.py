@@ -255,7 +255,7 @@ def test_several_files(tmp_path):
 def test_a_reader(file):
     workspace = run(Workspace(), "CreateDB", [], ["reader"], db=str(file), db_type="minidb")
     assert load("", ["y"], workspace=workspace, inputs=["reader"])["y"].tolist() == [[1], [2]]
-    with pytest.raises(BlobError, match=r"has no blobs \['a/x'\]"):  # it stands at the end now, as in Caffe2
+    with pytest.raises(BlobError, match=r"has no blobs \['a/x'\]"):  # it is at the end now, as in Caffe2
         load("", ["a/x"], workspace=workspace, inputs=["reader"])
     with pytest.raises(NetError, match="must be readers that CreateDB makes"):
         load("", ["a/x"], workspace=workspace, inputs=["y"])
@@ -308,7 +308,7 @@ def test_a_full_disk_leaves_the_file_that_was_there(file, monkeypatch):
 
 
 def test_a_file_cut_anywhere_is_refused_whole(file, tmp_path):
-    """Also where the blobs that are wanted stand before the cut, which Caffe2 lets pass."""
+    """Also where the requested blobs come before the cut, which Caffe2 accepts."""
     data = file.read_bytes()
     ends = np.cumsum([8 + len(key) + len(value) for key, value in read_minidb(file)])
     workspace = Workspace()

@@ -66,7 +66,7 @@ def test_nothing_is_kept_without_a_backward_step_net():
     assert size_without_table(run([recurrent(tanh_step())], v)) == -(-states // 64) * 64
 
 
-def test_outputs_without_gradients_are_left_out():
+def test_outputs_without_gradients_are_omitted():
     ops, _ = with_gradient(recurrent(tanh_step()), {"last": "d_last"})
     assert list(ops[1].input)[:2] == ["d_last", "seq"]
     assert next(list(a.ints) for a in ops[1].arg if a.name == "outputs_with_grads") == [1]
@@ -147,7 +147,7 @@ def test_windows_and_a_second_sequence():
         np.testing.assert_allclose(workspace.fetch(gradients[name]), want, rtol=1e-6, atol=1e-8, err_msg=name)
 
 
-def test_dropout_draws_anew_in_each_step_and_again_in_the_backward_pass():
+def test_dropout_draws_a_new_mask_each_step_and_the_same_in_the_backward_pass():
     step = NetDef(
         name="step",
         op=[
@@ -290,7 +290,7 @@ def test_kernels_agree(fresh):
         ops, gradients = with_gradient(keeping(op, ops[-1]), {"all": "d_all", "cells": "d_cells"})
     want = run(ops, feeds, (), without="bound_kernels")
     names = ["all", "last", "cells", *gradients.values()]
-    kept = size_without_table(want) - 2 * 128  # beside the two states, (5, 3, 2) each
+    kept = size_without_table(want) - 2 * 128  # besides the two states, (5, 3, 2) each
     assert kept == (384 if fresh else 0)  # the gates, (4, 1, 3, 8)
     for other in (run(ops, feeds), run(ops, feeds, ()), on_gpu(ops, feeds, names)):
         for name in names:
@@ -328,7 +328,7 @@ def on_gpu(ops, feeds, names):
     return found
 
 
-def test_what_nobody_reads_is_not_kept():
+def test_unread_values_are_not_kept():
     """A net with a gradient of its step stored runs as a predictor: nothing is written for the gradient."""
     op, feeds = lstm()
     op = keeping(op, with_gradient(op, {"all": "d_all"})[0][-1])

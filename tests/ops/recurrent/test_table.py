@@ -1,4 +1,4 @@
-"""RecurrentNetworkBlobFetcher: what recurrent nets keep of their steps, by the table behind it."""
+"""RecurrentNetworkBlobFetcher: what recurrent nets keep of their steps, read from the table it belongs to."""
 
 import numpy as np
 import pytest

@@ -14,7 +14,7 @@ from suite import QUICK, OperatorSuite, f32, floats, i32, refusal
 
 
 class TestQuantile(OperatorSuite):
-    """The integers 0, 1, 2 ... and a small ``tol``: what is found lies between two of them."""
+    """The integers 0, 1, 2 ... and a small ``tol``: the result is between two of them."""
 
     operator = Quantile
     no_gradient = "as in Caffe2"

@@ -183,7 +183,7 @@ def test_windows_shorter_than_strides():
 
 @pytest.mark.parametrize("inputs", [["x", "w", "b"], ["x", "w"]])
 @pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
-def test_the_gradient_of_the_input_can_be_left_out(op_type, inputs):
+def test_the_gradient_of_the_input_can_be_omitted(op_type, inputs):
     net = Net("n")
     getattr(net, op_type)(inputs, "y", kernel=3, no_gradient_to_input=1)
     net.AveragedLoss("y", "loss")

@@ -42,7 +42,7 @@ def draw_case(data, cls, axes):
 
 
 def terms(op, x, filters):
-    """Yield for each product its place in Y and X, both channels-first, and in filters, channels in front."""
+    """Yield for each product its place in Y and X, both channels-first, and in filters, channels first."""
     axes = x.ndim - 2
     for at in np.ndindex(*filters.shape[: axes + 1], *filters.shape[axes + 1 :]):
         place, m, channel, element = at[:axes], at[axes], at[axes + 1], at[axes + 2 :]

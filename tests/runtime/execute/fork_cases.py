@@ -281,7 +281,7 @@ def loaders(folder):
         except NetError as error:
             assert "forked" in str(error), error
         else:
-            raise AssertionError("nobody can have filled the queue")
+            raise AssertionError("nothing can have filled the queue")
         own = core.Net("own")
         data_workers.init_data_input_workers(
             own, ["y"], lambda worker, size: [np.ones((size, 2), np.float32)], 4, input_source_name="of the child"
@@ -310,7 +310,7 @@ def readers(folder):
 
 
 def images(folder):
-    """The threads that decode stay in the parent: the child is told, and asks for batches anew."""
+    """The threads that decode stay in the parent: the child gets an error, and asks for new batches."""
     pixels = np.arange(12 * 8 * 8 * 3, dtype=np.uint8).reshape(12, 8, 8, 3)
     loader = ImageLoader(ImageArrays(pixels, np.arange(12)), ImageTransform(crop=8, is_test=True), threads=2)
     batches = loader.batches(range(12), 2)

@@ -68,10 +68,10 @@ class TestInitNets:
 
     def test_what_spoils_nothing_runs(self):
         workspace, model = _trained()
-        workspace.run_net_once(model.param_init_net)  # training begins anew
+        workspace.run_net_once(model.param_init_net)  # training starts again
         other = _model("other", "other_fc", trains=False)
         workspace.run_net_once(other.param_init_net)
-        workspace.run_net_once(other.param_init_net)  # nobody trained these
+        workspace.run_net_once(other.param_init_net)  # these are not trained
         shares = ModelHelper("held_out", init_params=False)
         brew.fc(shares, "x", "fc", dim_in=3, dim_out=2)
         workspace.run_net_once(shares.param_init_net)

@@ -73,7 +73,7 @@ def test_copies_of_a_step_count_each_by_itself(ws):
     assert ws.fetch("n") == 20 and not ws.has("x")
 
 
-def test_a_step_by_the_clock_runs_beside_the_others_and_once_more(ws):
+def test_a_step_by_the_clock_runs_during_the_others_and_once_more(ws):
     twice = python_arguments(lambda inputs, outputs: wait_until(lambda: ws.fetch("seen")[0] >= 2), None, None, False)
     wait = net("wait", make_op("Python", [], [], **twice))
     began = time.monotonic()

@@ -32,7 +32,7 @@ def test_iterations_and_substeps():
     assert ws.fetch("b_n").tolist() == [1]
 
 
-def test_a_step_that_runs_only_once_does_so_wherever_it_lies():
+def test_a_step_that_runs_only_once_does_so_wherever_it_is():
     once = ExecutionStep(name="once", substep=[ExecutionStep(network=["a"], only_once=True)])
     often = ExecutionStep(name="often", network=["b"])
     for together in (False, True):
@@ -41,7 +41,7 @@ def test_a_step_that_runs_only_once_does_so_wherever_it_lies():
         assert ws.fetch("a_n").tolist() == [1] and ws.fetch("b_n").tolist() == [5]
 
 
-def test_a_report_that_fails_is_told_when_the_step_ends():
+def test_a_report_that_fails_is_raised_when_the_step_ends():
     step = ExecutionStep(network=["a"], num_iter=12, run_every_ms=100, report_net="missing", report_interval=1)
     with pytest.raises(NetError, match="no net 'missing'"):
         run(step, counter("a"))

@@ -1,4 +1,4 @@
-"""Prefetch: batches beside the runs, the same results, no new plans, errors, closing, threads."""
+"""Prefetch: batches prepared during the runs, the same results, no new plans, errors, closing, threads."""
 
 import gc
 import logging
@@ -157,7 +157,7 @@ def test_feeding_by_hand_between_steps_and_afterwards_makes_no_plan(monkeypatch)
     with Prefetch(workspace, counting(5), blobs=["x"]) as input:
         for _ in input:
             workspace.run_net("net")
-            workspace.feed("x", np.full(4, -1, F32))  # beside an open one
+            workspace.feed("x", np.full(4, -1, F32))  # while one is open
             workspace.run_net("net")
             assert workspace.fetch("y").tolist() == [-2] * 4
     assert made == [0]
@@ -196,7 +196,7 @@ def test_an_input_that_the_net_overwrites_is_copied():
 
 
 def test_a_value_that_is_computed_when_it_is_fetched_from_the_input():
-    """Relu is fused into what stands in front of it, and its output computed from buffers when it is asked for."""
+    """Relu is fused into the operator before it, and its output computed from buffers when it is fetched."""
     workspace = Workspace()
     net = NetDef(name="net", external_input=["x"])
     net.op.extend([
@@ -376,7 +376,7 @@ def test_closing_from_another_thread_ends_a_loop_that_waits():
     assert seen == []
 
 
-def test_a_removed_blob_is_told():
+def test_a_removed_blob_is_reported():
     workspace = Workspace()
     with Prefetch(workspace, counting(5), blobs=["x"]) as input:
         next(input)
@@ -413,7 +413,7 @@ def test_many_at_once_in_workspaces_of_their_own():
 # What is counted and said.
 
 
-def test_waiting_is_counted_and_said_once(caplog, monkeypatch):
+def test_waiting_is_counted_and_warned_of_once(caplog, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(prefetch, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
@@ -445,7 +445,7 @@ def test_a_fast_source_is_idle():
     assert state.prepare > 0
 
 
-def test_a_first_batch_of_one_value_is_said(caplog):
+def test_a_first_batch_of_one_value_is_warned_of(caplog):
     batch = {"data": np.zeros((4, 4)), "label": np.arange(9)}
     with caplog.at_level(logging.WARNING, "netbuilder.input"):
         with Prefetch(Workspace(), [batch] * 3, blobs=list(batch)) as input:
@@ -471,7 +471,7 @@ def on(number, *args, **kwargs):
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_batches_go_to_gpus_beside_the_step(wait):
+def test_batches_go_to_gpus_during_the_step(wait):
     with gpus(2) as machine:
         workspace = Workspace(threads=3)
         devices = [make_device_option(PROTO_CUDA, k) for k in range(2)]

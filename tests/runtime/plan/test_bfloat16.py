@@ -225,7 +225,7 @@ def test_runs_are_repeatable_and_may_change_the_batch():
     np.testing.assert_array_equal(*found)
 
 
-def test_with_memory_shared_by_what_nobody_sees_the_numbers_are_the_same():
+def test_sharing_memory_of_unobservable_values_keeps_the_numbers():
     found = []
     for options in ({}, {"observable": "outputs"}):
         model, workspace = residual_net("bfloat16")
@@ -378,7 +378,7 @@ print([str(w.message) for w in found])
 
 
 @pytest.mark.parametrize("instructions", ["AVX2", "AVX512_CORE"])
-def test_a_cpu_without_the_instructions_is_told_of_once_and_serves(instructions):
+def test_a_cpu_without_the_instructions_warns_once_and_computes(instructions):
     """oneDNN can be held back to older instructions: without AVX-512 it has no fast code, with it, it emulates."""
     path = os.pathsep.join(p for p in sys.path if p)
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions, "PYTHONPATH": path}

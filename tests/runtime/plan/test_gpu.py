@@ -1,4 +1,4 @@
-"""Nets on GPUs: where values lie, how they get from place to place, what is refused; on real GPUs and on doubles."""
+"""Nets on GPUs: where values are stored, how they are copied, what is refused; on real GPUs and on doubles."""
 
 import threading
 
@@ -118,7 +118,7 @@ def test_a_copy_that_was_fetched_is_the_callers(one_gpu):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_operators_on_host_and_gpu_by_turns(one_gpu, executor):
+def test_operators_alternating_between_host_and_gpu(one_gpu, executor):
     made = net(
         on(0, "Relu", ["x"], ["a"]),
         make_op("Scale", ["a"], ["b"], scale=2.0, device_option=cpu()),

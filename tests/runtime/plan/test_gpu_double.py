@@ -148,7 +148,7 @@ def test_a_value_read_twice_elsewhere_goes_there_once(executor):
         np.testing.assert_array_equal(workspace.fetch("f"), 4 * np.maximum(X, 0))
 
 
-def test_what_lies_on_its_gpu_stays_there():
+def test_a_value_on_its_gpu_stays_there():
     made = net(on(0, "FC", ["x", "w", "b"], ["y"]), on(0, "Relu", ["y"], ["y"]), on(0, "SumElements", ["y"], ["s"]))
     with gpus(1) as machine:
         workspace = Workspace()
@@ -347,7 +347,7 @@ def test_work_outside_of_its_gpus_stream_would_be_found(monkeypatch):
 
 
 def test_memory_given_up_while_others_copy_it_is_safe():
-    """A workspace whose blobs go away right behind a run leaves no copy in flight."""
+    """A workspace whose blobs go away right after a run leaves no copy in flight."""
     with gpus(2):
         for _ in range(3):
             handing_over().reset()

@@ -177,7 +177,7 @@ def test_constants_are_reordered_in_each_run_without():
 
 
 @needs_onednn
-def test_a_parameter_stays_where_it_lies_without_owned_layouts():
+def test_a_parameter_keeps_its_buffer_without_owned_layouts():
     net = net_of(
         CONV, make_op("ConvGradient", ["x", "w", "c"], ["w_grad", "b_grad", "x_grad"], kernel=3, pad=1),
         make_op("WeightedSum", ["w", "one", "w_grad", "rate"], ["w"]),

@@ -136,7 +136,7 @@ def test_fetch_between_steps_changes_nothing(engines):
 
 @needs_onednn
 def test_a_fused_value_is_computed_when_fetched():
-    """The gradient behind the Relu is never written, yet a fetch gives it, and another net can read it."""
+    """The gradient after the Relu is never written, yet it can be fetched, and another net can read it."""
     ws, _, _ = train(2)
     assert ws.get("n1_grad").lazy is not None, "the Relu's gradient was not joined with that of the normalization"
     plain, _, _ = train(2, fuse=False)

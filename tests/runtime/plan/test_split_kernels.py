@@ -52,7 +52,7 @@ def toy(monkeypatch):
                 notes.append(f"wait {name}")
                 if op.fails == "wait":
                     raise RuntimeError("lost")
-                np.multiply(given, 2, out)  # only now, so that whoever read or wrote too early has got it wrong
+                np.multiply(given, 2, out)  # only now, so that an earlier read or write gives a wrong result
 
             def begin():
                 notes.append(f"begin {name}")

@@ -190,7 +190,7 @@ def test_two_lanes():
     assert both(ops, net_type="dag") == [[U, U], [U, U]]
 
 
-def test_what_stands_between():
+def test_operators_between():
     ops = [update("a"), make_op("Exp", ["lr"], ["e"]), update("c")]
     assert both(ops) == [["Exp"], [U, U]]  # nothing to do with one another
     ops = [update("a"), make_op("Exp", ["a"], ["e"]), update("c")]
@@ -219,7 +219,7 @@ def test_a_parameter_with_two_gradients():
     assert both([other, decay("b"), update("b"), update("b", grad="g")], fed) == [[D, D], [U, U]]
 
 
-def test_a_gradient_that_is_read_before_and_behind():
+def test_a_gradient_that_is_read_before_and_after():
     ops = [decay("b"), make_op("Exp", ["b_grad"], ["e"]), update("b"), update("a")]
     assert both(ops) == [[D], ["Exp"], [U, U]]
     ops = [decay("b"), update("b"), update("a"), make_op("Exp", ["b_grad"], ["e"])]

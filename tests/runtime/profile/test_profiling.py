@@ -99,7 +99,7 @@ def check_sums(found):
 
 
 def check_tracks(trace):
-    """No two slices of a track overlap, and each lies within a step."""
+    """No two slices of a track overlap, and each is within a step."""
     tracks = slices(trace)
     for events in tracks.values():
         for before, after in zip(events, events[1:]):
@@ -140,7 +140,7 @@ def test_joined_operators_count_as_much_as_single_ones(fuse):
     assert limits["Conv"] > 0
 
 
-def test_the_net_runs_as_if_nobody_had_looked():
+def test_reading_the_net_does_not_change_its_runs():
     workspace, model = block()
     name = model.net.Name()
     workspace.run_net(name)

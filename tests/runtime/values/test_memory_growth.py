@@ -23,7 +23,7 @@ needs_library = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN"
 
 @pytest.fixture
 def uncollected():
-    """In the test, only what nobody refers to is freed: circles stay."""
+    """In the test, only what has no reference left is freed: reference cycles stay."""
     gc.collect()
     gc.disable()
     yield

@@ -44,7 +44,7 @@ def kernel(seconds, calls=None):
     return Prepared([SPEC, None], [SPEC], bind, scratch=100)
 
 
-def test_the_faster_one_serves_whichever_stands_first():
+def test_the_faster_one_is_taken_whichever_comes_first():
     slow, fast = (lambda: [kernel(0.01)]), (lambda: [kernel(0.001)])
     assert choices.fastest("a", {"first": slow, "second": fast}, 1) == "second"
     assert choices.fastest("b", {"first": fast, "second": slow}, 1) == "first"
@@ -89,7 +89,7 @@ def test_choices_of_other_processes_are_kept(folder):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"machine": "another", "choices": {"a, threads 1": "two"}}', "\0"])
-def test_a_file_that_cannot_be_used_is_written_anew(folder, text):
+def test_a_file_that_cannot_be_used_is_rewritten(folder, text):
     file = choices.cache_file()
     folder.mkdir(parents=True)
     file.write_text(text)
@@ -117,7 +117,7 @@ def test_nothing_is_measured_or_read_where_that_is_turned_off(folder, monkeypatc
     assert not folder.exists()
 
 
-def test_times_are_kept_beside_the_choices(folder):
+def test_times_are_stored_with_the_choices(folder):
     calls = []
     first = choices.seconds("a", lambda: kernel(0.001, calls), 1)
     assert 0.001 <= first < 1

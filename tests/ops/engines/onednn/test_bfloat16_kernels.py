@@ -40,7 +40,7 @@ def exact(array):
 
 
 def value_of(array, block, last=False):
-    """A value that lies in bfloat16: an image in blocks of channels, anything else (and all if not ``block``) plain."""
+    """A value stored in bfloat16: an image in blocks of channels, anything else (and all if not ``block``) plain."""
     layout = rounded(array.size)
     if block and array.ndim >= 3:
         layout = channel_blocked(image_view(array.shape, last), c.BF16, block)
@@ -48,19 +48,19 @@ def value_of(array, block, last=False):
 
 
 def raw(value):
-    """The elements of a value as they lie, padding included."""
+    """The elements of a value as they are stored, padding included."""
     if value.spec.rounds:
         return (value.buffer.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     return value.buffer.view(np.float32)
 
 
 def close(value, want, name, narrow, slack=0.0):
-    """Compare a value and how it lies: ``narrow`` in bfloat16, else in float32 and with its precision.
+    """Compare a value and how it is stored: ``narrow`` in bfloat16, else in float32 and with its precision.
 
     Args:
         slack: by how much, of the greatest value, a result may be off that is rounded on its way.
     """
-    assert value.spec.rounds == narrow, f"{name} lies in {value.spec.layout}"
+    assert value.spec.rounds == narrow, f"{name} is stored in {value.spec.layout}"
     got, want = value.plain(), np.asarray(want, np.float64)
     assert got.shape == want.shape and got.dtype == np.float32
     scale = max(float(np.abs(want).max(initial=0)), 1.0)
@@ -90,8 +90,8 @@ def check(op_def, arrays, block=PLAIN, *, images=("x", "a", "b"), narrow=(), gra
     """Compare a kernel and those of its gradient with float64 references.
 
     Args:
-        images: inputs that lie in bfloat16; the others are float32.
-        narrow: outputs, of the gradient too, that are to lie in it.
+        images: inputs stored in bfloat16; the others are float32.
+        narrow: outputs, of the gradient too, that must be stored in it.
         slack: of the gradient, see ``close``.
     """
     last = any(a.name == "order" and a.s == b"NHWC" for a in op_def.arg)
@@ -249,7 +249,7 @@ def test_average_pool(channels, args, block):
 
 @pytest.mark.parametrize("args", POOLS, ids=str)
 @pytest.mark.parametrize("channels", [3, 17, 32])
-def test_max_pool_behind_a_relu(channels, args):
+def test_max_pool_after_a_relu(channels, args):
     values = {"x": value_of(random(2, channels, 8, 9), B16)}
     ops = [make_op("Relu", ["x"], ["z"]), make_op("MaxPool", ["z"], ["y"], **args)]
     want = interpret(ops, {"x": values["x"].plain().astype(np.float64)})

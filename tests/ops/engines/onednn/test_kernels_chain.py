@@ -1,4 +1,4 @@
-"""Kernels one behind the other: layouts that are kept, kernels that are fused, calls that allocate nothing."""
+"""Kernels one after the other: layouts that are kept, kernels that are fused, calls that allocate nothing."""
 
 import tracemalloc
 
@@ -68,7 +68,7 @@ def test_two_convolutions_hand_over_without_a_reorder(order, shape):
     chain.check("y", "z")
 
 
-def test_behind_a_convolution_in_narrow_groups_nothing_runs_on_reference_code():
+def test_after_a_convolution_in_narrow_groups_nothing_runs_on_reference_code():
     """Four channels to a group make blocks of four, which batch normalization and pooling have no fast code for."""
     chain = Chain(x=random(1, 64, 8, 8), w=random(64, 4, 3, 3, seed=1))
     chain.run("Conv", ["x", "w"], ["y"], kernel=3, group=16)

@@ -38,7 +38,7 @@ LEFT = {
     "Sum": ("one input", "int32"),
 }
 
-# Gradient operators that this engine leaves to the array kernels here: MaxPool's needs a Relu in front of the pool.
+# Gradient operators that this engine leaves to the array kernels here: MaxPool's needs a Relu before the pool.
 NO_GRADIENT = {
     "AddGradient", "GroupNormGradient", "InstanceNormGradient", "LengthsIndicesInGradientMeanGradient",
     "LengthsIndicesInGradientSumGradient", "MaxPoolGradient", "MulGradient",
@@ -107,7 +107,7 @@ def test_golden(case, threads):
 
 
 @pytest.mark.parametrize("case", [c for c in golden_data.cases("MaxPool") if "ties" not in c.label], ids=str)
-def test_golden_max_pool_behind_a_relu(case):
+def test_golden_max_pool_after_a_relu(case):
     values = {name: Value.of(array) for name, array in case.inputs.items()}
     values["X"].notes["not negative"] = True  # as the kernel of a Relu would have it
     assert run(case.operator, values, 1)

@@ -174,7 +174,7 @@ def test_average_pool(channels, args, block):
 @pytest.mark.parametrize("block", [PLAIN, B16])
 @pytest.mark.parametrize("args", POOLS, ids=str)
 @pytest.mark.parametrize("channels", [3, 17, 32])
-def test_max_pool_behind_a_relu(channels, args, block):
+def test_max_pool_after_a_relu(channels, args, block):
     before = random(2, channels, 8, 9)
     ops = [make_op("Relu", ["x"], ["z"]), make_op("MaxPool", ["z"], ["y"], **args)]
     want = interpret(ops, {"x": before.astype(np.float64)})

@@ -1,4 +1,4 @@
-"""Layouts: told apart by meaning, plain where they are, and undone by a reorder."""
+"""Layouts: compared by meaning, plain where they are, and undone by a reorder."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_equal_orders_are_one_layout():
     view = image_view((2, 16, 3, 3))
     strided = plain_desc(view, F32)
     by_strides = layout_of(plain_desc(image_view((2, 3, 3, 16), True), F32).handle, view)
-    assert by_strides is channel_blocked(view, c.F32, 16), "16 channels in one block lie as channels last do"
+    assert by_strides is channel_blocked(view, c.F32, 16), "16 channels in one block are stored as channels last are"
     assert layout_of(strided.handle, view) is None
 
 
@@ -76,7 +76,7 @@ def test_a_blocked_order_that_is_plain_is_none():
     assert channel_blocked(image_view((4, 20, 1, 1)), c.F32, 16) is not None, "padded"
 
 
-def test_layouts_are_told_apart():
+def test_layouts_are_distinguished():
     shape = (2, 32, 3, 3)
     found = {blocked(shape, 16), blocked(shape, 8), TensorSpec(shape, F32), blocked(shape, 16)}
     assert len(found) == 3
@@ -126,7 +126,7 @@ def test_float32_rounded_to_bfloat16_and_back(shape, block):
     assert np.count_nonzero(raw) == np.count_nonzero(x), "padding is zero"
 
 
-def test_orders_in_bfloat16_are_told_apart_from_those_in_float32():
+def test_orders_in_bfloat16_are_distinguished_from_those_in_float32():
     shape = (2, 32, 3, 3)
     wide, narrow = blocked(shape), blocked(shape, code=c.BF16)
     assert wide.layout is not narrow.layout and 2 * narrow.nbytes == wide.nbytes

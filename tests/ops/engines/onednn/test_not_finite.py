@@ -146,7 +146,7 @@ def run(op_def, values, kind, rank):
 
 
 def reached(op_def, arrays):
-    """Where what is not finite among the inputs enters the results, padding left out."""
+    """Where what is not finite among the inputs enters the results, without padding."""
     marks = {name: (~np.isfinite(x)).astype(np.float64) for name, x in arrays.items()}
     poisoned = {name for name, mark in marks.items() if mark.any()}
     found = []
@@ -267,7 +267,7 @@ CHANNELS = {
 IMAGES = {"x": random(2, 17, 6, 6), "w": random(17, 17, 3, 3, seed=4), "b": random(17, seed=5)}
 CONV = make_op("Conv", ["x", "w", "b"], ["y"], kernel=3)
 
-# What is fused with a Relu -> operators in front of it, and their inputs.
+# What is fused with a Relu -> operators before it, and their inputs.
 FUSED = {
     "SpatialBN": [
         (ops, {"x": random(2, 17, 6, 6), **weights, **CHANNELS})

@@ -1,4 +1,4 @@
-"""Sums of rows by segment as products with a sparse matrix, beside the plain kernels in float64."""
+"""Sums of rows by segment as products with a sparse matrix, compared with the plain kernels in float64."""
 
 import numpy as np
 import pytest

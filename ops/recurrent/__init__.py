@@ -1,1 +1,1 @@
-"""RecurrentNetwork, its gradient, and steps of recurrent cells."""
+"""RecurrentNetwork, its gradient, steps of recurrent cells, and whole recurrent layers for inference."""

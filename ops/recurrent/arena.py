@@ -1,7 +1,8 @@
-"""Where arrays are in one piece of memory."""
+"""The layout of several arrays in one block of memory."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +14,12 @@ __all__ = ["ALIGNMENT", "Arena", "Slot"]
 Array = Any
 
 ALIGNMENT = 64
-"""Arrays begin at multiples of so many bytes."""
+"""Alignment of the arrays, in bytes."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in an arena."""
+    """The location of an array in an arena."""
 
     offset: int
     shape: tuple[int, ...]
@@ -26,24 +27,21 @@ class Slot:
 
     @property
     def nbytes(self) -> int:
-        count = self.dtype.itemsize
-        for extent in self.shape:
-            count *= extent
-        return count
+        return self.dtype.itemsize * math.prod(self.shape)
 
     def of(self, memory: Array) -> Array:
-        """Return the array that is stored there, a view of ``memory``, which is of bytes."""
+        """Return the array that is stored there: a view of ``memory``, an array of bytes."""
         return memory[self.offset : self.offset + self.nbytes].view(self.dtype).reshape(self.shape)
 
 
 class Arena:
-    """Assigns arrays their places in one piece of memory."""
+    """Assigns arrays to locations in one block of memory."""
 
     def __init__(self) -> None:
         self.nbytes = 0
 
     def add(self, shape: Sequence[int], dtype: Any) -> Slot:
-        """Return the place of a further array."""
+        """Return the location of a further array."""
         slot = Slot(self.nbytes, tuple(shape), np.dtype(dtype))
         self.nbytes += -(-slot.nbytes // ALIGNMENT) * ALIGNMENT
         return slot

@@ -30,8 +30,8 @@ class Outgoing:
     Args:
         link: its link.
         state: the state's name, "" for an input.
-        output: the number of the operator's output, -1 if none takes it.
-        direct: it is written into its place; else it is added there.
+        output: the index of the operator's output, -1 if there is none.
+        direct: whether the step net writes into the target; otherwise the gradient is added to it.
     """
 
     link: Link
@@ -40,13 +40,13 @@ class Outgoing:
     direct: bool
 
     @property
-    def taken(self) -> bool:
-        """Whether anything takes it: a state, or an output of the operator."""
+    def used(self) -> bool:
+        """Whether it has a target: the gradient of a state, or an output of the operator."""
         return bool(self.state) or self.output >= 0
 
 
 def further_sequences(op: Recurrent, backward_links: Sequence[str] | None, params: Sequence[int]) -> list[int]:
-    """Return the inputs after the first, by number, to whose gradients a backward link leads."""
+    """Return the indices of the inputs after the first to whose gradients a backward link refers."""
     linked = set(op.backward_link_external if backward_links is None else backward_links)
     others = {0, *params, *op.initial_recurrent_state_ids}
     inputs = enumerate(op.forward_inputs)
@@ -62,15 +62,15 @@ class BackwardPlan:
         join: compute gradients of weights as one product over all steps.
 
     Raises:
-        ShapeError: they do not fit.
+        ShapeError: the inputs do not fit.
         NetError: a link or a blob is unknown.
     """
 
     def __init__(self, op: Recurrent, specs: Sequence[TensorSpec], *, join: bool = True) -> None:
         self.op = op
-        self.given = len(op.outputs_with_grads)
+        self.n_dy = len(op.outputs_with_grads)
         count = len(op.forward_inputs)
-        self.forward = ForwardPlan(op, specs[self.given : self.given + count])
+        self.forward = ForwardPlan(op, specs[self.n_dy : self.n_dy + count])
         self._check_given(specs)
         self.sequences = self._sequences()
         self.arena = Arena()
@@ -86,17 +86,17 @@ class BackwardPlan:
         self.once = self._once()
         self.products = self._products() if join else []
         self.body = self._body()
-        self.sums = set(op.slopes_of_params).difference(*(p.operator.outputs[:2] for p in self.products))
+        self.sums = set(op.param_gradients).difference(*(p.operator.outputs[:2] for p in self.products))
         self.stacked = self._stacked()
         self.local = self._local()
 
     @property
-    def shown(self) -> tuple[str, ...]:
+    def forward_outputs(self) -> tuple[str, ...]:
         """The names of the forward operator's outputs."""
-        return self.op.input_names[self.given + len(self.op.forward_inputs) :]
+        return self.op.input_names[self.n_dy + len(self.op.forward_inputs) :]
 
     def _check_given(self, specs: Sequence[TensorSpec]) -> None:
-        made = self.forward.output_specs(self.shown)
+        made = self.forward.output_specs(self.forward_outputs)
         for number, spec in zip(self.op.outputs_with_grads, specs):
             require(
                 0 <= number < len(made) - 1 and spec == made[number],
@@ -107,26 +107,26 @@ class BackwardPlan:
         require(
             specs[-1].shape == made[-1].shape,
             self.op,
-            f"step_workspaces must be what RecurrentNetwork has made of the same step net, {made[-1].shape[0]} bytes; "
-            f"got {specs[-1].shape}",
+            "step_workspaces must be the last output of a RecurrentNetwork of the same step net, "
+            f"{made[-1].shape[0]} bytes; got {specs[-1].shape}",
         )
 
     def _sequences(self) -> dict[str, int]:
-        """Return for each linked input the number of the output that is its gradient; -1: none is."""
+        """Return for each linked input the index of the output that is its gradient, -1 if there is none."""
         op = self.op
         found = {op.forward_inputs[0]: 0}
-        place = 1 + len(op.param) + len(op.states)
+        index = 1 + len(op.param) + len(op.states)
         for number in further_sequences(op, op.backward_link_external, op.param):
-            found[op.forward_inputs[number]] = place if place < op.n_out else -1
-            place += 1
+            found[op.forward_inputs[number]] = index if index < op.n_out else -1
+            index += 1
         return found
 
     def _outgoing(self, link: Link) -> Outgoing:
-        name = self.meant(link)
+        name = self.target_name(link)
         if name in self.states:
-            fed = bool(self._fed(name))
+            has_dy = bool(self.output_gradients(name))
             single = sum(other.external == link.external for other in self.op.backward_links) <= 2
-            return Outgoing(link, name, -1, link.window == 1 and not fed and single)
+            return Outgoing(link, name, -1, link.window == 1 and not has_dy and single)
         if name in self.sequences:
             covers = link.window == 1 and link.offset == 0 and self.forward.inputs[name].shape[0] == self.forward.steps
             single = sum(other.external == link.external for other in self.op.backward_links) == 1
@@ -136,12 +136,12 @@ class BackwardPlan:
             f"({list(self.states)}) and of no linked input ({list(self.sequences)})"
         )
 
-    def _fed(self, state: str) -> list[tuple[int, int]]:
-        """Return (number of the given gradient, row from which it is that of the state)."""
-        aliases = self.op.shown(self.shown)
+    def output_gradients(self, state: str) -> list[tuple[int, int]]:
+        """Return (index of a given gradient, first row) for each gradient of an output that is an alias of a state."""
+        aliases = self.op.output_aliases(self.forward_outputs)
         found = []
         for number, output in enumerate(self.op.outputs_with_grads):
-            alias = aliases[self.shown[output]]
+            alias = aliases[self.forward_outputs[output]]
             if alias.source == state:
                 found.append((number, alias.offset))
         return found
@@ -167,24 +167,24 @@ class BackwardPlan:
             want = self._gradient_rows(out.link)
             got = specs[out.link.internal]
             require(got == want, op, f"{out.link.internal!r} has shape {got.shape}, and its link takes {want.shape}")
-        for number, name in zip(op.param, op.slopes_of_params):
+        for number, name in zip(op.param, op.param_gradients):
             want = self.forward.inputs[op.forward_inputs[number]]
             require(name in specs, op, f"param_grads names {name!r}, which the backward step net does not write")
             got = specs[name]
             require(got == want, op, f"{name!r} has shape {got.shape}, and the parameter has {want.shape}")
         return specs
 
-    def meant(self, link: Link) -> str:
-        """Return the state or the input whose gradient a link leads to."""
+    def target_name(self, link: Link) -> str:
+        """Return the state or the input to whose gradient a link refers."""
         name = link.external.removesuffix(_GRADIENT)
         first = self.op.forward_inputs[0]
         others = [other.external for other in self.op.backward_links]
         if name not in self.forward.states and name not in self.forward.inputs and first + _GRADIENT not in others:
-            return first  # the input has got another name since
+            return first  # the input was renamed after the backward step net was made
         return name
 
     def _gradient_rows(self, link: Link) -> TensorSpec:
-        name = self.meant(link)
+        name = self.target_name(link)
         forward = Link(link.internal, name, link.offset, link.window)
         if name not in self.states and name not in self.forward.inputs:
             raise NetError(f"{self.op.type}: backward_link_external names {link.external!r}, which is unknown")
@@ -192,12 +192,12 @@ class BackwardPlan:
 
     def _once(self) -> list[Instruction]:
         op = self.op
-        varying = {link.internal for link in (*op.links, *op.backward_links)} | {op.timestep, *op.slopes_of_params}
+        varying = {link.internal for link in (*op.links, *op.backward_links)} | {op.timestep, *op.param_gradients}
         fixed_names = [name for name in self.forward.inputs if name not in varying]
         return op.backward.invariant([*fixed_names, *self.forward.kept_once], varying)
 
     def _products(self) -> list[Product]:
-        """Return the products after the loop; values that are computed again, to save memory, are not kept for them."""
+        """Return the products after the loop; values that are recomputed, to save memory, are not stored for them."""
         varying = {link.internal for link in (*self.op.links, *self.op.backward_links)} | {self.op.timestep}
         once = {name for operator in self.once for name in operator.outputs} | set(self.forward.kept_once)
         fixed_names = once.union(name for name in self.forward.inputs if name not in varying)
@@ -205,12 +205,12 @@ class BackwardPlan:
         found = products(self.op, self.specs, fixed_names, self.forward.steps, ends)
         incoming = {link.internal for link in self.incoming}
         made = self.op.backward.written
-        return [p for p in found if p.dy not in incoming and p.x not in made and self._stacks(p.x)]
+        return [p for p in found if p.dy not in incoming and p.x not in made and self._stackable(p.x)]
 
     def _body(self) -> list[Instruction]:
-        """Return the operators of a step: the backward step net's, slopes in the place of products."""
-        slopes = {product.operator: product.slope for product in self.products}
-        body = [slopes.get(operator, operator) for operator in self.op.backward.ops if operator not in self.once]
+        """Return the operators of a step: the backward step net's, of which products compute only dX, or nothing."""
+        replaced = {product.operator: product.in_loop for product in self.products}
+        body = [replaced.get(operator, operator) for operator in self.op.backward.ops if operator not in self.once]
         for product in self.products:
             self.specs.update(product.specs)
         return [operator for operator in body if operator is not None]
@@ -227,8 +227,8 @@ class BackwardPlan:
         )  # fmt: skip
 
     def _linked(self) -> set[str]:
-        """Return the blobs of the backward step net that are rows of gradients of sequences or states."""
-        direct = {out.link.internal for out in self.outgoing if out.direct and out.taken}
+        """Return the blobs of the backward step net that are rows of the gradients of inputs or states."""
+        direct = {out.link.internal for out in self.outgoing if out.direct and out.used}
         return direct.union(link.internal for link in self.incoming)
 
     @property
@@ -238,13 +238,13 @@ class BackwardPlan:
         linked = {link.internal for link in self.op.backward_links}
         return {*self.forward.fixed, *zeros} - linked
 
-    def _stacks(self, name: str) -> bool:
-        """Whether the values of a blob in all steps are, or can be, stored one after the other."""
+    def _stackable(self, name: str) -> bool:
+        """Whether the values of a blob in all steps are, or can be, stored contiguously."""
         link = self.op.linked.get(name)
         return link is None or link.window == 1
 
     def _stacked(self) -> dict[str, Slot]:
-        """Return where the values of all steps are stored that a product after the loop reads."""
+        """Return the locations of blobs whose values in all steps are read by products after the loop."""
         linked, stacked = self._linked(), {}
         for name in {name for product in self.products for name in (product.x, product.dy)} - linked:
             if name in self.op.backward.written:
@@ -253,9 +253,9 @@ class BackwardPlan:
         return stacked
 
     def _local(self) -> dict[str, Slot]:
-        """Return where values are stored that are computed before the loop, or added up after each step."""
+        """Return the locations of values that are computed before the loop, or accumulated after each step."""
         names = [name for operator in self.once for name in operator.outputs]
-        names += [out.link.internal for out in self.outgoing if out.taken and not out.direct]
+        names += [out.link.internal for out in self.outgoing if out.used and not out.direct]
         found = dict.fromkeys([*names, *sorted(self.sums)])
         return {
             name: self.arena.add(self.specs[name].shape, self.specs[name].dtype)
@@ -289,7 +289,7 @@ class BoundBackward:
         self._states = {name: slot.of(local) for name, slot in plan.states.items()}
         self._local = {name: slot.of(local) for name, slot in plan.local.items()}
         self._stacks = {name: slot.of(local) for name, slot in plan.stacked.items()}
-        self._totals = dict(zip(plan.op.slopes_of_params, outputs[1:]))
+        self._totals = dict(zip(plan.op.param_gradients, outputs[1:]))
         views = self._views()
         for product in plan.products:
             self._add_matrices(views, product)
@@ -305,17 +305,17 @@ class BoundBackward:
         self._end()
 
     def _begin(self) -> None:
-        """Append the calls that begin the gradients of the states with those of the outputs, and sums with 0."""
+        """Append the calls that initialize the gradients of states with those of the outputs, and sums with 0."""
         plan, add = self._plan, self.calls.add
         for name, array in self._states.items():
-            fed = plan._fed(name)
-            if len(fed) == 1 and fed[0][1] >= 0:
-                number, offset = fed[0]
+            given = plan.output_gradients(name)
+            if len(given) == 1 and given[0][1] >= 0:
+                number, offset = given[0]
                 add(partial(assign, array[:offset], 0))
                 add(partial(assign, array[offset:], self._inputs[number]))
                 continue
             add(partial(assign, array, 0))
-            for number, offset in fed:
+            for number, offset in given:
                 add(partial(_add, array[offset:], self._inputs[number]))
         written = {out.output for out in plan.outgoing if out.direct}
         for number in plan.sequences.values():
@@ -324,7 +324,7 @@ class BoundBackward:
 
     def _views(self) -> Views:
         plan = self._plan
-        count = plan.given
+        count = plan.n_dy
         inputs = self._inputs[count : count + len(plan.op.forward_inputs)]
         views = plan.forward.views(inputs, self._inputs[-1])
         for name, array in self._local.items():
@@ -334,16 +334,16 @@ class BoundBackward:
         for link in plan.incoming:
             views[link.internal] = rows(self._target(link), link)
         for out in plan.outgoing:
-            if out.direct and out.taken:
+            if out.direct and out.used:
                 views[out.link.internal] = rows(self._target(out.link), out.link)
         return views
 
     def _target(self, link: Link) -> Array:
-        name = self._plan.meant(link)
+        name = self._plan.target_name(link)
         return self._states[name] if name in self._states else self._outputs[self._plan.sequences[name]]
 
     def _add_matrices(self, views: Views, product: Product) -> None:
-        """Give a product its matrices over all steps."""
+        """Add the views of a product's matrices over all steps."""
         results = product.operator.outputs
         arrays = [self._all_steps(product.x), views.at(0)(product.w), self._all_steps(product.dy)]
         arrays += [self._totals[name] for name in results[:2]]
@@ -352,7 +352,7 @@ class BoundBackward:
             views[name] = fixed(array.reshape(product.specs[name].shape))
 
     def _all_steps(self, name: str) -> Array:
-        """Return the values of a blob in all steps, one after the other."""
+        """Return the stacked values of a blob in all steps."""
         plan = self._plan
         if name in self._stacks:
             return self._stacks[name]
@@ -365,15 +365,15 @@ class BoundBackward:
         if link is None:
             return plan.forward.kept[name].of(memory)
         slot = plan.forward.states.get(link.external)
-        given = dict(zip(plan.op.forward_inputs, self._inputs[plan.given :]))
+        given = dict(zip(plan.op.forward_inputs, self._inputs[plan.n_dy :]))
         whole = given[link.external] if slot is None else slot.of(memory)
         return whole[link.offset : link.offset + steps]
 
     def _collect(self, time: int) -> None:
-        """Append the calls that add up the gradients of a step."""
+        """Append the calls that accumulate the gradients of a step."""
         plan = self._plan
         for out in plan.outgoing:
-            if out.taken and not out.direct:
+            if out.used and not out.direct:
                 target = rows(self._target(out.link), out.link)(time)
                 name = out.link.internal
                 made = self._stacks[name][time] if name in self._stacks else self._local[name]
@@ -384,7 +384,7 @@ class BoundBackward:
                 self.calls.add(partial(assign if last else _add, total, self._local[name]))
 
     def _end(self) -> None:
-        """Append the calls that give the initial states their gradients."""
+        """Append the calls that write the gradients of the initial states."""
         plan = self._plan
         for state, out in zip(plan.op.states, self._outputs[1 + len(plan.op.param) :]):
             first = self._states[state.name][: plan.forward.initial_rows[state.name]]

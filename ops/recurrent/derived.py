@@ -1,4 +1,4 @@
-"""The backward step net of a RecurrentNetwork that has none stored: made from its step net."""
+"""The backward step net of a RecurrentNetwork without the argument ``backward_step_net``, derived from its step net."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ _GIVEN = "_grad_given"
 def derived_backward(op: Recurrent, g: GradientContext) -> dict[str, Any]:
     """Return the arguments of the gradient operator that describe its backward step net.
 
-    The net computes again what it reads of a step, except states and inputs: the forward pass has kept nothing else.
+    The net recomputes what it reads of a step, except states and inputs: the forward pass has stored nothing else.
 
     Raises:
-        GradientError: an operator of the step net has no gradient, or the gradient of what all steps share is sparse.
+        GradientError: an operator of the step net has no gradient, or the gradient of a shared input is sparse.
     """
     ends = [link for link in op.links if link.internal in op.step.written]
     assert op.step_net is not None
     done = g.differentiate(op.step_net, {link.internal: link.internal + _GIVEN for link in ends})
-    made = _Made(op, done, {link.internal + _GIVEN for link in ends})
+    made = _StepGradients(op, done, {link.internal + _GIVEN for link in ends})
     links = [Link(link.internal + _GIVEN, link.external + _GRADIENT, link.offset, link.window) for link in ends]
     for link in op.links:
         if link not in ends and (name := made.own(link.internal)):
             links.append(Link(name, link.external + _GRADIENT, link.offset, link.window))
     shared = {i: name for i, name in enumerate(op.forward_inputs) if name not in op.linked}
     grads = {i: found for i, name in shared.items() if (found := made.own(name))}
-    again = _needed(op, made.net)
+    recomputed = _needed(op, made.net)
     net = NetDef(name="RecurrentBackwardStep", type="simple")
-    net.op.extend(operator.op_def for operator in again)
+    net.op.extend(operator.op_def for operator in recomputed)
+    blobs = dict.fromkeys(name for operator in recomputed for name in operator.outputs)
     net.op.extend(made.net.op)
     return {
         "backward_step_net": net,
@@ -47,11 +48,11 @@ def derived_backward(op: Recurrent, g: GradientContext) -> dict[str, Any]:
         "backward_link_window": [link.window for link in links],
         "param": list(grads),
         "param_grads": list(grads.values()),
-        "recompute_blobs_on_backward": list(dict.fromkeys(name for operator in again for name in operator.outputs)),
+        "recompute_blobs_on_backward": list(blobs),
     }
 
 
-class _Made:
+class _StepGradients:
     """The gradients of a step net, each requested one in a blob of its own."""
 
     def __init__(self, op: Recurrent, done: Any, taken: Iterable[str]) -> None:
@@ -65,8 +66,8 @@ class _Made:
             return ""
         if not isinstance(found, str):
             raise GradientError(
-                f"RecurrentNetwork: the gradient of {blob!r} in step net {self._op.step.name!r} is sparse, and steps "
-                "cannot add it up; look rows up before the recurrent net, for the whole sequence at once"
+                f"RecurrentNetwork: the gradient of {blob!r} in step net {self._op.step.name!r} is sparse, which "
+                "steps cannot accumulate; look rows up before the recurrent net, for the whole sequence at once"
             )
         if found in self._taken:
             copy = f"{blob}{_GRADIENT}_own"

@@ -30,19 +30,18 @@ class ForwardPlan:
     """Where the values of a forward pass are stored.
 
     ``memory`` is the output that the gradient reads: the states, then what the backward step net reads of each step.
-    ``local`` are the values that are not kept, but that more than one step reads; their places are in ``arena``.
-
+    ``local`` are values that are not kept although several steps read them; ``arena`` has their locations.
     ``one_by_one``: the shapes of some blobs of the step net depend on data, so the operators are not bound to arrays;
-    only linked blobs and those from outside have a spec. Such a net has no backward pass.
+    only linked blobs and external inputs have a spec. Such a net has no backward pass.
 
     Args:
         op: the forward operator, or its gradient.
         specs: of the forward operator's inputs.
-        keep: keep what the backward step net reads; without it, the states alone.
-        project: compute products of rows of an input as one over all steps; the memory is the same without.
+        keep: keep what the backward step net reads, not only the states.
+        project: compute products with rows of an input as one product over all steps; ``memory`` does not change.
 
     Raises:
-        ShapeError: they do not fit.
+        ShapeError: the inputs do not fit.
     """
 
     def __init__(self, op: Recurrent, specs: Sequence[TensorSpec], *, keep: bool = True, project: bool = False) -> None:
@@ -72,13 +71,13 @@ class ForwardPlan:
 
     @property
     def body(self) -> list[Instruction]:
-        """The operators that are run in each step."""
+        """The operators that run in each step."""
         before = {*self.once, *(each.operator for each in self.projections)}
         return [operator for operator in self.op.step.ops if operator not in before]
 
     @property
     def operators(self) -> LoopOperators:
-        """All operators that are run."""
+        """All operators that run."""
         joined = [each.joined for each in self.projections]
         stored = {*self.op.linked, *self.kept, *self.kept_once, *self.local}
         stored.update(name for operator in joined for name in operator.outputs)
@@ -88,7 +87,7 @@ class ForwardPlan:
         )  # fmt: skip
 
     def _local(self) -> dict[str, Slot]:
-        """Return where values are stored that are computed before the loop, and not kept after it."""
+        """Return the locations of values that are computed before the loop and not kept after it."""
         slots = {}
         for operator in self.once:
             for name in operator.outputs:
@@ -123,15 +122,15 @@ class ForwardPlan:
         self.states[name] = self.memory.add((shape[0] + self.steps, *shape[1:]), initial.dtype)
 
     def external(self, name: str) -> TensorSpec:
-        """Return the spec of what a link leads to."""
+        """Return the spec of the input or the state to which a link refers."""
         slot = self.states.get(name)
         return self.inputs[name] if slot is None else TensorSpec(slot.shape, slot.dtype)
 
     def link_spec(self, link: Link) -> TensorSpec:
-        """Return the spec of what a link gives in a step.
+        """Return the spec of a link's rows in a step.
 
         Raises:
-            ShapeError: it leads beyond the end.
+            ShapeError: the rows exceed the input or the state.
         """
         whole = self.external(link.external)
         last = link.offset + self.steps - 1 + link.window
@@ -156,7 +155,7 @@ class ForwardPlan:
                 and not linked.keys() >= {*operator.outputs}
             ):
                 self.one_by_one = True
-                self.op.step.require_arrays_alone()
+                self.op.step.check_one_by_one()
                 return outside
             self.op.step.infer(operator, specs, linked)
         for name, spec in linked.items():
@@ -169,7 +168,7 @@ class ForwardPlan:
         return specs
 
     def _check_written(self) -> None:
-        """Check that rows which the step net writes are none of a state's initial rows."""
+        """Check that the step net does not write the initial rows of a state."""
         for name in self.states:
             written = [k for k in self.op.links if k.external == name and k.internal in self.op.step.written]
             for link in written:
@@ -181,7 +180,7 @@ class ForwardPlan:
                 )
 
     def _kept(self) -> tuple[dict[str, Slot], dict[str, Slot]]:
-        """Return the places, by step and for all steps, of values that only the backward step net reads again."""
+        """Return the locations, by step and for all steps, of values that only the backward step net reads again."""
         op = self.op
         if op.backward_step_net is None or not self.keep:
             return {}, {}
@@ -197,7 +196,7 @@ class ForwardPlan:
         return kept, kept_once
 
     def _table(self) -> Array:
-        """Return the table of what is stored in ``memory``, as bytes."""
+        """Return the table of the contents of ``memory``, as bytes."""
         found = [
             KeptBlob(link.internal, self.states[link.external], link.offset, link.window)
             for link in self.op.links
@@ -209,21 +208,21 @@ class ForwardPlan:
 
     def output_specs(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
         """Return the specs of the forward operator's outputs."""
-        shown = self.op.shown(names)
+        aliases = self.op.output_aliases(names)
         specs = []
         for name in names[:-1]:
-            slot = self.states[shown[name].source]
-            offset = shown[name].offset
+            slot = self.states[aliases[name].source]
+            offset = aliases[name].offset
             require(
                 -slot.shape[0] <= offset < slot.shape[0] + (self.steps == 0),
                 self.op,
-                f"output {name!r} begins at row {offset} of state {shown[name].source!r}, which has {slot.shape[0]}",
+                f"output {name!r} begins at row {offset} of state {aliases[name].source!r}, which has {slot.shape[0]}",
             )
             specs.append(TensorSpec((len(range(slot.shape[0])[offset:]), *slot.shape[1:]), slot.dtype))
         return (*specs, TensorSpec((self.memory.nbytes,), np.dtype(np.uint8)))
 
     def views(self, inputs: Sequence[Array], memory: Array) -> Views:
-        """Return the arrays that forward and backward step net share."""
+        """Return the views of blobs that the step net and the backward step net share."""
         views = Views(self.op.timestep, self.steps)
         given = dict(zip(self.op.forward_inputs, inputs))
         for name, array in given.items():
@@ -278,15 +277,15 @@ def bind_forward(
     bound.before()
     for time in range(plan.steps):
         bound.step(time)
-    shown = op.shown(op.output_names)
+    aliases = op.output_aliases(op.output_names)
     for name, out in zip(op.output_names[:-1], outputs):
-        source = plan.states[shown[name].source].of(memory)
-        bound.add(partial(assign, out, source[shown[name].offset :]))
+        source = plan.states[aliases[name].source].of(memory)
+        bound.add(partial(assign, out, source[aliases[name].offset :]))
     return bound
 
 
 def _add_matrices(views: Views, plan: ForwardPlan, each: Projection, arrays: Mapping[str, Array]) -> None:
-    """Give a projection its matrices over all steps."""
+    """Add the views of a projection's matrices over all steps."""
     link, given = plan.op.linked[each.operator.inputs[0]], views.at(0)
     rows_of_all = arrays[link.external][link.offset : link.offset + plan.steps]
     matrices = [rows_of_all, *(given(name) for name in each.operator.inputs[1:]), arrays[each.result]]

@@ -1,4 +1,4 @@
-"""InferenceLSTM: layers of an LSTM over a whole sequence, as PyTorch keeps their parameters, without a gradient."""
+"""InferenceLSTM: layers of an LSTM over a whole sequence, with parameters as in PyTorch, without a gradient."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["InferenceLSTM"]
 class InferenceLSTM(Operator):
     """Run ``num_layers`` LSTM layers over X, T steps of N samples; with ``batch_first`` the samples are the first axis.
 
-    After X come the first hidden and cell states, then for each layer and direction W, U and, with ``has_biases``, two
-    biases; the gates in them are input, forget, cell and output. With ``bidirectional`` a second direction runs from
-    the end, and both are joined along the last axis. The results are the last layer's states, and the last ones of all
-    layers.
+    The inputs after X are the initial hidden and cell states, then for each layer and direction W, U and, with
+    ``has_biases``, two biases, with the gates in the order input, forget, cell, output. With ``bidirectional``, a
+    second direction runs from the end, and the results of both are concatenated along the last axis. The outputs are
+    the hidden states of the last layer in all steps, and the final states of all layers.
 
     Source: Hochreiter and Schmidhuber, "Long short-term memory", 1997; Gers et al., 2000, for the forget gate.
 
@@ -82,8 +82,8 @@ class InferenceLSTM(Operator):
         )
         h, width = hidden.shape[2], x.shape[2]
         for i, group in enumerate(self.groups(params)):
-            below = width if i < self.directions else h * self.directions
-            want = [(4 * h, below), (4 * h, h), (4 * h,), (4 * h,)][: self._each]
+            width_in = width if i < self.directions else h * self.directions
+            want = [(4 * h, width_in), (4 * h, h), (4 * h,), (4 * h,)][: self._each]
             got = [param.shape for param in group]
             require(got == want, self, f"the parameters of part {i} must have the shapes {want}, got {got}")
         for spec in (hidden, cell, *params):
@@ -103,11 +103,11 @@ def inference_lstm(op: InferenceLSTM, ctx: RunContext, x: Any, hidden: Any, cell
     groups = op.groups(params)
     for layer in range(op.num_layers):
         made = []
-        for way in range(op.directions):
-            i = layer * op.directions + way
-            states = _layer(xp, rows[::-1] if way else rows, hidden[i], cell[i], groups[i])
+        for backwards in range(op.directions):
+            i = layer * op.directions + backwards
+            states = _layer(xp, rows[::-1] if backwards else rows, hidden[i], cell[i], groups[i])
             last_hidden[i], last_cell[i] = states[0][-1] if len(rows) else hidden[i], states[1]
-            made.append(states[0][::-1] if way else states[0])
+            made.append(states[0][::-1] if backwards else states[0])
         rows = made[0] if len(made) == 1 else xp.concatenate(made, axis=2)
     return (xp.ascontiguousarray(rows.swapaxes(0, 1) if op.batch_first else rows), last_hidden, last_cell)
 
@@ -116,8 +116,8 @@ def _layer(xp: Any, x: Any, hidden: Any, cell: Any, params: Sequence[Any]) -> tu
     """Return the hidden states after each step, and the last cell state."""
     w, u = params[:2]
     width, recurrent = hidden.shape[-1], u.T
-    steps, samples, below = x.shape
-    from_input = xp.matmul(x.reshape(steps * samples, below), w.T)  # of all steps at once
+    steps, samples, width_in = x.shape
+    from_input = xp.matmul(x.reshape(steps * samples, width_in), w.T)  # of all steps at once
     for bias in params[2:]:
         from_input += bias
     from_input = from_input.reshape(steps, samples, 4 * width)

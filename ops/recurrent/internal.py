@@ -1,4 +1,4 @@
-"""What Caffe2 puts into step nets for itself: rows of a sequence as a step's blob, a step's gradient added to them."""
+"""Operators that Caffe2 adds to step nets: a step's rows of a sequence, and the accumulation of a step's gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["rnn_internal_accumulate_gradient_input", "rnn_internal_apply_link"]
 
 @operator_class(frozen=True)
 class _OfStep(Operator):
-    """Base: the number of the step comes first; rows from that number + ``offset`` on are meant."""
+    """Base: the first input is the step number; the operator works on rows from that number + ``offset`` on."""
 
     offset: int = 0
 
@@ -43,7 +43,7 @@ class _OfStep(Operator):
 @register
 @operator_class(frozen=True)
 class rnn_internal_apply_link(_OfStep):
-    """Y = ``window`` rows of X, from row timestep + offset on; X stays as it is, and is an output for the order.
+    """Y = ``window`` rows of X, from row timestep + offset on. X is unchanged; it is an output to order the operators.
 
     Inputs:
         timestep (1): int
@@ -77,7 +77,7 @@ def apply_link(op: rnn_internal_apply_link, ctx: RunContext, timestep: Any, x: A
 @register
 @operator_class(frozen=True)
 class rnn_internal_accumulate_gradient_input(_OfStep):
-    """Y = G, with the row of number timestep of dY added to the row timestep + offset.
+    """Y = G, with row timestep of dY added to its row timestep + offset.
 
     Inputs:
         timestep (1): int

@@ -1,4 +1,4 @@
-"""How the blobs of a step net are connected to those outside: links, aliases and states, read and checked."""
+"""How the blobs of a step net are connected to external ones: links, aliases and states, read and checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Alias", "Link", "Recurrent", "State"]
 
 @operator_class(frozen=True)
 class Link:
-    """In step t the step net's blob ``internal`` is ``window`` rows of ``external``, from row t + ``offset`` on."""
+    """In step t, the step net's blob ``internal`` is the ``window`` rows of ``external`` from row t + ``offset`` on."""
 
     internal: str
     external: str
@@ -36,7 +36,7 @@ class Alias:
 
 @operator_class(frozen=True)
 class State:
-    """A state: its name, the operator's input that it begins with, and the outputs that show it."""
+    """A state: its name, the index of the input that is its initial value, and its aliases among the outputs."""
 
     name: str
     initial: int
@@ -45,22 +45,23 @@ class State:
 
 @operator_class(frozen=True)
 class Recurrent(Operator):
-    """What RecurrentNetwork and its gradient have in common: the arguments, under Caffe2's names.
+    """Base of RecurrentNetwork and its gradient: the arguments, under Caffe2's names.
 
     Args:
         step_net: what a time step computes.
-        timestep: the step net's name for the number of the step, an int32 tensor of one element.
-        recurrent_states, initial_recurrent_state_ids: names of the states, and the inputs that they begin with.
+        timestep: the step net's name for the step number, an int32 tensor of one element.
+        recurrent_states, initial_recurrent_state_ids: names of the states, and the indices of their initial values
+            among the inputs.
         link_internal, link_external, link_offset, link_window: see ``Link``; the windows are 1 if not given.
         alias_src, alias_dst, alias_offset: see ``Alias``.
-        param: the inputs, by number, that are the same in all steps and whose gradients are requested.
+        param: the indices of the inputs that are the same in all steps and whose gradients are requested.
         param_grads: their gradients' names in the backward step net; by default the inputs' with the suffix "_grad".
         backward_step_net: the gradient of a step.
         backward_link_internal, backward_link_external, backward_link_offset, backward_link_window: its links; the
             gradient of ``external`` has the suffix "_grad".
-        outputs_with_grads: the outputs, by number, whose gradients reach the operator.
-        recompute_blobs_on_backward: blobs of the step net that are not kept: the backward step net computes them again.
-        enable_rnn_executor: for Caffe2's executor; of no effect here.
+        outputs_with_grads: the indices of the outputs whose gradients reach the operator.
+        recompute_blobs_on_backward: blobs of the step net that are not kept: the backward step net recomputes them.
+        enable_rnn_executor: for Caffe2's executor; ignored here.
         num_workspaces_on_fwd_only: the same.
     """
 
@@ -123,8 +124,8 @@ class Recurrent(Operator):
         for link in links:
             if link.window < 1 or link.offset < 0:
                 raise ArgumentError(
-                    f"{self.type}: the link of {link.internal!r} to {link.external!r} needs a window from 1 on and an "
-                    f"offset from 0 on, got window {link.window} and offset {link.offset}"
+                    f"{self.type}: the link of {link.internal!r} to {link.external!r} needs a window of at least 1 "
+                    f"and an offset of at least 0, got window {link.window} and offset {link.offset}"
                 )
         return links
 
@@ -143,12 +144,12 @@ class Recurrent(Operator):
         )
 
     @property
-    def slopes_of_params(self) -> tuple[str, ...]:
+    def param_gradients(self) -> tuple[str, ...]:
         """The names of the gradients of ``param`` in the backward step net."""
         return self.param_grads or tuple(f"{self.forward_inputs[i]}_grad" for i in self.param)
 
-    def shown(self, outputs: Sequence[str]) -> dict[str, Alias]:
-        """Return what the forward operator's outputs show: an alias of a state, or all of the state of their name."""
+    def output_aliases(self, outputs: Sequence[str]) -> dict[str, Alias]:
+        """Return the alias that each forward output is; an output named as a state is all of that state."""
         found = {name: Alias(name, name, 0) for name in outputs if name in self.recurrent_states}
         found.update((alias.output, alias) for state in self.states for alias in state.aliases)
         return found
@@ -219,7 +220,7 @@ class Recurrent(Operator):
                 )
 
     def _check_row(self, link: Link) -> None:
-        """Refuse a step that reads rows of a state which neither it nor an earlier step has written before.
+        """Raise NetError if a step reads rows of a state that neither it nor an earlier step has written.
 
         Initial rows count as written.
         """
@@ -249,7 +250,7 @@ class Recurrent(Operator):
 
     @cached_property
     def own_rows(self) -> list[str]:
-        """The blobs by which a step reads rows of a state that it has written itself."""
+        """The blobs through which a step reads rows of a state that it has written itself."""
         ends = {o.external: o.offset + o.window for o in self.links if o.internal in self.step.written}
         return [
             link.internal

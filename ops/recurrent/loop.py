@@ -20,22 +20,22 @@ View = Callable[[int], Array]
 
 
 def rows(array: Array, link: Link) -> View:
-    """Return the function that gives a link's rows in a step."""
+    """Return the function from a step to the rows of a link."""
     return lambda time: array[time + link.offset : time + link.offset + link.window]
 
 
 def step_of(array: Array) -> View:
-    """Return the function that gives a step's part of an array with one such part a step."""
+    """Return the function from a step to its element along the first axis of an array."""
     return lambda time: array[time, ...]
 
 
 def fixed(array: Array) -> View:
-    """Return the function that gives the same array in all steps."""
+    """Return the function that returns the same array in all steps."""
     return lambda time: array
 
 
 class Views:
-    """Gives the arrays of a step net's blobs in each step."""
+    """The arrays of a step net's blobs in each step."""
 
     def __init__(self, timestep: str, steps: int) -> None:
         self._of: dict[str, View] = {}
@@ -49,23 +49,23 @@ class Views:
         return name in self._of
 
     def at(self, time: int) -> Callable[[str], Array]:
-        """Return the function that gives the array of a blob in a step."""
+        """Return the function from a blob to its array in a step."""
         return lambda name: self._of[name](time)
 
 
 @dataclass(frozen=True, eq=False)
 class LoopOperators:
-    """What a loop runs.
+    """The operators of a loop.
 
     Args:
         net: the step net's name.
-        before: operators that are run once, before the first step.
-        body: those that are run in each step.
-        after: those that are run once, after the last step.
+        before: operators that run once, before the first step.
+        body: operators that run in each step.
+        after: operators that run once, after the last step.
         specs: of all blobs.
-        stored: the blobs that are read outside of the operators that write them; the loop has arrays for them.
-        fixed: blobs from outside that are the same in all steps.
-        timestep: the blob that holds the number of the step, on the host.
+        stored: the blobs that the loop has arrays for, because others than the operators that write them read them.
+        fixed: external blobs that are the same in all steps.
+        timestep: the blob that holds the step number, on the host.
     """
 
     net: str
@@ -87,10 +87,10 @@ class Loop:
     """
 
     def __init__(self, operators: LoopOperators, ctx: PlanContext) -> None:
-        def compiled(those: Sequence[Instruction], fixed: frozenset[str] = frozenset()) -> CompiledSegment:
+        def compiled(selected: Sequence[Instruction], fixed: frozenset[str] = frozenset()) -> CompiledSegment:
             host = frozenset([operators.timestep])
             return ctx.compile_segment(
-                Segment(operators.net, those, operators.specs, operators.stored, fixed=fixed, on_host=host)
+                Segment(operators.net, selected, operators.specs, operators.stored, fixed=fixed, on_host=host)
             )
 
         self.before = compiled(operators.before)
@@ -106,7 +106,7 @@ class BoundLoop:
     """The calls of a loop, in order.
 
     Args:
-        loop: the operators; None: the loop runs calls of other kinds alone.
+        loop: the operators; None: the loop runs only calls that are added with ``add``.
         views: the arrays.
         scratch: ``loop.scratch`` bytes.
     """

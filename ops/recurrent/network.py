@@ -1,6 +1,6 @@
 """RecurrentNetwork: a step net run over a sequence, and its gradient.
 
-A time step is a replay of the step net's operators over views of the stacked arrays: what is linked is never copied.
+A time step runs the step net's operators on views of the stacked arrays: linked blobs are never copied.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ __all__ = ["RecurrentNetwork", "RecurrentNetworkGradient"]
 class RecurrentNetwork(Recurrent):
     """Run ``step_net`` over a sequence.
 
-    The first input has steps and samples as its first axes, and tells how many steps there are. A link lets a blob of
-    the step net be rows of an input, or of a state: in step t those from t + offset on. A state begins with an input,
-    of shape (rows, samples, ...), (samples, width) or (width,), and has one more row for each step; an alias shows its
-    rows from some row on as an output. What the step net reads else must be inputs; they are the same in all steps,
-    and what depends on them alone is computed once.
+    The first axes of the first input are steps and samples; it sets the number of steps. A link makes a blob of the
+    step net a view of rows of an input or of a state: in step t, of those from t + offset on. The initial value of a
+    state is an input of shape (rows, samples, ...), (samples, width) or (width,), and each step adds a row; an alias
+    makes the rows of a state, from a given one on, an output. All other blobs that the step net reads must be inputs;
+    they are the same in all steps, and what depends only on them is computed once.
 
-    The last output holds, as bytes, what the gradient reads again. Without ``backward_step_net`` these are the states
-    alone.
+    The last output holds, as bytes, what the gradient reads again: without ``backward_step_net``, only the states.
 
     Inputs:
         X+ (...): float|int|bool, the first (T, N, ...) for T steps and N samples
@@ -54,11 +53,11 @@ class RecurrentNetwork(Recurrent):
 
     def check(self) -> None:
         super().check()
-        shown = self.shown(self.output_names)
+        aliases = self.output_aliases(self.output_names)
         for name in self.output_names[:-1]:
-            if name not in shown:
+            if name not in aliases:
                 raise NetError(
-                    f"RecurrentNetwork: output {name!r} is the alias of no state; alias_dst is {list(shown)}"
+                    f"RecurrentNetwork: output {name!r} is not an alias of a state; alias_dst is {list(aliases)}"
                 )
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -96,8 +95,8 @@ def _gradient_operator(op: RecurrentNetwork, g: GradientContext, args: dict[str,
 class RecurrentNetworkGradient(Recurrent):
     """The gradients of RecurrentNetwork: of the first input, the inputs in ``param``, the initial states.
 
-    Reads the gradients of the outputs in ``outputs_with_grads``, all inputs and all outputs. ``backward_step_net`` is
-    run for each step, the last first, over views as the step net is; gradients of what all steps share are added up.
+    It reads the gradients of the outputs in ``outputs_with_grads``, all inputs and all outputs. ``backward_step_net``
+    runs for each step, from the last to the first, on views like the step net; gradients of shared inputs are summed.
     """
 
     inputs = ("dY*",)
@@ -105,7 +104,7 @@ class RecurrentNetworkGradient(Recurrent):
 
     @cached_property
     def forward_inputs(self) -> tuple[str, ...]:
-        whole = {name for name in self.input_names if name in self.recurrent_states}  # outputs that show all of a state
+        whole = {name for name in self.input_names if name in self.recurrent_states}  # outputs that are a whole state
         outputs = len(whole.union(self.alias_dst)) + 1
         return self.input_names[len(self.outputs_with_grads) : len(self.input_names) - outputs]
 
@@ -126,7 +125,7 @@ def prepare_recurrent_network(op: RecurrentNetwork, ctx: PlanContext, *specs: Te
     keep = ctx.demand(op.n_out - 1) != "never"
     plan = ForwardPlan(op, inputs, keep=keep, project=ctx.enabled("step_projections"))
     loop = None if plan.one_by_one else Loop(plan.operators, ctx)
-    if not keep:  # the states alone, in memory that others use, too
+    if not keep:  # only the states, in scratch memory
         outputs[-1] = None
     states = 0 if keep else plan.memory.nbytes
     memory = _Memory(ctx, states, plan.arena.nbytes, loop.scratch if loop else 0)
@@ -154,7 +153,7 @@ def prepare_recurrent_network_gradient(op: RecurrentNetworkGradient, ctx: PlanCo
 
 
 class _Memory:
-    """Memory for a pass: the plan's scratch memory, or on a GPU its own.
+    """The memory of a pass: scratch memory of the plan or, on a GPU, memory of its own.
 
     Args:
         ctx: of the operator.
@@ -171,7 +170,7 @@ class _Memory:
         return max(self._ends[-1], ALIGNMENT) if self.location == HOST else 0
 
     def parts(self, scratch: Any) -> list[Any]:
-        """Return the parts, of ``scratch`` or of memory on the GPU."""
+        """Return the parts, views of ``scratch`` or of memory on the GPU."""
         if self.location != HOST:
             scratch = new_buffer(TensorSpec((self._ends[-1],), np.dtype(np.uint8)), self.location)
         return [scratch[begin:end] for begin, end in zip([0, *self._ends], self._ends)]

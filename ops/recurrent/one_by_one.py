@@ -1,4 +1,4 @@
-"""Steps whose shapes depend on data: the operators of a step net run one after another, on the arrays at hand."""
+"""Step nets whose shapes depend on data: their operators run one after another, on the arrays at hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["step_by_step"]
 
 Array = Any
 _Kernel = Callable[[RunContext, "list[Array]", int], "Sequence[Array]"]
-"""Given the context, the inputs and the number of the step (-1: once for all steps), returns the results."""
+"""Takes the context, the inputs and the step number (-1: once for all steps), and returns the results."""
 
 
 def step_by_step(op: Recurrent, ctx: PlanContext, given: Views, once: Collection[Instruction], steps: int) -> None:
@@ -30,12 +30,12 @@ def step_by_step(op: Recurrent, ctx: PlanContext, given: Views, once: Collection
     Args:
         op: holds the step net.
         ctx: the plan context of the operator.
-        given: inputs, the number of the step, and rows of sequences and states.
+        given: views of the inputs, of the step number, and of rows of inputs and states.
         once: operators that compute the same in all steps.
-        steps: how many there are.
+        steps: their number.
 
     Raises:
-        NetError, OperatorError: an operator failed; the message says which in which step.
+        NetError, OperatorError: an operator failed; the message names it and the step.
     """
     shared: dict[str, Array] = {}
     kernels = {operator: _kernel(op.step.name, operator, ctx) for operator in op.step.ops}
@@ -59,7 +59,7 @@ def _run(
     made: dict[str, Array],
     time: int,
 ) -> None:
-    """Run one operator; its results go into ``made``, and those that are linked into their rows."""
+    """Run one operator; store its results in ``made``, and linked ones in their rows too."""
     arrays = given.at(max(time, 0))
     try:
         ins = [made[name] if name in made else arrays(name) for name in operator.inputs]
@@ -76,7 +76,7 @@ def _run(
 
 
 def _kernel(net: str, operator: Instruction, ctx: PlanContext) -> _Kernel:
-    """Return the kernel of an operator: its plain one, or, where it has none, its prepared one."""
+    """Return the plain kernel of an operator or, if it has none, its prepared kernel."""
     kernel = plain_kernel(operator.op_def.type, GPU if ctx.run.is_gpu else CPU)
     if kernel is None:
         return _PreparedKernel(net, operator, ctx)
@@ -84,7 +84,7 @@ def _kernel(net: str, operator: Instruction, ctx: PlanContext) -> _Kernel:
 
 
 class _PreparedKernel:
-    """A prepared kernel, compiled anew when the shapes of the inputs differ from those of the call before.
+    """A prepared kernel, compiled again when the shapes of the inputs differ from those of the previous call.
 
     Args:
         net: the name of the step net.
@@ -129,7 +129,7 @@ class _PreparedKernel:
 
 
 def _placed(operator: Instruction, run: RunContext, ins: list[Array]) -> list[Array]:
-    """Return the inputs of an operator where its plain kernel reads them; the numbers of the steps are on the host."""
+    """Return the inputs of an operator, moved to where its plain kernel reads them; step numbers are on the host."""
     if not run.is_gpu:
         return ins
     places = [operator.op.input_location(i) for i in range(len(ins))]

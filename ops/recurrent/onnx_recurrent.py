@@ -1,4 +1,4 @@
-"""ONNXLSTM, ONNXGRU and ONNXRNN: recurrent layers as ONNX describes them, for models that are read; no gradients."""
+"""ONNXLSTM, ONNXGRU and ONNXRNN: recurrent layers as ONNX defines them, for imported models; no gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 @operator_class(frozen=True)
 class _Recurrent(Operator):
-    """What the three layers share: T steps of N sequences, D directions, G gates of hidden_size units each.
+    """Base: T steps of N sequences, D directions, G gates of hidden_size units each.
 
     ``more`` are the inputs that ``given`` names, in its order: ``B``, the biases of the input and of the state;
     ``sequence_lens``, int32; ``initial_h``. Y is the state after each step, zero after the end of a sequence; Y_h is
@@ -41,8 +41,8 @@ class _Recurrent(Operator):
     Args:
         hidden_size: units of a gate.
         direction: forward, reverse, or bidirectional, with D = 2.
-        activations: of each direction, one after the other; none for the usual ones.
-        clip: bound of what goes into an activation; 0 for none.
+        activations: those of all directions, concatenated; empty for the defaults.
+        clip: bound of the magnitude of an activation's input; 0 for none.
     """
 
     inputs = ("X", "W", "R", "more*")
@@ -56,7 +56,7 @@ class _Recurrent(Operator):
     layout: int = 0
 
     gates: ClassVar[int] = 0
-    usual: ClassVar[tuple[str, ...]] = ()
+    default_activations: ClassVar[tuple[str, ...]] = ()
     optional: ClassVar[tuple[str, ...]] = ("B", "sequence_lens", "initial_h")
 
     @property
@@ -81,7 +81,7 @@ class _Recurrent(Operator):
                 f"{self.type}: given must name its {self.n_in - 3} further inputs, of {', '.join(self.optional)}, "
                 f"got {list(self.given)}"
             )
-        expected = len(self.usual) * self.directions
+        expected = len(self.default_activations) * self.directions
         unknown = [name for name in self.activations if name.lower() not in _ACTIVATIONS]
         if unknown or self.activations and len(self.activations) != expected:
             raise ArgumentError(
@@ -110,8 +110,8 @@ class _Recurrent(Operator):
         return 2 * first * second * self.directions * self.gates * self.hidden_size * (width + self.hidden_size)
 
     def functions(self, direction: int) -> list[Callable[[Any, Array], Array]]:
-        count = len(self.usual)
-        names = self.activations[direction * count :][:count] or self.usual
+        count = len(self.default_activations)
+        names = self.activations[direction * count :][:count] or self.default_activations
         return [_ACTIVATIONS[name.lower()] for name in names]
 
     def clipped(self, xp: Any, x: Array) -> Array:
@@ -121,7 +121,7 @@ class _Recurrent(Operator):
         self, xp: Any, x: Array, states: list[Array], r: Array, bias: Array | None, peepholes: Array | None,
         functions: list[Callable[[Any, Array], Array]],
     ) -> list[Array]:  # fmt: skip
-        """Return the states after a step, given what the input adds to the gates."""
+        """Return the states after a step, given ``x``, the input's contribution to the gates."""
         raise NotImplementedError
 
 
@@ -145,7 +145,7 @@ class ONNXRNN(_Recurrent):
     """
 
     gates: ClassVar[int] = 1
-    usual: ClassVar[tuple[str, ...]] = ("Tanh",)
+    default_activations: ClassVar[tuple[str, ...]] = ("Tanh",)
 
     def step(self, xp, x, states, r, bias, peepholes, functions):
         total = x + states[0] @ r.T
@@ -166,7 +166,7 @@ class ONNXGRU(_Recurrent):
 
     linear_before_reset: bool = False
     gates: ClassVar[int] = 3
-    usual: ClassVar[tuple[str, ...]] = ("Sigmoid", "Tanh")
+    default_activations: ClassVar[tuple[str, ...]] = ("Sigmoid", "Tanh")
 
     def step(self, xp, x, states, r, bias, peepholes, functions):
         (hidden,) = states
@@ -175,10 +175,10 @@ class ONNXGRU(_Recurrent):
         both = functions[0](xp, self.clipped(xp, x[:, : 2 * h] + hidden @ r[: 2 * h].T + inner[: 2 * h]))
         update, reset = both[:, :h], both[:, h:]
         if self.linear_before_reset:
-            fresh = x[:, 2 * h :] + reset * (hidden @ r[2 * h :].T + inner[2 * h :])
+            candidate = x[:, 2 * h :] + reset * (hidden @ r[2 * h :].T + inner[2 * h :])
         else:
-            fresh = x[:, 2 * h :] + (reset * hidden) @ r[2 * h :].T + inner[2 * h :]
-        return [(1 - update) * functions[1](xp, self.clipped(xp, fresh)) + update * hidden]
+            candidate = x[:, 2 * h :] + (reset * hidden) @ r[2 * h :].T + inner[2 * h :]
+        return [(1 - update) * functions[1](xp, self.clipped(xp, candidate)) + update * hidden]
 
 
 @register
@@ -186,7 +186,7 @@ class ONNXGRU(_Recurrent):
 class ONNXLSTM(_Recurrent):
     """C' = f * C + i * g and H' = o * h(C') with the gates i, o, f, g, in this order in W, R and B.
 
-    Further inputs may be ``initial_c`` and ``P``, the peepholes of i, o and f. Y_c is the cell's state after the last
+    ``given`` may also name ``initial_c`` and ``P``, the peepholes of i, o and f. Y_c is the cell state after the last
     step.
 
     Source: ONNX's operator LSTM; Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997.
@@ -205,7 +205,7 @@ class ONNXLSTM(_Recurrent):
 
     outputs: ClassVar[tuple[str, ...]] = ("Y", "Y_h", "Y_c")
     gates: ClassVar[int] = 4
-    usual: ClassVar[tuple[str, ...]] = ("Sigmoid", "Tanh", "Tanh")
+    default_activations: ClassVar[tuple[str, ...]] = ("Sigmoid", "Tanh", "Tanh")
     optional: ClassVar[tuple[str, ...]] = ("B", "sequence_lens", "initial_h", "initial_c", "P")
 
     def step(self, xp, x, states, r, bias, peepholes, functions):
@@ -271,7 +271,7 @@ def _one_direction(
 
 
 def _order(xp: Any, steps: int, count: int, lengths: Array | None, reverse: bool) -> Array:
-    """Return which step of each sequence is taken at which time, (T, N); after a sequence's end steps beyond it."""
+    """Return the step of each sequence that is processed at each time, (T, N); after its end, the steps past it."""
     time = xp.broadcast_to(xp.arange(steps)[:, None], (steps, count))
     if not reverse:
         return time

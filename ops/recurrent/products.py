@@ -1,7 +1,7 @@
-"""Gradients of weights in a recurrent net: one product over all steps in the place of one a step.
+"""Gradients of weights in a recurrent net: one product over all steps instead of one per step.
 
-In a backward step net, FCGradient gives dW = dY^T X, which is added up over the steps. Where X and dY of all steps are
-stored one after the other, their sum is one product of the stacked matrices.
+In a backward step net, FCGradient computes dW = dY^T X, which is summed over the steps. If X and dY of all steps are
+stored contiguously, the sum is one product of the stacked matrices.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from netbuilder.ops.dense.fc import FC, FCGradient, FCTransposed, FCTransposedGr
 from netbuilder.ops.recurrent.links import Recurrent
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["ALL", "Product", "products", "stand_in"]
+__all__ = ["ALL", "Product", "products", "replacement"]
 
 _ZEROS = "zeros for "
 ALL = "all steps of "
-"""Put before the name of a blob: its values in all steps."""
+"""Prefix of a blob's name, for its values in all steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,15 +29,15 @@ class Product:
 
     Args:
         operator: of the backward step net.
-        slope: the operator that takes its place in the loop, dX = dY W + 0; None without dX, or
-            where dX is computed after the loop, too.
-        joined: the operator after the loop, over X and dY of all steps; it reads and writes matrices, also dX of all
-            steps where that is the gradient of a sequence.
-        specs: of the blobs of ``joined``, and of the zeros that ``slope`` adds.
+        in_loop: the operator that replaces it in the loop, dX = dY W + 0; None without dX, or
+            if dX is computed after the loop too.
+        joined: the operator after the loop, over X and dY of all steps; it reads and writes matrices, and also dX of
+            all steps if that is the gradient of an input.
+        specs: of the blobs of ``joined``, and of the zeros that ``in_loop`` adds.
     """
 
     operator: Instruction
-    slope: Instruction | None
+    in_loop: Instruction | None
     joined: Instruction
     specs: Mapping[str, TensorSpec]
 
@@ -55,38 +55,38 @@ class Product:
 
     @property
     def zeros(self) -> str | None:
-        """The zeros that ``slope`` adds."""
-        return None if self.slope is None else self.slope.inputs[2]
+        """The zeros that ``in_loop`` adds."""
+        return None if self.in_loop is None else self.in_loop.inputs[2]
 
 
 def products(
     op: Recurrent, specs: Mapping[str, TensorSpec], fixed: Collection[str], steps: int, ends: Collection[str]
 ) -> list[Product]:
-    """Return the operators of the backward step net whose gradients of weights can wait.
+    """Return the operators of the backward step net whose gradients of weights can be computed after the loop.
 
     Args:
         op: the gradient operator.
         specs: of all blobs of a step.
         fixed: blobs that are the same in all steps.
-        steps: how many there are.
-        ends: gradients that are rows of those of sequences, whole.
+        steps: their number.
+        ends: blobs that are whole rows of the gradient of an input.
     """
-    net, sums = op.backward, set(op.slopes_of_params)
+    net, sums = op.backward, set(op.param_gradients)
     found = []
     for position, operator in enumerate(net.ops):
         if not isinstance(operator.op, (FCGradient, FCTransposedGradient)):
             continue
         (x, w, dy), results = operator.inputs, operator.outputs[:2]
-        alone = all(
+        only_summed = all(
             name in sums and net.writes(name) == 1 and not any(name in other.inputs for other in net.ops)
             for name in results
         )
-        later = {name for other in net.ops[position:] for name in other.outputs}
-        stays = x not in later and dy not in later and x not in fixed and dy not in fixed
-        if alone and stays and w in fixed and specs[x].dtype.itemsize >= 4:
+        overwritten = {name for other in net.ops[position:] for name in other.outputs}
+        stackable = not overwritten.intersection((x, dy)) and x not in fixed and dy not in fixed
+        if only_summed and stackable and w in fixed and specs[x].dtype.itemsize >= 4:
             dx = operator.outputs[2] if len(operator.outputs) > 2 else ""
-            waits = dx in ends and net.writes(dx) == 1 and not any(dx in other.inputs for other in net.ops)
-            found.append(_product(operator, specs, steps, 3 if waits else 2))
+            dx_waits = dx in ends and net.writes(dx) == 1 and not any(dx in other.inputs for other in net.ops)
+            found.append(_product(operator, specs, steps, 3 if dx_waits else 2))
     return found
 
 
@@ -101,20 +101,20 @@ def _product(operator: Instruction, specs: Mapping[str, TensorSpec], steps: int,
     )
     shapes = [(steps * m, k), weights, (steps * m, n), weights, (n,), (steps * m, k)]
     made = {name: x.with_shape(shape) for name, shape in zip((*inputs, *outputs), shapes)}
-    joined = stand_in(operator, operator.op_def.type, inputs, outputs)
+    joined = replacement(operator, operator.op_def.type, inputs, outputs)
     if len(operator.outputs) == results:
         return Product(operator, None, joined, made)
     zeros = _ZEROS + operator.outputs[2]
     made[zeros] = x.with_shape((k,))
-    # dX = dY W, a product with the weights the other way round
+    # dX = dY W, a product with the transposed weights
     kind = FC if op._transposed else FCTransposed
     back = (operator.inputs[2], operator.inputs[1], zeros)
-    slope = stand_in(operator, kind.__name__, back, (operator.outputs[2],), axis=op.axis, axis_w=op.axis_w)
-    return Product(operator, slope, joined, made)
+    in_loop = replacement(operator, kind.__name__, back, (operator.outputs[2],), axis=op.axis, axis_w=op.axis_w)
+    return Product(operator, in_loop, joined, made)
 
 
-def stand_in(
+def replacement(
     operator: Instruction, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...], **arguments: Any
 ) -> Instruction:
-    """Return an operator that stands for another one of the step net."""
+    """Return an operator that replaces ``operator`` of the step net."""
     return read_instruction(operator.index, make_op(op_type, inputs, outputs, **arguments))

@@ -1,6 +1,6 @@
-"""Products of rows of a sequence with weights: one over all steps before the loop, in the place of one a step.
+"""Products of rows of an input with weights: one over all steps before the loop, instead of one per step.
 
-The rows of an input are stored one after the other, and none depends on a step.
+The rows of an input are stored contiguously, and none depends on a step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.dense.fc import FC, FCTransposed
 from netbuilder.ops.dense.matmul import MatMul
 from netbuilder.ops.recurrent.links import Recurrent
-from netbuilder.ops.recurrent.products import ALL, stand_in
+from netbuilder.ops.recurrent.products import ALL, replacement
 
 __all__ = ["Projection", "projections"]
 
@@ -39,13 +39,13 @@ class Projection:
 
 
 def projections(op: Recurrent, specs: Mapping[str, TensorSpec], fixed: Collection[str], steps: int) -> list[Projection]:
-    """Return the products of the step net that need nothing but rows of an input.
+    """Return the products of the step net in which only rows of an input vary between steps.
 
     Args:
         op: the operator that holds the step net.
         specs: of all blobs of a step.
         fixed: blobs that are the same in all steps.
-        steps: how many there are.
+        steps: their number.
     """
     found: list[Projection] = []
     seen: set[str] = set()
@@ -67,7 +67,7 @@ def projections(op: Recurrent, specs: Mapping[str, TensorSpec], fixed: Collectio
 
 
 def _matrices(operator: Instruction, specs: Mapping[str, TensorSpec]) -> list[tuple[int, ...]] | None:
-    """Return the shapes of the inputs and the output in a step, as matrices; None for what is no such product."""
+    """Return the shapes of the inputs and the output in a step, as matrices; None if this is not such a product."""
     op: Any = operator.op
     given = [specs[name] for name in operator.inputs]
     if isinstance(op, (FC, FCTransposed)):
@@ -83,10 +83,10 @@ def _projection(
     operator: Instruction, specs: Mapping[str, TensorSpec], shapes: list[tuple[int, ...]], steps: int
 ) -> Projection:
     inputs, outputs = tuple(ALL + name for name in operator.inputs), (ALL + operator.outputs[0],)
-    for place in (0, -1):
-        rows, width = shapes[place]
-        shapes[place] = (steps * rows, width)
+    for index in (0, -1):
+        rows, width = shapes[index]
+        shapes[index] = (steps * rows, width)
     kind = specs[operator.inputs[0]]
     made = {name: kind.with_shape(shape) for name, shape in zip((*inputs, *outputs), shapes)}
     arguments = {"trans_b": 1} if isinstance(operator.op, MatMul) and operator.op.trans_b else {}
-    return Projection(operator, stand_in(operator, operator.op_def.type, inputs, outputs, **arguments), made)
+    return Projection(operator, replacement(operator, operator.op_def.type, inputs, outputs, **arguments), made)

@@ -1,4 +1,4 @@
-"""A step net: its operators decoded, what they read and write, their shapes."""
+"""A step net: its decoded operators, the blobs that they read and write, and their shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from netbuilder.ops.core.instructions import (
     read_instruction,
 )
 from netbuilder.ops.core.operator import STRING, TensorSpec
-from netbuilder.ops.recurrent.versions import one_shape_a_name
+from netbuilder.ops.recurrent.versions import rename_reshaped
 from netbuilder.proto import NetDef, NetError, ShapeError
 
 __all__ = ["StepNet"]
@@ -27,20 +27,20 @@ class StepNet:
         net: the net.
 
     Raises:
-        NetError: an operator is unknown or wrong.
+        NetError: an operator is unknown or invalid.
     """
 
     def __init__(self, net: NetDef) -> None:
         self.name = net.name
         self.ops: list[Instruction] = []
-        for index, op_def in enumerate(one_shape_a_name(net.op)):
+        for index, op_def in enumerate(rename_reshaped(net.op)):
             try:
                 self.ops.append(read_instruction(index, op_def))
             except NetError as error:
                 raise located(describe_operator(net.name, index, op_def), error, in_subgraph=True) from error
 
     def describe(self, operator: Instruction) -> str:
-        """Return where an operator of the net is, for messages."""
+        """Return the description of an operator of the net, for messages."""
         return describe(self.name, operator)
 
     @cached_property
@@ -65,20 +65,20 @@ class StepNet:
         return sum(name in operator.outputs for operator in self.ops)
 
     def invariant(self, fixed: Iterable[str], varying: Iterable[str]) -> list[Instruction]:
-        """Return the operators that compute the same in all steps, given what is fixed.
+        """Return the operators that compute the same in all steps.
 
         Args:
             fixed: blobs that are the same in all steps.
-            varying: blobs that operators may not write if they are to be run once.
+            varying: blobs that differ between steps; an operator that writes one is not returned.
         """
         same, never = set(fixed), set(varying)
         found = []
         for operator in self.ops:
-            alone = all(
+            only_writer = all(
                 self.writes(name) == 1 and name not in never and name not in operator.inputs
                 for name in operator.outputs
             )
-            if alone and not operator.op.stateful and same.issuperset(operator.inputs):
+            if only_writer and not operator.op.stateful and same.issuperset(operator.inputs):
                 found.append(operator)
                 same.update(operator.outputs)
         return found
@@ -88,8 +88,8 @@ class StepNet:
 
         Args:
             operator: of this net.
-            specs: of the blobs so far; those of linked blobs are there.
-            linked: blobs that have their shapes from elsewhere, also where these depend on data.
+            specs: of the blobs so far, those of linked blobs included.
+            linked: blobs whose shapes are known from links, even if the operator's shapes depend on data.
 
         Raises:
             ShapeError: the inputs do not fit, or the shapes depend on data.
@@ -101,7 +101,7 @@ class StepNet:
                     return
                 raise ShapeError(
                     "its shapes depend on data, or it runs Python, so it cannot be in a step net that has a gradient, "
-                    "unless states are all that it makes; put it outside, or unroll the net"
+                    "unless all its outputs are states; put it outside, or unroll the net"
                 )
             if any(spec.dtype == STRING for spec in made):
                 raise ShapeError("it makes strings, which step nets cannot hold")
@@ -109,11 +109,11 @@ class StepNet:
             raise located(self.describe(operator), error, in_subgraph=True) from error
         specs.update(zip(operator.outputs, (spec.plain for spec in made)))
 
-    def require_arrays_alone(self) -> None:
-        """Raise ShapeError if an operator cannot be run on the arrays of a step alone."""
+    def check_one_by_one(self) -> None:
+        """Raise ShapeError if an operator needs more than the arrays of a step."""
         for operator in self.ops:
             if operator.op.dynamic and operator.op.stateful:
                 raise ShapeError(
-                    f"{self.describe(operator)}: it runs Python, holds nets or keeps something between runs, so it "
+                    f"{self.describe(operator)}: it runs Python, holds nets or keeps data between runs, so it "
                     "cannot be in a step net; put it outside, or unroll the net"
                 )

@@ -1,4 +1,4 @@
-"""What a recurrent net keeps of its steps: a table at the end of its last output, and RecurrentNetworkBlobFetcher."""
+"""The blobs that a recurrent net keeps of its steps: a table in its last output, and RecurrentNetworkBlobFetcher."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class KeptBlob:
 
     Args:
         name: the step net's name.
-        slot: where the array that holds it is.
-        first: the row that it begins with in step 0; -1: it is the same in all steps.
-        window: how many rows it is; 0: a row without the axis of rows.
+        slot: the location of the array that holds it.
+        first: its first row in step 0; -1: it is the same in all steps.
+        window: its number of rows; 0: a single row, without that axis.
     """
 
     name: str
@@ -48,7 +48,7 @@ class KeptBlob:
 
 
 def table_bytes(steps: int, timestep: str, kept: Sequence[KeptBlob]) -> Array:
-    """Return the table as bytes, a multiple of 64: its text, its size and a mark at the end."""
+    """Return the table as bytes, a multiple of 64: its text, its size and a marker."""
     rows = [[k.name, k.slot.offset, k.slot.shape, k.slot.dtype.str, k.first, k.window] for k in kept]
     text = json.dumps([steps, timestep, rows]).encode()
     text += b" " * (-(len(text) + 8 + len(_MARK)) % ALIGNMENT)
@@ -62,7 +62,7 @@ def kept_arrays(memory: Array) -> Iterator[tuple[str, int, Array]]:
         memory: its last output, on the host.
 
     Raises:
-        ShapeError: ``memory`` is something else.
+        ShapeError: ``memory`` is not the last output of a recurrent net.
     """
     end = memory[-16:].tobytes() if memory.ndim == 1 and memory.dtype == np.uint8 else b""
     if end[8:] != _MARK:
@@ -82,10 +82,10 @@ def kept_arrays(memory: Array) -> Iterator[tuple[str, int, Array]]:
 @register
 @operator_class(frozen=True)
 class RecurrentNetworkBlobFetcher(Operator):
-    """Put what a recurrent net has kept of its steps into blobs of their own, and return their names, as strings.
+    """Store the blobs that a recurrent net has kept of its steps as separate blobs, and return their names.
 
-    The blob ``b`` of step ``t`` goes to ``<prefix>_<b><t>``: the states before and after the step, the number of the
-    step, and what the backward step net reads again.
+    The blob ``b`` of step ``t`` is stored as ``<prefix>_<b><t>``: the states before and after the step, the step
+    number, and what the backward step net reads again.
 
     Inputs:
         step_workspaces (M): uint8, the last output of a RecurrentNetwork

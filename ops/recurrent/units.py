@@ -1,4 +1,4 @@
-"""One step of recurrent cells, from the sums before the activations: LSTMUnit and GRUUnit."""
+"""One step of recurrent cells, computed from the gates before their activations: LSTMUnit and GRUUnit."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["GRUUnit", "GRUUnitGradient", "LSTMUnit", "LSTMUnitGradient"]
 
 @operator_class(frozen=True)
 class _Unit(Operator):
-    """Base: states, gates, then the lengths of the sequences (not with ``sequence_lengths=False``) and the timestep.
+    """Base: the inputs are states, gates, lengths of sequences (unless ``sequence_lengths=False``) and the timestep.
 
-    Gates are ``gates`` times as wide as states. Where a sequence has ended, ``timestep >= seq_lengths``, the states
-    stay as they are, or become 0 with ``drop_states``.
+    Gates are ``gates`` times as wide as states. After the end of a sequence, ``timestep >= seq_lengths``, its states
+    do not change or, with ``drop_states``, are 0.
     """
 
     states: ClassVar[int] = 1
@@ -30,18 +30,18 @@ class _Unit(Operator):
     sequence_lengths: bool = True
 
     @property
-    def when(self) -> int:
-        """The number of the input that holds the timestep."""
+    def timestep_index(self) -> int:
+        """The index of the input timestep."""
         return self.states + 1 + self.sequence_lengths
 
     def check(self) -> None:
-        want = self.when + 1 + (2 * self.states if self.backward else 0)
+        want = self.timestep_index + 1 + (2 * self.states if self.backward else 0)
         if self.n_in != want:
             how = "with" if self.sequence_lengths else "without"
             raise NetError(f"{self.type}: takes {want} inputs {how} sequence_lengths, got {self.n_in}")
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == self.when else "here"
+        return "host" if index == self.timestep_index else "here"
 
     def infer(self, *given: TensorSpec) -> tuple[TensorSpec, ...]:
         hidden, gates = given[0], given[self.states]
@@ -54,7 +54,7 @@ class _Unit(Operator):
             self,
             f"gates must have shape {want} and type {hidden.dtype}, got {gates.shape} {gates.dtype}",
         )
-        for other in (*given[1 : self.states], *given[self.when + 1 :]):
+        for other in (*given[1 : self.states], *given[self.timestep_index + 1 :]):
             require(other.shape == shape, self, f"all states must have shape {shape}, got {other.shape}")
         if self.sequence_lengths:
             lengths = given[self.states + 1]
@@ -63,7 +63,11 @@ class _Unit(Operator):
                 self,
                 f"seq_lengths must have shape {shape[-2:-1]} and hold integers, got {lengths.shape} of {lengths.dtype}",
             )
-        require(given[self.when].size == 1, self, f"timestep must hold one number, got shape {given[self.when].shape}")
+        require(
+            given[self.timestep_index].size == 1,
+            self,
+            f"timestep must hold one number, got shape {given[self.timestep_index].shape}",
+        )
         made = given[: self.states]
         return tuple(spec.plain for spec in ((*made, gates) if self.backward else made))
 
@@ -71,16 +75,16 @@ class _Unit(Operator):
         return 4 * given[self.states].size
 
     def running(self, ctx: RunContext, given: Sequence[Any]) -> Any:
-        """Return a column that says which samples have not ended; None if all go on."""
+        """Return a column that is true for samples that have not ended; None without sequence lengths."""
         if not self.sequence_lengths:
             return None
-        return (given[self.states + 1] > int(ctx.host(given[self.when]).item()))[:, None]
+        return (given[self.states + 1] > int(ctx.host(given[self.timestep_index]).item()))[:, None]
 
-    def settled(self, ctx: RunContext, going: Any, new: Any, old: Any) -> Any:
-        """Return ``new`` where samples go on, else ``old``, or 0 with ``drop_states``."""
-        if going is None:
+    def next_state(self, ctx: RunContext, running: Any, new: Any, old: Any) -> Any:
+        """Return ``new`` for samples that have not ended, else ``old`` or, with ``drop_states``, 0."""
+        if running is None:
             return new
-        return ctx.xp.where(going, new, new.dtype.type(0) if self.drop_states else old)
+        return ctx.xp.where(running, new, new.dtype.type(0) if self.drop_states else old)
 
     def parts(self, gates: Any) -> list[Any]:
         width = gates.shape[-1] // self.gates
@@ -91,8 +95,8 @@ def _sigmoid(xp: Any, x: Any) -> Any:
     return (xp.tanh(x * 0.5) + 1) * 0.5  # never overflows
 
 
-def _stop(ctx: RunContext, going: Any, x: Any) -> Any:
-    return x if going is None else ctx.xp.where(going, x, x.dtype.type(0))
+def _zero_ended(ctx: RunContext, running: Any, x: Any) -> Any:
+    return x if running is None else ctx.xp.where(running, x, x.dtype.type(0))
 
 
 @operator_class(frozen=True)
@@ -105,7 +109,7 @@ class _LSTM(_Unit):
 @register
 @operator_class(frozen=True)
 class LSTMUnit(_LSTM):
-    """C' = f * C + i * g, H' = o * tanh(C'); the gates hold i, f, o and g before sigmoid, and tanh for g.
+    """C' = f * C + i * g, H' = o * tanh(C'); gates holds i, f and o before their sigmoids, then g before its tanh.
 
     ``forget_bias`` is added to f before its sigmoid.
 
@@ -136,14 +140,14 @@ def lstm_unit(op: LSTMUnit, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     xp, (hidden, cell, gates) = ctx.xp, given[:3]
     i, f, o, g = op.parts(gates)
     new = _sigmoid(xp, f + op.forget_bias) * cell + _sigmoid(xp, i) * xp.tanh(g)
-    going = op.running(ctx, given)
-    return op.settled(ctx, going, _sigmoid(xp, o) * xp.tanh(new), hidden), op.settled(ctx, going, new, cell)
+    running = op.running(ctx, given)
+    return op.next_state(ctx, running, _sigmoid(xp, o) * xp.tanh(new), hidden), op.next_state(ctx, running, new, cell)
 
 
 @register
 @operator_class(frozen=True)
 class LSTMUnitGradient(_LSTM):
-    """The gradients of both states and of the gates; the inputs of LSTMUnit, its outputs, and their gradients."""
+    """dhidden_prev, dcell_prev and dgates, from the inputs of LSTMUnit, its outputs, and their gradients."""
 
     backward = True
     inputs = ("hidden_prev", "cell_prev", "gates", "more+")
@@ -155,7 +159,7 @@ def lstm_unit_gradient(op: LSTMUnitGradient, ctx: RunContext, *given: Any) -> tu
     xp, cell, gates = ctx.xp, given[1], given[2]
     i, f, o, g = op.parts(gates)
     i, f, o, g = _sigmoid(xp, i), _sigmoid(xp, f + op.forget_bias), _sigmoid(xp, o), xp.tanh(g)
-    going, d_hidden, d_cell = op.running(ctx, given), given[-2], given[-1]
+    running, d_hidden, d_cell = op.running(ctx, given), given[-2], given[-1]
     squashed = xp.tanh(f * cell + i * g)
     through = d_cell + d_hidden * o * (1 - squashed * squashed)
     d_gates = xp.concatenate(
@@ -168,18 +172,18 @@ def lstm_unit_gradient(op: LSTMUnitGradient, ctx: RunContext, *given: Any) -> tu
         axis=-1,
     )
     return (
-        op.settled(ctx, going, xp.zeros_like(d_hidden), d_hidden),
-        op.settled(ctx, going, through * f, d_cell),
-        _stop(ctx, going, d_gates),
+        op.next_state(ctx, running, xp.zeros_like(d_hidden), d_hidden),
+        op.next_state(ctx, running, through * f, d_cell),
+        _zero_ended(ctx, running, d_gates),
     )
 
 
 @register
 @operator_class(frozen=True)
 class GRUUnit(_Unit):
-    """H' = u * H + (1 - u) * o; the gates hold r, u and o, u before a sigmoid and o before tanh.
+    """H' = u * H + (1 - u) * o; gates holds r, then u before its sigmoid and o before its tanh.
 
-    The net has used r to make o; it is not read.
+    r is not read here: the net has already used it to compute o.
 
     Source: Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014, arXiv:1406.1078, section 2.3.
 
@@ -205,13 +209,13 @@ def gru_unit(op: GRUUnit, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     xp, (hidden, gates) = ctx.xp, given[:2]
     _, u, o = op.parts(gates)
     u = _sigmoid(xp, u)
-    return (op.settled(ctx, op.running(ctx, given), u * hidden + (1 - u) * xp.tanh(o), hidden),)
+    return (op.next_state(ctx, op.running(ctx, given), u * hidden + (1 - u) * xp.tanh(o), hidden),)
 
 
 @register
 @operator_class(frozen=True)
 class GRUUnitGradient(_Unit):
-    """The gradients of the state and of the gates; the inputs of GRUUnit, its output, and the gradient of that."""
+    """dhidden_prev and dgates, from the inputs of GRUUnit, its output, and the gradient of the output."""
 
     backward = True
     inputs = ("hidden_prev", "gates", "more+")
@@ -222,8 +226,8 @@ class GRUUnitGradient(_Unit):
 def gru_unit_gradient(op: GRUUnitGradient, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     xp, (hidden, gates), d_hidden = ctx.xp, given[:2], given[-1]
     _, u, o = op.parts(gates)
-    u, o, going = _sigmoid(xp, u), xp.tanh(o), op.running(ctx, given)
+    u, o, running = _sigmoid(xp, u), xp.tanh(o), op.running(ctx, given)
     d_gates = xp.concatenate(
         [xp.zeros_like(u), d_hidden * (hidden - o) * u * (1 - u), d_hidden * (1 - u) * (1 - o * o)], axis=-1
     )
-    return op.settled(ctx, going, d_hidden * u, d_hidden), _stop(ctx, going, d_gates)
+    return op.next_state(ctx, running, d_hidden * u, d_hidden), _zero_ended(ctx, running, d_gates)

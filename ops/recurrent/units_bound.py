@@ -21,7 +21,7 @@ Unit = LSTMUnit | LSTMUnitGradient | GRUUnit | GRUUnitGradient
 
 
 class _Gates:
-    """The gates after their activations, in scratch memory: those through a sigmoid are i, f and o, then g."""
+    """The gates after their activations, in scratch memory: i, f and o after a sigmoid, then g after tanh."""
 
     def __init__(self, op: LSTMUnit | LSTMUnitGradient, gates: Array, acts: Array) -> None:
         self._raw = gates.reshape(-1, gates.shape[-1])
@@ -53,10 +53,10 @@ class _Ended:
 
     def __init__(self, op: Unit, given: Sequence[Array]) -> None:
         self._lengths = given[op.states + 1] if op.sequence_lengths else None
-        self._timestep = given[op.when]
+        self._timestep = given[op.timestep_index]
 
     def rows(self) -> Array | None:
-        """Return a column that is true for samples that have ended; None if all go on."""
+        """Return a column that is true for samples that have ended; None if none has."""
         if self._lengths is None:
             return None
         now = self._timestep.item()
@@ -70,7 +70,7 @@ def _flat(array: Array) -> Array:
 
 
 def _usable(op: Unit, specs: Sequence[TensorSpec]) -> bool:
-    floats = [spec for i, spec in enumerate(specs) if i <= op.states or i > op.when]
+    floats = [spec for i, spec in enumerate(specs) if i <= op.states or i > op.timestep_index]
     return one_float_type(*floats) and math.prod(specs[0].shape[:-2]) == 1
 
 
@@ -85,20 +85,20 @@ def prepare_lstm_unit(op: LSTMUnit, ctx: PlanContext, *specs: TensorSpec) -> Pre
         new_hidden, new_cell = _flat(outs[0]), _flat(outs[1])
         gates = _Gates(op, ins[2], scratch[:size].view(cell.dtype))
         ended = _Ended(op, ins)
-        aside = scratch[size : size + cell.nbytes].view(cell.dtype).reshape(cell.shape)
+        temporary = scratch[size : size + cell.nbytes].view(cell.dtype).reshape(cell.shape)
 
         def call() -> None:
             gates.compute()
             i, f, o, g = gates.parts
             np.multiply(f, cell, new_cell)
-            np.multiply(i, g, aside)
-            np.add(new_cell, aside, new_cell)
-            np.tanh(new_cell, aside)
-            np.multiply(o, aside, new_hidden)
-            over = ended.rows()
-            if over is not None:
-                np.copyto(new_hidden, 0 if op.drop_states else hidden, where=over)
-                np.copyto(new_cell, 0 if op.drop_states else cell, where=over)
+            np.multiply(i, g, temporary)
+            np.add(new_cell, temporary, new_cell)
+            np.tanh(new_cell, temporary)
+            np.multiply(o, temporary, new_hidden)
+            ended_rows = ended.rows()
+            if ended_rows is not None:
+                np.copyto(new_hidden, 0 if op.drop_states else hidden, where=ended_rows)
+                np.copyto(new_cell, 0 if op.drop_states else cell, where=ended_rows)
 
         return call
 
@@ -117,7 +117,7 @@ def prepare_lstm_unit_gradient(op: LSTMUnitGradient, ctx: PlanContext, *specs: T
         d_hidden_prev, d_cell_prev, d_gates = map(_flat, outs)
         gates = _Gates(op, ins[2], scratch[:size].view(cell.dtype))
         ended = _Ended(op, ins)
-        through, squashed, aside = (
+        through, squashed, temporary = (
             scratch[size + k * half : size + (k + 1) * half].view(cell.dtype).reshape(cell.shape) for k in range(3)
         )
         width = cell.shape[1]
@@ -128,28 +128,28 @@ def prepare_lstm_unit_gradient(op: LSTMUnitGradient, ctx: PlanContext, *specs: T
             gates.compute()
             i, f, o, g = gates.parts
             np.tanh(new_cell, squashed)
-            multiply(squashed, squashed, aside)
-            subtract(1, aside, aside)
+            multiply(squashed, squashed, temporary)
+            subtract(1, temporary, temporary)
             multiply(d_hidden, o, through)
-            multiply(through, aside, through)
+            multiply(through, temporary, through)
             np.add(d_cell, through, through)
-            for gate, slope, one, two in ((i, d_i, through, g), (f, d_f, through, cell), (o, d_o, d_hidden, squashed)):
-                multiply(one, two, slope)
-                multiply(slope, gate, slope)
-                subtract(1, gate, aside)
-                multiply(slope, aside, slope)
-            multiply(g, g, aside)
-            subtract(1, aside, aside)
+            for gate, d_gate, one, two in ((i, d_i, through, g), (f, d_f, through, cell), (o, d_o, d_hidden, squashed)):
+                multiply(one, two, d_gate)
+                multiply(d_gate, gate, d_gate)
+                subtract(1, gate, temporary)
+                multiply(d_gate, temporary, d_gate)
+            multiply(g, g, temporary)
+            subtract(1, temporary, temporary)
             multiply(through, i, d_g)
-            multiply(d_g, aside, d_g)
-            over = ended.rows()
-            if over is not None:
-                np.copyto(d_gates, 0, where=over)
+            multiply(d_g, temporary, d_g)
+            ended_rows = ended.rows()
+            if ended_rows is not None:
+                np.copyto(d_gates, 0, where=ended_rows)
                 keep, keep_cell = (0, 0) if op.drop_states else (d_hidden, d_cell)
-                multiply(through, f, aside)
-                np.copyto(aside, keep_cell, where=over)
-                np.copyto(d_hidden_prev, np.where(over, keep, d_hidden_prev.dtype.type(0)))
-                np.copyto(d_cell_prev, aside)
+                multiply(through, f, temporary)
+                np.copyto(temporary, keep_cell, where=ended_rows)
+                np.copyto(d_hidden_prev, np.where(ended_rows, keep, d_hidden_prev.dtype.type(0)))
+                np.copyto(d_cell_prev, temporary)
                 return
             d_hidden_prev.fill(0)
             multiply(through, f, d_cell_prev)
@@ -195,9 +195,9 @@ def prepare_gru_unit(op: GRUUnit, ctx: PlanContext, *specs: TensorSpec) -> Prepa
             np.subtract(hidden, gates.o, new_hidden)
             np.multiply(new_hidden, gates.u, new_hidden)
             np.add(new_hidden, gates.o, new_hidden)
-            over = ended.rows()
-            if over is not None:
-                np.copyto(new_hidden, 0 if op.drop_states else hidden, where=over)
+            ended_rows = ended.rows()
+            if ended_rows is not None:
+                np.copyto(new_hidden, 0 if op.drop_states else hidden, where=ended_rows)
 
         return call
 
@@ -232,10 +232,10 @@ def prepare_gru_unit_gradient(op: GRUUnitGradient, ctx: PlanContext, *specs: Ten
             multiply(o, o, o)
             subtract(1, o, o)
             multiply(u, o, d_o)
-            over = ended.rows()
-            if over is not None:
-                np.copyto(d_gates, 0, where=over)
-                np.copyto(d_hidden_prev, 0 if op.drop_states else d_hidden, where=over)
+            ended_rows = ended.rows()
+            if ended_rows is not None:
+                np.copyto(d_gates, 0, where=ended_rows)
+                np.copyto(d_hidden_prev, 0 if op.drop_states else d_hidden, where=ended_rows)
 
         return call
 

@@ -1,4 +1,4 @@
-"""Step nets whose blobs change their shape in place: each shape gets a name of its own."""
+"""Step nets that reshape blobs in place, rewritten so that each shape has a name of its own."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import Iterable
 
 from netbuilder.proto import OperatorDef
 
-__all__ = ["one_shape_a_name"]
+__all__ = ["rename_reshaped"]
 
 _RESHAPING = frozenset(["ExpandDims", "Flatten", "FlattenToVec", "MergeDim", "PrependDim", "Reshape", "Squeeze"])
 
 
-def one_shape_a_name(ops: Iterable[OperatorDef]) -> list[OperatorDef]:
-    """Return the operators with names in which no operator gives a blob another shape in place.
+def rename_reshaped(ops: Iterable[OperatorDef]) -> list[OperatorDef]:
+    """Return the operators, with blobs renamed so that none is reshaped in place.
 
-    What the net writes keeps its name at the end, what it reads from outside at the beginning; names between them have
+    A blob that the net writes has its own name in the end, one from outside in the beginning; the names in between have
     the suffix "#" and a number.
 
     >>> from netbuilder.proto.arguments import make_op
     >>> ops = [make_op("Relu", ["x"], ["y"]), make_op("Squeeze", ["y"], ["y"], dims=[0])]
-    >>> [(list(op.input), list(op.output)) for op in one_shape_a_name(ops)]
+    >>> [(list(op.input), list(op.output)) for op in rename_reshaped(ops)]
     [(['x'], ['y#1']), (['y#1'], ['y'])]
     """
     made: list[OperatorDef] = []
     written: set[str] = set()
-    later: dict[str, str] = {}  # names of blobs from outside that were reshaped
+    current: dict[str, str] = {}  # the present names of blobs from outside that were reshaped
     count = 0
     for given in ops:
         op = OperatorDef()
         op.CopyFrom(given)
-        _rename(op, later)
+        _rename(op, current)
         changed = [name for name in op.output if name in op.input] if op.type in _RESHAPING else []
         for name in changed:
             count += 1
@@ -39,7 +39,7 @@ def one_shape_a_name(ops: Iterable[OperatorDef]) -> list[OperatorDef]:
                     _rename(earlier, {name: fresh})
                 op.input[:] = [fresh if blob == name else blob for blob in op.input]
             else:
-                later[name] = fresh
+                current[name] = fresh
                 op.output[:] = [fresh if blob == name else blob for blob in op.output]
         written.update(op.output)
         made.append(op)

@@ -174,11 +174,11 @@ def test_dropout_draws_a_new_mask_each_step_and_the_same_in_the_backward_pass():
         ({"initial_recurrent_state_ids": [9]}, NetError, "state 'states' has no initial value"),
         ({"initial_recurrent_state_ids": []}, ArgumentError, "must have the same length; got recurrent_states 1"),
         ({"link_offset": [1, 1, 0]}, NetError, "'h_prev' reads the rows from t \\+ 1 to t \\+ 1"),
-        ({"link_window": [1, 1, 0]}, ArgumentError, "needs a window from 1 on"),
+        ({"link_window": [1, 1, 0]}, ArgumentError, "needs a window of at least 1"),
         ({"link_window": [1, 1, 2]}, NetError, "'x' reaches row 4 of 'seq', of shape \\(4, 3, 2\\)"),
         ({"link_offset": [0, 0, 0]}, NetError, "'h_prev' reads the rows"),
         ({"alias_offset": [9, -1]}, NetError, "output 'all' begins at row 9 of state 'states', which has 5"),
-        ({"alias_dst": ["all", "end"]}, NetError, "output 'last' is the alias of no state"),
+        ({"alias_dst": ["all", "end"]}, NetError, "output 'last' is not an alias of a state"),
         ({"param": [12], "param_grads": ["w_grad"]}, NetError, "param names input 12, and there are 4"),
         ({"step_net": None}, ArgumentError, "step_net, a net, must be given"),
         (
@@ -200,7 +200,7 @@ def test_dropout_draws_a_new_mask_each_step_and_the_same_in_the_backward_pass():
         (
             {"step_net": tanh_step(make_op("If", ["w"], ["y"], then_net=NetDef()))},
             NetError,
-            "operator 3: If .*: it runs Python, holds nets or keeps something between runs",
+            "operator 3: If .*: it runs Python, holds nets or keeps data between runs",
         ),
         (
             {"step_net": tanh_step(make_op("FC", ["h", "b", "b"], ["y"]))},

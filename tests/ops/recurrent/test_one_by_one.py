@@ -201,7 +201,7 @@ def test_links_want_as_many_elements():
 
 
 def test_refusals():
-    with pytest.raises(ShapeError, match="it runs Python, holds nets or keeps something"):
+    with pytest.raises(ShapeError, match="it runs Python, holds nets or keeps data"):
         run(recurrent(growing_step(make_op("If", ["one"], ["y"], then_net=NetDef(name="n")))), feeds())
     net = NetDef(name="outer", op=[recurrent(growing_step())], external_input=list(feeds()))
     backward = NetDef(name="back", op=[make_op("Copy", ["h_grad"], ["x_grad"])])

@@ -1,11 +1,11 @@
 """Names of blobs that step nets reshape in place."""
 
-from netbuilder.ops.recurrent.versions import one_shape_a_name
+from netbuilder.ops.recurrent.versions import rename_reshaped
 from netbuilder.proto.arguments import make_op
 
 
 def shown(*ops):
-    return [f"{op.type} {','.join(op.input)}>{','.join(op.output)}" for op in one_shape_a_name(ops)]
+    return [f"{op.type} {','.join(op.input)}>{','.join(op.output)}" for op in rename_reshaped(ops)]
 
 
 def test_what_is_written_keeps_its_name_at_the_end():

@@ -1,4 +1,4 @@
-"""NCCL's collectives on one host, over the replicas' arrays that are the operator's inputs.
+"""NCCL's collectives on one host; the operator's inputs are the arrays of the replicas.
 
 They are computed by sums and copies: there is no engine for NCCL yet.
 """
@@ -15,11 +15,11 @@ from netbuilder.proto import ArgumentError
 
 __all__ = ["NCCLAllGather", "NCCLAllreduce", "NCCLBroadcast", "NCCLReduce"]
 
-_MOST = 16  # replicas, as in Caffe2
+_MAX_REPLICAS = 16  # as in Caffe2
 
 
 class _Collective(Operator):
-    """Base: one array of each replica in, of one shape and dtype."""
+    """Base: one input per replica, all of the same shape and dtype."""
 
     inputs = ("X+",)
     outputs = ("Y+",)
@@ -28,8 +28,8 @@ class _Collective(Operator):
     one_output: ClassVar[bool] = False
 
     def check(self) -> None:
-        if self.n_in > _MOST:
-            raise ArgumentError(f"{self.type}: takes at most {_MOST} inputs, got {self.n_in}")
+        if self.n_in > _MAX_REPLICAS:
+            raise ArgumentError(f"{self.type}: takes at most {_MAX_REPLICAS} inputs, got {self.n_in}")
         expected = 1 if self.one_output else self.n_in
         if self.n_out != expected:
             raise ArgumentError(f"{self.type}: {self.n_in} inputs need {expected} outputs, got {self.n_out}")
@@ -43,7 +43,8 @@ class _Collective(Operator):
             require(
                 x.shape == first.shape and x.dtype == first.dtype,
                 self,
-                f"input {i} of shape {x.shape}, type {x.dtype} must be as input 0, {first.shape}, {first.dtype}",
+                f"input {i} of shape {x.shape}, type {x.dtype} must have shape and type of input 0, {first.shape}, "
+                f"{first.dtype}",
             )
         return (self.result(first),) * self.n_out
 
@@ -86,7 +87,7 @@ def nccl_allreduce(op: NCCLAllreduce, ctx: RunContext, *xs: Any) -> tuple[Any, .
 @register
 @operator_class(frozen=True)
 class NCCLReduce(_Collective):
-    """The output is the sum of the inputs; it is on replica ``root``.
+    """The output, on the device of replica ``root``, is the sum of the inputs.
 
     Inputs:
         X+ (*S): any
@@ -96,7 +97,7 @@ class NCCLReduce(_Collective):
 
     outputs = ("Y",)
     one_output = True
-    inplace = tuple((i, 0) for i in range(_MOST))
+    inplace = tuple((i, 0) for i in range(_MAX_REPLICAS))
     root: int = 0
 
     def with_arity(self, n_in: int, n_out: int) -> Any:

@@ -1,1 +1,1 @@
-"""Operators that hold nets, and operators that count, check, print and time."""
+"""Control flow, Python and ONNX operators, and operators that count, check, print and time."""

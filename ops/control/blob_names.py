@@ -1,4 +1,4 @@
-"""What blobs a workspace has, and how many bytes they would take in a file."""
+"""The blobs of a workspace and their sizes in a file: GetAllBlobNames, EstimateAllBlobSizes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ELEMENT_BYTES = {"u1": 2, "i1": 2, "u2": 3, "i2": 3, "f2": 3}  # integers are s
 
 @operator_class(frozen=True)
 class _OverBlobs(Operator):
-    """Base: looks at all blobs of the workspace; with ``include_shared`` at those of its parent, too."""
+    """Base: covers all blobs of the workspace and, with ``include_shared``, those of its parent."""
 
     inputs: ClassVar[tuple[str, ...]] = ()
     dynamic: ClassVar[bool] = True
@@ -33,7 +33,7 @@ class _OverBlobs(Operator):
     include_shared: bool = True
 
     def names(self, ctx: RunContext) -> list[str]:
-        """Return the names of the blobs, those of the outputs among them, sorted."""
+        """Return the sorted names of the blobs, the outputs included."""
         workspace = ctx.workspace
         shared = set() if self.include_shared or workspace.parent is None else set(workspace.parent.blobs())
         return [name for name in sorted({*workspace.blobs(), *ctx.op_def.output}) if name not in shared]
@@ -42,9 +42,9 @@ class _OverBlobs(Operator):
 @register
 @operator_class(frozen=True)
 class GetAllBlobNames(_OverBlobs):
-    """The names of the workspace's blobs, sorted, as strings; with ``include_shared`` those of its parent's, too.
+    """blob_names = the sorted names of the workspace's blobs and, with ``include_shared``, of its parent's.
 
-    A step's private workspace sees the blobs of the one around as its own once a net has used them.
+    In a step's private workspace, blobs of the enclosing workspace count as its own once a net has used them.
 
     Outputs:
         blob_names (N): string
@@ -70,10 +70,10 @@ def _strings(names: list[str]) -> Any:
 @register
 @operator_class(frozen=True)
 class EstimateAllBlobSizes(_OverBlobs):
-    """The names of the workspace's blobs, sorted, and how many bytes each would about take in a file, in int64.
+    """blob_names = the sorted names of the workspace's blobs; blob_sizes = their estimated sizes in a file, in bytes.
 
-    ``options``, SerializationOptions in its serialized form, says how Save would write blobs (``chunk_size``, and
-    bfloat16 as ``float_format``); the first of its options whose ``blob_name_regex`` fits a name counts.
+    ``options``, a serialized SerializationOptions, states how Save would write blobs (``chunk_size``, and bfloat16 as
+    ``float_format``); the first option whose ``blob_name_regex`` matches a name applies.
 
     Outputs:
         blob_names (N): string
@@ -92,7 +92,7 @@ def estimate_all_blob_sizes(op: EstimateAllBlobSizes, ctx: RunContext) -> tuple[
     names, options = op.names(ctx), parse_options(op.type, op.options)
     sizes = []
     for name in names:
-        if name in ctx.op_def.output:  # these will hold an element for each blob
+        if name in ctx.op_def.output:  # they will have one element per blob
             is_names = name == ctx.op_def.output[0]
             spec = TensorSpec((len(names),), STRING if is_names else np.dtype(np.int64))
         else:

@@ -1,4 +1,4 @@
-"""Checks of values as a net runs, and what replaces those that are no numbers."""
+"""Checks of values in a running net: Assert, EnforceFinite, NanCheck, IsNaN; and ReplaceNaN."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UINT8 = np.dtype(np.uint8)
 @register
 @operator_class(frozen=True)
 class Assert(Operator):
-    """Ends the run with ``error_msg`` unless all elements of X, bools or integers, are true. No outputs.
+    """Fail with ``error_msg`` unless all elements of X, bools or integers, are true. No outputs.
 
     Inputs:
         X (...): int|bool
@@ -51,7 +51,7 @@ def assert_(op: Assert, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 def _require_finite(op: Operator, ctx: RunContext, x: Any) -> None:
-    """Raise NetError if an element is infinite or no number."""
+    """Raise NetError if an element is infinite or NaN."""
     xp = ctx.xp
     if x.dtype.kind == "f" and x.size and not bool(xp.isfinite(x).all()):
         bad = ~xp.isfinite(x.reshape(-1))
@@ -65,7 +65,7 @@ def _require_finite(op: Operator, ctx: RunContext, x: Any) -> None:
 @register
 @operator_class(frozen=True)
 class EnforceFinite(Operator):
-    """Ends the run if an element of X is infinite or NaN. No outputs.
+    """Fail if an element of the input is infinite or NaN. No outputs.
 
     Inputs:
         input (...): float
@@ -92,7 +92,7 @@ def enforce_finite(op: EnforceFinite, ctx: RunContext, x: Any) -> tuple[Any, ...
 @register
 @operator_class(frozen=True)
 class NanCheck(Operator):
-    """Y = X; ends the run if an element of X is infinite or NaN. Further inputs are ignored.
+    """output = tensor; fail if an element is infinite or NaN. Further inputs are ignored.
 
     Inputs:
         tensor (*S): float
@@ -123,7 +123,7 @@ def nan_check(op: NanCheck, ctx: RunContext, x: Any, *others: Any) -> tuple[Any,
 @register
 @operator_class(frozen=True)
 class IsNaN(Operator):
-    """Y = 1 where X is NaN, else 0, uint8. No gradient.
+    """output = 1 where the input is NaN, else 0, uint8. No gradient.
 
     Inputs:
         tensor (*S): float
@@ -147,7 +147,7 @@ def is_nan(op: IsNaN, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class ReplaceNaN(Operator):
-    """Y = X, but ``value`` where X is NaN. No gradient.
+    """output = ``value`` where the input is NaN, else the input. No gradient.
 
     Inputs:
         input (*S): float

@@ -1,7 +1,7 @@
-"""If and While: operators that hold nets, and run them in the workspace of the net that they are in.
+"""If and While: operators that contain nets, and run them in the workspace of the enclosing net.
 
-The nets see the blobs of the workspace by name. Blobs that a net makes for itself stay there too, so nets that are to
-be differentiated need names of their own for them.
+The nets access the blobs of the workspace by name. Their internal blobs are stored there too, so nets to be
+differentiated need different names for them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def _run(op: Any, ctx: RunContext, which: str) -> None:
 class If(Operator):
     """Run ``then_net`` if the condition is true, else ``else_net``, if there is one.
 
-    The inputs after the condition are the blobs that the nets read from outside, the outputs those that they write
-    for others.
+    The inputs after the condition are the external blobs that the nets read, the outputs those that they write for
+    other operators.
 
     Inputs:
         condition (1) or (): bool
@@ -64,10 +64,10 @@ class If(Operator):
             raise ArgumentError("If: the argument then_net, a net, must be given")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        """An If over the gradients of the nets; what one of them does not read has a zero gradient from it."""
+        """Return an If of the gradients of the nets; a blob that a net does not read gets a zero gradient from it."""
         d_outputs = {g.output(j): g.d_output(j) for j in range(self.n_out) if g.has_d_output(j)}
         branches = [_Branch(net or NetDef(), d_outputs, g) for net in (self.then_net, self.else_net)]
-        outer = {}  # forward input -> name of its gradient
+        outer = {}  # forward input -> the name of its gradient outside of the nets
         for i in range(1, self.n_in):
             name = g.op.input[i]  # which blobs are read, the gradients of the held nets tell
             if name not in outer and any(name in branch.gradients for branch in branches):
@@ -101,20 +101,20 @@ class _Branch:
         read = _reads(net.op)
         losses = {blob: d for blob, d in d_outputs.items() if blob in written}
         self.net = NetDef(name=f"{net.name}_grad")
-        # What the net leaves alone passes its gradient through.
+        # A blob that the net does not write passes its gradient through.
         self.gradients: dict[str, Any] = {blob: d for blob, d in d_outputs.items() if blob not in written}
         if losses:
-            done = g.differentiate(net, losses)
-            self.net.CopyFrom(done.net)
-            self.gradients.update((blob, d) for blob, d in done.gradients.items() if blob in read)
+            result = g.differentiate(net, losses)
+            self.net.CopyFrom(result.net)
+            self.gradients.update((blob, d) for blob, d in result.gradients.items() if blob in read)
         for blob, d in self.gradients.items():
             if not isinstance(d, str):
                 raise GradientError(
-                    f"If: the gradient of {blob!r} in net {net.name!r} is sparse; only dense ones leave the operator"
+                    f"If: the gradient of {blob!r} in net {net.name!r} is sparse; an If can only return dense ones"
                 )
 
     def finish(self, outer: dict[str, str]) -> None:
-        """Let the net write every gradient that leaves the operator, under its name outside."""
+        """Make the net write every gradient that the operator returns, under its name outside."""
         for blob, name in outer.items():
             made = self.gradients.get(blob)
             if made is None:
@@ -139,11 +139,11 @@ def if_(op: If, ctx: RunContext, condition: Any, *others: Any) -> tuple[Any, ...
 @register
 @operator_class(frozen=True)
 class While(Operator):
-    """Run ``loop_net`` as long as the condition is true; ``cond_net``, if given, runs before each test of it.
+    """Run ``loop_net`` while the condition is true; ``cond_net``, if given, runs before each test of it.
 
     Args:
         loop_net, cond_net: the nets.
-        keep_iterations: written by the gradient: the blob in which ``kept_blobs`` are kept as every iteration began.
+        keep_iterations: set by the gradient: the blob that stores ``kept_blobs`` as of the start of every iteration.
 
     Inputs:
         condition (1) or (): bool
@@ -172,7 +172,7 @@ class While(Operator):
             raise ArgumentError("While: the argument loop_net, a net, must be given")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        """See ``loop_gradient``: the iterations backwards, each one computed again from where it began."""
+        """See ``loop_gradient``: the iterations in reverse, each recomputed from its start."""
         return loop_gradient(self, g)
 
 

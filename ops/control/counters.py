@@ -1,4 +1,4 @@
-"""Counters and booleans that operators share by reference: what Caffe2's steps of execution count and stop by."""
+"""Counters and booleans that operators share by reference; Caffe2's execution steps count and stop with them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _DONE = TensorSpec((), np.dtype(np.bool_))
 
 
 class Counter:
-    """An integer that several nets may count by at once.
+    """An integer that several nets may change at the same time.
 
     Args:
-        count: where it starts.
+        count: the initial value.
     """
 
     def __init__(self, count: int) -> None:
@@ -54,14 +54,14 @@ class Counter:
         return self._count
 
     def add(self, step: int) -> int:
-        """Add ``step`` and return the number before."""
+        """Add ``step`` and return the previous value."""
         with self._lock:
             before = self._count
             self._count = before + step
         return before
 
     def reset(self, count: int) -> int:
-        """Start anew at ``count`` and return the number before."""
+        """Set the counter to ``count`` and return the previous value."""
         with self._lock:
             before, self._count = self._count, count
         return before
@@ -82,7 +82,7 @@ register_kind(ObjectKind("std::unique_ptr<Counter<int64_t>>", Counter, _write_co
 
 
 class AtomicBool(BlobObject):
-    """A truth value, false at first, that several nets may set at once."""
+    """A bool, initially false, that several nets may set at the same time."""
 
     def __init__(self) -> None:
         self.value = False
@@ -90,7 +90,7 @@ class AtomicBool(BlobObject):
 
 @operator_class(frozen=True)
 class _Shared(Operator):
-    """Base of operators around an object in a blob; they run on the host."""
+    """Base: works on an object in a blob, on the host."""
 
     inputs: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[tuple[str, ...]] = ()
@@ -113,7 +113,7 @@ class _Shared(Operator):
 @register
 @operator_class(frozen=True)
 class CreateCounter(_Shared):
-    """Make a counter that starts at ``init_count``.
+    """Create a counter with the initial value ``init_count``.
 
     Outputs:
         counter: object
@@ -137,7 +137,7 @@ class _OnCounter(_Shared):
 @register
 @operator_class(frozen=True)
 class CountUp(_OnCounter):
-    """Add one to a counter; the output is the number before.
+    """Add one to a counter; previous_count = the value before.
 
     Inputs:
         counter: object
@@ -151,7 +151,7 @@ class CountUp(_OnCounter):
 @register
 @operator_class(frozen=True)
 class CountDown(_OnCounter):
-    """Subtract one from a counter; the output is whether it is below 0 now.
+    """Subtract one from a counter; done = whether it is below 0 now.
 
     Inputs:
         counter: object
@@ -166,7 +166,7 @@ class CountDown(_OnCounter):
 @register
 @operator_class(frozen=True)
 class CheckCounterDone(_OnCounter):
-    """The output is whether a counter is at 0 or below.
+    """done = whether a counter is 0 or less.
 
     Inputs:
         counter: object
@@ -181,7 +181,7 @@ class CheckCounterDone(_OnCounter):
 @register
 @operator_class(frozen=True)
 class ResetCounter(_OnCounter):
-    """Set a counter to ``init_count``; the output, where it is asked for, is the number before.
+    """Set a counter to ``init_count``; previous_value = the value before.
 
     Inputs:
         counter: object
@@ -196,7 +196,7 @@ class ResetCounter(_OnCounter):
 @register
 @operator_class(frozen=True)
 class RetrieveCount(_OnCounter):
-    """The output is the number of a counter.
+    """count = the value of a counter.
 
     Inputs:
         counter: object
@@ -239,7 +239,7 @@ def retrieve_count(op: RetrieveCount, ctx: RunContext, counter: Any) -> Arrays:
 @register
 @operator_class(frozen=True)
 class CreateAtomicBool(_Shared):
-    """Make a truth value that nets share, false at first.
+    """Create a shared bool, initially false.
 
     Outputs:
         atomic_bool: object
@@ -251,7 +251,7 @@ class CreateAtomicBool(_Shared):
 @register
 @operator_class(frozen=True)
 class ConditionalSetAtomicBool(_Shared):
-    """Set a shared truth value to true if ``condition`` holds; else leave it as it is.
+    """Set a shared bool to true if ``condition`` is true; else leave it unchanged.
 
     Inputs:
         atomic_bool: object
@@ -273,7 +273,7 @@ class ConditionalSetAtomicBool(_Shared):
 @register
 @operator_class(frozen=True)
 class CheckAtomicBool(_Shared):
-    """The output, of shape (1,), is a shared truth value.
+    """value = a shared bool.
 
     Inputs:
         atomic_bool: object
@@ -325,7 +325,7 @@ class _FetchAdd(Operator):
 @register
 @operator_class(frozen=True)
 class AtomicFetchAdd(_FetchAdd):
-    """Add ``increment`` to ``mut_value`` in place, under a mutex; the second output is the number before. For int32.
+    """Add ``increment`` to ``mut_value`` in place, under a mutex; fetched_value = the value before. For int32.
 
     Inputs:
         mutex_ptr: object

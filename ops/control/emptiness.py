@@ -1,4 +1,4 @@
-"""HasElements and IsEmpty: whether there is anything in tensors."""
+"""HasElements and IsEmpty: whether tensors have elements."""
 
 from __future__ import annotations
 

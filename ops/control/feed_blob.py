@@ -1,4 +1,4 @@
-"""FeedBlob: a string, written into a blob."""
+"""FeedBlob: a string stored in a blob."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["FeedBlob"]
 @register
 @operator_class(frozen=True)
 class FeedBlob(Operator):
-    """The output is the string ``value``, as ``workspace.feed`` would store it.
+    """Y = the string ``value``, as ``workspace.feed`` would store it.
 
     Outputs:
         Y (): string

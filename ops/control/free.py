@@ -1,4 +1,4 @@
-"""Free: gives up the values of blobs."""
+"""Free: releases the values of blobs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from netbuilder.proto import ArgumentError
 
 __all__ = ["Free"]
 
-_MOST = 1000
+_MAX_BLOBS = 1000
 
 
 @register
 @operator_class(frozen=True)
 class Free(Operator):
-    """Leave blobs without elements: tensors of shape (0,), and None for values of other kinds.
+    """Replace tensors by empty ones, of shape (0,), and other values by None.
 
     Inputs:
         X+ (...): any
@@ -28,13 +28,13 @@ class Free(Operator):
 
     inputs = ("X+",)
     outputs = ("X+",)
-    must_inplace = tuple((i, i) for i in range(_MOST))
+    must_inplace = tuple((i, i) for i in range(_MAX_BLOBS))
     stateful = True
 
     def check(self) -> None:
-        if self.n_in != self.n_out or self.n_in > _MOST:
+        if self.n_in != self.n_out or self.n_in > _MAX_BLOBS:
             raise ArgumentError(
-                f"Free: takes up to {_MOST} blobs and names all of them as outputs too, "
+                f"Free: takes up to {_MAX_BLOBS} blobs and names all of them as outputs too, "
                 f"got {self.n_in} inputs and {self.n_out} outputs"
             )
 

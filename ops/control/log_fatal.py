@@ -30,19 +30,19 @@ class _Failing(Operator):
 @register
 @operator_class(frozen=True)
 class LogFatal(_Failing):
-    """Fail: a net should not get to this operator. (In Caffe2 it ends the process.)"""
+    """Fail: a net should not reach this operator. (In Caffe2 it ends the process.)"""
 
 
 @register
 @operator_class(frozen=True)
 class Fail(_Failing):
-    """Fail, as an operator does that returns false in Caffe2: for tests of how a net ends."""
+    """Fail like an operator that returns false in Caffe2, to test how nets fail."""
 
 
 @register
 @operator_class(frozen=True)
 class ThrowException(_Failing):
-    """Fail, as an operator does that raises an exception: for tests of how a net ends."""
+    """Fail like an operator that raises an exception, to test how nets fail."""
 
 
 @kernel(LogFatal)

@@ -1,8 +1,8 @@
-"""The gradient of While: the iterations gone through again, last first, each one computed again from where it began.
+"""The gradient of While: iterates over the iterations in reverse, and recomputes each one from its start.
 
-A loop overwrites its own blobs, so what an iteration needs for its gradient is gone when the loop has ended. The
-forward operator keeps the blobs that an iteration changes, as they were when it began. The gradient operator computes
-the iteration from them again, every value under a name of its own, and then its gradients.
+A loop overwrites its own blobs, so what the gradient of an iteration needs is gone when the loop has ended. The forward
+operator stores the blobs that an iteration changes, as of its start. The gradient operator recomputes the iteration
+from them, every value under a name of its own, and then computes its gradients.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from netbuilder.proto.arguments import make_op
 
 __all__ = ["Iterations", "WhileGradient", "loop_gradient"]
 
-_HOLDERS = ("If", "While")  # they are stateful for the nets they hold
+_CONTAINERS = ("If", "While")  # stateful only because they contain nets
 _numbers = itertools.count()
 
 
 class Iterations(BlobObject):
-    """What a loop keeps for its gradient: for each iteration, blobs as they were when it began."""
+    """What a loop stores for its gradient: for each iteration, the values of blobs at its start."""
 
     def __init__(self) -> None:
         self.kept: list[dict[str, Any]] = []
@@ -37,22 +37,22 @@ class Iterations(BlobObject):
 @register
 @operator_class(frozen=True)
 class WhileGradient(Operator):
-    """The gradients of a loop, from those of its outputs.
+    """The gradients of a loop, computed from those of its outputs.
 
-    The inputs are the gradients of outputs, then the blobs that the loop reads and leaves alone; the outputs are the
-    gradients of blobs that it changes, then those of the latter.
+    The inputs are the gradients of outputs, then the blobs that the loop reads but does not change; the outputs are the
+    gradients of blobs that it changes, then those of the blobs that it only reads.
 
     Args:
-        net: computes an iteration again and then its gradients.
-        record: the blob that While keeps its iterations in.
+        net: recomputes an iteration and then computes its gradients.
+        record: the blob in which While stores its iterations.
         changed: the blobs that iterations change and that have gradients.
-        starts: for each blob that is kept, its name in ``net`` at the start; the blob itself is in ``kept``.
+        starts: for each blob in ``kept``, its name in ``net`` at the start of the iteration.
         seeds: for each changed blob, the name in ``net`` of its gradient after the iteration.
-        found: likewise before it, where ``depends``; else the iteration does not depend on what was there before.
+        found: likewise before it, if ``depends``; otherwise the iteration does not depend on its previous value.
         depends: for each changed blob, whether it has a gradient before the iteration.
-        given: for each changed blob, which input is its gradient after the loop; -1 for none.
-        results: which of the changed blobs the first outputs are for.
-        constants: for each of the other outputs, the name in ``net`` of one iteration's share.
+        given: for each changed blob, the index of the input that is its gradient after the loop; -1 for none.
+        results: the changed blobs, by index, whose gradients are the first outputs.
+        constants: for each of the other outputs, the name in ``net`` of the gradient of one iteration.
 
     Inputs:
         X+ (...): any
@@ -92,11 +92,11 @@ def while_gradient(op: WhileGradient, ctx: RunContext, *inputs: Any) -> tuple[An
     record = workspace.fetch(op.record) if workspace.has(op.record) else None
     if not isinstance(record, Iterations):
         raise NetError(
-            f"WhileGradient: the loop has kept no iterations in blob {op.record!r}; run the loop in the net that has "
+            f"WhileGradient: the loop has stored no iterations in blob {op.record!r}; run the loop in the net that has "
             "its gradient operators"
         )
     iterations, record.kept = record.kept, []
-    slopes = [ctx.host(inputs[i]) if i >= 0 else None for i in op.given]
+    gradients = [ctx.host(inputs[i]) if i >= 0 else None for i in op.given]
     first = len(op.given) - op.given.count(-1)
     totals: list[Any] = [np.zeros_like(ctx.host(inputs[first + k])) for k in range(len(op.constants))]
     call = ctx.compile(op.net or NetDef()) if iterations else None
@@ -105,31 +105,33 @@ def while_gradient(op: WhileGradient, ctx: RunContext, *inputs: Any) -> tuple[An
         for blob, name in zip(op.kept, op.starts):
             workspace.feed(name, kept[blob])
         for j, (blob, seed) in enumerate(zip(op.changed, op.seeds)):
-            workspace.feed(seed, np.zeros_like(kept[blob]) if slopes[j] is None else slopes[j])
+            workspace.feed(seed, np.zeros_like(kept[blob]) if gradients[j] is None else gradients[j])
         assert call is not None
         call()
-        slopes = [
+        gradients = [
             workspace.fetch(name) if depends else np.zeros_like(kept[blob])
             for blob, name, depends in zip(op.changed, op.found, op.depends)
         ]
         totals = [total + workspace.fetch(name) for total, name in zip(totals, op.constants)]
-    made = [slopes[j] if slopes[j] is not None else np.zeros_like(workspace.fetch(op.changed[j])) for j in op.results]
+    made = [
+        gradients[j] if gradients[j] is not None else np.zeros_like(workspace.fetch(op.changed[j])) for j in op.results
+    ]
     return tuple(ctx.xp.asarray(value) for value in (*made, *totals))
 
 
 def loop_gradient(op: Any, g: GradientContext) -> list[OperatorDef]:
-    """Return the operators that compute the gradients of a While's inputs; the While is told what to keep.
+    """Return the operators that compute the gradients of a While's inputs; set the arguments of what it must store.
 
     Raises:
-        GradientError: an iteration cannot be computed again, or has sparse gradients; the loss depends on a blob that
-            ``cond_net`` makes.
+        GradientError: an iteration cannot be recomputed, or has sparse gradients; the loss depends on a blob that
+            ``cond_net`` writes.
     """
     condition, body = (list(net.op) if net is not None else [] for net in (op.cond_net, op.loop_net))
     ops = [*condition, *body]
     d_outputs = {g.output(j): g.d_output(j) for j in range(op.n_out) if g.has_d_output(j)}
-    decided = {blob for one in condition for blob in one.output}
-    if lost := sorted(decided & d_outputs.keys()):
-        raise GradientError(f"While: the loss depends on {lost}, which cond_net makes; let loop_net make it")
+    of_condition = {blob for one in condition for blob in one.output}
+    if lost := sorted(of_condition & d_outputs.keys()):
+        raise GradientError(f"While: the loss depends on {lost}, which cond_net writes; write it in loop_net instead")
     record = f"{next(iter(d_outputs))}_while_{next(_numbers)}"
     iteration = _Iteration(ops, record + "/")
     forward, done, changed = _differentiated(iteration, d_outputs, g)
@@ -174,13 +176,13 @@ def loop_gradient(op: Any, g: GradientContext) -> list[OperatorDef]:
 def _differentiated(
     iteration: _Iteration, d_outputs: Mapping[str, str], g: GradientContext
 ) -> tuple[list[OperatorDef], Any, list[str]]:
-    """Return what an iteration's gradients need of it, these, and which of the changed blobs have gradients.
+    """Return the operators of an iteration that its gradients need, these, and the changed blobs that have gradients.
 
-    A blob that the loop changes has one if it is given one after the loop, or if an iteration gives it one: that is
-    then its gradient after the iteration before.
+    A blob that the loop changes has a gradient if it is given one after the loop, or if an iteration gives it one,
+    which is then its gradient after the previous iteration.
     """
     changed = [blob for blob in iteration.written if blob in d_outputs]
-    net = NetDef(name="iteration", op=iteration.ops)  # loops in it are told what to keep
+    net = NetDef(name="iteration", op=iteration.ops)  # differentiation sets what loops in it must store
     while True:
         seeds = {iteration.final[blob]: iteration.seed(blob) for blob in changed}
         done = g.differentiate(net, seeds)
@@ -195,7 +197,7 @@ def _differentiated(
             continue
         if not _repeatable(one):
             raise GradientError(
-                f"While: the gradient computes each iteration again, and {one.type} would not give the same; make "
+                f"While: the gradient recomputes each iteration, but {one.type} may give other results; compute "
                 f"{list(one.output)} outside of the loop, or put a StopGradient after it"
             )
         forward.append(one)
@@ -204,13 +206,13 @@ def _differentiated(
 
 
 def _repeatable(op: OperatorDef) -> bool:
-    if op.type in _HOLDERS:
+    if op.type in _CONTAINERS:
         return all(_repeatable(inner) for argument in op.arg if argument.HasField("n") for inner in argument.n.op)
     return not find(op.type).stateful
 
 
 def _read_anywhere(ops: Iterable[OperatorDef]) -> set[str]:
-    """Return the blobs that operators and the nets they hold read, records of loops included."""
+    """Return the blobs that operators and the nets in them read, records of loops included."""
     read: set[str] = set()
     for op in ops:
         read.update(op.input)
@@ -234,7 +236,7 @@ def _written_anywhere(op: OperatorDef) -> set[str]:
 
 def _dense(gradient: Any, blob: str) -> str:
     if not isinstance(gradient, str):
-        raise GradientError(f"While: the gradient of {blob!r} is sparse; only dense ones leave the operator")
+        raise GradientError(f"While: the gradient of {blob!r} is sparse; a While can only return dense ones")
     return gradient
 
 
@@ -243,7 +245,7 @@ def _reads(ops: Iterable[OperatorDef]) -> set[str]:
 
 
 class _Iteration:
-    """The operators of one iteration, every value that they write under a name of its own.
+    """The operators of one iteration, with a different name for every value that they write.
 
     Attributes:
         ops: the operators.
@@ -281,7 +283,7 @@ class _Iteration:
                 if argument.HasField("n"):
                     self._branch(argument.n, new, f"{new[op.output[0]] if new else made.input[0]}_{argument.name}/")
             made.input.extend(sorted(_free(made) - set(made.input)))
-        elif held:  # a loop knows a blob by one name, before it changes it and after
+        elif held:  # a loop has one name for a blob, before and after it changes the blob
             for blob in new:
                 if blob in op.input:
                     self.ops.append(make_op("Copy", [self._read(blob)], [new[blob]]))
@@ -296,7 +298,7 @@ class _Iteration:
         self.final.update(new)
 
     def _branch(self, net: NetDef, new: Mapping[str, str], prefix: str) -> None:
-        """Give the values of a branch names of their own; what it leaves to others gets the names in ``new``."""
+        """Rename the values of a branch; the final values of its outputs get the names in ``new``."""
         inner = _Iteration(net.op, prefix)
         names = {name: self._read(blob) for blob, name in inner.starts.items()}
         names.update((inner.final[blob], name) for blob, name in new.items() if blob in inner.final)
@@ -316,7 +318,7 @@ class _Iteration:
 
 
 def _free(op: OperatorDef) -> set[str]:
-    """Return what the nets of an If read from outside."""
+    """Return the external blobs that the nets of an If read."""
     free: set[str] = set()
     for argument in op.arg:
         written: set[str] = set()

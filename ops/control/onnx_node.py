@@ -1,4 +1,4 @@
-"""ONNXNode: a node of an ONNX model for which there is no operator, run by the package onnx itself."""
+"""ONNXNode: a node of an ONNX model without an operator of its own, run by the package onnx."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["ONNXNode", "may_loop", "reference_node"]
 @register
 @operator_class(frozen=True)
 class ONNXNode(Operator):
-    """Run a node by ONNX's reference implementation, on the host; the shapes of its outputs are known afterwards.
+    """Run a node with ONNX's reference implementation, on the host; the shapes of outputs are known only afterwards.
 
     Args:
-        node: the NodeProto, serialized. Its outputs are the operator's, in order, without those left out.
-        reads: what the node calls the operator's inputs; with those that only graphs inside the node read.
-        opsets: versions of the sets of operators, as ``"domain:version"``; ONNX's own domain is empty.
+        node: the serialized NodeProto. Its outputs, without omitted ones, are the operator's, in order.
+        reads: the node's names of the operator's inputs, including those that only graphs inside the node read.
+        opsets: versions of the operator sets, as ``"domain:version"``; ONNX's own domain is empty.
 
     Values are tensors of numbers, bool or strings. There is no gradient.
     Source: the classes of ``onnx.reference``, for what each node computes.
@@ -56,11 +56,12 @@ class ONNXNode(Operator):
 
 @functools.lru_cache(512)
 def reference_node(node: bytes, reads: tuple[str, ...], opsets: tuple[str, ...]) -> Any:
-    """Return ONNX's reference implementation of a node, arguments as those of ``ONNXNode``.
+    """Return ONNX's reference implementation of a node; the arguments are those of ``ONNXNode``.
+
 
     Raises:
         DeviceError: the package onnx is not installed.
-        OperatorError: the bytes hold no node, or one without an implementation.
+        OperatorError: the bytes are not a node, or there is no implementation of it.
     """
     try:
         onnx = importlib.import_module("onnx")
@@ -81,19 +82,19 @@ def reference_node(node: bytes, reads: tuple[str, ...], opsets: tuple[str, ...])
 
 
 def may_loop(node: bytes) -> bool:
-    """Whether a serialized node, or one in the graphs that it holds, may run as often as data say."""
+    """Whether a serialized node, or one in its graphs, may contain a loop whose length depends on data."""
     try:
         onnx = importlib.import_module("onnx")
-        waiting = [onnx.NodeProto.FromString(node)]
+        pending = [onnx.NodeProto.FromString(node)]
     except Exception:  # no package, or no node: nothing is known of it
         return True
-    while waiting:
-        each = waiting.pop()
+    while pending:
+        each = pending.pop()
         if each.op_type in ("Loop", "Scan", "SequenceMap"):
             return True
         for attribute in each.attribute:
             for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                waiting += graph.node
+                pending += graph.node
     return False
 
 
@@ -120,7 +121,7 @@ def _to_onnx(value: Any) -> Any:
 
 def _from_onnx(value: Any) -> Any:
     if not isinstance(value, (np.ndarray, np.generic)):
-        raise OperatorError(f"the node gives a {type(value).__name__}, where only tensors can be blobs")
+        raise OperatorError(f"the node returned a {type(value).__name__}, but only tensors can be blobs")
     array = np.asarray(value)
     if array.dtype.kind not in "USO":
         return array

@@ -1,4 +1,4 @@
-"""ONNXWhile: a net run again and again as ONNX's Loop does, with values that are passed from iteration to iteration."""
+"""ONNXWhile: a net run repeatedly, as by ONNX's Loop, with values that are passed from iteration to iteration."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _compiled: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
 class ONNXWhile(Operator):
     """Run ``body`` up to ``max_trip_count`` times (with ``has_trip_count``), while the condition holds (``has_cond``).
 
-    The inputs after these two are passed to the first iteration. The external inputs of ``body`` are the number of the
-    iteration (int64), the condition, and a blob for each value; its external outputs the next condition, the next
-    values, and blobs that are collected. The operator's outputs are the values after the last turn, and each collected
-    blob's tensors of all iterations, one after another along the first axis. The net's blobs are its own, unless
-    ``disable_scopes`` is given; ``save_scopes`` is not read.
+    The inputs after the first two are passed to the first iteration. The external inputs of ``body`` are the number of
+    the iteration (int64), the condition, and a blob for each value; its external outputs are the next condition, the
+    next values, and blobs to collect. The operator's outputs are the values after the last iteration, and each
+    collected blob's tensors of all iterations, concatenated along the first axis. The net's blobs are private unless
+    ``disable_scopes`` is given; ``save_scopes`` is ignored.
 
     Inputs:
         max_trip_count (1) or (): int64
@@ -72,28 +72,28 @@ class ONNXWhile(Operator):
             )
 
     def bound(self, prefix: str) -> NetDef:
-        """Return the body with names of its own for its blobs."""
+        """Return the body with private names for its blobs."""
         body = self.body or NetDef()
         return renamed_net(body, lambda name: name if self.disable_scopes else f"{prefix}/{name}")
 
 
 @kernel(ONNXWhile)
-def onnx_while(op: ONNXWhile, ctx: RunContext, most: Any, condition: Any, *values: Any) -> tuple[Any, ...]:
+def onnx_while(op: ONNXWhile, ctx: RunContext, trip_count: Any, condition: Any, *values: Any) -> tuple[Any, ...]:
     if op.has_trip_count:
         require(
-            most.size == 1 and most.dtype == np.int64,
+            trip_count.size == 1 and trip_count.dtype == np.int64,
             op,
-            f"max_trip_count must hold one int64, got shape {most.shape} of {most.dtype}",
+            f"max_trip_count must hold one int64, got shape {trip_count.shape} of {trip_count.dtype}",
         )
     net = op.bound(f"{ctx.op_def.output[0] if ctx.op_def.output else ctx.op_def.name or op.type}/loop")
-    turns = int(most.reshape(-1)[0]) if op.has_trip_count else None
-    goes_on = truth_of(condition, "ONNXWhile: the condition") if op.has_cond else True
+    limit = int(trip_count.reshape(-1)[0]) if op.has_trip_count else None
+    continues = truth_of(condition, "ONNXWhile: the condition") if op.has_cond else True
     workspace = ctx.workspace
     collected: list[list[Any]] = [[] for _ in net.external_output[1 + len(values) :]]
-    state = [np.array(goes_on), *(value.copy() for value in values)]
-    turn = 0
-    while goes_on and (turns is None or turn < turns):
-        for name, value in zip(net.external_input, [np.array(turn, np.int64), *state]):
+    state = [np.array(continues), *(value.copy() for value in values)]
+    iteration = 0
+    while continues and (limit is None or iteration < limit):
+        for name, value in zip(net.external_input, [np.array(iteration, np.int64), *state]):
             workspace.feed(name, value)
         call = _compiled.get(ctx)
         if call is None:
@@ -103,17 +103,17 @@ def onnx_while(op: ONNXWhile, ctx: RunContext, most: Any, condition: Any, *value
         state = made[: 1 + len(values)]
         for parts, part in zip(collected, made[1 + len(values) :]):
             parts.append(part)
-        goes_on = truth_of(made[0], "ONNXWhile: the condition that the body makes") if op.has_cond else True
-        turn += 1
-    return (*state[1:], *map(_joined, collected))
+        continues = truth_of(made[0], "ONNXWhile: the condition that the body makes") if op.has_cond else True
+        iteration += 1
+    return (*state[1:], *map(_concatenated, collected))
 
 
-def _joined(parts: list[Any]) -> Any:
+def _concatenated(parts: list[Any]) -> Any:
     if not parts:
         return np.zeros(0, np.float32)
     if len({part.shape[1:] for part in parts}) > 1 or not parts[0].ndim:
         raise ShapeError(
-            "ONNXWhile: what a body collects must have a first axis, and differ along it alone, got shapes "
+            "ONNXWhile: the tensors of a collected blob must have a first axis, and differ only along it, got shapes "
             f"{[part.shape for part in parts]}"
         )
     return np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""Print: a blob written to the standard output, or a file, within a run."""
+"""Print: writes a blob to standard output or to a file during a run."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _NAMES = {
     "uint8": "unsigned char",
     "object": "std::string",
 }
-"""How Caffe2 calls types in logs."""
+"""Caffe2's names of types in logs."""
 
 
 @register
 @operator_class(frozen=True)
 class Print(Operator):
-    """Write name, type, shape and elements of a blob to the standard output, on one line.
+    """Write name, type, shape and elements of a blob to standard output, on one line.
 
-    Of more than ``limit`` elements the first ones are written (0 or less: 1000); of ``every_n`` runs, the first. With
-    ``to_file`` the line, in Caffe2's form, goes to "<blob>.log" under the workspace's root folder.
+    At most ``limit`` elements are written (0 or less: 1000), in the first of every ``every_n`` runs. With ``to_file``,
+    the line is appended, in Caffe2's format, to "<blob>.log" under the workspace's root folder.
 
     Inputs:
         tensor (...): any
@@ -76,7 +76,7 @@ def print_(op: Print, ctx: RunContext, tensor: Any) -> tuple[Any, ...]:
 
 
 def append_line(ctx: RunContext, name: str, line: str) -> None:
-    """Append to a file under the workspace's root folder; the first line of a net's operator begins it anew.
+    """Append to a file under the workspace's root folder; the first line of an operator of a net truncates it.
 
     Raises:
         OSError: it cannot be written.

@@ -1,6 +1,6 @@
 """Python: an operator that runs a Python function, and PythonGradient, which runs another for its gradient.
 
-A net names functions by tokens; the functions themselves live in the process that registered them.
+A net names functions by tokens; the functions themselves exist only in the process that registered them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ Function = Callable[..., Any]
 
 @operator_class(frozen=True)
 class _Functions:
-    f: Any  # a function, or a _Maker of one
+    f: Any  # a function, or a _Factory of one
     grad_f: Any
     pass_workspace: bool
     must_fill: bool
 
 
 @operator_class(frozen=True)
-class _Maker:
-    """What returns a function, with its arguments; called once for each operator that runs it."""
+class _Factory:
+    """A call that returns a function, made once for each operator that runs the function."""
 
     make: Function
     args: Sequence[Any]
@@ -67,16 +67,17 @@ def register(
     token: str | None = None,
     must_fill: bool = True,
 ) -> str:
-    """Keep functions for Python operators; return the token by which operators name them.
+    """Register functions for Python operators; return the token by which operators name them.
 
     Args:
-        f: ``f(inputs, outputs)``, lists of ``PythonTensor``; it fills the outputs by ``feed``, or by ``reshape`` and
-            writing into ``data``.
+        f: ``f(inputs, outputs)``, with lists of ``PythonTensor``; it fills the outputs by ``feed``, or by ``reshape``
+            and writing into ``data``.
         grad_f: the same for the gradient: its inputs are the forward inputs, the forward outputs and the gradients of
             the outputs, its outputs the gradients of the inputs. None: there is no gradient.
         pass_workspace: both get the workspace as a third argument.
-        token: the token to use; functions that had it are replaced. None: the name of ``f``, made unique.
-        must_fill: an output that a function leaves without a value is an error; False: the blob then has none.
+        token: the token to use; functions registered under it are replaced. None: the name of ``f``, made unique.
+        must_fill: whether an output that a function leaves without a value is an error; if not, its blob keeps its
+            value.
 
     Raises:
         TypeError: a function cannot be called.
@@ -86,7 +87,7 @@ def register(
             raise TypeError(f"a Python operator needs functions, got {function!r}")
     with _lock:
         if token is None:
-            named = f.make if isinstance(f, _Maker) else f
+            named = f.make if isinstance(f, _Factory) else f
             token = name = getattr(named, "__name__", type(named).__name__)
             count = 0
             while token in _functions:
@@ -103,8 +104,8 @@ def python_arguments(
 
     Args:
         f, grad_f: functions as ``register`` takes them, or (make, args, kwargs), where ``make(*args, **kwargs)``
-            returns one, which may keep a state: each operator of each created net has a function of its own, made
-            when the operator first runs.
+            returns one, which may have state: it is called for each operator of each created net, when the operator
+            first runs.
         python_func_type: a class; the methods ``forward`` and ``backward`` of ``python_func_type(f)`` are used.
         pass_workspace, must_fill: see ``register``.
 
@@ -124,12 +125,12 @@ def _function_or_maker(function: Any) -> Any:
         raise TypeError(f"a Python operator is made from a function or (make, args, kwargs), got {function!r}")
     args = function[1] if len(function) > 1 else ()
     kwargs = function[2] if len(function) > 2 else {}
-    return _Maker(function[0], args, kwargs)
+    return _Factory(function[0], args, kwargs)
 
 
 def _function(function: Any, op: Any) -> Function:
-    """Return a function as it was registered, or the one that its maker makes for an operator of a created net."""
-    if not isinstance(function, _Maker):
+    """Return a function as it was registered, or the one that its factory made for this operator of a created net."""
+    if not isinstance(function, _Factory):
         return function
     with _lock:
         made: Function | None = op.__dict__.get("_made_function")
@@ -143,7 +144,7 @@ def _function(function: Any, op: Any) -> Function:
 
 
 def registered(token: str) -> bool:
-    """Whether functions are kept under ``token``."""
+    """Whether functions are registered under ``token``."""
     return token in _functions
 
 
@@ -151,10 +152,10 @@ _view: Callable[[Any], Any] | None = None
 
 
 def show_workspaces_as(view: Callable[[Any], Any] | None) -> None:
-    """Let functions that are passed the workspace get ``view(workspace)`` instead.
+    """Pass ``view(workspace)`` instead of the workspace to functions that get it.
 
     Args:
-        view: None: the workspace itself again.
+        view: the function; None: pass the workspace itself again.
     """
     global _view
     _view = view
@@ -180,10 +181,10 @@ class PythonTensor:
 
     @property
     def data(self) -> Any:
-        """The elements: an array, of an output one that may be written into.
+        """The elements, an array; that of an output may be written into.
 
         Raises:
-            NetError: the tensor has neither been shaped nor fed.
+            NetError: the tensor has neither a shape nor a value yet.
         """
         if self._array is None:
             raise NetError("this output has no data yet; call reshape(shape) or feed(array) first")
@@ -197,7 +198,7 @@ class PythonTensor:
         """Set shape, type and elements from a copy of ``array``; strings become bytes.
 
         Raises:
-            NetError: it is nothing that NumPy takes as an array of numbers or strings.
+            NetError: NumPy cannot convert it to an array of numbers or strings.
         """
         array = np.array(as_tensor(array, "this output"))
         if array.dtype.kind in "US":
@@ -226,12 +227,12 @@ class PythonTensor:
             dtype: a NumPy type, or a number of TensorProto.DataType.
 
         Raises:
-            NetError: there is no such type, or it is that of strings, which have to be fed.
+            NetError: the type is unknown, or is that of strings, which must be fed.
         """
         if isinstance(dtype, int):
             number, dtype = dtype, NUMPY_TYPES.get(dtype)
             if dtype is None or dtype == STRING:
-                raise NetError(f"a tensor cannot be made empty with the type {number} of TensorProto.DataType; feed it")
+                raise NetError(f"a tensor of type {number} of TensorProto.DataType cannot be initialized; use feed")
         self._array = np.zeros(tuple(int(n) for n in shape), dtype)
 
 
@@ -281,7 +282,7 @@ class Python(Operator):
             raise GradientError(
                 f"Python: {self.token!r} has no gradient function; give grad_f, or put a StopGradient after it"
             )
-        # By their names alone: whether grad_f looks at an input that f has overwritten, it alone knows.
+        # By name, without declaring that they are read: only grad_f knows whether it uses an input that f overwrote.
         inputs = [*g.op.input, *g.op.output]
         inputs += [g.d_output(j) for j in self.grad_output_indices or range(self.n_out)]
         outputs = [g.d_input(i) for i in self.grad_input_indices or range(self.n_in)]
@@ -321,17 +322,17 @@ def _find(op: Any) -> _Functions:
 def _call(
     function: Function, functions: _Functions, op: Any, ctx: RunContext, arrays: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Run a function on tensors around host arrays; return what it left in the outputs, LEFT_AS_IS for nothing."""
+    """Run a function on tensors that wrap host arrays; return the values of its outputs, LEFT_AS_IS for none."""
     names = ctx.op_def
     given = {name: _as_input(ctx, array) for name, array in zip(names.input, arrays)}
     outputs = []
     for name in names.output:
         if name in given:  # in place: one tensor is both, and may be written into
             given[name] = PythonTensor(np.array(given[name].data))
-        outputs.append(given[name] if name in given else PythonTensor(_before(ctx, name)))
+        outputs.append(given[name] if name in given else PythonTensor(_previous(ctx, name)))
     inputs = [given[name] for name in names.input]
-    seen = ctx.workspace if _view is None else _view(ctx.workspace)
-    function(inputs, outputs, *([seen] if functions.pass_workspace else []))
+    workspace = ctx.workspace if _view is None else _view(ctx.workspace)
+    function(inputs, outputs, *([workspace] if functions.pass_workspace else []))
     for j, output in enumerate(outputs):
         if functions.must_fill and not output.filled:
             raise NetError(f"{op.type}: {op.token!r} left output {j} ({names.output[j]!r}) without a value")
@@ -350,8 +351,8 @@ def _as_input(ctx: RunContext, value: Any) -> Any:
     return PythonTensor(array)
 
 
-def _before(ctx: RunContext, name: str) -> Any:
-    """Return the value that an output has before the operator runs, as an array of its own, or None."""
+def _previous(ctx: RunContext, name: str) -> Any:
+    """Return a copy of the value that an output has before the operator runs, or None."""
     workspace = ctx.workspace
     if workspace is None or not workspace.has(name) or workspace.spec(name) is None:
         return None

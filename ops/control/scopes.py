@@ -1,8 +1,8 @@
-"""Do, CreateScope, HasScope: a net in an operator, whose own blobs stay apart from those of the net around it.
+"""Do, CreateScope, HasScope: a net in an operator, with blobs separate from those of the enclosing net.
 
-The nets of Caffe2's control helpers are in Do operators. Here the held net runs in the workspace of the net around
-it, with its blobs renamed: those that ``inner_blobs`` lists to the blobs outside that they stand for, the others to
-names below the scope's.
+The nets of Caffe2's control helpers are in Do operators. Here the net runs in the workspace of the enclosing net, with
+its blobs renamed: those in ``inner_blobs`` to the outer blobs that they stand for, the others to names that begin with
+that of the scope.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _compiled: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
 
 
 class Scope(BlobObject):
-    """What a Do operator keeps between its run and that of its gradient.
+    """The state of a Do operator between its run and that of its gradient.
+
 
     Attributes:
-        runs: of Do operators whose gradients have not run yet.
+        runs: the number of runs of Do operators whose gradients have not run yet.
     """
 
     def __init__(self) -> None:
@@ -43,15 +44,15 @@ class Scope(BlobObject):
         self._latest = True
 
     def pop(self) -> None:
-        """Give up the latest run.
+        """Remove the latest run.
 
         Raises:
-            NetError: its blobs are gone.
+            NetError: its blobs have been overwritten.
         """
         if not self._latest:
             raise NetError(
-                "Do: the gradient needs the blobs of an earlier run of the net, and only those of the last one are "
-                "kept; gradients of loops are not in this version"
+                "Do: the gradient needs the blobs of an earlier run of the net, but only those of the last one are "
+                "kept; loops over Do operators have no gradient"
             )
         self.runs -= 1
         self._latest = False
@@ -73,7 +74,7 @@ class _OnHost(Operator):
 @register
 @operator_class(frozen=True)
 class CreateScope(_OnHost):
-    """Make a scope, which a Do operator takes as its last input and output.
+    """Create a scope, which a Do operator takes as its last input and output.
 
     Outputs:
         scope: object
@@ -93,7 +94,7 @@ def create_scope(op: CreateScope, ctx: RunContext) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class HasScope(_OnHost):
-    """The output, one bool, is whether a Do operator has run with a scope, and its gradient has not.
+    """has_scope = whether a Do operator has run with a scope, and its gradient has not.
 
     Inputs:
         scope: object
@@ -119,9 +120,8 @@ def has_scope(op: HasScope, ctx: RunContext, scope: Any) -> tuple[Any, ...]:
 class Do(Operator):
     """Run ``net`` with blobs of its own.
 
-    The last input, and the last output, is a scope. ``inner_blobs`` names blobs of the net, and for each of them
-    ``outer_blobs_idx`` says which blob outside it is: a position in the list of the inputs and then the outputs,
-    without the scopes.
+    The last input and the last output are a scope. ``inner_blobs`` names blobs of the net, and ``outer_blobs_idx`` has
+    for each the outer blob that it stands for: an index into the inputs followed by the outputs, without the scopes.
 
     Inputs:
         X+ (...): any, the last is the scope
@@ -138,7 +138,7 @@ class Do(Operator):
     net: NetDef | None = None
     inner_blobs: tuple[str, ...] = ()
     outer_blobs_idx: tuple[int, ...] = ()
-    saved_fwd_blobs: tuple[str, ...] = ()  # not read: all blobs of the net are kept for its gradient
+    saved_fwd_blobs: tuple[str, ...] = ()  # ignored: all blobs of the net are kept for its gradient
     reuse_workspace: bool = False
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -151,7 +151,7 @@ class Do(Operator):
         outer = self.n_in + self.n_out - 2
         if len(inner) != len(positions) or len(set(inner)) < len(inner):
             raise ArgumentError(
-                "Do: inner_blobs must be different names, and outer_blobs_idx one number for each, "
+                "Do: inner_blobs must be distinct names, and outer_blobs_idx one number for each, "
                 f"got {inner} and {positions}"
             )
         if not all(0 <= position < outer for position in positions):
@@ -160,10 +160,10 @@ class Do(Operator):
             )
 
     def outside(self, op_def: OperatorDef) -> dict[str, str]:
-        """Return for each of the listed blobs of the net its name outside.
+        """Return for each of ``inner_blobs`` the name of its outer blob.
 
         Raises:
-            NetError: the last input and the last output are not one blob.
+            NetError: the last input and the last output are not the same blob.
         """
         if op_def.input[-1] != op_def.output[-1]:
             raise NetError(
@@ -173,17 +173,17 @@ class Do(Operator):
         return {inner: names[position] for inner, position in zip(self.inner_blobs, self.outer_blobs_idx)}
 
     def bound(self, op_def: OperatorDef) -> NetDef:
-        """Return the net with its blobs under the names that they have outside."""
+        """Return the net with its blobs renamed to those of the enclosing workspace."""
         outside, scope = self.outside(op_def), op_def.input[-1]
         return renamed_net(self.net or NetDef(), lambda name: outside.get(name) or f"{scope}/{name}")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        """A Do over the gradient of the net, with the same scope."""
+        """Return a Do of the gradient of the net, with the same scope."""
         return _DoGradient(self, g).operators()
 
 
 def renamed_net(net: NetDef, rename: Callable[[str], str]) -> NetDef:
-    """Return a copy of a net with other names of blobs, also in nets that its operators hold (but Do has its own)."""
+    """Return a copy of a net with its blobs renamed, also in the nets of its operators other than Do."""
     result = NetDef()
     result.CopyFrom(net)
     for names in (result.external_input, result.external_output):
@@ -199,25 +199,25 @@ def renamed_net(net: NetDef, rename: Callable[[str], str]) -> NetDef:
 
 
 class _DoGradient:
-    """The gradient of a Do operator while it is made."""
+    """Builds the gradient of a Do operator."""
 
     def __init__(self, op: Do, g: GradientContext) -> None:
         self._op, self._g = op, g
         self._outside = op.outside(g.op)
         self._inputs = {name: i for i, name in enumerate(g.op.input[:-1])}
         self._outputs = {name: j for j, name in enumerate(g.op.output[:-1])}
-        self._taken: dict[str, str] = {}  # blob of the gradient net -> blob outside that it reads
-        self._made: dict[str, str] = {}  # blob of the gradient net -> blob outside that it writes
+        self._read: dict[str, str] = {}  # blob of the gradient net -> outer blob that it reads
+        self._written: dict[str, str] = {}  # blob of the gradient net -> outer blob that it writes
 
     def operators(self) -> list[OperatorDef]:
         net = self._differentiated()
-        if not self._made:
+        if not self._written:
             return []
-        self._take_forward_blobs(net)
+        self._pass_forward_blobs(net)
         scope = self._g.output(len(self._g.op.output) - 1)
-        inputs, outputs = list(dict.fromkeys(self._taken.values())), list(self._made.values())
+        inputs, outputs = list(dict.fromkeys(self._read.values())), list(self._written.values())
         positions = {name: position for position, name in enumerate([*inputs, *outputs])}
-        inner = {**self._made, **self._taken}
+        inner = {**self._written, **self._read}
         return [
             make_op(
                 "Do",
@@ -230,13 +230,13 @@ class _DoGradient:
         ]
 
     def _differentiated(self) -> NetDef:
-        """Return the gradient net; it ends with copies to the blobs whose names are in ``_made``."""
+        """Return the gradient net; it ends with copies to the blobs in ``_written``."""
         seeds = {}
         for inner, outer in self._outside.items():
             j = self._outputs.get(outer)
             if j is not None and self._g.has_d_output(j):
                 seeds[inner] = f"{inner}/_DO_OPERATOR_INNER_GRAD_"
-                self._taken[seeds[inner]] = self._g.d_output(j)
+                self._read[seeds[inner]] = self._g.d_output(j)
         net = NetDef(name=f"{self._op.net.name}_grad" if self._op.net else "")
         if not seeds:
             return net
@@ -244,30 +244,28 @@ class _DoGradient:
         net.CopyFrom(done.net)
         for inner, outer in self._outside.items():
             if outer in self._inputs and inner in done.gradients:
-                self._hand_out(net, inner, self._inputs[outer], done.gradients[inner])
+                self._copy_out(net, inner, self._inputs[outer], done.gradients[inner])
         for op in net.op:
             op.is_gradient_op = True
         return net
 
-    def _hand_out(self, net: NetDef, inner: str, index: int, gradient: Any) -> None:
+    def _copy_out(self, net: NetDef, inner: str, index: int, gradient: Any) -> None:
         if not isinstance(gradient, str):
-            raise GradientError(f"Do: the gradient of {inner!r} is sparse; only dense ones leave the operator")
+            raise GradientError(f"Do: the gradient of {inner!r} is sparse; a Do can only return dense ones")
         name = self._g.d_input(index)
-        if name in self._made.values():
-            raise GradientError(f"Do: two blobs of the net stand for {self._g.op.input[index]!r}; pass it once")
+        if name in self._written.values():
+            raise GradientError(f"Do: two of inner_blobs stand for {self._g.op.input[index]!r}; give it one inner blob")
         copy = f"{inner}/_DO_OPERATOR_INNER_GRAD_COPY_"
         net.op.append(make_op("Copy", [gradient], [copy]))
-        self._made[copy] = name
+        self._written[copy] = name
 
-    def _take_forward_blobs(self, net: NetDef) -> None:
-        """Let the gradient net see the listed blobs of the forward net that it reads."""
+    def _pass_forward_blobs(self, net: NetDef) -> None:
+        """Pass to the gradient net those of ``inner_blobs`` that it reads."""
         read = {name for op in net.op for name in op.input}
         for inner, outer in self._outside.items():
             if inner in read:
                 position = self._outputs.get(outer)
-                self._taken[inner] = (
-                    self._g.input(self._inputs[outer]) if position is None else self._g.output(position)
-                )
+                self._read[inner] = self._g.input(self._inputs[outer]) if position is None else self._g.output(position)
 
 
 @kernel(Do)

@@ -1,4 +1,4 @@
-"""AveragePut, IncrementPut, StdDevPut: numbers of a net, put into the process's registry of statistics."""
+"""AveragePut, IncrementPut, StdDevPut: add numbers of a net to the process's registry of statistics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from netbuilder.proto import ArgumentError, ShapeError
 
 __all__ = ["AveragePut", "IncrementPut", "StdDevPut"]
 
-_MOST = 2**63 - 1
+_INT64_MAX = 2**63 - 1
 
 
 @operator_class(frozen=True)
 class _Put(Operator):
-    """Base: a number that goes into the statistics of the process.
+    """Base: adds a number to the statistics of the process.
 
     Inputs:
         value (...): any, one number
@@ -54,7 +54,7 @@ class _Put(Operator):
         """Return the name of the statistic and the value as an integer.
 
         Raises:
-            ArgumentError: it is too large for 64 bits, or no number.
+            ArgumentError: it exceeds 64 bits, or is infinite or NaN.
         """
         name = (self.stat_name or ctx.op_def.input[0]).encode() + b"/stat_value"
         host = ctx.host(value).reshape(-1)
@@ -62,37 +62,37 @@ class _Put(Operator):
         if number is None or not np.isfinite(number):
             raise ArgumentError(f"{self.type}: the value of {ctx.op_def.input[0]!r} must be finite, got {number}")
         whole = int(number * self.magnitude_expand)
-        if abs(whole) > _MOST:
+        if abs(whole) > _INT64_MAX:
             if not self.bound:
                 raise ArgumentError(
                     f"{self.type}: {number} * {self.magnitude_expand} has more than 64 bits; lower magnitude_expand, "
                     "or give bound"
                 )
-            whole = _MOST if whole > 0 else -_MOST
+            whole = _INT64_MAX if whole > 0 else -_INT64_MAX
         return name, whole
 
 
 @register
 @operator_class(frozen=True)
 class IncrementPut(_Put):
-    """Adds the value to the statistic <name>/stat_value. No outputs.
+    """Add the value to the statistic <name>/stat_value. No outputs.
 
-    The name is ``stat_name``, or that of the input. Statistics are integers: the value is multiplied by
-    ``magnitude_expand`` and its fraction dropped; with ``bound`` one of more than 64 bits is cut to them, else it is an
-    error. ``default_value`` is taken for an empty tensor; of several elements the first. StatRegistryExport reads all.
+    The name is ``stat_name`` or, by default, that of the input. Statistics are integers: the value is multiplied by
+    ``magnitude_expand`` and truncated; one of more than 64 bits is clamped with ``bound``, else it is an error. An
+    empty tensor counts as ``default_value``; of several elements, the first is used. StatRegistryExport reads them.
     """
 
 
 @register
 @operator_class(frozen=True)
 class AveragePut(_Put):
-    """Adds the value to <name>/stat_value/sum, and 1 to <name>/stat_value/count; else as IncrementPut."""
+    """Add the value to <name>/stat_value/sum, and 1 to <name>/stat_value/count; otherwise as IncrementPut."""
 
 
 @register
 @operator_class(frozen=True)
 class StdDevPut(_Put):
-    """AveragePut, and the sums of differences from the first value and of their squares: sumoffset, sumsqoffset."""
+    """As AveragePut, and add the difference from the first value, and its square, to sumoffset and sumsqoffset."""
 
 
 @kernel(IncrementPut)
@@ -112,7 +112,7 @@ def average_put(op: AveragePut, ctx: RunContext, value: Any) -> tuple[Any, ...]:
 def std_dev_put(op: StdDevPut, ctx: RunContext, value: Any) -> tuple[Any, ...]:
     name, number = op.read(ctx, value)
     first = op.__dict__.setdefault("_first", number)
-    away = number - first
-    items = {b"/sum": number, b"/count": 1, b"/sumoffset": away, b"/sumsqoffset": away * away}
+    offset = number - first
+    items = {b"/sum": number, b"/count": 1, b"/sumoffset": offset, b"/sumsqoffset": offset * offset}
     statistics_of_process().add([(name + key, item) for key, item in items.items()])
     return ()

@@ -1,4 +1,4 @@
-"""Summarize: least, greatest, mean and deviation of a blob, as a value, or written within a run."""
+"""Summarize: minimum, maximum, mean and standard deviation of a blob, as an output or written during a run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Summarize"]
 @register
 @operator_class(frozen=True)
 class Summarize(Operator):
-    """The output is (least, greatest, mean, standard deviation) of the elements, the last over their number less one.
+    """summary = (minimum, maximum, mean, standard deviation) of the elements; the variance is divided by N - 1.
 
-    Without an output they are written: with ``to_file`` to "<blob>.summary" under the workspace's root folder, a line
-    a run, else to the standard output. No gradient.
+    Without an output, they are written to standard output. With ``to_file``, a line per run is appended to
+    "<blob>.summary" under the workspace's root folder. No gradient.
 
     Inputs:
         X (...): float32

@@ -1,4 +1,4 @@
-"""Timers, the time of day, and the registry that measured times go to."""
+"""Timers, the time of day, and the registry of statistics that timers add to."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Statistics(BlobObject):
         self._lock = new_lock()
 
     def add(self, items: Iterable[tuple[bytes, int]]) -> None:
-        """Add to the numbers; a name that is new starts at 0."""
+        """Add to the numbers; a new name starts at 0."""
         with self._lock:
             for name, value in items:
                 self._sums[name] = self._sums.get(name, 0) + value
 
     def read(self, *, reset: bool) -> list[tuple[bytes, int]]:
-        """Return names and numbers, in the order in which they came; with ``reset`` the numbers start again at 0."""
+        """Return names and numbers, in the order of their first use; with ``reset``, set the numbers to 0."""
         with self._lock:
             items = list(self._sums.items())
             if reset:
@@ -58,11 +58,11 @@ class Statistics(BlobObject):
 
 
 _of_process = Statistics()
-"""The registry of operators that are given none, as in Caffe2: one for the process."""
+"""The process's registry, used by operators that are not given one, as in Caffe2."""
 
 
 def statistics_of_process() -> Statistics:
-    """Return the registry of operators that are given none."""
+    """Return the process's registry, used by operators that are not given one."""
     return _of_process
 
 
@@ -89,8 +89,8 @@ class _OnHost(Operator):
 class TimerBegin(_OnHost):
     """Start a timer.
 
-    When it ends, its time in nanoseconds is added to the statistic ``<counter_name>/time_ns/sum``, and 1 to
-    ``<counter_name>/time_ns/count``; without a name the output's name stands for it.
+    When it is stopped, its time in nanoseconds is added to the statistic ``<counter_name>/time_ns/sum``, and 1 to
+    ``<counter_name>/time_ns/count``; the default name is that of the output.
 
     Outputs:
         timer: object
@@ -134,7 +134,7 @@ class TimerEnd(_OnTimer):
 @register
 @operator_class(frozen=True)
 class TimerGet(_OnTimer):
-    """The output is the time since a timer began, int64 nanoseconds.
+    """nanos = the time since a timer was started, in nanoseconds.
 
     Inputs:
         timer: object
@@ -148,7 +148,7 @@ class TimerGet(_OnTimer):
 @register
 @operator_class(frozen=True)
 class TimerGetAndEnd(_OnTimer):
-    """Stop a timer; the output, of shape (1,), is the time since it began, int64 nanoseconds.
+    """Stop a timer; nanos = the time since it was started, in nanoseconds.
 
     Inputs:
         timer: object
@@ -162,7 +162,7 @@ class TimerGetAndEnd(_OnTimer):
 def _nanoseconds(op: Operator, value: Any, *, end: bool = False) -> int:
     timer = shared_object(op, value, _Timer, "TimerBegin")
     if timer.began is None:
-        raise NetError(f"{op.type}: the timer {timer.name!r} has been stopped already; TimerBegin starts one")
+        raise NetError(f"{op.type}: the timer {timer.name!r} has already been stopped; start one with TimerBegin")
     passed = time.perf_counter_ns() - timer.began
     if end:
         timer.began = None
@@ -190,7 +190,7 @@ def timer_get_and_end(op: TimerGetAndEnd, ctx: RunContext, timer: Any) -> Arrays
 @register
 @operator_class(frozen=True)
 class WallClockTime(_OnHost):
-    """The output is the time of day: int64 nanoseconds since the start of 1970 (UTC).
+    """time = the time of day, in nanoseconds since the start of 1970 (UTC).
 
     Outputs:
         time (): int64
@@ -210,7 +210,7 @@ def wall_clock_time(op: WallClockTime, ctx: RunContext) -> Arrays:
 @register
 @operator_class(frozen=True)
 class StatRegistryCreate(_OnHost):
-    """Make a registry of statistics.
+    """Create a registry of statistics.
 
     Outputs:
         handle: object
@@ -225,9 +225,9 @@ class StatRegistryCreate(_OnHost):
 @register
 @operator_class(frozen=True)
 class StatRegistryExport(_OnHost):
-    """Names and numbers of a registry, and the time of each (int64 nanoseconds); with ``reset`` they are set to 0.
+    """The names and numbers of a registry, and the time in nanoseconds; with ``reset``, the numbers are set to 0.
 
-    Without an input, the registry of the process, which timers add to.
+    Without an input, it is the registry of the process, which timers add to.
 
     Inputs:
         handle?: object
@@ -257,9 +257,9 @@ class StatRegistryUpdate(_OnHost):
     inputs = ("keys", "values", "handle?")
 
     def infer(self, keys: TensorSpec, values: TensorSpec, *handle: TensorSpec) -> tuple[TensorSpec, ...]:
-        fits = keys.dtype == STRING and values.dtype == _INT64 and keys.shape == values.shape and keys.ndim == 1
+        valid = keys.dtype == STRING and values.dtype == _INT64 and keys.shape == values.shape and keys.ndim == 1
         text = f"got shapes {keys.shape} and {values.shape} of types {keys.dtype} and {values.dtype}"
-        require(fits, self, f"keys must be a vector of strings and values one of int64, as long; {text}")
+        require(valid, self, f"keys must be a vector of strings and values one of int64, of the same length; {text}")
         return ()
 
 

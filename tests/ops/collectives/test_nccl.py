@@ -24,7 +24,12 @@ def _draw(data, make, one_output=False):
 
 def _bad(make, n_out):
     return (
-        refusal(make(), [f32(2), f32(3)], r"input 1 of shape \(3,\), type float32 must be as input 0", n_out=n_out),
+        refusal(
+            make(),
+            [f32(2), f32(3)],
+            r"input 1 of shape \(3,\), type float32 must have shape and type of input 0",
+            n_out=n_out,
+        ),
         refusal(make(), [f32(2)] * 17, "at most 16 inputs, got 17", ArgumentError, n_out=17 if n_out > 1 else 1),
     )
 

@@ -139,17 +139,17 @@ REFUSED = {
     "random numbers": (
         loop_of(make_op("UniformFill", [], ["u"], shape=[2]), make_op("Mul", ["y", "u"], ["y"])),
         CONDITION,
-        r"UniformFill would not give the same; make \['y_while_\d+/u_\d'\] outside of the loop",
+        r"UniformFill may give other results; compute \['y_while_\d+/u_\d'\] outside of the loop",
     ),
     "a sparse gradient": (
         loop_of(make_op("Gather", ["x", "rows"], ["r"]), make_op("Add", ["y", "r"], ["y"])),
         CONDITION,
-        "While: the gradient of 'x' is sparse; only dense ones leave the operator",
+        "While: the gradient of 'x' is sparse; a While can only return dense ones",
     ),
     "a blob of the condition": (
         loop_of(),
         NetDef(op=[*CONDITION.op, make_op("Copy", ["x"], ["y"])]),
-        r"the loss depends on \['y'\], which cond_net makes; let loop_net make it",
+        r"the loss depends on \['y'\], which cond_net writes; write it in loop_net",
     ),
     "no gradient": (loop_of(make_op("Floor", ["y"], ["y"])), CONDITION, "operator 'Floor' has no gradient"),
 }
@@ -174,7 +174,7 @@ class TestWhileGradient(OperatorSuite):
         op = make_op("WhileGradient", ["dy"], ["dx"], net=NetDef(name="n"), record="no_such_record")
         workspace = Workspace()
         workspace.feed("dy", np.ones(1))
-        with pytest.raises(NetError, match="the loop has kept no iterations in blob 'no_such_record'"):
+        with pytest.raises(NetError, match="the loop has stored no iterations in blob 'no_such_record'"):
             workspace.run_operator_once(op)
 
     def test_inplace(self):

@@ -67,7 +67,7 @@ def test_what_onnx_cannot_do_is_an_error_with_its_reason():
         run(ONNXNode(node=b"\xff\xff", reads=("a",), opsets=(":17",)), np.zeros(2))
     with pytest.raises(OperatorError, match="onnx could not compute the node"):
         run(ONNXNode(node=node("Det"), reads=("a",), opsets=(":17",)), np.zeros((2, 3), np.float32))
-    with pytest.raises(OperatorError, match="gives a list, where only tensors can be blobs"):
+    with pytest.raises(OperatorError, match="returned a list, but only tensors can be blobs"):
         run(ONNXNode(node=node("SplitToSequence"), reads=("a",), opsets=(":17",)), np.zeros((2, 3), np.float32))
 
 

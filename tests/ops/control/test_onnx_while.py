@@ -98,5 +98,5 @@ class TestONNXWhile(OperatorSuite):
         net = body(SAME, DOUBLE)
         with pytest.raises(ShapeError, match="max_trip_count must hold one int64"):
             run(net, ["y"], has_trip_count=1, inputs=["x0", "c", "x0"])
-        with pytest.raises(ShapeError, match=r"must have a first axis, and differ along it alone, got shapes \[\(\)"):
+        with pytest.raises(ShapeError, match=r"must have a first axis, and differ only along it, got shapes \[\(\)"):
             run(body(SAME, DOUBLE, outputs=["next", "double", "turn"]), ["y", "all"], has_trip_count=1)

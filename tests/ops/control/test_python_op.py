@@ -351,7 +351,7 @@ def test_a_tensor_of_a_type_of_tensor_proto():
     tensor.init([2, 1], TensorProto.INT64)
     assert tensor.data.tolist() == [[0], [0]] and tensor.data.dtype == np.int64
     for number in (TensorProto.STRING, 99):
-        with pytest.raises(NetError, match=f"cannot be made empty with the type {number} of TensorProto.DataType"):
+        with pytest.raises(NetError, match=f"a tensor of type {number} of TensorProto.DataType cannot be initialized"):
             tensor.init([1], number)
 
 

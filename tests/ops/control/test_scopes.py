@@ -78,7 +78,7 @@ class TestDo(OperatorSuite):
         refusal(
             Do(net=INNER, inner_blobs=("h", "h"), outer_blobs_idx=(0, 0)),
             [f32(1)] * 2,
-            "different names",
+            "distinct names",
             ArgumentError,
         ),
         refusal(
@@ -162,13 +162,13 @@ def test_a_second_gradient_of_one_run_is_refused():
     workspace = run(net(do_op(), name="outer"), a=A, b=B, dy=A)
     workspace.create_net(NetDef(name="back", op=done.net.op))
     workspace.run_net("back")
-    with pytest.raises(NetError, match="gradients of loops are not in this version"):
+    with pytest.raises(NetError, match="loops over Do operators have no gradient"):
         workspace.run_net("back")
 
 
 def test_one_blob_passed_twice_has_no_gradient():
     twice = do_op(inputs=["a", "a"], places=[0, 1, 2])
-    with pytest.raises(GradientError, match="two blobs of the net stand for 'a'"):
+    with pytest.raises(GradientError, match="two of inner_blobs stand for 'a'"):
         gradient(twice)
 
 

@@ -100,7 +100,7 @@ def test_what_a_timer_measures_goes_to_the_registry_of_the_process():
     found = dict(zip(workspace.fetch("keys").tolist(), workspace.fetch("values").tolist()))
     assert found[b"of_a_test/time_ns/count"] == 1
     assert found[b"of_a_test/time_ns/sum"] == workspace.fetch("whole").item()
-    with pytest.raises(NetError, match="'of_a_test' has been stopped already; TimerBegin starts one"):
+    with pytest.raises(NetError, match="'of_a_test' has already been stopped; start one with TimerBegin"):
         run(workspace, "TimerEnd", ["t"], [])
     run(workspace, "StatRegistryExport", [], ["keys", "values", "times"])
     found = dict(zip(workspace.fetch("keys").tolist(), workspace.fetch("values").tolist()))

@@ -1,4 +1,4 @@
-"""Values stored in 8 bits or fewer: tables with a scale in each row, and codebooks.
+"""Values stored in 8 bits or fewer: tables with a scale per row, and codebooks.
 
-For prediction: bytes and sums are Caffe2's to the last bit, and only the codebook has a gradient.
+For prediction: bytes and sums are bitwise those of Caffe2, and only the codebook has a gradient.
 """

@@ -1,4 +1,4 @@
-"""Values that were stored as small integers: positions in a codebook, or steps between two bounds."""
+"""Values stored as small integers: indices into a codebook, or steps between two bounds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _check_codes(op: Operator, codebook: TensorSpec, codes: tuple[TensorSpec, ..
 @register
 @operator_class(frozen=True)
 class QuantDecode(Operator):
-    """For each tensor of codes, the elements of ``codebook`` at these positions, in the shape of the codes.
+    """decoded = for each tensor of codes, the elements of ``codebook`` at these indices.
 
     Inputs:
         codebook (K): float
@@ -67,7 +67,7 @@ def quant_decode(op: QuantDecode, ctx: RunContext, codebook: Any, *codes: Any) -
 @register
 @operator_class(frozen=True)
 class QuantDecodeGradient(Operator):
-    """The gradient of the codebook: for each of its elements the sum of the gradients where it was decoded to."""
+    """dcodebook = for each element, the sum of the gradients of the elements that were decoded to it."""
 
     inputs = ("codebook", "codes_and_gradients+")
     outputs = ("dcodebook",)
@@ -77,29 +77,29 @@ class QuantDecodeGradient(Operator):
             raise NetError(f"{self.type}: takes a codebook, and as many gradients as codes, got {self.n_in} inputs")
 
     def infer(self, codebook: TensorSpec, *rest: TensorSpec) -> tuple[TensorSpec, ...]:
-        codes, slopes = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+        codes, gradients = rest[: len(rest) // 2], rest[len(rest) // 2 :]
         _check_codes(self, codebook, codes)
-        for spec, slope in zip(codes, slopes):
-            text = f"a gradient must have the size of its codes, {spec.shape}, got {slope.shape}"
-            require(slope.size == spec.size, self, text)
+        for spec, gradient in zip(codes, gradients):
+            text = f"a gradient must have the size of its codes, {spec.shape}, got {gradient.shape}"
+            require(gradient.size == spec.size, self, text)
         return (codebook.plain,)
 
 
 @kernel(QuantDecodeGradient)
 def quant_decode_gradient(op: QuantDecodeGradient, ctx: RunContext, codebook: Any, *rest: Any) -> tuple[Any, ...]:
     total = ctx.xp.zeros_like(codebook)
-    for codes, slope in zip(rest[: len(rest) // 2], rest[len(rest) // 2 :]):
+    for codes, gradient in zip(rest[: len(rest) // 2], rest[len(rest) // 2 :]):
         check_indices(op.type, codes, codebook.shape[0])
-        add_rows(ctx.xp, total, codes.reshape(-1).astype(np.int64), slope.reshape(-1).astype(codebook.dtype))
+        add_rows(ctx.xp, total, codes.reshape(-1).astype(np.int64), gradient.reshape(-1).astype(codebook.dtype))
     return (total,)
 
 
 @register
 @operator_class(frozen=True)
 class ByteWeightDequant(Operator):
-    """Bytes as float32 numbers of ``shape``: ``min`` for 0, ``max`` for 255, and even steps between. No gradient.
+    """Y = bytes as float32 numbers of ``shape``: ``min`` for 0, ``max`` for 255, linear between them. No gradient.
 
-    The bytes are a tensor of uint8, or one string.
+    The bytes are a tensor of uint8, or a single string.
 
     Inputs:
         X (N): uint8|string, string is of shape (1)
@@ -117,12 +117,12 @@ class ByteWeightDequant(Operator):
         require(x.dtype in (np.uint8, STRING), self, f"X must be bytes (uint8) or a string, got {x.dtype}")
         out = TensorSpec(self.shape, np.dtype(np.float32))
         require(min(self.shape, default=0) >= 0, self, f"shape must not have negative extents, got {self.shape}")
-        require(x.dtype == STRING or out.size <= x.size, self, _few(self, x.size))
+        require(x.dtype == STRING or out.size <= x.size, self, _too_few(self, x.size))
         return (out,)
 
 
-def _few(op: ByteWeightDequant, size: int) -> str:
-    return f"shape {op.shape} takes more bytes than X has, {size}"
+def _too_few(op: ByteWeightDequant, size: int) -> str:
+    return f"shape {op.shape} needs more bytes than X has, {size}"
 
 
 @kernel(ByteWeightDequant)
@@ -131,6 +131,6 @@ def byte_weight_dequant(op: ByteWeightDequant, ctx: RunContext, x: Any) -> tuple
         x = ctx.xp.asarray(np.frombuffer(bytes(x.reshape(-1)[0]), np.uint8))
     size = int(np.prod(op.shape, dtype=np.int64))
     if size > x.size:
-        raise ShapeError(f"{op.type}: {_few(op, x.size)}")
+        raise ShapeError(f"{op.type}: {_too_few(op, x.size)}")
     step = np.float32((np.float32(op.max) - np.float32(op.min)) / 255.0)
     return ((x.reshape(-1)[:size] * step + np.float32(op.min)).reshape(op.shape),)

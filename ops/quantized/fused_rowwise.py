@@ -1,4 +1,4 @@
-"""Tables put into 8, 4 or 2 bits an element, with scale and bias in each row, and back; rows gathered from them."""
+"""Tables quantized to 8, 4 or 2 bits per element, with scale and bias in each row; dequantized, and rows gathered."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _OTHER = {
 
 @operator_class(frozen=True)
 class _Quantize(Operator):
-    """Base: ``stored`` is the format of the rows, ``code_bits`` the bits that the codes use of it.
+    """Base: ``stored`` is the format of the rows; ``code_bits`` is the number of bits that the codes use of it.
 
     Inputs:
         input (*A, D): float32
@@ -91,12 +91,25 @@ class _Quantize(Operator):
         return 6 * x.size
 
 
+@operator_class(frozen=True)
+class _QuantizeHalf(_Quantize):
+    """Base: the rows are float16.
+
+    Inputs:
+        input (*A, D): float16
+    Outputs:
+        output (*A, B): uint8, codes, scale and bias of each row
+    """
+
+    number = "float16"
+
+
 def _quantize(op: _Quantize, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     xp, rows = ctx.xp, x.astype("float32", copy=False)
     if op.stored is BITS_8 and op.code_bits == 8:
         return (op.stored.join(xp, *quantize_8(xp, rows)),)
     codes, scale, bias = quantize_half(xp, rows, op.code_bits, greedy=ctx.op_def.engine == "GREEDY")
-    if op.code_bits == op.stored.bits:  # in a fake table a scale too small for float16 stays 0, as in Caffe2
+    if op.code_bits == op.stored.bits:  # in a fake table, a scale that underflows float16 stays 0, as in Caffe2
         scale = xp.where(scale == 0, np.float32(1), scale)
     return (op.stored.join(xp, codes, scale, bias),)
 
@@ -104,9 +117,9 @@ def _quantize(op: _Quantize, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class FloatToFused8BitRowwiseQuantized(_Quantize):
-    """Rows (..., columns) in float32 as (..., columns + 8) bytes: codes of 8 bits, then scale and bias in float32.
+    """Rows (..., columns) in float32 as (..., columns + 8) bytes: 8-bit codes, then scale and bias in float32.
 
-    The bias is the least element of a row, the scale a 255th of its range. No gradient.
+    The bias is the minimum of a row, the scale a 255th of its range. No gradient.
     """
 
     stored = BITS_8
@@ -114,49 +127,35 @@ class FloatToFused8BitRowwiseQuantized(_Quantize):
 
 @register
 @operator_class(frozen=True)
-class HalfFloatToFused8BitRowwiseQuantized(_Quantize):
-    """FloatToFused8BitRowwiseQuantized for rows in float16.
+class HalfFloatToFused8BitRowwiseQuantized(_QuantizeHalf):
+    """FloatToFused8BitRowwiseQuantized for rows in float16."""
 
-    Inputs:
-        input (*A, D): float16
-    Outputs:
-        output (*A, B): uint8, codes, scale and bias of each row
-    """
-
-    number = "float16"
     stored = BITS_8
 
 
 @register
 @operator_class(frozen=True)
 class FloatToFused8BitRowwiseQuantizedHalfScaleBias(_Quantize):
-    """Rows in float32 as (..., columns + 4) bytes: codes of 8 bits, then scale and bias in float16."""
+    """Rows in float32 as (..., columns + 4) bytes: 8-bit codes, then scale and bias in float16."""
 
     stored = BITS_8_HALF
 
 
 @register
 @operator_class(frozen=True)
-class HalfFloatToFused8BitRowwiseQuantizedHalfScaleBias(_Quantize):
-    """FloatToFused8BitRowwiseQuantizedHalfScaleBias for rows in float16.
+class HalfFloatToFused8BitRowwiseQuantizedHalfScaleBias(_QuantizeHalf):
+    """FloatToFused8BitRowwiseQuantizedHalfScaleBias for rows in float16."""
 
-    Inputs:
-        input (*A, D): float16
-    Outputs:
-        output (*A, B): uint8, codes, scale and bias of each row
-    """
-
-    number = "float16"
     stored = BITS_8_HALF
 
 
 @register
 @operator_class(frozen=True)
 class FloatToFused4BitRowwiseQuantized(_Quantize):
-    """Rows in float32 as (..., columns / 2 + 4) bytes: two codes a byte, then scale and bias in float16.
+    """Rows in float32 as (..., columns / 2 + 4) bytes: two codes per byte, then scale and bias in float16.
 
-    The bias is the least element of a row, the scale a 15th of its range; with engine "GREEDY" both are searched for,
-    so that the squares of the errors become less. No gradient.
+    The bias is the minimum of a row, the scale a 15th of its range; with the engine "GREEDY", a search finds values
+    with smaller squared errors. No gradient.
     """
 
     stored = BITS_4
@@ -165,16 +164,9 @@ class FloatToFused4BitRowwiseQuantized(_Quantize):
 
 @register
 @operator_class(frozen=True)
-class HalfToFused4BitRowwiseQuantized(_Quantize):
-    """FloatToFused4BitRowwiseQuantized for rows in float16.
+class HalfToFused4BitRowwiseQuantized(_QuantizeHalf):
+    """FloatToFused4BitRowwiseQuantized for rows in float16."""
 
-    Inputs:
-        input (*A, D): float16
-    Outputs:
-        output (*A, B): uint8, codes, scale and bias of each row
-    """
-
-    number = "float16"
     stored = BITS_4
     code_bits = 4
 
@@ -182,7 +174,7 @@ class HalfToFused4BitRowwiseQuantized(_Quantize):
 @register
 @operator_class(frozen=True)
 class FloatToFused2BitRowwiseQuantized(_Quantize):
-    """Rows in float32 as (..., columns / 4 + 4) bytes: four codes a byte, then scale and bias in float16.
+    """Rows in float32 as (..., columns / 4 + 4) bytes: four codes per byte, then scale and bias in float16.
 
     As FloatToFused4BitRowwiseQuantized, with a third of the range as the scale.
     """
@@ -193,16 +185,9 @@ class FloatToFused2BitRowwiseQuantized(_Quantize):
 
 @register
 @operator_class(frozen=True)
-class HalfToFused2BitRowwiseQuantized(_Quantize):
-    """FloatToFused2BitRowwiseQuantized for rows in float16.
+class HalfToFused2BitRowwiseQuantized(_QuantizeHalf):
+    """FloatToFused2BitRowwiseQuantized for rows in float16."""
 
-    Inputs:
-        input (*A, D): float16
-    Outputs:
-        output (*A, B): uint8, codes, scale and bias of each row
-    """
-
-    number = "float16"
     stored = BITS_2
     code_bits = 2
 
@@ -210,9 +195,9 @@ class HalfToFused2BitRowwiseQuantized(_Quantize):
 @register
 @operator_class(frozen=True)
 class FloatToFused4BitFakeRowwiseQuantized(_Quantize):
-    """The codes, scales and biases of FloatToFused4BitRowwiseQuantized, stored as a table of 8 bits.
+    """The codes, scales and biases of FloatToFused4BitRowwiseQuantized, stored as an 8-bit table.
 
-    What reads tables of 8 bits then computes what it would compute with 4.
+    Operators on 8-bit tables then compute what they would compute with 4 bits.
     """
 
     stored = BITS_8
@@ -221,16 +206,9 @@ class FloatToFused4BitFakeRowwiseQuantized(_Quantize):
 
 @register
 @operator_class(frozen=True)
-class HalfToFused4BitFakeRowwiseQuantized(_Quantize):
-    """FloatToFused4BitFakeRowwiseQuantized for rows in float16.
+class HalfToFused4BitFakeRowwiseQuantized(_QuantizeHalf):
+    """FloatToFused4BitFakeRowwiseQuantized for rows in float16."""
 
-    Inputs:
-        input (*A, D): float16
-    Outputs:
-        output (*A, B): uint8, codes, scale and bias of each row
-    """
-
-    number = "float16"
     stored = BITS_8
     code_bits = 4
 
@@ -238,7 +216,7 @@ class HalfToFused4BitFakeRowwiseQuantized(_Quantize):
 @register
 @operator_class(frozen=True)
 class FloatToFused2BitFakeRowwiseQuantized(_Quantize):
-    """The codes, scales and biases of FloatToFused2BitRowwiseQuantized, stored as a table of 8 bits."""
+    """The codes, scales and biases of FloatToFused2BitRowwiseQuantized, stored as an 8-bit table."""
 
     stored = BITS_8
     code_bits = 2
@@ -246,16 +224,9 @@ class FloatToFused2BitFakeRowwiseQuantized(_Quantize):
 
 @register
 @operator_class(frozen=True)
-class HalfToFused2BitFakeRowwiseQuantized(_Quantize):
-    """FloatToFused2BitFakeRowwiseQuantized for rows in float16.
+class HalfToFused2BitFakeRowwiseQuantized(_QuantizeHalf):
+    """FloatToFused2BitFakeRowwiseQuantized for rows in float16."""
 
-    Inputs:
-        input (*A, D): float16
-    Outputs:
-        output (*A, B): uint8, codes, scale and bias of each row
-    """
-
-    number = "float16"
     stored = BITS_8
     code_bits = 2
 
@@ -290,7 +261,7 @@ def _dequantize(op: _Dequantize, ctx: RunContext, table: Any) -> tuple[Any, ...]
 @register
 @operator_class(frozen=True)
 class Fused8BitRowwiseQuantizedToFloat(_Dequantize):
-    """The float32 rows (..., columns) of a table of 8 bits with scale and bias in float32. No gradient."""
+    """The float32 rows (..., columns) of an 8-bit table with scale and bias in float32. No gradient."""
 
     stored = BITS_8
 
@@ -307,7 +278,7 @@ class Fused8BitRowwiseQuantizedToHalfFloat(_Dequantize):
 @register
 @operator_class(frozen=True)
 class Fused8BitRowwiseQuantizedHalfScaleBiasToFloat(_Dequantize):
-    """The float32 rows of a table of 8 bits with scale and bias in float16."""
+    """The float32 rows of an 8-bit table with scale and bias in float16."""
 
     stored = BITS_8_HALF
 
@@ -315,7 +286,7 @@ class Fused8BitRowwiseQuantizedHalfScaleBiasToFloat(_Dequantize):
 @register
 @operator_class(frozen=True)
 class Fused8BitRowwiseQuantizedHalfScaleBiasToHalfFloat(_Dequantize):
-    """Fused8BitRowwiseQuantizedHalfScaleBiasToFloat: Caffe2's kernel gives float32 under this name, too."""
+    """The same as Fused8BitRowwiseQuantizedHalfScaleBiasToFloat: Caffe2's kernel of this name returns float32 too."""
 
     stored = BITS_8_HALF
 
@@ -323,7 +294,7 @@ class Fused8BitRowwiseQuantizedHalfScaleBiasToHalfFloat(_Dequantize):
 @register
 @operator_class(frozen=True)
 class Fused4BitRowwiseQuantizedToFloat(_Dequantize):
-    """The float32 rows of a table of 4 bits."""
+    """The float32 rows of a 4-bit table."""
 
     stored = BITS_4
 
@@ -331,7 +302,7 @@ class Fused4BitRowwiseQuantizedToFloat(_Dequantize):
 @register
 @operator_class(frozen=True)
 class Fused4BitRowwiseQuantizedToHalf(_Dequantize):
-    """The float16 rows of a table of 4 bits."""
+    """The float16 rows of a 4-bit table."""
 
     number = "float16"
     stored = BITS_4
@@ -340,7 +311,7 @@ class Fused4BitRowwiseQuantizedToHalf(_Dequantize):
 @register
 @operator_class(frozen=True)
 class Fused2BitRowwiseQuantizedToFloat(_Dequantize):
-    """The float32 rows of a table of 2 bits."""
+    """The float32 rows of a 2-bit table."""
 
     stored = BITS_2
 
@@ -348,7 +319,7 @@ class Fused2BitRowwiseQuantizedToFloat(_Dequantize):
 @register
 @operator_class(frozen=True)
 class Fused2BitRowwiseQuantizedToHalf(_Dequantize):
-    """The float16 rows of a table of 2 bits."""
+    """The float16 rows of a 2-bit table."""
 
     number = "float16"
     stored = BITS_2
@@ -386,7 +357,7 @@ for _dequantized in (
 @register
 @operator_class(frozen=True)
 class GatherFused8BitRowwise(Operator):
-    """The float32 rows ``INDICES``, a vector, of a table of 8 bits with scale and bias in float32. No gradient.
+    """The float32 rows ``INDICES`` of an 8-bit table with scale and bias in float32. No gradient.
 
     Inputs:
         DATA (R, B): uint8
@@ -409,15 +380,15 @@ class GatherFused8BitRowwise(Operator):
 def gather_fused_8_bit_rowwise(op: GatherFused8BitRowwise, ctx: RunContext, table: Any, indices: Any) -> tuple[Any]:
     check_indices(op.type, indices, table.shape[0])
     codes, scale, bias = BITS_8.split(ctx.xp, table[indices])
-    return (codes * scale + bias,)  # rounded twice, unlike all of the table by Fused8BitRowwiseQuantizedToFloat
+    return (codes * scale + bias,)  # rounded twice, unlike in Fused8BitRowwiseQuantizedToFloat
 
 
 @register
 @operator_class(frozen=True)
 class FloatToRowwiseQuantized8Bits(Operator):
-    """X[i] = scale_bias[i, 0] * quantized_input[i] + scale_bias[i, 1], with the first axis as rows. No gradient.
+    """Codes and scale_bias with input[i] = scale_bias[i, 0] * quantized_input[i] + scale_bias[i, 1]. No gradient.
 
-    The codes have the shape of the input, scale_bias is (rows, 2) in float32. A row of one value has the scale 1.
+    The first axis is that of the rows. A row in which all elements are equal has the scale 1.
 
     Inputs:
         input (R, *S): float32
@@ -446,7 +417,7 @@ def float_to_rowwise_quantized_8_bits(op: FloatToRowwiseQuantized8Bits, ctx: Run
     scale = xp.where(flat, np.float32(1), extent / np.float32(255))
     steps = (rows - low) * (np.float32(1) / scale)
     whole = xp.floor(steps)
-    codes = xp.clip(whole + (steps - whole >= 0.5), 0, 255)  # halves go up here
+    codes = xp.clip(whole + (steps - whole >= 0.5), 0, 255)  # here halves are rounded up
     codes = xp.where(xp.isfinite(codes), codes, 0).astype("uint8")
     return codes.reshape(x.shape), xp.concatenate([scale, low], axis=1)
 
@@ -454,7 +425,7 @@ def float_to_rowwise_quantized_8_bits(op: FloatToRowwiseQuantized8Bits, ctx: Run
 @register
 @operator_class(frozen=True)
 class Rowwise8BitQuantizedToFloat(Operator):
-    """What FloatToRowwiseQuantized8Bits made codes of: ``scale_bias[i, 0] * codes[i] + scale_bias[i, 1]``, float32.
+    """output[i] = scale_bias[i, 0] * quantized_input[i] + scale_bias[i, 1], from FloatToRowwiseQuantized8Bits.
 
     Inputs:
         quantized_input (R, *S): uint8
@@ -475,7 +446,7 @@ class Rowwise8BitQuantizedToFloat(Operator):
 
 
 def check_codes(op: Operator, codes: TensorSpec, scale_bias: TensorSpec) -> None:
-    """Raise ShapeError unless ``codes`` are bytes and ``scale_bias`` has a pair of float32 for each of their rows."""
+    """Raise ShapeError unless ``codes`` are bytes and ``scale_bias`` has a pair of float32 per row of them."""
     name = type(op).inputs[0]
     require(codes.dtype == np.uint8 and codes.ndim >= 1, op, f"{name} must be rows of uint8, got {codes}")
     require(

@@ -1,7 +1,7 @@
-"""Rows of tables in 8, 4 or 2 bits, gathered by indices and reduced by lengths, without a table in float32.
+"""Rows of 8-, 4- or 2-bit tables, gathered by indices and reduced by lengths, without a float32 copy of the table.
 
-Each row is added with one rounding to the sum of those before it, as Caffe2's kernels add on processors that multiply
-and add in one instruction: ``sum = round(scale * code + round(sum + bias))``. Weights multiply scale and bias.
+Each row is added to the sum of those before it with a fused multiply-add, as by Caffe2's kernels on processors that
+have one: ``sum = round(scale * code + round(sum + bias))``. Weights multiply scale and bias.
 """
 
 from __future__ import annotations
@@ -50,7 +50,15 @@ _Rows = Callable[[Any], tuple[Any, Any, Any]]
 
 @operator_class(frozen=True)
 class _Lookup(Operator):
-    """Base: reads the lengths on the host. No gradient."""
+    """Base: the lengths are read on the host. No gradient.
+
+    Inputs:
+        DATA (R, B): uint8
+        INDICES (I): int32|int64
+        LENGTHS (M): int32|int64
+    Outputs:
+        output (M, D): float32
+    """
 
     inputs: ClassVar[tuple[str, ...]] = ("DATA", "INDICES", "LENGTHS")
     outputs: ClassVar[tuple[str, ...]] = ("output",)
@@ -61,7 +69,7 @@ class _Lookup(Operator):
         return "host" if type(self).inputs[index] == "LENGTHS" else "here"
 
     def named(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
-        """Return the inputs by their names."""
+        """Return the inputs by name."""
         return dict(zip(type(self).inputs, inputs))
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -75,12 +83,12 @@ class _Lookup(Operator):
         return (TensorSpec((*given["LENGTHS"].shape, *row), np.dtype(np.float32)),)
 
     def row_shape(self, table: TensorSpec, given: dict[str, TensorSpec]) -> tuple[int, ...]:
-        """Return the shape of a row of float32, after a check of the table and of what belongs to it."""
+        """Check the table, and scales and biases; return the shape of a row in float32."""
         require(table.ndim == 2, self, f"DATA must be a matrix, got shape {table.shape}")
         return (self.stored.columns(self, table),)
 
     def rows(self, ctx: RunContext, given: dict[str, Any]) -> _Rows:
-        """Return what gives codes (n, columns), and scale and bias (n, 1), of n rows of the table."""
+        """Return a function from n indices to the codes (n, columns), and scale and bias (n, 1), of these rows."""
         table = given["DATA"]
         return lambda which: self.stored.split(ctx.xp, table[which])
 
@@ -92,9 +100,17 @@ class _Lookup(Operator):
 
 @operator_class(frozen=True)
 class _Pruned(_Lookup):
-    """Base: ``COMPRESSED_INDICES_MAPPING[index]`` is the row of the table, -1 where it was pruned (and adds nothing).
+    """Base: ``COMPRESSED_INDICES_MAPPING[index]`` is the row of the table; -1: it was pruned, and adds nothing.
 
-    A mapping of the one element 0 says that nothing was pruned.
+    A mapping with the single element 0 means that nothing was pruned.
+
+    Inputs:
+        DATA (R, B): uint8
+        INDICES (I): int32|int64
+        LENGTHS (M): int32|int64
+        COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
+    Outputs:
+        output (M, D): float32
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("DATA", "INDICES", "LENGTHS", "COMPRESSED_INDICES_MAPPING")
@@ -106,7 +122,16 @@ class _Pruned(_Lookup):
 
 @operator_class(frozen=True)
 class _Codes(_Lookup):
-    """Base: scale and bias are in an input of their own."""
+    """Base: scale and bias are a separate input.
+
+    Inputs:
+        DATA (R, *S): uint8
+        INDICES (I): int32|int64
+        LENGTHS (M): int32|int64
+        scale_bias (R, 2): float32
+    Outputs:
+        output (M, *S): float32
+    """
 
     inputs: ClassVar[tuple[str, ...]] = ("DATA", "INDICES", "LENGTHS", "scale_bias")
 
@@ -121,6 +146,56 @@ class _Codes(_Lookup):
             return codes[which], pairs[which, :1], pairs[which, 1:]
 
         return take
+
+
+@operator_class(frozen=True)
+class _WeightedLookup(_Lookup):
+    """Base: a weighted lookup.
+
+    Inputs:
+        DATA (R, B): uint8
+        WEIGHTS (I): float32
+        INDICES (I): int32|int64
+        LENGTHS (M): int32|int64
+    Outputs:
+        output (M, D): float32
+    """
+
+    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS")
+
+
+@operator_class(frozen=True)
+class _WeightedPruned(_Pruned):
+    """Base: a weighted lookup in a pruned table.
+
+    Inputs:
+        DATA (R, B): uint8
+        WEIGHTS (I): float32
+        INDICES (I): int32|int64
+        LENGTHS (M): int32|int64
+        COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
+    Outputs:
+        output (M, D): float32
+    """
+
+    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS", "COMPRESSED_INDICES_MAPPING")
+
+
+@operator_class(frozen=True)
+class _WeightedCodes(_Codes):
+    """Base: a weighted lookup, with scale and bias as a separate input.
+
+    Inputs:
+        DATA (R, *S): uint8
+        WEIGHTS (I): float32
+        INDICES (I): int32|int64
+        LENGTHS (M): int32|int64
+        scale_bias (R, 2): float32
+    Outputs:
+        output (M, *S): float32
+    """
+
+    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS", "scale_bias")
 
 
 def _look_up(op: _Lookup, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
@@ -142,11 +217,11 @@ def _look_up(op: _Lookup, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
 
 
 def _add_rows(ctx: RunContext, total: Any, rows: _Rows, indices: Any, counts: Any, weights: Any) -> None:
-    """Add the rows of each segment to its total, in their order; a row -1 adds nothing."""
+    """Add the rows of each segment to its total, in order; a row -1 adds nothing."""
     order = np.argsort(-counts, kind="stable")
-    starts, left = segment_starts(counts)[order], counts[order]
+    starts, lengths = segment_starts(counts)[order], counts[order]
     for step in range(int(counts.max(initial=0))):
-        longer = int(np.searchsorted(-left, -step, side="left"))  # segments with a row at this step: the first so many
+        longer = int(np.searchsorted(-lengths, -step, side="left"))  # number of segments that have a row at this step
         positions, where = ctx.xp.asarray(starts[:longer] + step), ctx.xp.asarray(order[:longer])
         which = indices[positions]
         kept = which >= 0
@@ -162,49 +237,23 @@ def _add_rows(ctx: RunContext, total: Any, rows: _Rows, indices: Any, counts: An
 @register
 @operator_class(frozen=True)
 class SparseLengthsSumFused8BitRowwise(_Lookup):
-    """Y[s] = the sum of the rows at the indices of segment s, in float32, of a fused table of 8 bits.
-
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-    Outputs:
-        output (M, D): float32
-    """
+    """output[s] = the sum of the rows at the indices of segment s, in float32, of a fused 8-bit table."""
 
     stored = BITS_8
 
 
 @register
 @operator_class(frozen=True)
-class SparseLengthsWeightedSumFused8BitRowwise(_Lookup):
-    """Y[s] = the sum of the rows at the indices of segment s, each times its weight, of a fused table of 8 bits.
+class SparseLengthsWeightedSumFused8BitRowwise(_WeightedLookup):
+    """output[s] = the sum of the rows at the indices of segment s, each times its weight, of a fused 8-bit table."""
 
-    Inputs:
-        DATA (R, B): uint8
-        WEIGHTS (I): float32
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-    Outputs:
-        output (M, D): float32
-    """
-
-    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS")
     stored = BITS_8
 
 
 @register
 @operator_class(frozen=True)
 class SparseLengthsMeanFused8BitRowwise(_Lookup):
-    """Y[s] = the mean of the rows at the indices of segment s, of a fused table of 8 bits; 0 without any.
-
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-    Outputs:
-        output (M, D): float32
-    """
+    """output[s] = the mean of the rows at the indices of segment s, of a fused 8-bit table; 0 without any."""
 
     mean = True
     stored = BITS_8
@@ -213,52 +262,23 @@ class SparseLengthsMeanFused8BitRowwise(_Lookup):
 @register
 @operator_class(frozen=True)
 class SparseLengthsSum8BitRowwiseSparse(_Pruned):
-    """SparseLengthsSumFused8BitRowwise over a table from which rows were pruned.
-
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
-    Outputs:
-        output (M, D): float32
-    """
+    """SparseLengthsSumFused8BitRowwise over a table from which rows were pruned."""
 
     stored = BITS_8
 
 
 @register
 @operator_class(frozen=True)
-class SparseLengthsWeightedSum8BitRowwiseSparse(_Pruned):
-    """SparseLengthsWeightedSumFused8BitRowwise over a table from which rows were pruned.
+class SparseLengthsWeightedSum8BitRowwiseSparse(_WeightedPruned):
+    """SparseLengthsWeightedSumFused8BitRowwise over a table from which rows were pruned."""
 
-    Inputs:
-        DATA (R, B): uint8
-        WEIGHTS (I): float32
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
-    Outputs:
-        output (M, D): float32
-    """
-
-    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS", "COMPRESSED_INDICES_MAPPING")
     stored = BITS_8
 
 
 @register
 @operator_class(frozen=True)
 class SparseLengthsMean8BitRowwiseSparse(_Pruned):
-    """SparseLengthsMeanFused8BitRowwise over a pruned table; pruned rows count in the number of rows.
-
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
-    Outputs:
-        output (M, D): float32
-    """
+    """SparseLengthsMeanFused8BitRowwise over a pruned table; pruned rows count in the number of rows."""
 
     mean = True
     stored = BITS_8
@@ -267,49 +287,23 @@ class SparseLengthsMean8BitRowwiseSparse(_Pruned):
 @register
 @operator_class(frozen=True)
 class SparseLengthsSumFused4BitRowwise(_Lookup):
-    """Y[s] = the sum of the rows at the indices of segment s, in float32, of a fused table of 4 bits.
-
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-    Outputs:
-        output (M, D): float32
-    """
+    """output[s] = the sum of the rows at the indices of segment s, in float32, of a fused 4-bit table."""
 
     stored = BITS_4
 
 
 @register
 @operator_class(frozen=True)
-class SparseLengthsWeightedSumFused4BitRowwise(_Lookup):
-    """Y[s] = the sum of the rows at the indices of segment s, each times its weight, of a fused table of 4 bits.
+class SparseLengthsWeightedSumFused4BitRowwise(_WeightedLookup):
+    """output[s] = the sum of the rows at the indices of segment s, each times its weight, of a fused 4-bit table."""
 
-    Inputs:
-        DATA (R, B): uint8
-        WEIGHTS (I): float32
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-    Outputs:
-        output (M, D): float32
-    """
-
-    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS")
     stored = BITS_4
 
 
 @register
 @operator_class(frozen=True)
 class SparseLengthsMeanFused4BitRowwise(_Lookup):
-    """Y[s] = the mean of the rows at the indices of segment s, of a fused table of 4 bits; 0 without any.
-
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-    Outputs:
-        output (M, D): float32
-    """
+    """output[s] = the mean of the rows at the indices of segment s, of a fused 4-bit table; 0 without any."""
 
     mean = True
     stored = BITS_4
@@ -318,52 +312,23 @@ class SparseLengthsMeanFused4BitRowwise(_Lookup):
 @register
 @operator_class(frozen=True)
 class SparseLengthsSum4BitRowwiseSparse(_Pruned):
-    """SparseLengthsSumFused4BitRowwise over a table from which rows were pruned.
-
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
-    Outputs:
-        output (M, D): float32
-    """
+    """SparseLengthsSumFused4BitRowwise over a table from which rows were pruned."""
 
     stored = BITS_4
 
 
 @register
 @operator_class(frozen=True)
-class SparseLengthsWeightedSum4BitRowwiseSparse(_Pruned):
-    """SparseLengthsWeightedSumFused4BitRowwise over a table from which rows were pruned.
+class SparseLengthsWeightedSum4BitRowwiseSparse(_WeightedPruned):
+    """SparseLengthsWeightedSumFused4BitRowwise over a table from which rows were pruned."""
 
-    Inputs:
-        DATA (R, B): uint8
-        WEIGHTS (I): float32
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
-    Outputs:
-        output (M, D): float32
-    """
-
-    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS", "COMPRESSED_INDICES_MAPPING")
     stored = BITS_4
 
 
 @register
 @operator_class(frozen=True)
 class SparseLengthsMean4BitRowwiseSparse(_Pruned):
-    """SparseLengthsMeanFused4BitRowwise over a pruned table; pruned rows count in the number of rows.
-
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
-    Outputs:
-        output (M, D): float32
-    """
+    """SparseLengthsMeanFused4BitRowwise over a pruned table; pruned rows count in the number of rows."""
 
     mean = True
     stored = BITS_4
@@ -372,49 +337,23 @@ class SparseLengthsMean4BitRowwiseSparse(_Pruned):
 @register
 @operator_class(frozen=True)
 class SparseLengthsSumFused2BitRowwise(_Lookup):
-    """Y[s] = the sum of the rows at the indices of segment s, in float32, of a fused table of 2 bits.
-
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-    Outputs:
-        output (M, D): float32
-    """
+    """output[s] = the sum of the rows at the indices of segment s, in float32, of a fused 2-bit table."""
 
     stored = BITS_2
 
 
 @register
 @operator_class(frozen=True)
-class SparseLengthsWeightedSumFused2BitRowwise(_Lookup):
-    """Y[s] = the sum of the rows at the indices of segment s, each times its weight, of a fused table of 2 bits.
+class SparseLengthsWeightedSumFused2BitRowwise(_WeightedLookup):
+    """output[s] = the sum of the rows at the indices of segment s, each times its weight, of a fused 2-bit table."""
 
-    Inputs:
-        DATA (R, B): uint8
-        WEIGHTS (I): float32
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-    Outputs:
-        output (M, D): float32
-    """
-
-    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS")
     stored = BITS_2
 
 
 @register
 @operator_class(frozen=True)
 class SparseLengthsMeanFused2BitRowwise(_Lookup):
-    """Y[s] = the mean of the rows at the indices of segment s, of a fused table of 2 bits; 0 without any.
-
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-    Outputs:
-        output (M, D): float32
-    """
+    """output[s] = the mean of the rows at the indices of segment s, of a fused 2-bit table; 0 without any."""
 
     mean = True
     stored = BITS_2
@@ -423,52 +362,23 @@ class SparseLengthsMeanFused2BitRowwise(_Lookup):
 @register
 @operator_class(frozen=True)
 class SparseLengthsSum2BitRowwiseSparse(_Pruned):
-    """SparseLengthsSumFused2BitRowwise over a table from which rows were pruned.
-
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
-    Outputs:
-        output (M, D): float32
-    """
+    """SparseLengthsSumFused2BitRowwise over a table from which rows were pruned."""
 
     stored = BITS_2
 
 
 @register
 @operator_class(frozen=True)
-class SparseLengthsWeightedSum2BitRowwiseSparse(_Pruned):
-    """SparseLengthsWeightedSumFused2BitRowwise over a table from which rows were pruned.
+class SparseLengthsWeightedSum2BitRowwiseSparse(_WeightedPruned):
+    """SparseLengthsWeightedSumFused2BitRowwise over a table from which rows were pruned."""
 
-    Inputs:
-        DATA (R, B): uint8
-        WEIGHTS (I): float32
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
-    Outputs:
-        output (M, D): float32
-    """
-
-    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS", "COMPRESSED_INDICES_MAPPING")
     stored = BITS_2
 
 
 @register
 @operator_class(frozen=True)
 class SparseLengthsMean2BitRowwiseSparse(_Pruned):
-    """SparseLengthsMeanFused2BitRowwise over a pruned table; pruned rows count in the number of rows.
-
-    Inputs:
-        DATA (R, B): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        COMPRESSED_INDICES_MAPPING (K): int32|int64, the row of each index, or -1 where it was pruned
-    Outputs:
-        output (M, D): float32
-    """
+    """SparseLengthsMeanFused2BitRowwise over a pruned table; pruned rows count in the number of rows."""
 
     mean = True
     stored = BITS_2
@@ -477,69 +387,28 @@ class SparseLengthsMean2BitRowwiseSparse(_Pruned):
 @register
 @operator_class(frozen=True)
 class SparseLengthsSum8BitsRowwise(_Codes):
-    """Y[s] = the sum of the rows at the indices of segment s, of codes with ``scale_bias`` (rows, 2).
-
-    Inputs:
-        DATA (R, *S): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        scale_bias (R, 2): float32
-    Outputs:
-        output (M, *S): float32
-    """
+    """output[s] = the sum of the rows at the indices of segment s, of codes with ``scale_bias`` (rows, 2)."""
 
 
 @register
 @operator_class(frozen=True)
-class SparseLengthsWeightedSum8BitsRowwise(_Codes):
-    """Y[s] = the sum of the rows at the indices of segment s, each times its weight, of codes with scale and bias.
-
-    Inputs:
-        DATA (R, *S): uint8
-        WEIGHTS (I): float32
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        scale_bias (R, 2): float32
-    Outputs:
-        output (M, *S): float32
-    """
-
-    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS", "scale_bias")
+class SparseLengthsWeightedSum8BitsRowwise(_WeightedCodes):
+    """output[s] = the weighted sum of the rows at the indices of segment s, of codes with scale and bias."""
 
 
 @register
 @operator_class(frozen=True)
 class SparseLengthsMean8BitsRowwise(_Codes):
-    """Y[s] = the mean of the rows at the indices of segment s, of codes with scale and bias; 0 without any.
-
-    Inputs:
-        DATA (R, *S): uint8
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        scale_bias (R, 2): float32
-    Outputs:
-        output (M, *S): float32
-    """
+    """output[s] = the mean of the rows at the indices of segment s, of codes with scale and bias; 0 without any."""
 
     mean = True
 
 
 @register
 @operator_class(frozen=True)
-class SparseLengthsWeightedMean8BitsRowwise(_Codes):
-    """Y[s] = the sum of the weighted rows at the indices of segment s, divided by their number.
+class SparseLengthsWeightedMean8BitsRowwise(_WeightedCodes):
+    """output[s] = the sum of the weighted rows at the indices of segment s, divided by their number."""
 
-    Inputs:
-        DATA (R, *S): uint8
-        WEIGHTS (I): float32
-        INDICES (I): int32|int64
-        LENGTHS (M): int32|int64
-        scale_bias (R, 2): float32
-    Outputs:
-        output (M, *S): float32
-    """
-
-    inputs = ("DATA", "WEIGHTS", "INDICES", "LENGTHS", "scale_bias")
     mean = True
 
 

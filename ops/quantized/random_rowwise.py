@@ -1,4 +1,4 @@
-"""Rows put into 1, 2, 4 or 8 bits an element by random rounding, which leaves their mean as it was, and back."""
+"""Rows quantized to 1, 2, 4 or 8 bits per element by stochastic rounding, which preserves the mean; dequantized."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from netbuilder.proto import ArgumentError, ShapeError
 
 __all__ = ["FloatToFusedRandRowwiseQuantized", "FusedRandRowwiseQuantizedToFloat"]
 
-_HEAD = 10
-"""Bytes before the codes of a row: bits of a code, unused positions, least and greatest in float32."""
+_HEADER = 10
+"""Bytes before the codes of a row: bits per code, unused positions, minimum and maximum in float32."""
 _WIDTHS = (1, 2, 4, 8)
 _EPSILON = 1e-8
 
@@ -24,12 +24,11 @@ _EPSILON = 1e-8
 @register
 @operator_class(frozen=True)
 class FloatToFusedRandRowwiseQuantized(Operator):
-    """Rows of a float32 matrix as (rows, 10 + bytes) of uint8, with ``bitwidth`` bits (1, 2, 4 or 8) for each element.
+    """Rows of a float32 matrix as (rows, 10 + bytes) of uint8, with ``bitwidth`` bits (1, 2, 4 or 8) per element.
 
-    A row begins with its number of bits and of unused positions, then its least and greatest element in float32. The
-    first byte of codes holds, from its lowest bits on, the first code of each of 8 / ``bitwidth`` equal parts of the
-    row. Rounding is up or down by chance, so that the mean stays as it was; to the nearest without ``random``. No
-    gradient.
+    A row begins with the number of bits and of unused positions, then its minimum and maximum in float32. The first
+    byte of codes holds, from its lowest bits on, the first code of each of 8 / ``bitwidth`` equal parts of the row.
+    Rounding is stochastic, which preserves the mean, or to the nearest without ``random``. No gradient.
 
     Inputs:
         input (R, D): float32
@@ -52,10 +51,10 @@ class FloatToFusedRandRowwiseQuantized(Operator):
         require(
             x.ndim == 2 and x.shape[1] > 0 and x.dtype == np.float32,
             self,
-            f"input must be a matrix of float32 with columns, got {x.shape} {x.dtype}; Reshape makes one",
+            f"input must be a matrix of float32 with columns, got {x.shape} {x.dtype}; reshape it",
         )
         packed = -(-x.shape[1] * self.bitwidth // 8)
-        return (TensorSpec((x.shape[0], _HEAD + packed), np.dtype(np.uint8)),)
+        return (TensorSpec((x.shape[0], _HEADER + packed), np.dtype(np.uint8)),)
 
     def flops(self, x: TensorSpec) -> int:
         return 6 * x.size
@@ -70,20 +69,20 @@ def quantize_at_random(op: FloatToFusedRandRowwiseQuantized, ctx: RunContext, x:
     steps = xp.clip((x - low) * inverse, 0, 2**bits - 1)
     codes = xp.floor(steps + ctx.uniform(x.shape, per_sample=True)) if op.random else xp.rint(steps)
     codes = xp.where(xp.isfinite(codes), codes, 0)
-    per_byte, packed = 8 // bits, op.infer(x)[0].shape[1] - _HEAD
-    rows = xp.zeros((count, _HEAD + packed), "uint8")
+    per_byte, packed = 8 // bits, op.infer(x)[0].shape[1] - _HEADER
+    rows = xp.zeros((count, _HEADER + packed), "uint8")
     rows[:, 0], rows[:, 1] = bits, packed * per_byte - columns
-    rows[:, 2:_HEAD] = xp.concatenate([low, high], axis=1).view("uint8")
+    rows[:, 2:_HEADER] = xp.concatenate([low, high], axis=1).view("uint8")
     for part in range(per_byte):
         here = codes[:, part * packed : (part + 1) * packed].astype("uint8")
-        rows[:, _HEAD : _HEAD + here.shape[1]] |= here << np.uint8(part * bits)
+        rows[:, _HEADER : _HEADER + here.shape[1]] |= here << np.uint8(part * bits)
     return (rows,)
 
 
 @register
 @operator_class(frozen=True)
 class FusedRandRowwiseQuantizedToFloat(Operator):
-    """The float32 matrix that FloatToFusedRandRowwiseQuantized stored; its first row says how. No gradient.
+    """The float32 matrix that FloatToFusedRandRowwiseQuantized stored, decoded as its first row states. No gradient.
 
     Inputs:
         quantized_input (R, B): uint8
@@ -102,18 +101,18 @@ class FusedRandRowwiseQuantizedToFloat(Operator):
 @kernel(FusedRandRowwiseQuantizedToFloat)
 def dequantize_random(op: FusedRandRowwiseQuantizedToFloat, ctx: RunContext, rows: Any) -> tuple[Any, ...]:
     require(
-        rows.ndim == 2 and rows.dtype == np.uint8 and rows.shape[0] > 0 and rows.shape[1] > _HEAD,
+        rows.ndim == 2 and rows.dtype == np.uint8 and rows.shape[0] > 0 and rows.shape[1] > _HEADER,
         op,
-        f"quantized_input must be rows of more than {_HEAD} bytes (uint8), got {rows.shape} {rows.dtype}",
+        f"quantized_input must be rows of more than {_HEADER} bytes (uint8), got {rows.shape} {rows.dtype}",
     )
     bits, unused = (int(n) for n in ctx.host(rows[0, :2]))
     if bits not in _WIDTHS or unused >= 8 // bits:
         raise ShapeError(
             f"{op.type}: a row must begin with its bits, one of {_WIDTHS}, and its unused positions, fewer than a byte "
-            f"holds, got {bits} and {unused}; these are no rows of FloatToFusedRandRowwiseQuantized"
+            f"holds, got {bits} and {unused}; use the output of FloatToFusedRandRowwiseQuantized"
         )
-    xp, packed = ctx.xp, rows[:, _HEAD:]
-    bounds = xp.ascontiguousarray(rows[:, 2:_HEAD]).view("float32")
+    xp, packed = ctx.xp, rows[:, _HEADER:]
+    bounds = xp.ascontiguousarray(rows[:, 2:_HEADER]).view("float32")
     low, high = bounds[:, :1], bounds[:, 1:]
     step = (((high - low) / np.float32(2**bits - 1)).astype("float64") + _EPSILON).astype("float32")
     parts = [packed >> np.uint8(part * bits) & np.uint8(2**bits - 1) for part in range(8 // bits)]

@@ -1,9 +1,9 @@
-"""Tables whose rows are kept in 8, 4 or 2 bits an element, each row with a scale and a bias of its own: the arithmetic.
+"""The arithmetic of tables with 8, 4 or 2 bits per element, in which each row has its own scale and bias.
 
-An element is ``scale * code + bias``. A fused table is one matrix of bytes: in each row first the codes, several to a
-byte and the first of them in its lowest bits, then scale and bias, two float32 or two float16 numbers.
+An element is ``scale * code + bias``. A fused table is one matrix of bytes: each row has first the codes, several in a
+byte with the first in its lowest bits, then scale and bias as two float32 or two float16 numbers.
 
-A NaN or an infinity in a row leaves its scale or its bias without a finite value, so that the row reads as NaN.
+With a NaN or an infinity in a row, its scale or bias is not finite, so that the whole row decodes as NaN.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ __all__ = [
 Array = Any
 _TINY = np.float32(1e-8)
 _SEARCH_STEPS = 200
-_SEARCH_SHARE = np.float32(0.16)
+_SEARCH_FRACTION = np.float32(0.16)
 
 
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
-    """Return ``a * b + c`` of float32 arrays, rounded once to float32 (as processors do in one instruction)."""
+    """Return ``a * b + c`` of float32 arrays, rounded once to float32, as by a fused multiply-add instruction."""
     return (a.astype("float64") * b + c).astype("float32")  # a product of two float32 numbers is exact in float64
 
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How a row is stored: ``bits`` of a code, and the type of scale and bias."""
+    """The format of a row: ``bits`` per code, and ``number``, the type of scale and bias."""
 
     bits: int
     number: str = "float16"
@@ -55,7 +55,7 @@ class RowFormat:
         return 2 * np.dtype(self.number).itemsize
 
     def packed(self, columns: int) -> int:
-        """Return the bytes of a row of so many elements."""
+        """Return the number of bytes of a row with this number of elements."""
         return -(-columns // self.per_byte) + self.extra
 
     def columns(self, op: Operator, table: TensorSpec) -> int:
@@ -102,20 +102,20 @@ BITS_2 = RowFormat(2)
 
 
 def row_bounds(x: Array) -> tuple[Array, Array]:
-    """Return the least and the greatest element of each row of (..., columns), as (..., 1); of empty rows zeros."""
+    """Return minimum and maximum of each row of (..., columns), as (..., 1); zeros for empty rows."""
     if not x.shape[-1]:
-        nothing = np.zeros((*x.shape[:-1], 1), x.dtype)
-        return nothing, nothing
+        zeros = np.zeros((*x.shape[:-1], 1), x.dtype)
+        return zeros, zeros
     return x.min(axis=-1, keepdims=True), x.max(axis=-1, keepdims=True)
 
 
-def _codes(xp: Any, steps: Array, most: int) -> Array:
-    """Return numbers of steps as codes: to the nearest, halves to even; what is not finite as 0."""
-    return xp.where(xp.isfinite(steps), xp.clip(xp.rint(steps), 0, most), 0).astype("uint8")
+def _codes(xp: Any, steps: Array, max_code: int) -> Array:
+    """Return steps as codes: rounded to the nearest, halves to even; values that are not finite become 0."""
+    return xp.where(xp.isfinite(steps), xp.clip(xp.rint(steps), 0, max_code), 0).astype("uint8")
 
 
 def quantize_8(xp: Any, x: Array) -> tuple[Array, Array, Array]:
-    """Return codes in 8 bits, scale and bias, in float32, of rows (..., columns) in float32."""
+    """Return 8-bit codes, and scale and bias in float32, of rows (..., columns) in float32."""
     low, high = row_bounds(x)
     extent = high - low
     return _codes(xp, (x - low) * (np.float32(255) / (extent + _TINY)), 255), extent / np.float32(255), low
@@ -126,8 +126,8 @@ def quantize_half(xp: Any, x: Array, bits: int, *, greedy: bool = False) -> tupl
 
     Args:
         x: rows (..., columns) in float32.
-        greedy: search for the values of the first and the last code (see ``_greedy_bounds``), instead of taking the
-            least and the greatest element.
+        greedy: search for the values of the first and the last code (see ``_greedy_bounds``), instead of using the
+            minimum and the maximum.
 
     Returns:
         Codes (uint8), scale and bias (float32, values of float16). The codes of a row whose scale is 0 are computed
@@ -138,12 +138,12 @@ def quantize_half(xp: Any, x: Array, bits: int, *, greedy: bool = False) -> tupl
 
 
 def _quantize_between(xp: Any, x: Array, bits: int, low: Array, high: Array) -> tuple[Array, Array, Array]:
-    most = 2**bits - 1
+    max_code = 2**bits - 1
     low = _rounded(low)
     extent = high - low
-    scale = xp.where(extent == 0, np.float32(1), _rounded(extent / np.float32(most)))
+    scale = xp.where(extent == 0, np.float32(1), _rounded(extent / np.float32(max_code)))
     inverse = np.float32(1) / xp.where(scale == 0, np.float32(1), scale)
-    return _codes(xp, (x - low) * inverse, most), scale, low
+    return _codes(xp, (x - low) * inverse, max_code), scale, low
 
 
 def _rounded(x: Array) -> Array:
@@ -151,17 +151,17 @@ def _rounded(x: Array) -> Array:
 
 
 def _greedy_bounds(xp: Any, x: Array, bits: int) -> tuple[Array, Array]:
-    """Return bounds, (..., 1), that lose less than the least and the greatest element where there are such.
+    """Return bounds, (..., 1), with a smaller loss than the minimum and the maximum if there are any.
 
-    One bound after the other, whichever loses less, moves inwards by a 200th of the range, until 16 % are gone; of the
-    bounds with a smaller loss (the root of the squared errors) than their neighbors, the best are taken.
+    In each step, the bound with the smaller loss moves inwards by a 200th of the range, until 16 % of it are cut off.
+    Of the bounds with a smaller loss (the root of the squared errors) than their neighbors, the best are returned.
     """
     low, high = row_bounds(x)
     step = (high - low) / np.float32(_SEARCH_STEPS)
-    least = np.float32(_SEARCH_STEPS) * (np.float32(1) - _SEARCH_SHARE) * step
+    min_range = np.float32(_SEARCH_STEPS) * (np.float32(1) - _SEARCH_FRACTION) * step
     loss = _loss(xp, x, bits, low, high)
     best_low, best_high, best = low, high, xp.full_like(loss, np.inf)
-    while (moving := low + least < high).any():
+    while (moving := low + min_range < high).any():
         left, right = _loss(xp, x, bits, low + step, high), _loss(xp, x, bits, low, high - step)
         better = moving & (loss < left) & (loss < right) & (loss < best)
         best_low, best_high = xp.where(better, low, best_low), xp.where(better, high, best_high)

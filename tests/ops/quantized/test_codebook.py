@@ -61,7 +61,7 @@ class TestByteWeightDequant(OperatorSuite):
         refusal(
             ByteWeightDequant(shape=(2, 2)),
             [TensorSpec((3,), np.dtype(np.uint8))],
-            r"shape \(2, 2\) takes more bytes than X has, 3",
+            r"shape \(2, 2\) needs more bytes than X has, 3",
         ),
         refusal(ByteWeightDequant(shape=(-1,)), [TensorSpec((3,), np.dtype(np.uint8))], "negative extents"),
     )
@@ -77,7 +77,7 @@ class TestByteWeightDequant(OperatorSuite):
 def test_bytes_in_a_string():
     text = np.array([b"\x00\xff"], object)
     assert run_plain(ByteWeightDequant(shape=(2,)), [text])[0].tolist() == [-3, 3]
-    with pytest.raises(ShapeError, match="takes more bytes than X has, 2"):
+    with pytest.raises(ShapeError, match="needs more bytes than X has, 2"):
         run_plain(ByteWeightDequant(shape=(3,)), [text])
 
 

@@ -1,4 +1,4 @@
-"""Queues of blobs: CreateBlobsQueue makes one, other nets, in other threads, put blobs in and take them out."""
+"""Queues of blobs, with which nets in different threads exchange records: CreateBlobsQueue and related operators."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = [
     "EnqueueBlobs",
     "SafeDequeueBlobs",
     "SafeEnqueueBlobs",
-    "as_it_was",
     "record_here",
+    "unchanged",
 ]
 
-_MOST = 100
+_MAX_BLOBS = 100
 
 
 @register
 @operator_class(frozen=True)
 class CreateBlobsQueue(Operator):
-    """Make a queue of ``capacity`` records, each of ``num_blobs`` blobs.
+    """Create a queue of ``capacity`` records, each of ``num_blobs`` blobs.
 
-    With ``enforce_unique_name``, a blob that holds a queue already is not replaced.
+    With ``enforce_unique_name``, it is an error if the blob already holds a queue.
 
     Outputs:
         queue: object
@@ -53,7 +53,7 @@ class CreateBlobsQueue(Operator):
             )
         if self.field_names and len(self.field_names) != self.num_blobs:
             raise ArgumentError(
-                f"CreateBlobsQueue: {len(self.field_names)} field_names for {self.num_blobs} blobs; give one for each"
+                f"CreateBlobsQueue: {len(self.field_names)} field_names for {self.num_blobs} blobs; give one per blob"
             )
 
     def infer(self) -> tuple[TensorSpec, ...]:
@@ -67,26 +67,26 @@ class CreateBlobsQueue(Operator):
 def create_blobs_queue(op: CreateBlobsQueue, ctx: RunContext) -> tuple[Any, ...]:
     name = ctx.op_def.output[0] if ctx.op_def.output else ""
     if op.enforce_unique_name and ctx.workspace is not None and ctx.workspace.has(name):
-        before = ctx.workspace.get(name).buffer
-        if isinstance(before, BlobsQueue):
-            raise NetError(f"CreateBlobsQueue: blob {name!r} is a queue already, and enforce_unique_name is given")
+        previous = ctx.workspace.get(name).buffer
+        if isinstance(previous, BlobsQueue):
+            raise NetError(f"CreateBlobsQueue: blob {name!r} is already a queue, and enforce_unique_name is given")
     return (BlobsQueue(op.num_blobs, op.capacity, name, op.field_names),)
 
 
 class _Enqueue(Operator):
-    """What both operators have that put blobs into a queue."""
+    """Base of both operators that add blobs to a queue."""
 
     inputs = ("queue", "blob*")
     dynamic = True
     stateful = True
     waits = True
-    must_inplace = tuple((i + 1, i) for i in range(_MOST))
+    must_inplace = tuple((i + 1, i) for i in range(_MAX_BLOBS))
 
 
 @register
 @operator_class(frozen=True)
 class EnqueueBlobs(_Enqueue):
-    """Put a copy of the blobs into a queue, when there is space; a closed queue that is full is an error.
+    """Add a copy of the blobs to a queue, waiting for space; a closed queue that is full is an error.
 
     The outputs are the blobs themselves, which keep their values (in Caffe2 they lose them).
 
@@ -100,9 +100,9 @@ class EnqueueBlobs(_Enqueue):
     outputs = ("blob+",)
 
     def check(self) -> None:
-        if self.n_out != self.n_in - 1 or self.n_in > _MOST:
+        if self.n_out != self.n_in - 1 or self.n_in > _MAX_BLOBS:
             raise ArgumentError(
-                f"EnqueueBlobs: takes a queue and up to {_MOST} blobs, and names these as outputs too; "
+                f"EnqueueBlobs: takes a queue and up to {_MAX_BLOBS} blobs, which are its outputs too; "
                 f"got {self.n_in} inputs and {self.n_out} outputs"
             )
 
@@ -110,7 +110,7 @@ class EnqueueBlobs(_Enqueue):
 @register
 @operator_class(frozen=True)
 class SafeEnqueueBlobs(_Enqueue):
-    """Like ``EnqueueBlobs``; the last output says whether the queue was closed and full, so that nothing went in.
+    """As EnqueueBlobs; the last output is whether the queue was closed and full, so that nothing was added.
 
     Inputs:
         queue: object
@@ -123,9 +123,9 @@ class SafeEnqueueBlobs(_Enqueue):
     outputs = ("blob", "status+")
 
     def check(self) -> None:
-        if self.n_out != self.n_in or not 2 <= self.n_in <= _MOST:
+        if self.n_out != self.n_in or not 2 <= self.n_in <= _MAX_BLOBS:
             raise ArgumentError(
-                f"SafeEnqueueBlobs: takes a queue and up to {_MOST} blobs, and names these and a status as outputs; "
+                f"SafeEnqueueBlobs: takes a queue and up to {_MAX_BLOBS} blobs, its outputs are these and a status; "
                 f"got {self.n_in} inputs and {self.n_out} outputs"
             )
 
@@ -134,7 +134,7 @@ def _queue(op: Operator, value: Any, blobs: int) -> BlobsQueue:
     if not isinstance(value, BlobsQueue):
         raise NetError(f"{op.type}: its first input must be the queue that CreateBlobsQueue makes, got {value!r}")
     if blobs != value.num_blobs:
-        raise NetError(f"{op.type}: queue {value.name!r} has {value.num_blobs} blobs a record, got {blobs}")
+        raise NetError(f"{op.type}: queue {value.name!r} has {value.num_blobs} blobs per record, got {blobs}")
     return value
 
 
@@ -161,9 +161,9 @@ def safe_enqueue_blobs(op: SafeEnqueueBlobs, ctx: RunContext, queue: Any, *blobs
 @register
 @operator_class(frozen=True)
 class DequeueBlobs(Operator):
-    """Take the first record out of a queue, when there is one; a closed queue that is empty is an error.
+    """Remove the first record of a queue, waiting for one; a closed queue that is empty is an error.
 
-    So is a queue that stays empty for ``timeout_secs``; 0: it is waited for without end.
+    So is a queue that stays empty for ``timeout_secs``, unless that is 0.
 
     Inputs:
         queue: object
@@ -194,10 +194,10 @@ def dequeue_blobs(op: DequeueBlobs, ctx: RunContext, queue: Any) -> tuple[Any, .
 @register
 @operator_class(frozen=True)
 class SafeDequeueBlobs(Operator):
-    """Take ``num_records`` records out of a queue; the last output says whether it was closed and empty.
+    """Remove ``num_records`` records of a queue; the last output is whether it was closed and empty.
 
-    Then the other outputs stay as they were. Several records are joined along the first axis; what is left in a closed
-    queue may be fewer.
+    If so, the other outputs keep their values. Several records are concatenated along the first axis; of a closed queue
+    there may be fewer.
 
     Inputs:
         queue: object
@@ -232,32 +232,32 @@ def safe_dequeue_blobs(op: SafeDequeueBlobs, ctx: RunContext, queue: Any) -> tup
         pass
     status = ctx.xp.asarray(np.array(not records))
     if not records:
-        return (*(as_it_was(ctx, name) for name in ctx.op_def.output[:-1]), status)
+        return (*(unchanged(ctx, name) for name in ctx.op_def.output[:-1]), status)
     if len(records) == 1:
         return (*records[0], status)
-    return (*(_joined(op, ctx, values) for values in zip(*records)), status)
+    return (*(_concatenated(op, ctx, values) for values in zip(*records)), status)
 
 
 def record_here(ctx: RunContext, record: Any) -> tuple[Any, ...]:
-    """Return the values of a record where the operator runs."""
+    """Return the values of a record, on the device of the operator."""
     tensors = (hasattr(value, "dtype") and value.dtype != STRING for value in record)
     to_here = ctx.xp.asarray if ctx.is_gpu else ctx.host
     return tuple(to_here(value) if is_tensor else value for value, is_tensor in zip(record, tensors))
 
 
-def as_it_was(ctx: RunContext, name: str) -> Any:
-    """Return what a blob holds, as a result that leaves it alone."""
+def unchanged(ctx: RunContext, name: str) -> Any:
+    """Return the present value of a blob, for an output that keeps it."""
     blob = ctx.workspace.make(name)
     blob.materialize()
     return blob.buffer
 
 
-def _joined(op: SafeDequeueBlobs, ctx: RunContext, values: Any) -> Any:
+def _concatenated(op: SafeDequeueBlobs, ctx: RunContext, values: Any) -> Any:
     shapes = [value.shape for value in values if hasattr(value, "shape")]
     if len(shapes) < len(values) or not all(shape and shape[1:] == shapes[0][1:] for shape in shapes):
         raise ShapeError(
-            f"SafeDequeueBlobs: {len(values)} records can be joined only if they hold tensors that differ in the "
-            f"first axis alone, got shapes {shapes}"
+            f"SafeDequeueBlobs: {len(values)} records can be concatenated only if they hold tensors that differ only "
+            f"in the first axis, got shapes {shapes}"
         )
     xp = np if values[0].dtype == STRING else ctx.xp
     return xp.concatenate(values)
@@ -266,7 +266,7 @@ def _joined(op: SafeDequeueBlobs, ctx: RunContext, values: Any) -> Any:
 @register
 @operator_class(frozen=True)
 class CloseBlobsQueue(Operator):
-    """Close a queue: operators that wait for it, or would have to, end; what is left in it can be read.
+    """Close a queue: operators that wait for it, or would have to, return; remaining records can be read.
 
     Inputs:
         queue: object

@@ -1,4 +1,4 @@
-"""Records in blobs: cursors that read them row by row, what appends to them, trims and checks them."""
+"""Records in blobs: cursors that read them row by row, and operators that append to, trim and check them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 Arrays = tuple[Any, ...]
-_MOST = 500
+_MAX_BLOBS = 500
 
 
 @operator_class(frozen=True)
 class OnHost(Operator):
-    """Records are in the host's memory, whatever the device."""
+    """Base: records are stored on the host, whatever the device."""
 
     outputs: ClassVar[tuple[str, ...]] = ()
     dynamic = True
@@ -50,7 +50,7 @@ class OnHost(Operator):
 @register
 @operator_class(frozen=True)
 class CreateTreeCursor(OnHost):
-    """Make a cursor at the first row of a record with columns called ``fields``.
+    """Create a cursor at the first row of a record with columns called ``fields``.
 
     Outputs:
         cursor: object
@@ -72,7 +72,7 @@ def _cursor(op: Operator, value: Any) -> TreeCursor:
 @register
 @operator_class(frozen=True)
 class ResetCursor(OnHost):
-    """Go back before the first row.
+    """Move a cursor back to the first row.
 
     Inputs:
         cursor: object
@@ -90,7 +90,7 @@ def reset_cursor(op: ResetCursor, ctx: RunContext, cursor: Any) -> Arrays:
 @register
 @operator_class(frozen=True)
 class GetCursorOffset(OnHost):
-    """The output, int32, is how many rows of each domain are before the cursor; none if nothing was read.
+    """offsets = the number of rows of each domain before the cursor; empty if nothing was read.
 
     Inputs:
         cursor: object
@@ -110,9 +110,9 @@ def get_cursor_offset(op: GetCursorOffset, ctx: RunContext, cursor: Any) -> Arra
 @register
 @operator_class(frozen=True)
 class ReadNextBatch(OnHost):
-    """Give the next ``batch_size`` rows of a record, with what belongs to them by the lengths, and advance the cursor.
+    """Return the next ``batch_size`` rows of a record, with the elements that lengths assign to them, and advance.
 
-    At the end there are fewer rows, or with ``enforce_batch_size`` none; after it none.
+    At the end there are fewer rows or, with ``enforce_batch_size``, none; after it none.
 
     Inputs:
         cursor: object
@@ -129,7 +129,7 @@ class ReadNextBatch(OnHost):
     def check(self) -> None:
         if self.batch_size < 1 or self.n_out != self.n_in - 1:
             raise ArgumentError(
-                f"ReadNextBatch: batch_size must be at least 1, and each of {self.n_in - 1} columns have an output, "
+                f"ReadNextBatch: batch_size must be at least 1, and each of {self.n_in - 1} columns needs an output, "
                 f"got {self.batch_size} and {self.n_out} outputs"
             )
 
@@ -143,13 +143,13 @@ def read_next_batch(op: ReadNextBatch, ctx: RunContext, cursor: Any, *fields: An
 @register
 @operator_class(frozen=True)
 class ComputeOffset(OnHost):
-    """The output, (rows + 1, domains), int64, is where each row of a record begins in the columns of each domain.
+    """offsets = where each row of a record begins in the columns of each domain, and where the last one ends.
 
     Inputs:
         cursor: object
         field+ (...): any
     Outputs:
-        offsets (N, D): int64
+        offsets (N, D): int64, N - 1 rows
     """
 
     inputs = ("cursor", "field+")
@@ -164,10 +164,10 @@ def compute_offset(op: ComputeOffset, ctx: RunContext, cursor: Any, *fields: Any
 @register
 @operator_class(frozen=True)
 class SortAndShuffle(OnHost):
-    """The output, int64, is an order of the rows of a record.
+    """indices = an order of the rows of a record.
 
-    They are sorted by the column ``sort_by_field_idx`` (-1: left as they are), put into a random order within windows
-    of ``shuffle_size`` batches, each of ``batch_size`` rows, and then the batches into a random order.
+    The rows are sorted by the column ``sort_by_field_idx`` (-1: not sorted) and shuffled within windows of
+    ``shuffle_size`` batches, each of ``batch_size`` rows; then the batches are shuffled.
 
     Inputs:
         cursor: object
@@ -206,10 +206,10 @@ def sort_and_shuffle(op: SortAndShuffle, ctx: RunContext, cursor: Any, *fields: 
 @register
 @operator_class(frozen=True)
 class ReadRandomBatch(OnHost):
-    """Give the ``batch_size`` rows of a record that come next in an order, and advance the cursor past them.
+    """Return the ``batch_size`` rows of a record that are next in an order, and advance the cursor.
 
-    The inputs after the cursor are that order, and what ComputeOffset makes. With ``loop_over`` the order begins
-    anew at its end.
+    ``indices`` is that order, ``offsets`` the output of ComputeOffset. With ``loop_over``, the order starts again after
+    its end.
 
     Inputs:
         cursor: object
@@ -229,7 +229,7 @@ class ReadRandomBatch(OnHost):
     def check(self) -> None:
         if self.batch_size < 1 or self.n_out != self.n_in - 3:
             raise ArgumentError(
-                f"ReadRandomBatch: batch_size must be at least 1, and each of {self.n_in - 3} columns have an output, "
+                f"ReadRandomBatch: batch_size must be at least 1, and each of {self.n_in - 3} columns needs an output, "
                 f"got {self.batch_size} and {self.n_out} outputs"
             )
 
@@ -260,7 +260,7 @@ def read_random_batch(
 @register
 @operator_class(frozen=True)
 class CheckDatasetConsistency(OnHost):
-    """Raise an error unless the columns, called ``fields``, have the numbers of rows that the lengths say.
+    """Fail unless the columns, called ``fields``, have the numbers of rows that their lengths require.
 
     Inputs:
         field+ (...): any
@@ -290,7 +290,7 @@ def tree_of(op: Operator, names: tuple[str, ...], fields: Arrays) -> RecordTree:
 @register
 @operator_class(frozen=True)
 class TrimDataset(OnHost):
-    """Drop rows at the end of a record, so that their number is a multiple of ``multiple_of``; in place.
+    """Drop rows at the end of a record, in place, so that the number of rows is a multiple of ``multiple_of``.
 
     Inputs:
         field+ (...): any
@@ -301,7 +301,7 @@ class TrimDataset(OnHost):
     inputs = ("field+",)
     outputs = ("field+",)
     inplace = "one-to-one"
-    must_inplace = tuple((i, i) for i in range(_MOST))
+    must_inplace = tuple((i, i) for i in range(_MAX_BLOBS))
     fields: tuple[str, ...] = ()
     multiple_of: int = 1
 
@@ -323,8 +323,8 @@ def _appended(op: Operator, first: Any, second: Any) -> Any:
         if first.size == 0 and second.ndim >= 1:
             return second.copy()
         raise ShapeError(
-            f"{op.type}: appends rows of one shape and type, got shapes {first.shape} and {second.shape} of types "
-            f"{first.dtype} and {second.dtype}"
+            f"{op.type}: both tensors must have rows of the same shape and type, got shapes {first.shape} and "
+            f"{second.shape} of types {first.dtype} and {second.dtype}"
         )
     return np.concatenate([first, second])
 
@@ -354,9 +354,9 @@ def append(op: Append, ctx: RunContext, a: Any, b: Any) -> Arrays:
 @register
 @operator_class(frozen=True)
 class AtomicAppend(OnHost):
-    """Under a mutex, append to each of n columns the rows of another one, in place.
+    """Append to each of n columns the rows of another one, in place and under a mutex.
 
-    The inputs are the mutex, the n columns, and the n that are appended.
+    The inputs are the mutex, the n columns, and the n columns to append.
 
     Inputs:
         mutex: object
@@ -367,7 +367,7 @@ class AtomicAppend(OnHost):
 
     inputs = ("mutex", "field+")
     outputs = ("field+",)
-    must_inplace = tuple((i + 1, i) for i in range(_MOST))
+    must_inplace = tuple((i + 1, i) for i in range(_MAX_BLOBS))
 
     def check(self) -> None:
         if self.n_in != 2 * self.n_out + 1:
@@ -382,6 +382,7 @@ def atomic_append(op: AtomicAppend, ctx: RunContext, mutex: Any, *fields: Any) -
     count = op.n_out
     with mutex:
         for name, new in zip(ctx.op_def.output, fields[count:]):
-            blob = ctx.workspace.make(name)  # as it is now, whatever another thread has done since the operator began
+            # Append to the present value: another thread may have appended since the operator began.
+            blob = ctx.workspace.make(name)
             blob.store(_appended(op, ctx.host(ctx.workspace.fetch(name)), new), blob.location)
     return tuple(ctx.workspace.get(name).buffer for name in ctx.op_def.output)

@@ -1,4 +1,4 @@
-"""Reading from databases: CreateDB opens one, TensorProtosDBInput reads batches of tensors from it."""
+"""Reading from databases: CreateDB opens one, TensorProtosDBInput reads batches of tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CreateDB", "TensorProtosDBInput"]
 @register
 @operator_class(frozen=True)
 class CreateDB(Operator):
-    """Open a database; the output is its reader. With shards, it reads every ``num_shards``-th record.
+    """Open a database; reader reads its records or, with shards, every ``num_shards``-th one from ``shard_id`` on.
 
     Outputs:
         reader: object
@@ -51,10 +51,10 @@ def create_db(op: CreateDB, ctx: RunContext) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class TensorProtosDBInput(Operator):
-    """Read ``batch_size`` records and stack their tensors along a new first axis; 0: one record, as it is.
+    """Read ``batch_size`` records and stack their tensors along a new first axis; 0: one record, not stacked.
 
-    A record is a TensorProtos with one tensor for each output. After the last record comes the first again, also
-    within a batch.
+    A record is a TensorProtos with one tensor per output. The last record is followed by the first, also within a
+    batch.
 
     Inputs:
         reader: object
@@ -84,7 +84,7 @@ def _read(op: TensorProtosDBInput, reader: DBReader) -> list[np.ndarray[Any, Any
     record = parse(value, TensorProtos, source=where)
     if len(record.protos) != op.n_out:
         raise NetError(
-            f"TensorProtosDBInput: {where!r} holds {len(record.protos)} tensors, the operator has {op.n_out} outputs"
+            f"TensorProtosDBInput: {where!r} has {len(record.protos)} tensors, but the operator has {op.n_out} outputs"
         )
     try:
         return [proto_to_tensor(proto) for proto in record.protos]
@@ -109,6 +109,6 @@ def _stack(parts: Any, number: int) -> np.ndarray[Any, Any]:
         if part.shape != first.shape or part.dtype != first.dtype:
             raise ShapeError(
                 f"TensorProtosDBInput: tensor {number} of the records of a batch has shapes {first.shape} and "
-                f"{part.shape}, types {first.dtype} and {part.dtype}; a batch needs one"
+                f"{part.shape}, types {first.dtype} and {part.dtype}; they must be the same"
             )
     return np.stack(parts)

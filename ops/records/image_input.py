@@ -37,24 +37,23 @@ _OUTPUT_TYPES = {"float": np.float32, "float16": np.float16, "uint8": np.uint8}
 @register
 @operator_class(frozen=True)
 class ImageInput(Operator):
-    """Read ``batch_size`` records of images and labels; give images, labels, and what the records hold besides.
+    """Read ``batch_size`` records of images and labels; the outputs are images, labels, and further tensors of records.
 
-    A record is a TensorProtos of an image (STRING: an image file; BYTE: pixels) and its label, or, with
+    A record is a TensorProtos of an image (STRING: an image file; BYTE: pixels) and its label or, with
     ``use_caffe_datum``, a Datum. Without an input, the operator opens the database ``db`` itself. Channels are blue,
-    green, red; ``mean`` and ``std`` count for all, ``mean_per_channel`` and ``std_per_channel`` for each.
-    ``random_scale`` is drawn from its two lengths; ``scale_jitter_type`` 1 takes a part of 8 to 100 % of the area.
-
-    ``order`` is that of the images: NHWC, or, with ``use_gpu_transform``, NCHW unless it is given; that argument
-    moves normalization to the GPU where the operator runs on one. ``output_type`` is float, float16 or uint8 (before
+    green, red; ``mean`` and ``std`` apply to all channels, ``mean_per_channel`` and ``std_per_channel`` to each.
+    ``random_scale`` is the range from which the scale is drawn; ``scale_jitter_type`` 1 crops 8 to 100 % of the area.
+    ``order`` is that of the images: by default NHWC or, with ``use_gpu_transform``, NCHW; ``use_gpu_transform`` also
+    moves normalization to the GPU if the operator runs on one. ``output_type`` is float, float16 or uint8 (before
     normalization).
 
-    ``label_type``: 0 one number; 1 numbers of the classes that are there (of ``num_labels``); 2 a vector of
-    ``num_labels``; 3 as 1, with weights as third tensor of the record; 4 one number, and a weight as third output; 5 a
-    vector of floats. Further tensors have the sizes ``output_sizes``.
+    ``label_type``: 0 one number; 1 the numbers of the present classes (of ``num_labels``); 2 a vector of
+    ``num_labels``; 3 as 1, with weights as the third tensor of the record; 4 one number, and a weight as third output;
+    5 a vector of floats. Further tensors have the sizes ``output_sizes``.
 
-    An image that cannot be decoded is refused, unless no more than ``max_decode_error_ratio`` of a batch are so: then
-    the next record takes its place, and the log tells. What is drawn follows from the seed, the operator, the
-    iteration, the position in the global batch and the shard, for any number of ``decode_threads``.
+    An image that cannot be decoded is an error, unless at most ``max_decode_error_ratio`` of a batch are: then the next
+    record replaces it, with a warning in the log. Random numbers depend on the seed, the operator, the iteration, the
+    position in the global batch and the shard, not on ``decode_threads``.
 
     Inputs:
         reader?: object
@@ -110,7 +109,7 @@ class ImageInput(Operator):
     def check(self) -> None:
         if problem := self._problem():
             raise ArgumentError(f"ImageInput: {problem}")
-        self.transform  # noqa: B018  (refuses what does not fit)
+        self.transform  # noqa: B018  (raises if arguments are invalid)
 
     def _problem(self) -> str | None:
         if self.batch_size < 1:
@@ -139,9 +138,9 @@ class ImageInput(Operator):
 
     @functools.cached_property
     def transform(self) -> ImageTransform:
-        """What is done to each image."""
+        """The transform of each image."""
         boxed = min(self.bounding_ymin, self.bounding_xmin, self.bounding_height, self.bounding_width) >= 0
-        shares = (self.img_saturation, self.img_brightness, self.img_contrast)
+        jitter = (self.img_saturation, self.img_brightness, self.img_contrast)
         jittered = self.scale_jitter_type == 1
         scale = max(self.scale, 0)
         return ImageTransform(
@@ -154,7 +153,7 @@ class ImageInput(Operator):
             else None,
             area_crop=jittered,
             crop=self.crop,
-            color_jitter=shares if self.color_jitter else None,
+            color_jitter=jitter if self.color_jitter else None,
             color_lighting=self.color_lighting_std if self.color_lighting else 0.0,
             mirror=self.mirror,
             mean=self.mean_per_channel or (self.mean,),
@@ -171,12 +170,12 @@ class ImageInput(Operator):
 
     @property
     def channels_first(self) -> bool:
-        """Whether images come out as (N, C, H, W)."""
+        """Whether the output images are (N, C, H, W)."""
         return self.order == "NCHW" or not self.order and self.use_gpu_transform
 
     @functools.cached_property
     def own_reader(self) -> DBReader:
-        """Of the database ``db``, where there is no input."""
+        """The reader of the database ``db``, used if there is no input."""
         if not self.db:
             raise ArgumentError("ImageInput: without a reader as input, db, the path of the database, must be given")
         return DBReader(self.db, self.db_type)
@@ -184,7 +183,7 @@ class ImageInput(Operator):
 
 @functools.lru_cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """The threads that decode, one group for each number of them; Python ends them when it ends."""
+    """The threads that decode, one pool per number of threads; Python ends them at exit."""
     return ThreadPoolExecutor(threads, thread_name_prefix="netbuilder-decode")
 
 
@@ -217,12 +216,12 @@ def image_input(op: ImageInput, ctx: RunContext, reader: Any = None) -> tuple[An
     if first:
         host = np.asarray(ctx.host(images), np.float32)
         planes = host if op.channels_first else host.transpose(0, 3, 1, 2)
-        look_at_images(planes, labels[0][:0] if op.is_test else labels[0])  # those of a test are in order
+        look_at_images(planes, labels[0][:0] if op.is_test else labels[0])  # labels of a test are in order
     return (ctx.xp.asarray(images), *(ctx.xp.asarray(array) for array in labels))
 
 
 def _normalized(op: ImageInput, xp: Any, pixels: Any) -> Any:
-    """Normalize pixels (N, H, W, C) in place, by the factors that the host would take."""
+    """Normalize pixels (N, H, W, C) on the device, with the factors that the host would use."""
     values = pixels.astype(np.float32)
     values = values * xp.asarray(op.transform.factors) + xp.asarray(op.transform.shifts)
     if op.channels_first:
@@ -231,7 +230,8 @@ def _normalized(op: ImageInput, xp: Any, pixels: Any) -> Any:
 
 
 class _Batch:
-    """One batch in the making.
+    """Reads one batch.
+
 
     Args:
         op: the operator.
@@ -243,7 +243,7 @@ class _Batch:
         self._op, self._reader, self._position = op, reader, position
 
     def read(self, *, normalized: bool) -> tuple[Array, list[ImageRecord]]:
-        """Return the images, and their records; not normalized: (N, H, W, C), uint8, or float32 if colors change."""
+        """Return images and records; not normalized, images are (N, H, W, C), uint8, or float32 if colors change."""
         op = self._op
         channels, plain = op.transform.channels, not normalized or op.output_type == "uint8"
         if plain:
@@ -257,7 +257,7 @@ class _Batch:
         return images.astype(_OUTPUT_TYPES[op.output_type], copy=False) if normalized else images, records
 
     def _decoded(self, images: Array, plain: bool) -> list[ImageRecord]:
-        """Fill a batch; in place of damaged images, as far as they are allowed, with records that follow."""
+        """Fill a batch; damaged images, as many as are allowed, are replaced by the records that follow."""
         op, pool = self._op, _pool(self._op.decode_threads)
         values = [self._reader.read() for _ in range(op.batch_size)]
         found: list[Any] = list(pool.map(lambda k: self._fill(images, k, values[k], plain), range(op.batch_size)))
@@ -274,8 +274,8 @@ class _Batch:
                 found[k] = self._fill(images, k, self._reader.read(), plain)
         return found
 
-    def _fill(self, images: Array, place: int, value: tuple[bytes, bytes], plain: bool) -> ImageRecord | ParseError:
-        """Put an image into the batch; return its record, or what is wrong if it cannot be decoded."""
+    def _fill(self, images: Array, index: int, value: tuple[bytes, bytes], plain: bool) -> ImageRecord | ParseError:
+        """Write an image into the batch; return its record, or the error if it cannot be decoded."""
         op = self._op
         where = f"{self._reader.path}, record {value[0].decode(errors='replace')}"
         record, scratch = read_image_record(value[1], where, datum=op.use_caffe_datum), _scratch()
@@ -283,12 +283,12 @@ class _Batch:
             pixels = record.pixels(op.color, scratch=scratch)
         except ParseError as error:
             return error
-        rng = np.random.default_rng([self._position[0], self._position[1] + place, self._reader.shard_id])
+        rng = np.random.default_rng([self._position[0], self._position[1] + index, self._reader.shard_id])
         ready = op.transform.pixels(pixels, rng, where, scratch)
         if plain:
-            images[place] = ready
+            images[index] = ready
         else:
-            op.transform.normalize(ready, images[place], scratch)
+            op.transform.normalize(ready, images[index], scratch)
         return record
 
 

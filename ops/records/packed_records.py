@@ -1,4 +1,4 @@
-"""Rows of records packed into objects, and unpacked."""
+"""Rows of records packed into objects, and unpacked: PackRecords, UnPackRecords."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["PackRecords", "PackedRecord", "UnPackRecords"]
 
 
 class PackedRecord(BlobObject):
-    """Columns of a record in one object, as UnPackRecords takes apart.
+    """Columns of a record in one object, which UnPackRecords unpacks.
+
 
     Attributes:
         fields: the columns.
@@ -31,7 +32,7 @@ class PackedRecord(BlobObject):
 @register
 @operator_class(frozen=True)
 class PackRecords(OnHost):
-    """The output is a tensor of objects, one for each row of a record; ``pack_to_single_shared_ptr``: one for all.
+    """packed = objects, one per row of a record, or a single one for all rows with ``pack_to_single_shared_ptr``.
 
     Inputs:
         field+ (...): any
@@ -52,17 +53,17 @@ def pack_records(op: PackRecords, ctx: RunContext, *fields: Any) -> Arrays:
         packed = np.empty(1, STRING)
         packed[0] = PackedRecord(tuple(field.copy() for field in fields))
         return (packed,)
-    places = tree.places(fields)
-    packed = np.empty(len(places) - 1, STRING)
+    offsets = tree.places(fields)
+    packed = np.empty(len(offsets) - 1, STRING)
     for i in range(len(packed)):
-        packed[i] = PackedRecord(tuple(part.copy() for part in tree.rows(fields, places[i], places[i + 1])))
+        packed[i] = PackedRecord(tuple(part.copy() for part in tree.rows(fields, offsets[i], offsets[i + 1])))
     return (packed,)
 
 
 @register
 @operator_class(frozen=True)
 class UnPackRecords(OnHost):
-    """The opposite of PackRecords. For no rows, the inputs after the first one say what the columns are like.
+    """field = the columns of packed records: the inverse of PackRecords. For no rows, prototypes give their types.
 
     Inputs:
         packed (N): string, objects
@@ -80,9 +81,9 @@ class UnPackRecords(OnHost):
 def unpack_records(op: UnPackRecords, ctx: RunContext, packed: Any, *prototypes: Any) -> Arrays:
     records = list(packed.reshape(-1))
     if not all(isinstance(record, PackedRecord) and len(record.fields) == op.n_out for record in records):
-        raise NetError(f"UnPackRecords: its first input must be what PackRecords makes of {op.n_out} columns")
+        raise NetError(f"UnPackRecords: its first input must be the output of PackRecords for {op.n_out} columns")
     if records:
         return tuple(np.concatenate(parts) for parts in zip(*(record.fields for record in records)))
     if len(prototypes) != op.n_out:
-        raise NetError("UnPackRecords: there is no row, so the columns must be given as further inputs")
+        raise NetError("UnPackRecords: there are no rows, so prototypes of the columns must be given as further inputs")
     return tuple(prototype[:0].copy() for prototype in prototypes)

@@ -1,4 +1,4 @@
-"""Queues of blobs as sources: one of several drawn by weights (WeightedSampleDequeueBlobs), or read as a database."""
+"""Queues of blobs as sources: WeightedSampleDequeueBlobs, and CreateBlobsQueueDB, which reads one as a database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.records.blobs_queue import as_it_was, record_here
+from netbuilder.ops.records.blobs_queue import record_here, unchanged
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
 
 __all__ = ["CreateBlobsQueueDB", "WeightedSampleDequeueBlobs"]
@@ -34,10 +34,10 @@ class _OfQueues(Operator):
 @register
 @operator_class(frozen=True)
 class WeightedSampleDequeueBlobs(_OfQueues):
-    """Take the first record out of one of several queues, drawn by ``weights`` (none given: each has the same chance).
+    """Remove the first record of one of several queues, drawn with ``weights`` (by default with equal probability).
 
-    The last output says whether that queue was closed and empty; then the others stay as they were. With
-    ``table_idx_blob`` the output of that number becomes the number of the queue, int32, of shape (1,).
+    The last output is whether that queue was closed and empty; if so, the others keep their values. With
+    ``table_idx_blob``, the output of that index becomes the index of the queue, int32, of shape (1,).
 
     Inputs:
         queue+: object
@@ -57,8 +57,8 @@ class WeightedSampleDequeueBlobs(_OfQueues):
         given = self.weights
         if given and (len(given) != self.n_in or min(given) < 0 or not sum(given) > 0):
             raise ArgumentError(
-                f"WeightedSampleDequeueBlobs: needs a weight for each of {self.n_in} queues, none negative, and "
-                f"not all 0, got {list(given)}"
+                f"WeightedSampleDequeueBlobs: weights must have one number for each of {self.n_in} queues, none "
+                f"negative and not all 0, got {list(given)}"
             )
         if not -1 <= self.table_idx_blob < self.n_out - 1:
             raise ArgumentError(
@@ -73,7 +73,7 @@ def weighted_sample_dequeue_blobs(op: WeightedSampleDequeueBlobs, ctx: RunContex
     for source in sources:
         if source.num_blobs != op.n_out - 1:
             raise NetError(
-                f"{op.type}: queue {source.name!r} has {source.num_blobs} blobs a record, got {op.n_out - 1} outputs "
+                f"{op.type}: queue {source.name!r} has {source.num_blobs} blobs per record, got {op.n_out - 1} outputs "
                 "for them"
             )
     sums = np.cumsum(op.weights or [1.0] * len(sources))
@@ -84,17 +84,17 @@ def weighted_sample_dequeue_blobs(op: WeightedSampleDequeueBlobs, ctx: RunContex
         if op.table_idx_blob >= 0:
             record[op.table_idx_blob] = ctx.xp.asarray(np.array([chosen], np.int32))
     except QueueClosedError:
-        record, closed = [as_it_was(ctx, name) for name in ctx.op_def.output[:-1]], True
+        record, closed = [unchanged(ctx, name) for name in ctx.op_def.output[:-1]], True
     return (*record, ctx.xp.asarray(np.array(closed)))
 
 
 @register
 @operator_class(frozen=True)
 class CreateBlobsQueueDB(_OfQueues):
-    """A reader, as CreateDB makes, of a queue's records: their blob ``value_blob_index`` is the value.
+    """reader = a reader like CreateDB's of a queue's records, whose blob ``value_blob_index`` is the value.
 
-    Blob ``key_blob_index`` is the key, -1: keys are empty; both are strings. A queue that is closed and empty, or that
-    stays empty for ``timeout_secs``, is an error; 0: it is waited for without end.
+    Blob ``key_blob_index`` is the key (-1: keys are empty); both are strings. A queue that is closed and empty is an
+    error, as is one that stays empty for ``timeout_secs``, unless that is 0.
 
     Inputs:
         queue: object

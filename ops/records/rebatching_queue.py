@@ -1,4 +1,4 @@
-"""Queues that cut batches anew: CreateRebatchingQueue, EnqueueRebatchingQueue and related operators."""
+"""Queues that change the batch size: CreateRebatchingQueue, EnqueueRebatchingQueue and related operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CloseRebatchingQueue", "CreateRebatchingQueue", "DequeueRebatchingQu
 
 @operator_class(frozen=True)
 class _OnQueue(Operator):
-    """Base: samples are in the host's memory while they are in a queue."""
+    """Base: samples in a queue are stored on the host."""
 
     inputs: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[tuple[str, ...]] = ()
@@ -31,17 +31,17 @@ class _OnQueue(Operator):
         return 0
 
     def queue(self, value: Any, blobs: int | None = None) -> RebatchingQueue:
-        """Return the queue, which has so many blobs a sample."""
+        """Return the queue, which must have ``blobs`` blobs per sample."""
         found = shared_object(self, value, RebatchingQueue, "CreateRebatchingQueue")
         if blobs is not None and blobs != found.num_blobs:
-            raise NetError(f"{self.type}: queue {found.name!r} has {found.num_blobs} blobs a sample, got {blobs}")
+            raise NetError(f"{self.type}: queue {found.name!r} has {found.num_blobs} blobs per sample, got {blobs}")
         return found
 
 
 @register
 @operator_class(frozen=True)
 class CreateRebatchingQueue(_OnQueue):
-    """Make a queue of ``capacity`` samples, each of ``num_blobs`` tensors.
+    """Create a queue of ``capacity`` samples, each of ``num_blobs`` tensors.
 
     Outputs:
         queue: object
@@ -72,7 +72,7 @@ def create_rebatching_queue(op: CreateRebatchingQueue, ctx: RunContext) -> tuple
 @register
 @operator_class(frozen=True)
 class EnqueueRebatchingQueue(_OnQueue):
-    """Put tensors into a queue as one sample, or with ``enqueue_batch`` each of their rows as one, as there is space.
+    """Add tensors to a queue as one sample or, with ``enqueue_batch``, each of their rows as one, waiting for space.
 
     A closed queue is an error.
 
@@ -99,9 +99,9 @@ def enqueue_rebatching_queue(op: EnqueueRebatchingQueue, ctx: RunContext, queue:
 @register
 @operator_class(frozen=True)
 class DequeueRebatchingQueue(_OnQueue):
-    """Take ``num_elements`` samples out of a queue, and stack each of their tensors along a new first axis.
+    """Remove ``num_elements`` samples of a queue, waiting for them, and stack their tensors along a new first axis.
 
-    They are waited for; what is left in a closed queue may be fewer, and nothing left is an error.
+    Of a closed queue there may be fewer; one that is closed and empty is an error.
 
     Inputs:
         queue: object
@@ -128,7 +128,7 @@ def dequeue_rebatching_queue(op: DequeueRebatchingQueue, ctx: RunContext, queue:
 @register
 @operator_class(frozen=True)
 class CloseRebatchingQueue(_OnQueue):
-    """Close a queue: nothing goes in any more, what is in it can be read.
+    """Close a queue: nothing more can be added; remaining samples can be read.
 
     Inputs:
         queue: object

@@ -1,4 +1,4 @@
-"""Blobs to and from databases: Save, Checkpoint, Snapshot, Load, DBExists."""
+"""Blobs saved to and loaded from databases: Save, Checkpoint, Snapshot, Load, DBExists."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.records.blobs_queue import unchanged
 from netbuilder.ops.records.serialization_options import as_bfloat16, option_of, parse_options
 from netbuilder.proto import PROTO_CUDA, ArgumentError, BlobError, BlobProto, DeviceOption, NetError, OperatorDef
 from netbuilder.proto.files import parse
@@ -29,7 +30,7 @@ _CONVERSION = re.compile(r"%(%|[-+ 0]*\d*l{0,2}[diu])")
 
 @operator_class(frozen=True)
 class _Saving(Operator):
-    """What all operators share that write blobs to a database."""
+    """Base of the operators that write blobs to a database."""
 
     inputs: ClassVar[tuple[str, ...]] = ("X+",)
     outputs = ()
@@ -48,12 +49,12 @@ class _Saving(Operator):
             raise ArgumentError(f"{self.type}: db, the path of the file, must be given")
         if self.db_type.lower() not in DATABASES:
             raise ArgumentError(
-                f"{self.type}: db_type must be {' or '.join(map(repr, DATABASES))}, which are written; "
-                f"got {self.db_type!r}"
+                f"{self.type}: db_type must be {' or '.join(map(repr, DATABASES))}; got {self.db_type!r}"
             )
         if self.chunk_size < _DEFAULT_CHUNKS:
             raise ArgumentError(
-                f"{self.type}: chunk_size counts elements; 0: no chunks, -1: the default; got {self.chunk_size}"
+                f"{self.type}: chunk_size must be a number of elements, 0 (no chunks) or -1 (the default), "
+                f"got {self.chunk_size}"
             )
         parse_options(self.type, self.options)
         if self.blob_name_overrides and self.strip_prefix:
@@ -74,10 +75,10 @@ class _Saving(Operator):
         return 0
 
     def stored_names(self, blobs: Sequence[str]) -> list[str]:
-        """Return the names that the blobs get in the file.
+        """Return the names of the blobs in the file.
 
         Raises:
-            NetError: two get the same.
+            NetError: two of them are the same.
         """
         names = list(self.blob_name_overrides) or [_stripped(blob, self.strip_prefix) for blob in blobs]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -88,14 +89,15 @@ class _Saving(Operator):
 @register
 @operator_class(frozen=True)
 class Save(_Saving):
-    """Write blobs to a file, whole or not at all; an existing one is replaced.
+    """Write blobs to a file, completely or not at all; an existing file is replaced.
 
-    ``db_type``: "minidb", or "lmdb", which is a folder.
+    ``db_type`` is "minidb", or "lmdb", which is a folder.
 
-    Names lose all up to the end of the first ``strip_prefix`` in them, or are ``blob_name_overrides``. A relative path
-    begins at the workspace's root folder, unless ``absolute_path`` is set. ``chunk_size``: elements a record.
-    ``options``, a SerializationOptions, says it for single blobs: the first whose ``blob_name_regex`` fits a name has
-    its ``chunk_size``, and with ``float_format`` FLOAT_BFLOAT16 stores float32 in two bytes, rounded.
+    A name in the file is the blob's without everything up to the end of the first ``strip_prefix`` in it, or one of
+    ``blob_name_overrides``. A path is relative to the workspace's root folder unless ``absolute_path`` is set.
+    ``chunk_size`` is the number of elements per record. ``options``, a serialized SerializationOptions, is for single
+    blobs: the first option whose ``blob_name_regex`` matches a name gives its ``chunk_size``; with ``float_format``
+    FLOAT_BFLOAT16, float32 is rounded to two bytes.
 
     Inputs:
         X+ (...): any
@@ -105,9 +107,9 @@ class Save(_Saving):
 @register
 @operator_class(frozen=True)
 class Checkpoint(_Saving):
-    """Every ``every`` iterations, as the first input counts them, write all inputs to a file as Save does.
+    """Write all inputs to a file as Save does, every ``every`` iterations, counted by the first input.
 
-    ``db`` is a pattern that the iteration is put into, as in "checkpoint_%08d.db".
+    ``db`` is a pattern for the iteration, such as "checkpoint_%08d.db".
 
     Inputs:
         iter (1) or (): int32|int64
@@ -120,10 +122,12 @@ class Checkpoint(_Saving):
     def check(self) -> None:
         super().check()
         if self.every < 1:
-            raise ArgumentError(f"{self.type}: every counts iterations, from 1 on, got {self.every}")
+            raise ArgumentError(f"{self.type}: every must be at least 1, got {self.every}")
         found = [text for text in _CONVERSION.findall(self.db) if text != "%"]
         if len(found) > 1 or "%" in _CONVERSION.sub("", self.db):
-            raise ArgumentError(f"{self.type}: db may hold one place for an integer, as %08d, got {self.db!r}")
+            raise ArgumentError(
+                f"{self.type}: db may contain one conversion of an integer, such as %08d, got {self.db!r}"
+            )
 
 
 @register
@@ -148,7 +152,7 @@ def save(op: Save, ctx: RunContext, *values: Any) -> tuple[Any, ...]:
 def checkpoint(op: Checkpoint, ctx: RunContext, *values: Any) -> tuple[Any, ...]:
     counter = ctx.host(values[0]) if hasattr(values[0], "dtype") else values[0]
     if not isinstance(counter, np.ndarray) or counter.dtype.kind not in "iu" or counter.size != 1:
-        raise NetError(f"{op.type}: its first input counts iterations in one integer, got {counter!r}")
+        raise NetError(f"{op.type}: its first input must be the iteration, one integer, got {counter!r}")
     iteration = int(counter.reshape(()))
     if iteration % op.every == 0:
         _write(op, ctx, _CONVERSION.sub(lambda m: _formatted(m[0], iteration), op.db), values)
@@ -193,10 +197,11 @@ def _records(
 class Load(Operator):
     """Read blobs from files (``db``, or several ``dbs``), or from readers given as inputs.
 
-    Blobs are found by the outputs' names, or by ``source_blob_names``; a name in the file first loses all up to the
-    end of the first ``strip_prefix`` in it, then gets ``add_prefix`` in front. ``load_all``: all that the files have.
-    A blob that is not there is an error, unless ``allow_incomplete`` is set: then it stays as it is. ``keep_device``:
-    blobs go to the devices that they were saved from, not to the operator's. Nothing is set before all is read.
+    Blobs are found by the outputs' names, or by ``source_blob_names``. From a name in the file, everything up to the
+    end of the first ``strip_prefix`` is removed, then ``add_prefix`` is prepended. ``load_all`` loads all blobs of the
+    files. A missing blob is an error unless ``allow_incomplete`` is set; then the output keeps its value. With
+    ``keep_device``, blobs are stored on the devices that they were saved from, not on the operator's. No blob is set
+    before all are read.
 
     Inputs:
         reader*: object
@@ -228,7 +233,7 @@ class Load(Operator):
         if self.db and self.dbs:
             raise ArgumentError(f"Load: give db or dbs, not both; got {self.db!r} and {list(self.dbs)}")
         if len(set(self.dbs)) < len(self.dbs):
-            raise ArgumentError(f"Load: dbs must differ from each other, got {list(self.dbs)}")
+            raise ArgumentError(f"Load: dbs must be distinct, got {list(self.dbs)}")
         if self.source_blob_names and (self.strip_prefix or self.load_all):
             other = "strip_prefix" if self.strip_prefix else "load_all"
             raise ArgumentError(f"Load: give source_blob_names or {other}, not both")
@@ -242,7 +247,7 @@ class Load(Operator):
         return 0
 
     def loaded_name(self, key: bytes) -> str:
-        """Return the name under which a record's blob is looked for."""
+        """Return the name by which a record's blob is found."""
         return self.add_prefix + _stripped(record_name(key), self.strip_prefix)
 
 
@@ -250,29 +255,29 @@ class Load(Operator):
 def load(op: Load, ctx: RunContext, *readers: Any) -> tuple[Any, ...]:
     outputs = list(ctx.op_def.output)
     if twice := sorted({blob for blob in outputs if outputs.count(blob) > 1}):
-        raise NetError(f"Load: the outputs must differ from each other, {twice} are there more than once")
-    wanted = list(op.source_blob_names) or outputs
+        raise NetError(f"Load: the outputs must be distinct, {twice} occur more than once")
+    requested = list(op.source_blob_names) or outputs
     parts, where = BlobParts(), []
     for source, records in _sources(op, ctx, readers):
         where.append(source)
         for key, value in records:
             name = op.loaded_name(key)
-            if op.load_all or name in wanted:
-                place = f"{source}, record {key.decode(errors='replace')!r}"
-                parts.add(name, parse(value, BlobProto, source=place), place)
+            if op.load_all or name in requested:
+                origin = f"{source}, record {key.decode(errors='replace')!r}"
+                parts.add(name, parse(value, BlobProto, source=origin), origin)
     found = {name: parts.value(name, ", ".join(where)) for name in parts.names}
-    missing = [name for name in wanted if name not in found]
+    missing = [name for name in requested if name not in found]
     if missing and not op.allow_incomplete:
         raise BlobError(
-            f"Load: {', '.join(map(repr, where))} has no blobs {missing}; give allow_incomplete=1 to go on without"
+            f"Load: {', '.join(map(repr, where))} has no blobs {missing}; give allow_incomplete=1 to load without them"
         )
     devices = _kept_devices(parts.devices) if op.keep_device else {}
     if op.load_all:
-        for name in found.keys() - set(wanted):
+        for name in found.keys() - set(requested):
             _feed(ctx, name, found[name], devices.get(name))
     return tuple(
-        _feed(ctx, blob, found[name], devices.get(name)) if name in found else _as_it_is(ctx, blob)
-        for blob, name in zip(outputs, wanted)
+        _feed(ctx, blob, found[name], devices.get(name)) if name in found else unchanged(ctx, blob)
+        for blob, name in zip(outputs, requested)
     )
 
 
@@ -304,16 +309,10 @@ def _feed(ctx: RunContext, name: str, value: Any, device: DeviceOption | None) -
     return ctx.workspace.get(name).buffer
 
 
-def _as_it_is(ctx: RunContext, name: str) -> Any:
-    blob = ctx.workspace.make(name)
-    blob.materialize()
-    return blob.buffer
-
-
 @register
 @operator_class(frozen=True)
 class DBExists(Operator):
-    """Whether there is a database under a path, as one bool.
+    """exists = whether there is a database at a path.
 
     Outputs:
         exists () or (1): bool

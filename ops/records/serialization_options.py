@@ -1,4 +1,4 @@
-"""How single blobs are written to files: the argument ``options`` of Save and of EstimateAllBlobSizes."""
+"""Options of writing single blobs to files: the argument ``options`` of Save and of EstimateAllBlobSizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def parse_options(op_type: str, options: bytes) -> SerializationOptions:
     """Return the options as a message.
 
     Raises:
-        ArgumentError: they are no such message, or one of their regular expressions is none.
+        ArgumentError: they are not such a message, or contain an invalid regular expression.
     """
     try:
         parsed = SerializationOptions.FromString(options)
@@ -26,17 +26,17 @@ def parse_options(op_type: str, options: bytes) -> SerializationOptions:
             re.compile(option.blob_name_regex)
         except re.error as error:
             raise ArgumentError(
-                f"{op_type}: blob_name_regex {option.blob_name_regex!r} in options is no regular expression: {error}"
+                f"{op_type}: blob_name_regex {option.blob_name_regex!r} in options is not a regular expression: {error}"
             ) from None
     return parsed
 
 
 def option_of(options: SerializationOptions, name: str) -> BlobSerializationOptions:
-    """Return the first option whose ``blob_name_regex`` fits all of a blob's name; if there is none, an empty one."""
-    fitting = (option for option in options.options if re.fullmatch(option.blob_name_regex, name))
-    return next(fitting, BlobSerializationOptions())
+    """Return the first option whose ``blob_name_regex`` matches all of a blob's name, or an empty one."""
+    matching = (option for option in options.options if re.fullmatch(option.blob_name_regex, name))
+    return next(matching, BlobSerializationOptions())
 
 
 def as_bfloat16(option: BlobSerializationOptions, dtype: Any) -> bool:
-    """Whether elements of a type are to be stored in two bytes, as bfloat16, which is for float32."""
+    """Whether elements of this type are stored as bfloat16, in two bytes; only float32 can be."""
     return option.float_format == BlobSerializationOptions.FLOAT_BFLOAT16 and dtype == "float32"

@@ -20,27 +20,27 @@ Strings = np.ndarray[Any, Any]
 
 @operator_class(frozen=True)
 class _OnStrings(Operator):
-    """Base: strings are in the host's memory, whatever the device."""
+    """Base: strings are stored on the host, whatever the device."""
 
     inputs: ClassVar[tuple[str, ...]] = ("strings",)
     outputs_on_host = True
-    made: ClassVar[np.dtype[Any]] = STRING
+    result_type: ClassVar[np.dtype[Any]] = STRING
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
     def infer(self, strings: TensorSpec) -> tuple[TensorSpec, ...]:
         require(strings.dtype == STRING, self, f"takes a tensor of strings, got one of {strings.dtype}")
-        return (TensorSpec(strings.shape, self.made),)
+        return (TensorSpec(strings.shape, self.result_type),)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
 
 
 def _each(op: _OnStrings, strings: Strings, function: Callable[[bytes], Any]) -> tuple[Strings]:
-    """Return what ``function`` makes of each string."""
+    """Return ``function`` of each string."""
     require(strings.dtype == STRING, op, f"takes a tensor of strings, got one of {strings.dtype}")
-    made = np.empty(strings.shape, op.made)
+    made = np.empty(strings.shape, op.result_type)
     made[...] = np.frompyfunc(function, 1, 1)(strings)
     return (made,)
 
@@ -57,7 +57,7 @@ class _Part(_OnStrings):
 @register
 @operator_class(frozen=True)
 class StringPrefix(_Part):
-    """The first ``length`` bytes of each string; shorter strings stay as they are.
+    """prefixes = the first ``length`` bytes of each string; shorter strings do not change.
 
     Inputs:
         strings (*S): string
@@ -76,7 +76,7 @@ def string_prefix(op: StringPrefix, ctx: RunContext, strings: Any) -> tuple[Any,
 @register
 @operator_class(frozen=True)
 class StringSuffix(_Part):
-    """The last ``length`` bytes of each string; shorter strings stay as they are.
+    """suffixes = the last ``length`` bytes of each string; shorter strings do not change.
 
     Inputs:
         strings (*S): string
@@ -94,7 +94,7 @@ def string_suffix(op: StringSuffix, ctx: RunContext, strings: Any) -> tuple[Any,
 
 @operator_class(frozen=True)
 class _Test(_OnStrings):
-    """Base of comparisons of each string with ``text``.
+    """Base: a comparison of each string with an argument.
 
     Inputs:
         strings (*S): string
@@ -103,13 +103,13 @@ class _Test(_OnStrings):
     """
 
     outputs = ("bools",)
-    made = np.dtype(np.bool_)
+    result_type = np.dtype(np.bool_)
 
 
 @register
 @operator_class(frozen=True)
 class StringStartsWith(_Test):
-    """Whether each string begins with ``prefix``."""
+    """bools = whether each string begins with ``prefix``."""
 
     prefix: bytes = b""
 
@@ -122,7 +122,7 @@ def string_starts_with(op: StringStartsWith, ctx: RunContext, strings: Any) -> t
 @register
 @operator_class(frozen=True)
 class StringEndsWith(_Test):
-    """Whether each string ends with ``suffix``."""
+    """bools = whether each string ends with ``suffix``."""
 
     suffix: bytes = b""
 
@@ -135,7 +135,7 @@ def string_ends_with(op: StringEndsWith, ctx: RunContext, strings: Any) -> tuple
 @register
 @operator_class(frozen=True)
 class StringEquals(_Test):
-    """Whether each string is ``text``."""
+    """bools = whether each string is ``text``."""
 
     text: bytes = b""
 
@@ -148,7 +148,7 @@ def string_equals(op: StringEquals, ctx: RunContext, strings: Any) -> tuple[Any,
 @register
 @operator_class(frozen=True)
 class StringJoin(_OnStrings):
-    """The elements of each row (``axis`` 0) or column (1) of a matrix as one string, ``delimiter`` after every one.
+    """strings = the elements of each row (``axis`` 0) or column (1) of X in one string, each followed by ``delimiter``.
 
     Numbers are written with six digits, bools as 0 and 1; a vector is a matrix with one column.
 

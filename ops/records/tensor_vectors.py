@@ -1,4 +1,4 @@
-"""Tensors in a row: what collects them, counts them and joins them."""
+"""Vectors of tensors, collected, counted and concatenated: CreateTensorVector, CollectTensor and others."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.records.datasets import _MOST, Arrays, OnHost
+from netbuilder.ops.records.datasets import _MAX_BLOBS, Arrays, OnHost
 from netbuilder.proto import ArgumentError, NetError
 
 __all__ = ["CollectTensor", "ConcatTensorVector", "CreateTensorVector", "TensorVectorSize"]
 
-_seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # tensors that an operator has seen
+_seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # the number of tensors that an operator has seen
 
 
 class TensorVector(list[Any], BlobObject):
-    """Tensors in a row."""
+    """A vector of tensors."""
 
 
 @register
 @operator_class(frozen=True)
 class CreateTensorVector(OnHost):
-    """Make an empty row of tensors.
+    """Create an empty vector of tensors.
 
     Outputs:
         vector: object
@@ -49,7 +49,7 @@ def _vector(op: Operator, value: Any) -> TensorVector:
 @register
 @operator_class(frozen=True)
 class TensorVectorSize(OnHost):
-    """The output, int32, is how many tensors there are.
+    """size = the number of tensors in a vector.
 
     Inputs:
         vector: object
@@ -69,7 +69,7 @@ def tensor_vector_size(op: TensorVectorSize, ctx: RunContext, vector: Any) -> Ar
 @register
 @operator_class(frozen=True)
 class ConcatTensorVector(OnHost):
-    """The output is the tensors one after another along the first axis.
+    """Y = the tensors of a vector, concatenated along the first axis.
 
     Inputs:
         vector: object
@@ -85,28 +85,28 @@ class ConcatTensorVector(OnHost):
 def concat_tensor_vector(op: ConcatTensorVector, ctx: RunContext, vector: Any) -> Arrays:
     tensors = _vector(op, vector)
     if not tensors:
-        raise NetError("ConcatTensorVector: there is no tensor to put after another one")
+        raise NetError("ConcatTensorVector: the vector must have a tensor, but it is empty")
     return (np.concatenate(tensors),)
 
 
 @register
 @operator_class(frozen=True)
 class CollectTensor(OnHost):
-    """Keep ``num_to_collect`` of all the tensors that the operator has seen so far, each with the same chance.
+    """Keep a uniform random sample of ``num_to_collect`` of the tensors that the operator has seen so far.
 
-    The inputs are rows of tensors, then as many tensors, which go all to the same position of their rows. The rows are
-    the outputs, in place. The last output may be one more, int32: the position, -1 if they are not kept.
+    The inputs are vectors of tensors, then as many tensors, which are all stored at the same position of their vectors.
+    The vectors are the outputs, in place. A further output is that position, int32, or -1 if the tensors are not kept.
 
     Inputs:
         vector: object
-        tensor+ (...): any, rows of tensors as objects, then as many tensors
+        tensor+ (...): any, further vectors, as objects, then as many tensors
     Outputs:
-        vector+ (...): any, the rows, then the position that was chosen, (1), int32
+        vector+ (...): any, the vectors, then the position, (1), int32
     """
 
     inputs = ("vector", "tensor+")
     outputs = ("vector+",)
-    inplace = tuple((i, i) for i in range(1, _MOST))
+    inplace = tuple((i, i) for i in range(1, _MAX_BLOBS))
     must_inplace = ((0, 0),)
     draws = True
     num_to_collect: int = -1
@@ -121,14 +121,14 @@ def collect_tensor(op: CollectTensor, ctx: RunContext, *inputs: Any) -> Arrays:
     count = len(inputs) // 2
     vectors = [_vector(op, vector) for vector in inputs[:count]]
     seen = _seen[ctx] = _seen.get(ctx, 0) + 1
-    place = seen - 1
+    position = seen - 1
     if seen > op.num_to_collect:
-        place = int(ctx.host(ctx.uniform((1,)))[0] * seen)
-        place = place if place < op.num_to_collect else -1
+        position = int(ctx.host(ctx.uniform((1,)))[0] * seen)
+        position = position if position < op.num_to_collect else -1
     for vector, tensor in zip(vectors, inputs[count:]):
-        if place == len(vector):
+        if position == len(vector):
             vector.append(tensor.copy())
-        elif place >= 0:
-            vector[place] = tensor.copy()
-    more = (np.array(place, np.int32),) if op.n_out > count else ()
+        elif position >= 0:
+            vector[position] = tensor.copy()
+    more = (np.array(position, np.int32),) if op.n_out > count else ()
     return (*vectors, *more)

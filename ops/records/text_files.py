@@ -1,4 +1,4 @@
-"""CreateTextFileReader and TextFileReaderRead: rows of text files, batch by batch."""
+"""CreateTextFileReader and TextFileReaderRead: batches of rows of text files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["CreateTextFileReader", "TextFileReaderRead"]
 @register
 @operator_class(frozen=True)
 class CreateTextFileReader(Operator):
-    """Open a text file of rows, each with one line, and tabs between its columns; see TextFileReaderRead.
+    """Open a text file with one row per line and columns separated by tabs; see TextFileReaderRead.
 
-    ``field_types``: STRING or FLOAT for each column; ``num_passes``: how often the file is read.
+    ``field_types`` has STRING or FLOAT for each column; ``num_passes`` is how many times the file is read.
 
     Outputs:
         handler: object
@@ -37,7 +37,7 @@ class CreateTextFileReader(Operator):
 
     def check(self) -> None:
         if not self.filename or not self.field_types:
-            raise ArgumentError("CreateTextFileReader: filename, and field_types, one for each column, must be given")
+            raise ArgumentError("CreateTextFileReader: filename, and field_types, one per column, must be given")
 
     def flops(self) -> int:
         return 0
@@ -51,7 +51,7 @@ def create_text_file_reader(op: CreateTextFileReader, ctx: RunContext) -> tuple[
 @register
 @operator_class(frozen=True)
 class TextFileReaderRead(Operator):
-    """Give the next ``batch_size`` rows of a text file, an output a column; fewer at the end, none after it.
+    """Return the next ``batch_size`` rows of a text file, one output per column; fewer at the end, none after it.
 
     Inputs:
         handler: object

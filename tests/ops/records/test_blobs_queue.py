@@ -82,7 +82,7 @@ class TestCreateBlobsQueue(QueueSuite):
     def test_a_unique_name(self):
         workspace = workspace_with_queue()
         first = workspace.fetch("q")
-        with pytest.raises(NetError, match="blob 'q' is a queue already, and enforce_unique_name"):
+        with pytest.raises(NetError, match="blob 'q' is already a queue, and enforce_unique_name"):
             run(workspace, "CreateBlobsQueue", [], ["q"], enforce_unique_name=1)
         run(workspace, "CreateBlobsQueue", [], ["q"])
         assert workspace.fetch("q") is not first
@@ -90,7 +90,7 @@ class TestCreateBlobsQueue(QueueSuite):
 
 class TestEnqueueBlobs(QueueSuite):
     operator = EnqueueBlobs
-    refusals = (refusal(EnqueueBlobs(), [QUEUE, f32(2), f32(2)], "names these as outputs too", ArgumentError, n_out=1),)
+    refusals = (refusal(EnqueueBlobs(), [QUEUE, f32(2), f32(2)], "which are its outputs too", ArgumentError, n_out=1),)
 
     @pytest.mark.parametrize("device", DEVICES)
     def test_forward(self, device):
@@ -114,7 +114,7 @@ class TestEnqueueBlobs(QueueSuite):
 
     def test_another_number_of_blobs_and_no_queue(self):
         workspace = workspace_with_queue()
-        with pytest.raises(NetError, match="queue 'q' has 2 blobs a record, got 1"):
+        with pytest.raises(NetError, match="queue 'q' has 2 blobs per record, got 1"):
             put(workspace, [X])
         workspace.feed("x", X)
         workspace.feed("no", X)
@@ -126,9 +126,7 @@ class TestEnqueueBlobs(QueueSuite):
 
 class TestSafeEnqueueBlobs(QueueSuite):
     operator = SafeEnqueueBlobs
-    refusals = (
-        refusal(SafeEnqueueBlobs(), [QUEUE, f32(2), f32(2)], "and a status as outputs", ArgumentError, n_out=2),
-    )
+    refusals = (refusal(SafeEnqueueBlobs(), [QUEUE, f32(2), f32(2)], "are these and a status", ArgumentError, n_out=2),)
 
     @pytest.mark.parametrize("device", DEVICES)
     def test_forward(self, device):
@@ -203,7 +201,9 @@ class TestSafeDequeueBlobs(QueueSuite):
         workspace = workspace_with_queue(num_blobs=1)
         put(workspace, [np.zeros((2, 3))])
         put(workspace, [np.zeros((2, 4))])
-        with pytest.raises(ShapeError, match=r"2 records can be joined only if .* got shapes \[\(2, 3\), \(2, 4\)\]"):
+        with pytest.raises(
+            ShapeError, match=r"2 records can be concatenated only .* got shapes \[\(2, 3\), \(2, 4\)\]"
+        ):
             run(workspace, "SafeDequeueBlobs", ["q"], ["x", "status"], num_records=2)
 
 

@@ -128,7 +128,7 @@ def test_shards(letters):
 
 
 def test_what_does_not_fit_is_refused_with_the_record(letters, tmp_path):
-    with pytest.raises(NetError, match="letters.minidb, record 0' holds 3 tensors, the operator has 2 outputs"):
+    with pytest.raises(NetError, match="letters.minidb, record 0' has 3 tensors, but the operator has 2 outputs"):
         run(letters, ["x", "k"], batch_size=1)
     with pytest.raises(NetError, match="must be the reader that CreateDB makes, got"):
         workspace = Workspace()

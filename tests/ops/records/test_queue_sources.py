@@ -85,7 +85,7 @@ class TestWeightedSampleDequeueBlobs(OperatorSuite):
 
     def test_other_objects_and_records(self):
         workspace = with_queues([np.float32([1])], num_blobs=2)
-        with pytest.raises(NetError, match="queue 'q0' has 2 blobs a record, got 1 outputs for them"):
+        with pytest.raises(NetError, match="queue 'q0' has 2 blobs per record, got 1 outputs for them"):
             taker(workspace, ["q0"], ["x", "status"])()
         workspace.feed("q1", np.float32([1]))
         with pytest.raises(NetError, match="input 0 must be what CreateBlobsQueue makes"):

@@ -102,7 +102,7 @@ class TestEnqueueRebatchingQueue(QueueSuite):
 
     def test_what_does_not_fit(self):
         workspace = made()
-        with pytest.raises(NetError, match="queue 'q' has 2 blobs a sample, got 1"):
+        with pytest.raises(NetError, match="queue 'q' has 2 blobs per sample, got 1"):
             put(workspace, np.float32([1]))
         with pytest.raises(ShapeError, match=r"must have the same number of rows, got shapes \[\(2,\), \(1,\)\]"):
             put(workspace, np.float32([1, 2]), np.float32([1]))
@@ -135,7 +135,7 @@ class TestDequeueRebatchingQueue(QueueSuite):
         put(workspace, np.ones((1, 3)))
         with pytest.raises(ShapeError, match=r"2 samples of a batch must have the same shape and type"):
             take(workspace, 2, ["x"])
-        with pytest.raises(NetError, match="has 1 blobs a sample, got 2"):
+        with pytest.raises(NetError, match="has 1 blobs per sample, got 2"):
             take(workspace, 2)
 
 

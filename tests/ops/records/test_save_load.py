@@ -70,7 +70,7 @@ class TestSave(FileSuite):
     refusals = (
         refusal(Save(db_type="minidb"), [f32(2)], "db, the path of the file, must be given", ArgumentError),
         refusal(Save(db="x", db_type="leveldb"), [f32(2)], "'lmdb' or 'minidb', .* got 'leveldb'", ArgumentError),
-        refusal(Save(db="x", db_type="minidb", chunk_size=-2), [f32(2)], "chunk_size counts elements", ArgumentError),
+        refusal(Save(db="x", db_type="minidb", chunk_size=-2), [f32(2)], "chunk_size must be a number", ArgumentError),
         refusal(
             Save(db="x", db_type="minidb", strip_prefix="a", blob_name_overrides=("b",)), [f32(2)],
             "give strip_prefix or blob_name_overrides, not both", ArgumentError,
@@ -107,9 +107,9 @@ class TestSave(FileSuite):
 class TestCheckpoint(FileSuite):
     operator = Checkpoint
     refusals = (
-        refusal(Checkpoint(db="x", db_type="minidb", every=0), [i64(1)], "every counts iterations", ArgumentError),
-        refusal(Checkpoint(db="x%d%d", db_type="minidb"), [i64(1)], "one place for an integer", ArgumentError),
-        refusal(Checkpoint(db="x%s", db_type="minidb"), [i64(1)], "one place for an integer", ArgumentError),
+        refusal(Checkpoint(db="x", db_type="minidb", every=0), [i64(1)], "every must be at least 1", ArgumentError),
+        refusal(Checkpoint(db="x%d%d", db_type="minidb"), [i64(1)], "one conversion of an integer", ArgumentError),
+        refusal(Checkpoint(db="x%s", db_type="minidb"), [i64(1)], "one conversion of an integer", ArgumentError),
     )
 
     def draw(self, data):
@@ -134,7 +134,7 @@ class TestCheckpoint(FileSuite):
 
     def test_the_counter_is_one_whole_number(self, tmp_path):
         for counter in (np.float32([1]), np.int64([1, 2]), b"1"):
-            with pytest.raises(NetError, match="counts iterations in one integer"):
+            with pytest.raises(NetError, match="must be the iteration, one integer"):
                 save(tmp_path / "x", {"iter": counter}, "Checkpoint")
 
     @pytest.mark.parametrize(("pattern", "name"), [("p%d%%.db", "p12%.db"), ("p%5ld", "p   12"), ("plain", "plain")])
@@ -160,7 +160,7 @@ class TestLoad(FileSuite):
     refusals = (
         refusal(Load(db_type="minidb"), [], "db, the path of the file, dbs or a reader", ArgumentError, n_out=1),
         refusal(Load(db="a", dbs=("b",)), [], "give db or dbs, not both", ArgumentError, n_out=1),
-        refusal(Load(dbs=("a", "a")), [], "dbs must differ", ArgumentError, n_out=1),
+        refusal(Load(dbs=("a", "a")), [], "dbs must be distinct", ArgumentError, n_out=1),
         refusal(Load(db="a", source_blob_names=("x",), strip_prefix="p"), [], "source_blob_names or strip_prefix, not",
                 ArgumentError, n_out=1),
         refusal(Load(db="a", source_blob_names=("x",), load_all=True), [], "source_blob_names or load_all, not both",
@@ -383,10 +383,10 @@ def test_options_for_single_blobs(tmp_path):
     np.testing.assert_array_equal(found["x"][5:8], x[5:8])
     np.testing.assert_allclose(found["x"][8:], x[8:], rtol=2**-8)
     wrong = SerializationOptions(options=[BlobSerializationOptions(blob_name_regex="(")]).SerializeToString()
-    with pytest.raises(ArgumentError, match=r"blob_name_regex '\(' in options is no regular expression"):
+    with pytest.raises(ArgumentError, match=r"blob_name_regex '\(' in options is not a regular expression"):
         save(tmp_path / "wrong", blobs, options=wrong)
 
 
 def test_outputs_named_twice_are_refused(file):
-    with pytest.raises(NetError, match=r"must differ from each other, \['f4'\] are there more than once"):
+    with pytest.raises(NetError, match=r"must be distinct, \['f4'\] occur more than once"):
         load(file, ["f4", "i8", "f4"])

@@ -39,7 +39,15 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _SegmentReduction(Operator, abc.ABC):
-    """Base: sums of rows by segment. The gradient operator is named ``kind`` + "Gradient"."""
+    """Base: sums of rows by segment. The gradient operator is named ``kind`` + "Gradient".
+
+    Inputs:
+        X (R, *S): float
+        indices (I): int32|int64
+        segments (I): int32|int64
+    Outputs:
+        Y (M, *S): as X
+    """
 
     kind: ClassVar[str]
     mean: ClassVar[bool] = False
@@ -95,13 +103,6 @@ class SparseSortedSegmentSum(_Sorted):
     """Y[s] = the sum of the rows X[indices[i]] whose segment is s; the ids are sorted, without gaps.
 
     The gradient of X is sparse: the indices, and for each of them its segment's row of dY.
-
-    Inputs:
-        X (R, *S): float
-        indices (I): int32|int64
-        segments (I): int32|int64
-    Outputs:
-        Y (M, *S): as X
     """
 
     kind = "SortedSegmentSum"
@@ -110,15 +111,7 @@ class SparseSortedSegmentSum(_Sorted):
 @register
 @operator_class(frozen=True)
 class SparseSortedSegmentMean(_Sorted):
-    """Y[s] = the mean of the rows X[indices[i]] whose segment is s; the ids are sorted, without gaps.
-
-    Inputs:
-        X (R, *S): float
-        indices (I): int32|int64
-        segments (I): int32|int64
-    Outputs:
-        Y (M, *S): as X
-    """
+    """Y[s] = the mean of the rows X[indices[i]] whose segment is s; the ids are sorted, without gaps."""
 
     kind = "SortedSegmentMean"
     mean = True
@@ -130,13 +123,6 @@ class SparseUnsortedSegmentSum(_Unsorted):
     """Y[s] = the sum of the rows X[indices[i]] whose segment is s, in any order; 0 if there are none.
 
     There are ``num_segments`` segments, or as many as the greatest id requires. The gradient of X is sparse.
-
-    Inputs:
-        X (R, *S): float
-        indices (I): int32|int64
-        segments (I): int32|int64
-    Outputs:
-        Y (M, *S): as X
     """
 
     kind = "UnsortedSegmentSum"
@@ -145,15 +131,7 @@ class SparseUnsortedSegmentSum(_Unsorted):
 @register
 @operator_class(frozen=True)
 class SparseUnsortedSegmentMean(_Unsorted):
-    """Y[s] = the mean of the rows X[indices[i]] whose segment is s, in any order; 0 if there are none.
-
-    Inputs:
-        X (R, *S): float
-        indices (I): int32|int64
-        segments (I): int32|int64
-    Outputs:
-        Y (M, *S): as X
-    """
+    """Y[s] = the mean of the rows X[indices[i]] whose segment is s, in any order; 0 if there are none."""
 
     kind = "UnsortedSegmentMean"
     mean = True

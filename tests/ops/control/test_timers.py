@@ -140,7 +140,7 @@ class TestStatRegistryUpdate(OperatorSuite):
     operator = StatRegistryUpdate
     no_gradient = "adds to statistics"
     refusals = (
-        refusal(StatRegistryUpdate(), [STRINGS, i64(3)], "as long"),
+        refusal(StatRegistryUpdate(), [STRINGS, i64(3)], "of the same length"),
         refusal(StatRegistryUpdate(), [i64(2), i64(2)], "vector of strings"),
     )
 

@@ -37,7 +37,7 @@ class _Strings(OperatorSuite):
         return self.operator(**{name: data.draw(options) for name, options in self.values.items()}), [strings]
 
     def reference(self, op, strings):
-        made = np.empty(strings.shape, op.made)
+        made = np.empty(strings.shape, op.result_type)
         for where in np.ndindex(*strings.shape):
             made[where] = self.one(op, strings[where])
         return [made]

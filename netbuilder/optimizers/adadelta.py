@@ -13,17 +13,17 @@ __all__ = ["AdadeltaOptimizer"]
 
 
 class AdadeltaOptimizer(Optimizer):
-    """Steps of the size of the steps before: w = w - alpha * g * sqrt(d + epsilon) / sqrt(m + epsilon).
+    """w = w - alpha * g * sqrt(d + epsilon) / sqrt(m + epsilon): steps are scaled by the size of the previous steps.
 
-    m and d follow g^2 and the square of the step before alpha; they are kept in ``<parameter>_squared_moment`` and
-    ``<parameter>_squared_moment_update``.
+    m and d are running averages of g^2 and of the square of the step without alpha; they are stored in
+    ``<parameter>_squared_moment`` and ``<parameter>_squared_moment_update``.
 
     Args:
-        alpha: the rate before its policy.
-        epsilon: what the first steps start from, and what keeps the divisor from 0.
-        decay: share of m and d kept each iteration.
+        alpha: base learning rate, before its policy.
+        epsilon: added under both roots: it scales the first steps and prevents division by 0.
+        decay: decay rate of m and d per iteration.
         policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
-        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
+        sparse_dedup_aggregator: how rows of equal index are aggregated, see ``Optimizer.dedup``.
         engine: the engine of the update.
         kwargs: arguments of the policy.
 
@@ -64,5 +64,5 @@ class AdadeltaOptimizer(Optimizer):
             net.Adadelta([param, m, d, grad, lr], [param, m, d], **options)
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; before the updates are added."""
+        """Multiply the base rate; call it before the updates are added."""
         self.alpha *= scale

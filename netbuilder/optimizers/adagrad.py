@@ -21,29 +21,30 @@ _NOT_AVAILABLE = {
 
 
 class AdagradOptimizer(Optimizer):
-    """h = decay * h + g^2, w = w - alpha * g / (sqrt(h) + epsilon); h is kept in ``<parameter>_squared_sum``.
+    """h = decay * h + g^2, w = w - alpha * g / (sqrt(h) + epsilon); h is stored in ``<parameter>_squared_sum``.
 
     Args:
-        alpha: the rate before its policy.
-        epsilon: keeps the divisor from 0.
-        decay: share of h kept; 1 for sparse gradients.
+        alpha: base learning rate, before its policy.
+        epsilon: prevents division by 0.
+        decay: decay rate of h; must be 1 for sparse gradients.
         policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
-        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
-        rowWise: keep one h a row, ``<parameter>_avg_squared_sum``, the mean over it; sparse gradients only.
+        sparse_dedup_aggregator: how rows of equal index are aggregated, see ``Optimizer.dedup``.
+        rowWise: store one h per row, the mean over the row, in ``<parameter>_avg_squared_sum``; only for sparse
+            gradients.
         engine: the engine of the update.
-        weight_decay: share of the weight added to the gradient: of the rows that a sparse one touches, and of dense
-            parameters with more than one axis.
+        weight_decay: multiple of the weight that is added to the gradient: for a sparse gradient only in its rows,
+            for dense ones only of parameters with more than one axis.
         lars: offset of layer-wise rates of dense parameters, see ``SgdOptimizer``; None: none.
-        output_effective_lr: leave the rates, divided, in ``<parameter>_effective_lr``; dense gradients.
-        output_effective_lr_and_update: that, and the update in ``<parameter>_update``.
-        counter_halflife: count the updates of each row of sparse gradients in ``<parameter>_update_counter``, halved
-            every so many iterations (see the operator RowWiseCounter); with ``rowWise``, rows decay by
-            ``counter_halflife / counter`` times ``weight_decay``. -1: no counter.
-        pruning_options, swa_options, ema_options, weight_scale: not available.
+        output_effective_lr: write alpha / (sqrt(h) + epsilon) to ``<parameter>_effective_lr``; dense gradients.
+        output_effective_lr_and_update: write it, and the update to ``<parameter>_update``.
+        counter_halflife: count the updates of each row of sparse gradients in ``<parameter>_update_counter``, with
+            this half-life in iterations (see the operator RowWiseCounter); with ``rowWise``, the weight decay of a row
+            is ``weight_decay * counter_halflife / counter``. -1: no counter.
+        pruning_options, swa_options, ema_options, weight_scale: not supported.
         kwargs: arguments of the policy.
 
     Raises:
-        ArgumentError: an option is not available or out of range, or the shape that it needs is not known.
+        ArgumentError: an option is not supported or out of range, or requires a shape that is not known.
 
     Source: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
     optimization", 2011.
@@ -92,10 +93,12 @@ class AdagradOptimizer(Optimizer):
         param, grad = param_info.blob, param_info.grad
         sparse = isinstance(grad, GradientSlice)
         if self.rowWise and not sparse:
-            raise GradientError(f"AdagradOptimizer: rowWise is for sparse gradients; that of {param_info} is dense")
+            raise GradientError(
+                f"AdagradOptimizer: rowWise requires sparse gradients, but the gradient of {param_info} is dense"
+            )
         if sparse and self.decay != 1:
             raise ArgumentError(
-                f"AdagradOptimizer: the gradient of {param_info} is sparse, decay must be 1, got {self.decay}"
+                f"AdagradOptimizer: decay must be 1 for the sparse gradient of {param_info}, got {self.decay}"
             )
         local = self._local_rate(net, param_init_net, param_info, self.lars)
         lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
@@ -143,7 +146,7 @@ class AdagradOptimizer(Optimizer):
             net.RowWiseCounter([*counters, grad.indices, iteration], counters, counter_halflife=self.counter_halflife)
 
     def _counters(self, param_init_net: Net, param_info: ParameterInfo) -> list[Any]:
-        """Add, where wanted, when each row was updated last and how often of late; return their blobs."""
+        """Add the iteration of each row's last update and its decayed number of updates, if requested; return both."""
         if self.counter_halflife <= 0:
             return []
         counts = self._row_state(param_init_net, param_info, "_update_counter", value=0.0, dtype=TensorProto.DOUBLE)
@@ -151,5 +154,5 @@ class AdagradOptimizer(Optimizer):
         return [before, counts]
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; before the updates are added."""
+        """Multiply the base rate; call it before the updates are added."""
         self.alpha *= scale

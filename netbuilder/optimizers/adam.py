@@ -14,33 +14,34 @@ __all__ = ["AdamOptimizer"]
 
 
 class AdamOptimizer(Optimizer):
-    """m and v follow g and g^2; w = w - alpha * c * m / (sqrt(v) + epsilon), c correcting for their start at 0.
+    """w = w - alpha * c * m / (sqrt(v) + epsilon), with running averages m of g and v of g^2, and bias correction c.
 
-    m and v are kept in ``<parameter>_first_moment`` and ``<parameter>_second_moment``.
+    m and v are stored in ``<parameter>_first_moment`` and ``<parameter>_second_moment``.
 
     Args:
-        alpha: the rate before its policy.
-        beta1, beta2: shares of m and of v kept each iteration.
-        epsilon: keeps the divisor from 0.
+        alpha: base learning rate, before its policy.
+        beta1, beta2: decay rates of m and v per iteration.
+        epsilon: prevents division by 0.
         policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
-        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
+        sparse_dedup_aggregator: how rows of equal index are aggregated, see ``Optimizer.dedup``.
         engine: the engine of the update.
-        use_lr_adaption: within an iteration, change the rate after the update of each parameter, by the angle
-            between its gradient and the effective one, which ``<parameter>_effective_grad`` keeps (see the operator
+        use_lr_adaption: within an iteration, adapt the rate after the update of each parameter, by the dot product of
+            its gradient and the effective gradient in ``<parameter>_effective_grad`` (see the operator
             LearningRateAdaption); the next iteration starts from the rate of the policy.
-        lr_alpha: how fast the rate changes.
-        normalized_lr_adaption: use the cosine of the angle instead of the product.
-        rowWise: keep one v a row, ``<parameter>_avg_second_moment``, of the mean of its squares; sparse gradients only.
-        enableRAdam: for sparse gradients, smaller steps as long as little is known of v (see the operator SparseAdam);
-            dense ones take the plain steps, as in Caffe2.
-        use_smart_decay: let a row of a sparse gradient make up, when it is touched, for the iterations without it,
-            which ``<parameter>_last_seen`` tells (see the operator SmartDecaySparseAdam); dense ones take the plain
-            steps and keep it too, as in Caffe2's checkpoints.
+        lr_alpha: step size of the adaption.
+        normalized_lr_adaption: use the cosine of the angle between the gradients instead of the dot product.
+        rowWise: store one v per row, of the mean of its squares, in ``<parameter>_avg_second_moment``; only for sparse
+            gradients.
+        enableRAdam: for sparse gradients, smaller steps while the estimate of v is uncertain (see the operator
+            SparseAdam); dense gradients are not affected, as in Caffe2.
+        use_smart_decay: when a row of a sparse gradient is updated, apply the decay of the iterations that it missed,
+            counted from ``<parameter>_last_seen`` (see the operator SmartDecaySparseAdam); dense gradients are not
+            affected, but have that blob too, as in Caffe2's checkpoints.
         kwargs: arguments of the policy.
 
     Raises:
-        ArgumentError: options exclude each other, or the shape that one needs is not known.
-        GradientError: a gradient is dense, and ``rowWise`` is for sparse ones.
+        ArgumentError: options exclude each other, or require a shape that is not known.
+        GradientError: ``rowWise`` is set and a gradient is dense.
 
     Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2015, arXiv:1412.6980, algorithm 1.
     """
@@ -64,10 +65,13 @@ class AdamOptimizer(Optimizer):
     ) -> None:
         super().__init__()
         for_sparse = {"rowWise": rowWise, "enableRAdam": enableRAdam, "use_smart_decay": use_smart_decay}
-        if len(wanted := [name for name, value in for_sparse.items() if value]) > 1:
-            raise ArgumentError(f"AdamOptimizer: no update has {' and '.join(wanted)} at once; choose one")
+        if len(requested := [name for name, value in for_sparse.items() if value]) > 1:
+            raise ArgumentError(f"AdamOptimizer: {' and '.join(requested)} exclude each other; choose one")
         if use_smart_decay and use_lr_adaption:
-            raise ArgumentError("AdamOptimizer: use_smart_decay gives no effective gradient for use_lr_adaption")
+            raise ArgumentError(
+                "AdamOptimizer: use_smart_decay and use_lr_adaption exclude each other, because use_smart_decay "
+                "computes no effective gradient; choose one"
+            )
         self.alpha = alpha
         self.beta1 = beta1
         self.beta2 = beta2
@@ -87,7 +91,9 @@ class AdamOptimizer(Optimizer):
         param, grad = param_info.blob, param_info.grad
         sparse = isinstance(grad, GradientSlice)
         if self.rowWise and not sparse:
-            raise GradientError(f"AdamOptimizer: rowWise is for sparse gradients; that of {param_info} is dense")
+            raise GradientError(
+                f"AdamOptimizer: rowWise requires sparse gradients, but the gradient of {param_info} is dense"
+            )
         lr, iteration = self._rate(net, param_init_net, -1, self.alpha, self.policy, self.init_kwargs)
         state = self._moments(param_init_net, param_info, smart=self.use_smart_decay)
         self._share(iteration)
@@ -121,7 +127,7 @@ class AdamOptimizer(Optimizer):
             )
 
     def _moments(self, param_init_net: Net, param_info: ParameterInfo, *, smart: bool) -> list[BlobReference]:
-        """Add what the update keeps, in the order of its inputs."""
+        """Add the state of the update, in the order of its inputs."""
         param = param_info.blob
         first = self._state(param_init_net, param, "_first_moment")
         if self.rowWise:
@@ -133,5 +139,5 @@ class AdamOptimizer(Optimizer):
         return moments
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; before the updates are added."""
+        """Multiply the base rate; call it before the updates are added."""
         self.alpha *= scale

@@ -1,4 +1,4 @@
-"""Adding an optimizer's updates to a whole model."""
+"""Adding the updates of an optimizer, and weight decay, to a whole model."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def build_optimizer(
     max_gradient_norm: float | None = None,
     allow_lr_injection: bool = False,
 ) -> Optimizer:
-    """Add the update of every parameter that has a gradient, each on its parameter's device; return the optimizer.
+    """Add the update of each parameter that has a gradient, on the parameter's device; return the optimizer.
 
     Args:
         model: the model, after its backward pass.
-        optimizer: what updates parameters that have no optimizer of their own.
+        optimizer: the optimizer of parameters without one of their own.
         parameters: update only these.
         weights_only: update only parameters tagged as weights.
-        use_param_info_optim: let a parameter's own optimizer (``ParameterInfo.optimizer``) go first.
-        max_gradient_norm: scale the step down where the norm of all gradients is greater; None: never.
-        allow_lr_injection: multiply the rate by the blob ``lr_injection``, 1 until it is fed.
+        use_param_info_optim: prefer a parameter's own optimizer (``ParameterInfo.optimizer``).
+        max_gradient_norm: scale the step down if the norm of all gradients is greater; None: never.
+        allow_lr_injection: multiply the rate by the blob ``lr_injection``, which is 1 until it is fed.
 
     Raises:
-        GradientError: there is no backward pass yet, or an optimizer cannot take a gradient.
-        NetError: parameters are listed twice, or have an update already, which weight decay comes too late for.
-        DeviceError: a parameter's device cannot be told.
-        TypeError: ``model`` is no ModelHelper.
+        GradientError: there is no backward pass yet, or an optimizer does not support a gradient.
+        NetError: parameters are listed twice, or weight decay is added after the update of a parameter.
+        DeviceError: the device of a parameter cannot be determined.
+        TypeError: ``model`` is not a ModelHelper.
 
-    A parameter that has an update already gets another one, with a warning, as in Caffe2. If anything is raised, the
-    model is as it was before.
+    A parameter that has an update already gets another one, with a warning, as in Caffe2. After an exception the
+    model is in its former state.
     """
     if not isinstance(model, ModelHelper):
-        raise TypeError(f"an optimizer is built on a ModelHelper, got {model!r}")
+        raise TypeError(f"an optimizer needs a ModelHelper, got {model!r}")
     model.Validate()
     with remove_added_on_error(model):
         _add_updates(
@@ -83,7 +83,7 @@ def _add_updates(
     devices = parameter_devices([model.net.Proto(), model.param_init_net.Proto()], [info.blob for info in infos])
     multiplier = None
     if max_gradient_norm is not None:
-        multiplier = norm_ratio(model, _once(model, infos), devices, max_gradient_norm)
+        multiplier = norm_ratio(model, _without_copies(model, infos), devices, max_gradient_norm)
     if allow_lr_injection:
         injected = model.param_init_net.ConstantFill([], LR_INJECTION, shape=[1], value=1.0)
         multiplier = (
@@ -106,36 +106,36 @@ def _check_not_updated(model: ModelHelper, optimizer: Optimizer, infos: list[Par
         return
     if optimizer.updates:
         warn_user(
-            f"model {model.name!r}: parameters {names} have an update already and take two steps an iteration now; "
-            "build one optimizer, or let each update its own part of them (parameters=)"
+            f"model {model.name!r}: parameters {names} have an update already and now take two steps per iteration; "
+            "build one optimizer, or give each optimizer its own parameters (parameters=)"
         )
         return
     raise NetError(
-        f"model {model.name!r}: the updates of {names} are there already, so weight decay has no effect on them; call "
-        "add_weight_decay before the optimizer is built"
+        f"model {model.name!r}: {names} have updates already, so weight decay would have no effect on them; call "
+        "add_weight_decay before building the optimizer"
     )
 
 
-def _once(model: ModelHelper, infos: list[ParameterInfo]) -> list[ParameterInfo]:
-    """Leave out copies of replicated parameters, whose gradients are equal to those of the first one."""
+def _without_copies(model: ModelHelper, infos: list[ParameterInfo]) -> list[ParameterInfo]:
+    """Return only the first copy of each replicated parameter; the gradients of the others are equal to its own."""
     return [info for info in infos if info.name not in model.parameter_copies]
 
 
 def add_weight_decay(model: ModelHelper, weight_decay: float, *, skip: Collection[str] = ()) -> None:
     """Add ``weight_decay`` times each weight to its gradient; biases and computed parameters do not decay.
 
-    Called after the backward pass and before the optimizer is built.
+    Call it after the backward pass and before building the optimizer.
 
     Args:
-        weight_decay: the share, not negative; the same for any number of devices.
-        skip: weights that do not decay, by their full names, such as the scales of normalizations.
+        weight_decay: the factor, not negative; the same for any number of devices.
+        skip: full names of weights that do not decay, such as the scales of normalizations.
 
     Raises:
-        ArgumentError: it is negative.
+        ArgumentError: ``weight_decay`` is negative.
         GradientError: there is no backward pass yet, or a weight's gradient is sparse.
-        NetError: a weight has its update already, which the decay would come too late for.
+        NetError: a weight has its update already, so that the decay would come too late.
     """
-    kept = [param for param in model.params if str(param) not in skip] if skip else None
+    decaying = [param for param in model.params if str(param) not in skip] if skip else None
     build_optimizer(
-        model, WeightDecayBuilder(weight_decay), parameters=kept, weights_only=True, use_param_info_optim=False
+        model, WeightDecayBuilder(weight_decay), parameters=decaying, weights_only=True, use_param_info_optim=False
     )

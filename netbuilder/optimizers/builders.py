@@ -1,4 +1,4 @@
-"""Each optimizer's builder, under Caffe2's name: makes the optimizer and adds its updates to a model."""
+"""The builder of each optimizer, under Caffe2's name: creates the optimizer and adds its updates to a model."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def build_sgd(
 
     Args:
         model: the model, after its backward pass.
-        base_learning_rate: the rate before its policy.
+        base_learning_rate: base learning rate, before its policy.
         max_gradient_norm, allow_lr_injection: see ``build_optimizer``.
-        kwargs: of ``SgdOptimizer``.
+        kwargs: arguments of ``SgdOptimizer``.
 
     Raises:
         ArgumentError: an argument is unknown or out of range.
@@ -84,7 +84,7 @@ class Builder(Protocol):
 
 
 class SelectiveBuilder(Protocol):
-    """The signature of the others: ``parameters`` says which to update, None: all."""
+    """The signature of the other builders, with ``parameters`` to update; None: all."""
 
     def __call__(
         self,
@@ -98,7 +98,7 @@ class SelectiveBuilder(Protocol):
 
 
 def _builder(name: str, optimizer: type[Optimizer], rate: str, doing: str) -> Builder:
-    """Return the builder of an optimizer, whose argument ``rate`` is the learning rate."""
+    """Return the builder of an optimizer whose argument ``rate`` is the learning rate."""
 
     def build(
         model: ModelHelper,
@@ -112,14 +112,14 @@ def _builder(name: str, optimizer: type[Optimizer], rate: str, doing: str) -> Bu
 
     build.__doc__ = f"""Update a model by {doing}.
 
-    Arguments as for ``build_sgd``, and ``kwargs`` of ``{optimizer.__name__}``.
+    Arguments as for ``build_sgd``, and ``kwargs`` for ``{optimizer.__name__}``.
     """
     build.__name__ = build.__qualname__ = name
     return build
 
 
 def _selective_builder(name: str, optimizer: type[Optimizer], rate: str, doing: str) -> SelectiveBuilder:
-    """Return a builder that may be told which parameters to update."""
+    """Return the builder of an optimizer with an argument for the parameters to update."""
 
     def build(
         model: ModelHelper,
@@ -135,7 +135,7 @@ def _selective_builder(name: str, optimizer: type[Optimizer], rate: str, doing: 
 
     build.__doc__ = f"""Update a model by {doing}.
 
-    Arguments as for ``build_sgd``, and ``kwargs`` of ``{optimizer.__name__}``.
+    Arguments as for ``build_sgd``, and ``kwargs`` for ``{optimizer.__name__}``.
 
     Args:
         parameters: update only these; None: all.
@@ -157,26 +157,26 @@ build_multi_precision_sgd = _builder(
     "build_multi_precision_sgd",
     MultiPrecisionSgdOptimizer,
     "base_learning_rate",
-    "SGD on float32 masters of float16 parameters",
+    "SGD on float32 master copies of float16 parameters",
 )
 build_rms_prop = _builder("build_rms_prop", RmsPropOptimizer, "alpha", "RMSProp")
 
 
 def build_fp16_sgd(model: ModelHelper, base_learning_rate: float, **kwargs: Any) -> Optimizer:
-    """Update a model by SGD in float16, with weight decay; ``kwargs`` of ``FP16SgdOptimizer``."""
+    """Update a model by SGD in float16, with weight decay; ``kwargs`` for ``FP16SgdOptimizer``."""
     return build_optimizer(model, FP16SgdOptimizer(base_learning_rate=base_learning_rate, **kwargs))
 
 
 def build_ftrl(model: ModelHelper, engine: str = "SIMD", **kwargs: Any) -> Optimizer:
-    """Update a model by FTRL; ``kwargs`` of ``FtrlOptimizer``."""
+    """Update a model by FTRL; ``kwargs`` for ``FtrlOptimizer``."""
     return build_optimizer(model, FtrlOptimizer(engine=engine, **kwargs))
 
 
 def build_gftrl(model: ModelHelper, engine: str = "", **kwargs: Any) -> Optimizer:
-    """Update a model by FTRL by groups; ``kwargs`` of ``GFtrlOptimizer``."""
+    """Update a model by FTRL with group sparsity; ``kwargs`` for ``GFtrlOptimizer``."""
     return build_optimizer(model, GFtrlOptimizer(engine=engine, **kwargs))
 
 
 def build_yellowfin(model: ModelHelper, base_learning_rate: float = 0.1, **kwargs: Any) -> Optimizer:
-    """Update a model by YellowFin; ``kwargs`` of ``YellowFinOptimizer``."""
+    """Update a model by YellowFin; ``kwargs`` for ``YellowFinOptimizer``."""
     return build_optimizer(model, YellowFinOptimizer(alpha=base_learning_rate, **kwargs))

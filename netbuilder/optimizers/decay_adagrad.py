@@ -13,24 +13,24 @@ __all__ = ["DecayAdagradOptimizer"]
 
 
 class DecayAdagradOptimizer(Optimizer):
-    """m follows g, v = v + g^2, w = w - alpha * (m / (sqrt(v) + epsilon) + weight_decay * w).
+    """v = v + g^2, w = w - alpha * (m / (sqrt(v) + epsilon) + weight_decay * w), m being a running average of g.
 
-    Sparse gradients take the steps of Adagrad, without m and without decay; their sums of squares are kept in
+    Sparse gradients are updated by Adagrad, without m and without decay; their sums of squares are stored in
     ``<parameter>_squared_sum``.
 
-    m and v are kept in ``<parameter>_first_mo1ment``, spelt as Caffe2 does, and ``<parameter>_second_moment``.
+    m and v are stored in ``<parameter>_first_mo1ment``, spelled as in Caffe2, and ``<parameter>_second_moment``.
 
     Args:
-        alpha: the rate before its policy.
-        beta1: share of m kept each iteration.
-        beta2: not used; Caffe2's operators carry it.
-        epsilon: keeps the divisor from 0.
-        weight_decay: share of the weight that each step takes off, times alpha.
-        ema_options: not available.
-        bias_correction_first: take m without its start-up bias.
+        alpha: base learning rate, before its policy.
+        beta1: decay rate of m per iteration.
+        beta2: ignored; Caffe2's operators have it.
+        epsilon: prevents division by 0.
+        weight_decay: multiple of the weight that each step subtracts, times alpha.
+        ema_options: not supported.
+        bias_correction_first: correct the bias of m from its start at 0.
         policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
         engine: the engine of the update of dense gradients.
-        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
+        sparse_dedup_aggregator: how rows of equal index are aggregated, see ``Optimizer.dedup``.
         kwargs: arguments of the policy.
 
     Raises:
@@ -92,5 +92,5 @@ class DecayAdagradOptimizer(Optimizer):
         )
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; before the updates are added."""
+        """Multiply the base rate; call it before the updates are added."""
         self.alpha *= scale

@@ -1,4 +1,4 @@
-"""Early stopping: an end of training when a measure has not improved for some evaluations."""
+"""Early stopping: training ends when a metric has not improved for some evaluations."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["EarlyStopping"]
 
 
 class EarlyStopping:
-    """Watches one measure of held-out data.
+    """Monitors one metric of validation data.
 
     Args:
-        patience: evaluations without an improvement after which ``stops`` becomes true; 1 or more.
-        least: by how much the measure has to be better than the best so far to count as an improvement.
-        larger_is_better: as of an accuracy; False: as of a loss.
+        patience: number of evaluations without an improvement after which ``stops`` becomes true; at least 1.
+        least: minimum difference to the best value so far that counts as an improvement.
+        larger_is_better: True for an accuracy, False for a loss.
 
     Attributes:
         best: the best value so far; None before the first.
-        best_at: the number of the evaluation that gave it, from 1; 0 before the first.
-        seen: how many evaluations there were.
+        best_at: the number of its evaluation, counted from 1; 0 before the first.
+        seen: number of evaluations so far.
 
     Raises:
         ArgumentError: a number is out of range.
@@ -33,15 +33,15 @@ class EarlyStopping:
 
     def __init__(self, patience: int, *, least: float = 0.0, larger_is_better: bool = True) -> None:
         if patience < 1:
-            raise ArgumentError(f"early stopping: patience must be 1 evaluation or more, got {patience}")
+            raise ArgumentError(f"early stopping: patience must be at least 1 evaluation, got {patience}")
         if not least >= 0:
-            raise ArgumentError(f"early stopping: the least improvement must not be negative, got {least}")
+            raise ArgumentError(f"early stopping: the minimum improvement must not be negative, got {least}")
         self._patience, self._least, self._sign = patience, least, 1 if larger_is_better else -1
         self.best: float | None = None
         self.best_at = self.seen = 0
 
     def update(self, value: float) -> bool:
-        """Take the measure of one more evaluation, NaN if it has none; return whether training should end."""
+        """Record the metric of another evaluation, NaN if it has none; return whether training should end."""
         self.seen += 1
         if (
             self.best is None
@@ -58,9 +58,9 @@ class EarlyStopping:
         return self.seen - self.best_at >= self._patience
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint needs, to be given to ``restore``."""
+        """Return the state for a checkpoint, see ``restore``."""
         return {"best": self.best, "best_at": self.best_at, "seen": self.seen}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that ``state`` returned."""
+        """Continue from a state that ``state`` returned."""
         self.best, self.best_at, self.seen = state["best"], state["best_at"], state["seen"]

@@ -14,20 +14,20 @@ __all__ = ["FtrlOptimizer", "GFtrlOptimizer"]
 
 
 class FtrlOptimizer(Optimizer):
-    """Each weight from the sums of its gradients and of their squares; little ones become 0 (see the operator Ftrl).
+    """Computes each weight from the sums of its gradients and of their squares, with L1 and L2 (see the operator Ftrl).
 
-    The sums are kept in ``<parameter>_ftrl_nz``, of the parameter's shape and a last axis of 2.
+    The sums are stored in ``<parameter>_ftrl_nz``, of the parameter's shape and a last axis of 2.
 
     Args:
-        alpha: the rate, above 0.
-        beta: keeps the first steps small.
-        lambda1: bound below which a weight is 0.
-        lambda2: weight decay.
-        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
+        alpha: learning rate, positive.
+        beta: makes the first steps smaller.
+        lambda1: L1 regularization: weights below this threshold become 0.
+        lambda2: L2 regularization (weight decay).
+        sparse_dedup_aggregator: how rows of equal index are aggregated, see ``Optimizer.dedup``.
         engine: the engine of the update.
 
     Raises:
-        ArgumentError: ``alpha`` is not above 0, or an option is not available.
+        ArgumentError: ``alpha`` is not positive, or an option is not supported.
 
     Source: McMahan et al., "Ad click prediction: a view from the trenches", 2013.
     """
@@ -47,7 +47,7 @@ class FtrlOptimizer(Optimizer):
         super().__init__()
         name = type(self).__name__
         if not alpha > 0:
-            raise ArgumentError(f"{name}: alpha must be above 0, got {alpha}")
+            raise ArgumentError(f"{name}: alpha must be positive, got {alpha}")
         self.alpha = alpha
         self.beta = beta
         self.lambda1 = lambda1
@@ -58,7 +58,7 @@ class FtrlOptimizer(Optimizer):
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
         param, grad = param_info.blob, self._gradient(param_info)
         if self._lr_multiplier is not None:
-            raise ArgumentError(f"{type(self).__name__} has no learning rate that a multiplier could scale")
+            raise ArgumentError(f"{type(self).__name__}: has no learning rate that a multiplier could scale")
         state: Any = param_init_net.ConstantFill([param], param + self._suffix, extra_shape=[2], value=0.0)
         self._aux_params.local.append(state)
         options: dict[str, Any] = {
@@ -79,14 +79,14 @@ class FtrlOptimizer(Optimizer):
         return param_info.grad
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the rate; before the updates are added."""
+        """Multiply the rate; call it before the updates are added."""
         self.alpha *= scale
 
 
 class GFtrlOptimizer(FtrlOptimizer):
-    """As ``FtrlOptimizer``, but all weights along the first axis become 0 together (see the operator GFtrl).
+    """Like ``FtrlOptimizer``, with group sparsity: weights along the first axis become 0 together (see GFtrl).
 
-    The sums are kept in ``<parameter>_gftrl_nz``. Gradients must be dense: groups reach over rows.
+    The sums are stored in ``<parameter>_gftrl_nz``. Gradients must be dense, because groups span rows.
 
     Source: Ni et al., "Feature selection for Facebook feed ranking system via a group-sparsity-regularized training
     algorithm", 2019.

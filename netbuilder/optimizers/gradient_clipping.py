@@ -1,4 +1,4 @@
-"""Clipping of gradients by the norm of all of them."""
+"""Clipping of gradients by their global norm."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _SCOPE = "norm_clipped_grad_update"
 def norm_ratio(
     model: Any, params: Sequence[ParameterInfo], param_to_device: Mapping[str, DeviceOption], max_gradient_norm: float
 ) -> BlobReference:
-    """Add operators that compare the norm of all gradients with a bound; return what scales the rate.
+    """Add operators that compute the global norm of the gradients; return the factor for the learning rate.
 
-    The ratio is ``bound / max(bound, norm)``, a scalar on the CPU: below the bound gradients stay as
-    they are. A sparse gradient counts with its rows as they are, repeated ones apart.
+    The factor is ``bound / max(bound, norm)``, a scalar on the CPU, so gradients are not scaled below the bound.
+    The rows of a sparse gradient are not aggregated first: each repeated row is a term of the norm.
 
     Args:
         model: the model, after its backward pass.
-        params: the parameters whose gradients count; of a replicated one, a single copy.
+        params: the parameters whose gradients count; a single copy of each replicated one.
         param_to_device: device of each parameter.
-        max_gradient_norm: the bound, greater than 0.
+        max_gradient_norm: the bound, positive.
 
     Raises:
-        ArgumentError: the bound is not greater than 0.
+        ArgumentError: the bound is not positive.
 
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013,
     arXiv:1211.5063, algorithm 1.
     """
     if not max_gradient_norm > 0:
-        raise ArgumentError(f"max_gradient_norm must be greater than 0, got {max_gradient_norm}")
+        raise ArgumentError(f"max_gradient_norm must be positive, got {max_gradient_norm}")
     net, init_net = model.net, model.param_init_net
     squares = []
     with NameScope(_SCOPE):

@@ -1,4 +1,4 @@
-"""SGD of nets whose parameters are float16: with float32 masters, or in float16 throughout."""
+"""SGD for float16 parameters: with float32 master copies, or entirely in float16."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["FP16SgdOptimizer", "MultiPrecisionSgdOptimizer"]
 
 
 class MultiPrecisionSgdOptimizer(SgdOptimizer):
-    """SGD on the float32 masters of float16 parameters, which are rounded from them again after each step.
+    """SGD on float32 master copies of float16 parameters; after each step the parameters are rounded from them.
 
-    Parameters of ``PseudoFP16Initializer`` have masters: the gradient is turned into float32
-    (``<gradient>_fp32``), updates the master, and the master the parameter. ``<parameter>_momentum`` is float32.
-    Masters count as state: ``get_auxiliary_parameters`` lists them. Other parameters are updated as by
-    ``SgdOptimizer``.
+    Parameters of ``PseudoFP16Initializer`` have master copies: the gradient is converted to float32
+    (``<gradient>_fp32``) and updates the master copy, which is then rounded to the parameter.
+    ``<parameter>_momentum`` is float32. Master copies are state: ``get_auxiliary_parameters`` lists them. Other
+    parameters are updated as by ``SgdOptimizer``.
 
     Args:
-        base_learning_rate, momentum, policy, nesterov, sparse_dedup_aggregator, kwargs: of ``SgdOptimizer``.
+        base_learning_rate, momentum, policy, nesterov, sparse_dedup_aggregator, kwargs: see ``SgdOptimizer``.
 
     Raises:
         ArgumentError: ``momentum`` is negative; or, when the updates are added, a parameter has a float16 copy
-            instead of a master (``ReversePseudoFP16Initializer``).
+            instead of a master copy (``ReversePseudoFP16Initializer``).
         GradientError: the gradient of a float16 parameter is sparse.
 
     Source: Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740, section 3.1.
@@ -58,7 +58,7 @@ class MultiPrecisionSgdOptimizer(SgdOptimizer):
         master = param_info.blob_copy.get(TensorProto.FLOAT)
         if master is None:
             raise ArgumentError(
-                f"MultiPrecisionSgdOptimizer: parameter {param_info} has no float32 master; make it by "
+                f"MultiPrecisionSgdOptimizer: parameter {param_info} has no float32 master copy; create it with "
                 "PseudoFP16Initializer"
             )
         param, grad = param_info.blob, require_dense(self, param_info)
@@ -77,8 +77,8 @@ class MultiPrecisionSgdOptimizer(SgdOptimizer):
     def _rate_of_sign(self, net: Net, param_init_net: Net, sign: int) -> Any:
         """Return the rate with this sign.
 
-        Without momentum, updates of masters subtract the step and those of others add it; whichever comes second on
-        a device has a rate of its own, where Caffe2 lets it go uphill.
+        Without momentum, updates of master copies subtract the step and those of other parameters add it. If a device
+        has both, the second kind gets its own rate; in Caffe2 it would use the wrong sign and ascend.
         """
         name = self.make_unique_blob_name("lr")
         if self._sign_of_rate.setdefault(name, sign) == sign:
@@ -89,20 +89,20 @@ class MultiPrecisionSgdOptimizer(SgdOptimizer):
 
 
 class FP16SgdOptimizer(SgdOptimizer):
-    """SGD with weight decay in float16: parameters, gradients and momentum; float32 ones are updated in float32.
+    """SGD with weight decay in float16: parameters, gradients and momentum. Float32 parameters are updated in float32.
 
-    Float16 parameters are those made by ``PseudoFP16Initializer``, or the float16 copies that
-    ``ReversePseudoFP16Initializer`` makes. The momentum of both kinds is made twice, ``<parameter>_momentum_fp32``
-    and, rounded, ``<parameter>_momentum``; each update uses the one of its type, which is the one that
-    ``get_auxiliary_parameters`` lists. All parameters decay, biases too.
+    Float16 parameters are those of ``PseudoFP16Initializer``, or the float16 copies of
+    ``ReversePseudoFP16Initializer``. The momentum of every parameter is stored twice, ``<parameter>_momentum_fp32``
+    and, rounded, ``<parameter>_momentum``; each update uses the one of its type, which
+    ``get_auxiliary_parameters`` lists. All parameters decay, biases included.
 
     Args:
-        base_learning_rate, momentum, policy, nesterov, kwargs: of ``SgdOptimizer``.
-        weight_decay: share of the weight added to its gradient.
-        sparse_dedup_aggregator: not available.
+        base_learning_rate, momentum, policy, nesterov, kwargs: see ``SgdOptimizer``.
+        weight_decay: multiple of the weight that is added to its gradient.
+        sparse_dedup_aggregator: not supported.
 
     Raises:
-        ArgumentError: ``momentum`` or ``weight_decay`` is negative, or an option is not available.
+        ArgumentError: ``momentum`` or ``weight_decay`` is negative, or an option is not supported.
         GradientError: a gradient is sparse.
     """
 

@@ -1,4 +1,4 @@
-"""The learning rate of an optimizer: its arguments checked before any operator is added, and its blob."""
+"""The learning rate of an optimizer: a check of its arguments before any operator is added, and its blob."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["LR_INJECTION", "check_policy"]
 
 LR_INJECTION = "lr_injection"
-"""The blob that scales all rates of a model built with ``allow_lr_injection``; fed between runs."""
+"""The blob that multiplies all rates of a model built with ``allow_lr_injection``; it can be fed between runs."""
 
 _COMPOSITE = "composite"
 
 
 def check_policy(base_learning_rate: float, policy: str, arguments: Mapping[str, Any]) -> None:
-    """Check what a learning rate is given; warn of arguments that its policy does not read.
+    """Check the arguments of a learning rate; warn about arguments that its policy does not use.
 
     Args:
         base_learning_rate: the rate, not negative.
-        policy: its name, of ``netbuilder.ops.updates.rate_policies.POLICIES`` or "composite".
-        arguments: of the operator LearningRate.
+        policy: a name in ``netbuilder.ops.updates.rate_policies.POLICIES``, or "composite".
+        arguments: arguments of the operator LearningRate.
 
     Raises:
         ArgumentError: the policy is unknown, the rate is negative, or an argument is unknown, missing
@@ -40,7 +40,9 @@ def check_policy(base_learning_rate: float, policy: str, arguments: Mapping[str,
             f"learning rate: the base rate must not be negative, got {base_learning_rate}; the optimizer sets its sign"
         )
     if policy not in POLICIES and policy != _COMPOSITE:
-        raise ArgumentError(f"learning rate: unknown policy {policy!r}; there are {sorted([*POLICIES, _COMPOSITE])}")
+        raise ArgumentError(
+            f"learning rate: unknown policy {policy!r}; the policies are {sorted([*POLICIES, _COMPOSITE])}"
+        )
     trial = make_op("LearningRate", ["iteration"], ["lr"], base_lr=base_learning_rate, policy=policy, **arguments)
     operator = decode(LearningRate, trial, strict=True)
     assert isinstance(operator, LearningRate)
@@ -50,7 +52,7 @@ def check_policy(base_learning_rate: float, policy: str, arguments: Mapping[str,
 
 
 def _read_by(policy: str, operator: LearningRate) -> set[str]:
-    """Return the arguments that a policy looks at."""
+    """Return the arguments that a policy uses."""
     read: set[str] = set()
 
     class Recorder(SimpleNamespace):

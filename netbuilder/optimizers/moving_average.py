@@ -15,26 +15,26 @@ from netbuilder.proto import ArgumentError, NetError
 __all__ = ["AVERAGE_SUFFIX", "add_moving_averages", "moving_averages"]
 
 AVERAGE_SUFFIX = "_moving_average"
-"""The average of a parameter is the blob of its name with this at the end."""
+"""Suffix of the name of a parameter's average."""
 
 
 def add_moving_averages(model: ModelHelper, decay: float) -> Mapping[str, str]:
-    """Average every parameter and computed parameter over the steps; return parameter -> blob of its average.
+    """Average all parameters and computed parameters over the steps; return parameter -> blob of its average.
 
     After each update ``average = decay * average + (1 - decay) * parameter``; the first average is the initial value.
-    The operators come after the updates, on the parameter's device, and each replica of a data-parallel model has its
-    own: all are equal, as the parameters are. A checkpoint holds them.
+    The operators are appended after the updates, on the parameter's device. Each replica of a data-parallel model has
+    its own averages, which are equal, as the parameters are. Checkpoints include them.
 
     Args:
-        model: with its updates; in a data-parallel model called by the builder of the optimizer.
-        decay: the share of the average that stays in each step, in [0, 1); it remembers some 1 / (1 - decay) steps.
+        model: model with updates; for a data-parallel model call this function in the optimizer builder.
+        decay: decay rate of the average per step, in [0, 1); the average spans about 1 / (1 - decay) steps.
 
     Raises:
         ArgumentError: ``decay`` is out of range.
         NetError: the model has no update yet, or has averages already.
-        DeviceError: a parameter's device cannot be told.
+        DeviceError: the device of a parameter cannot be determined.
 
-    If anything is raised, the model is as it was before.
+    After an exception the model is in its former state.
 
     Source: Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", 1992; as exponential averages
     of weights and statistics in use since Szegedy et al., "Rethinking the Inception architecture", 2015,
@@ -69,7 +69,7 @@ def add_moving_averages(model: ModelHelper, decay: float) -> Mapping[str, str]:
 
 
 def moving_averages(model: ModelHelper) -> dict[str, str]:
-    """Return the blob that holds the average of each parameter; empty if the model has none."""
+    """Return parameter -> blob of its average; empty if the model has none."""
     made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
     names = map(str, [*model.GetParams(""), *model.GetComputedParams("")])
     return {name: name + AVERAGE_SUFFIX for name in names if name + AVERAGE_SUFFIX in made}

@@ -1,4 +1,4 @@
-"""Optimizers by name, as programs offer them to their users."""
+"""Optimizers by name, for programs that let their users choose one."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _NOT_SETTINGS = ("engine", "kwargs", "policy")
 
 @dataclass(frozen=True)
 class NamedOptimizer:
-    """An optimizer, and what a program has to know to offer it.
+    """An optimizer class with information for programs that offer it.
 
     Args:
-        make: its class.
-        rate: the argument that is the learning rate.
-        usual_rate: a learning rate to begin with.
-        has_policy: whether the rate may change over the iterations; if not, it is fixed.
-        half: whether it is for parameters that are float16.
+        make: the class.
+        rate: name of the argument for the learning rate.
+        usual_rate: default learning rate.
+        has_policy: whether it supports learning rate policies; otherwise the rate is fixed.
+        half: whether it is for float16 parameters.
     """
 
     make: type[Optimizer]
@@ -46,7 +46,7 @@ class NamedOptimizer:
 
     @property
     def settings(self) -> list[str]:
-        """The names of its arguments besides the learning rate and its policy."""
+        """The names of its arguments other than the learning rate and its policy."""
         return [name for name in inspect.signature(self.make).parameters if name not in (*_NOT_SETTINGS, self.rate)]
 
 
@@ -76,16 +76,16 @@ def optimizer_by_name(
     policy_arguments: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Optimizer:
-    """Return an optimizer, to be given to ``build_optimizer``.
+    """Return an optimizer for ``build_optimizer``.
 
     Args:
         name: one of ``OPTIMIZERS``.
-        learning_rate: before its policy; None: the usual one.
+        learning_rate: base learning rate; None: the optimizer's usual one.
         policy, policy_arguments: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
-        settings: its other arguments; ``OPTIMIZERS[name].settings`` lists them.
+        settings: other arguments; ``OPTIMIZERS[name].settings`` lists them.
 
     Raises:
-        ArgumentError: the name or an argument is unknown, or out of range; or the optimizer has no policies.
+        ArgumentError: the name or an argument is unknown or out of range; or the optimizer does not support policies.
 
     >>> optimizer_by_name("adam", 0.002, beta2=0.99).attributes["beta2"]
     0.99
@@ -94,7 +94,7 @@ def optimizer_by_name(
         near = difflib.get_close_matches(name, OPTIMIZERS, n=2)
         raise ArgumentError(
             f"unknown optimizer {name!r}; {'did you mean ' + ' or '.join(near) + '? ' if near else ''}"
-            f"There are {', '.join(OPTIMIZERS)}"
+            f"The optimizers are {', '.join(OPTIMIZERS)}"
         )
     about = OPTIMIZERS[name]
     for key in settings:
@@ -103,10 +103,10 @@ def optimizer_by_name(
             raise ArgumentError(
                 f"optimizer {name!r}: unknown argument {key!r}; "
                 + (f"did you mean {' or '.join(near)}? " if near else "")
-                + f"It has {', '.join(about.settings)}"
+                + f"Its arguments are {', '.join(about.settings)}"
             )
     if not about.has_policy and (policy != "fixed" or policy_arguments):
-        raise ArgumentError(f"optimizer {name!r}: its rate is fixed, and has no policy; got {policy!r}")
+        raise ArgumentError(f"optimizer {name!r}: has a fixed rate, so policy must be 'fixed', got {policy!r}")
     rate = about.usual_rate if learning_rate is None else learning_rate
     changes = {"policy": policy, **(policy_arguments or {})} if about.has_policy else {}
     return about.make(**{about.rate: rate}, **changes, **settings)

@@ -1,4 +1,4 @@
-"""The base of optimizers: names, the learning rate, the update of one parameter."""
+"""The base class of optimizers: names of blobs, the learning rate, state, the update of one parameter."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ __all__ = [
 ]
 
 ITERATION = "optimizer_iteration"
-"""The blob that counts iterations, int64, shape (1,), on the CPU; shared by all optimizers of a net."""
+"""Name of the iteration counter, int64, shape (1,), on the CPU; all optimizers of a net share it."""
 
 ITERATION_MUTEX = "iteration_mutex"
-"""The blob of the mutex that counting takes."""
+"""Name of the mutex that protects the iteration counter."""
 
 _instances: Counter[str] = Counter()
 
 
 def reset_optimizer_instance_count() -> None:
-    """Number optimizers from 0 again, as in a fresh process; blobs are named by these numbers."""
+    """Number optimizers from 0 again, as in a new process; the names of their blobs contain these numbers."""
     _instances.clear()
 
 
 class AuxOptimizerParams(NamedTuple):
-    """What an optimizer keeps: the state of single parameters, and what they share."""
+    """The state of an optimizer: blobs of single parameters, and blobs that parameters share."""
 
     local: list[BlobReference]
     shared: list[BlobReference]
@@ -58,13 +58,13 @@ class AuxOptimizerParams(NamedTuple):
 class Optimizer:
     """Adds the operators that update parameters from their gradients.
 
-    Called once for each parameter, under its device scope. A subclass says by ``_run`` what is added.
-    Blobs of the optimizer itself are named ``<class>_<number>_<what>_<device>``, where optimizers of
-    a class are numbered in a process.
+    An optimizer is called once for each parameter, in the parameter's device scope. Subclasses implement ``_run``.
+    Blobs of the optimizer itself are named ``<class>_<number>_<what>_<device>``; optimizers of
+    a class are numbered in each process.
     """
 
     updates = True
-    """Whether it changes the parameters, which one optimizer does; False: it only changes their gradients."""
+    """Whether it updates parameters, which only one optimizer may do; False: it only changes their gradients."""
 
     def __init__(self) -> None:
         kind = type(self).__name__
@@ -85,9 +85,9 @@ class Optimizer:
         """Add the update of one parameter.
 
         Args:
-            net: gets the update.
-            param_init_net: gets the first values of the optimizer's state.
-            param: the parameter with its gradient; or its blob, or the name of that, and ``grad``.
+            net: net that gets the update.
+            param_init_net: net that initializes the state of the optimizer.
+            param: the parameter with its gradient; or its blob or name, together with ``grad``.
             grad: the gradient.
 
         Raises:
@@ -96,7 +96,7 @@ class Optimizer:
         if not isinstance(param, ParameterInfo):
             if grad is None:
                 raise TypeError(
-                    f"{type(self).__name__}: needs a ParameterInfo, or a blob and its gradient; got {param!r}"
+                    f"{type(self).__name__}: param must be a ParameterInfo, or a blob together with grad; got {param!r}"
                 )
             blob = BlobReference(param) if isinstance(param, str) else param
             param = ParameterInfo(None, blob, grad=BlobReference(grad) if isinstance(grad, str) else grad)
@@ -116,7 +116,7 @@ class Optimizer:
         return f"{type(self).__name__}_{self._instance_num}_{base_str}{node_name}_gpu{gpu_id}"
 
     def make_unique_blob_name(self, base_str: str) -> str:
-        """Return the name of the optimizer's blob ``base_str`` on the current device scope's device."""
+        """Return the name of the optimizer's blob ``base_str`` on the device of the current device scope."""
         device = CurrentDeviceScope() or DeviceOption()
         if device.device_type == PROTO_CPU:
             return self.get_cpu_blob_name(base_str, device.node_name)
@@ -134,13 +134,13 @@ class Optimizer:
         iter_val: int = 0,
         **kwargs: Any,
     ) -> tuple[BlobReference, BlobReference]:
-        """Return the blobs of the rate on the current device and of the iteration; make them if they are not there.
+        """Return the blobs of the rate on the current device and of the iteration counter; create them if necessary.
 
         Args:
-            base_learning_rate: with the sign that the update wants.
-            learning_rate_blob: name of the rate; None: one after this optimizer and the device.
+            base_learning_rate: the rate, with the sign that the update needs.
+            learning_rate_blob: name of the rate; None: a name made from this optimizer and the device.
             policy: see ``netbuilder.ops.updates.rate_policies``.
-            iter_val: what the iteration counts from.
+            iter_val: initial value of the iteration counter.
             kwargs: arguments of the policy.
 
         Raises:
@@ -159,7 +159,7 @@ class Optimizer:
     def _rate(
         self, net: Net, param_init_net: Net, sign: int, base: float, policy: str, arguments: dict[str, Any]
     ) -> tuple[BlobReference, BlobReference]:
-        """Return ``build_lr`` of a rate that the user gave, with the sign that the update wants."""
+        """Return ``build_lr`` of a rate given by the user, with the sign that the update needs."""
         if not isinstance(base, Real):
             raise ArgumentError(f"{type(self).__name__}: the base rate must be a number, got {base!r}")
         if base < 0:
@@ -168,26 +168,26 @@ class Optimizer:
             )
         if hasattr(base, "is_loss_scale"):
             warn_user(
-                f"{type(self).__name__}: the base rate {base} was computed from loss_scale, which the losses are "
-                "multiplied by already: steps become too small; give the rate of one device"
+                f"{type(self).__name__}: the base rate {base} was computed from loss_scale although the losses already "
+                "are multiplied by it, so steps become too small; give the rate of one device"
             )
         self._refuse_unknown(arguments)
         return self.build_lr(net, param_init_net, sign * base, policy=policy, **arguments)
 
     def _refuse_unknown(self, arguments: Iterable[str]) -> None:
-        """Raise ArgumentError for what neither this optimizer nor the learning rate takes."""
+        """Raise ArgumentError for an argument of neither this optimizer nor the learning rate."""
         known = _known_arguments(type(self))
         for name in arguments:
             if name not in known and not name.startswith(LearningRate.open_arguments):
                 near = difflib.get_close_matches(name, known, n=3)
                 raise ArgumentError(
                     f"{type(self).__name__}: unknown argument {name!r}"
-                    + (f"; did you mean {', '.join(near)}?" if near else "; it is none of a rate's policy either")
+                    + (f"; did you mean {', '.join(near)}?" if near else "; no learning rate policy has it either")
                 )
 
     @classmethod
     def unknown_arguments(cls, arguments: Iterable[str], *takers: Any) -> list[str]:
-        """Return those that neither this optimizer, a learning rate nor ``takers`` have, nor any like them."""
+        """Return the arguments that are not similar to any of this optimizer, a learning rate or ``takers``."""
         known = _known_arguments(cls).union(*(inspect.signature(taker).parameters for taker in takers))
         return [
             name
@@ -211,7 +211,7 @@ class Optimizer:
         return product
 
     def add_lr_multiplier(self, lr_multiplier: BlobReference) -> None:
-        """Let the rate be multiplied by a blob on the CPU, shape () or (1,), that is made before the updates."""
+        """Multiply the rate by a blob on the CPU, of shape () or (1,), that is computed before the updates."""
         self._lr_multiplier = lr_multiplier
 
     # Layer-wise rates
@@ -219,15 +219,15 @@ class Optimizer:
     def create_lars_inputs(
         self, param_init_net: Net, weight_decay: float, trust: float, lr_max: float
     ) -> tuple[BlobReference, BlobReference, BlobReference]:
-        """Add the constants that the operator Lars reads, each of shape (1,), on the current device; return them."""
+        """Add the constants for the operator Lars, each of shape (1,), on the current device; return them."""
         device = CurrentDeviceScope() or DeviceOption()
-        elsewhere = device.device_type != PROTO_CPU or device.device_id
-        suffix = f"_{device.device_type}_{device.device_id}{device.node_name}" if elsewhere else ""
-        wd, share, most = (
+        not_default = device.device_type != PROTO_CPU or device.device_id
+        suffix = f"_{device.device_type}_{device.device_id}{device.node_name}" if not_default else ""
+        wd, trust_blob, lr_max_blob = (
             param_init_net.ConstantFill([], name + suffix, shape=[1], value=value)
             for name, value in (("weight_decay", weight_decay), ("trust", trust), ("lr_max", lr_max))
         )
-        return wd, share, most
+        return wd, trust_blob, lr_max_blob
 
     def _checked_lars(self, offset: float | None) -> float | None:
         if offset is not None and offset < 0:
@@ -237,35 +237,35 @@ class Optimizer:
     def _local_rate(
         self, net: Net, param_init_net: Net, param_info: ParameterInfo, offset: float | None
     ) -> BlobReference | None:
-        """Add the share of the rate that a dense parameter takes; None without ``offset``, or for a sparse gradient."""
+        """Add the layer-wise factor of the rate; None without ``offset``, or for a sparse gradient."""
         param, grad = param_info.blob, param_info.grad
         if offset is None or isinstance(grad, GradientSlice):
             return None
         constants = self.create_lars_inputs(param_init_net, 0.0, 1.0, float(np.finfo(np.float32).max))
-        share: BlobReference = net.Lars(
+        factor: BlobReference = net.Lars(
             [param, grad, *constants], self.make_unique_blob_name(f"{param}_lars"), offset=offset, lr_min=0.0
         )
-        return share
+        return factor
 
     def _localized(self, net: Net, rate: BlobReference, local: BlobReference | None) -> BlobReference:
-        """Return the rate, times a share that ``_local_rate`` gave."""
+        """Return the rate multiplied by the factor of ``_local_rate``."""
         if local is None:
             return rate
         product: BlobReference = net.Mul([rate, local], self.make_unique_blob_name("local_scaled_lr"), broadcast=1)
         return product
 
     def scale_learning_rate(self, *args: Any, **kwargs: Any) -> None:
-        """Multiply the base rate; before the updates are added.
+        """Multiply the base rate; call it before the updates are added.
 
         Raises:
-            NotImplementedError: this optimizer has no rate of its own.
+            NotImplementedError: this optimizer has no learning rate.
         """
         raise NotImplementedError(f"{type(self).__name__} has no learning rate to scale")
 
     # State
 
     def get_auxiliary_parameters(self) -> AuxOptimizerParams:
-        """Return the blobs that a checkpoint needs besides the parameters."""
+        """Return the blobs that a checkpoint needs in addition to the parameters."""
         return self._aux_params
 
     @property
@@ -274,14 +274,14 @@ class Optimizer:
         return {name: value for name, value in vars(self).items() if name != "_instance_num"}
 
     def _state(self, param_init_net: Net, param: BlobReference, suffix: str, value: float = 0.0) -> BlobReference:
-        """Add a blob like ``param``, on its device and named after it, that a checkpoint keeps."""
+        """Add a state blob of the shape of ``param``, named after it."""
         state: BlobReference = param_init_net.ConstantFill([param], param + suffix, value=value)
         self._aux_params.local.append(state)
         return state
 
     def _row_state(self, param_init_net: Net, param_info: ParameterInfo, suffix: str, **fill: Any) -> BlobReference:
-        """Add a blob with one number for each row of a parameter, named after it, that a checkpoint keeps."""
-        rows = self._shape(param_info, "one number a row")[0]
+        """Add a state blob with one number for each row of a parameter, named after it."""
+        rows = self._shape(param_info, "state per row")[0]
         state: BlobReference = param_init_net.ConstantFill([], param_info.blob + suffix, shape=[int(rows)], **fill)
         self._aux_params.local.append(state)
         return state
@@ -290,12 +290,12 @@ class Optimizer:
         """Return the shape of a parameter.
 
         Raises:
-            ArgumentError: it is not known; ``what`` needs it.
+            ArgumentError: it is not known; the message says that ``what`` needs it.
         """
         if param_info.shape is None:
             raise ArgumentError(
-                f"{type(self).__name__}: {what} needs the shape of {param_info}; make it by create_param, or by a "
-                "fill with the argument shape"
+                f"{type(self).__name__}: {what} needs the shape of {param_info}, which is not known; create it by "
+                "create_param, or by a fill with the argument shape"
             )
         return param_info.shape
 
@@ -306,15 +306,15 @@ class Optimizer:
 
     @staticmethod
     def dedup(net: Net, sparse_dedup_aggregator: str | None, grad: Any) -> Any:
-        """Return the gradient; of a sparse one, the rows with one index joined.
+        """Return the gradient; if it is sparse, with the rows of equal index aggregated.
 
         Args:
-            sparse_dedup_aggregator: "sum" or "mean" of these rows, by Caffe2's operators, for which indices are a
-                vector; "none": they stay apart, and update the table one after another, as in Caffe2; None: they are
-                added up, for indices of any shape, or, in the compatibility layer, stay apart.
+            sparse_dedup_aggregator: "sum" or "mean" of these rows, by Caffe2's operators, which require a vector of
+                indices; "none": rows are not aggregated and update the table one after another, as in Caffe2; None:
+                their sum, for indices of any shape, or "none" in the compatibility layer.
 
         Raises:
-            ArgumentError: it is another one.
+            ArgumentError: it has another value.
         """
         if sparse_dedup_aggregator not in (None, "sum", "mean", "none"):
             raise ArgumentError(
@@ -335,7 +335,7 @@ _known: dict[type[Optimizer], frozenset[str]] = {}
 
 
 def _known_arguments(optimizer: type[Optimizer]) -> frozenset[str]:
-    """Return the names of the arguments that an optimizer and a learning rate take (kept for each class)."""
+    """Return the names of the arguments of an optimizer and of a learning rate (cached for each class)."""
     if optimizer not in _known:
         own = (inspect.signature(takes).parameters for takes in (optimizer, optimizer.build_lr))
         _known[optimizer] = frozenset(field.name for field in fields(LearningRate)).union(*own)
@@ -346,13 +346,13 @@ def require_dense(optimizer: Optimizer, param_info: ParameterInfo) -> BlobRefere
     """Return the gradient of a parameter.
 
     Raises:
-        GradientError: it is sparse, and the optimizer has no update for such.
+        GradientError: it is sparse, which the optimizer does not support.
     """
     grad = param_info.grad
     if isinstance(grad, GradientSlice):
         raise GradientError(
-            f"{type(optimizer).__name__}: the gradient of {param_info} is sparse, and it updates by dense ones only; "
-            "give that parameter an optimizer of its own (ParameterInfo.optimizer), such as SgdOptimizer"
+            f"{type(optimizer).__name__}: supports only dense gradients, but the gradient of {param_info} is sparse; "
+            "give that parameter its own optimizer (ParameterInfo.optimizer), such as SgdOptimizer"
         )
     assert grad is not None
     return grad
@@ -374,13 +374,13 @@ def constant(param_init_net: Net, name: str, value: float) -> BlobReference:
 def iteration_counter(
     net: Net, param_init_net: Net, first: int = 0, *, counter: Any = ITERATION, mutex: Any = ITERATION_MUTEX
 ) -> BlobReference:
-    """Return the counter of iterations, which ``net`` counts up once a run; make it if it is not there.
+    """Return the iteration counter, which ``net`` increments once per run; create it if necessary.
 
     Args:
-        net: counts.
-        param_init_net: gets the first value.
-        first: what the count starts from.
-        counter, mutex: the blobs, under the current name scope: int64 of shape (1,), and what locks it.
+        net: net that increments the counter.
+        param_init_net: net that initializes it.
+        first: initial value.
+        counter, mutex: names of the counter, int64 of shape (1,), and its mutex, under the current name scope.
     """
     counter, mutex = BlobReference(ScopedName(counter), net), BlobReference(ScopedName(mutex), net)
     if net.BlobIsDefined(counter):
@@ -394,11 +394,11 @@ def iteration_counter(
 
 
 def refuse(optimizer: str, options: dict[str, Any], defaults: dict[str, Any] | None = None) -> None:
-    """Refuse options that this library has no update for, unless they have their default value.
+    """Raise if unsupported options do not have their default values.
 
     Raises:
-        ArgumentError: one is set; the message names all that are.
+        ArgumentError: an option is set; the message lists all that are.
     """
-    wanted = {name: value for name, value in options.items() if value != (defaults or {}).get(name)}
-    if wanted:
-        raise ArgumentError(f"{optimizer}: these options are not available: {wanted}; leave them out")
+    requested = {name: value for name, value in options.items() if value != (defaults or {}).get(name)}
+    if requested:
+        raise ArgumentError(f"{optimizer}: these options are not supported: {requested}; omit them")

@@ -1,4 +1,4 @@
-"""On which device a parameter is updated."""
+"""The device on which a parameter is updated."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["get_param_device", "parameter_devices"]
 def parameter_devices(nets: Iterable[NetDef], params: Iterable[Any]) -> dict[str, DeviceOption]:
     """Return the device of each parameter: that of the first operator that reads or writes it.
 
-    Operators that copy between devices say nothing about their inputs.
+    The inputs of operators that copy between devices do not count.
 
     Args:
-        nets: looked through in this order, until all are found.
-        params: their blobs.
+        nets: searched in this order, until all parameters are found.
+        params: blobs of the parameters.
     """
     missing = {str(param) for param in params}
     found: dict[str, DeviceOption] = {}
@@ -44,12 +44,12 @@ def get_param_device(
 
     Args:
         param_name: the parameter.
-        grad: its gradient, asked for where the parameter itself is not in ``param_to_device``.
+        grad: its gradient, whose device is used if the parameter itself is not in ``param_to_device``.
         param_to_device: blob -> device.
-        default_device: for a parameter that is in it by neither name.
+        default_device: used if neither is in it.
 
     Raises:
-        DeviceError: none of these says.
+        DeviceError: none of these gives the device.
 
     >>> get_param_device("w", None, {"w": DeviceOption(device_id=1)}).device_id
     1
@@ -61,7 +61,7 @@ def get_param_device(
             return devices[name]
     if default_device is None:
         raise DeviceError(
-            f"parameter {param_name!r}: no operator says on which device it is; make it by an operator, or use it "
-            "in one, under a device scope"
+            f"parameter {param_name!r}: its device is unknown, because no operator reads or writes it; initialize it "
+            "by an operator, or use it in one, under a device scope"
         )
     return default_device

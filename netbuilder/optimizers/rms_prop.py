@@ -12,16 +12,16 @@ __all__ = ["RmsPropOptimizer"]
 
 
 class RmsPropOptimizer(Optimizer):
-    """s follows g^2, v = momentum * v + g / sqrt(epsilon + s), w = w - alpha * v.
+    """v = momentum * v + g / sqrt(epsilon + s), w = w - alpha * v, s being a running average of g^2.
 
-    s and v are kept in ``<parameter>_mean_squares`` and ``<parameter>_momentum``; the step of the
+    s and v are stored in ``<parameter>_mean_squares`` and ``<parameter>_momentum``; the step of the
     last iteration is in ``<parameter>_grad_o``.
 
     Args:
-        alpha: the rate before its policy.
-        decay: share of s kept each iteration.
-        momentum: share of v kept each iteration.
-        epsilon: keeps the divisor from 0.
+        alpha: base learning rate, before its policy.
+        decay: decay rate of s per iteration.
+        momentum: decay rate of v per iteration.
+        epsilon: prevents division by 0.
         policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
         engine: the engine of the update.
         kwargs: arguments of the policy.
@@ -67,5 +67,5 @@ class RmsPropOptimizer(Optimizer):
         net.MomentumSGDUpdate([step, v, lr, param], [step, v, param])
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; before the updates are added."""
+        """Multiply the base rate; call it before the updates are added."""
         self.alpha *= scale

@@ -16,15 +16,15 @@ __all__ = ["SgdOptimizer"]
 class SgdOptimizer(Optimizer):
     """w = w - lr * g; with momentum m, v = m * v + lr * g and w = w - v.
 
-    With Nesterov's form the step is (1 + m) * v' - m * v instead of v' (the new v). v is kept in
+    With Nesterov momentum the step is (1 + m) * v' - m * v instead of v' (the new v). v is stored in
     ``<parameter>_momentum``.
 
     Args:
-        base_learning_rate: the rate before its policy.
+        base_learning_rate: base learning rate, before its policy.
         policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
         momentum: m, not negative; 0: none.
-        nesterov: use Nesterov's form.
-        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
+        nesterov: use Nesterov momentum.
+        sparse_dedup_aggregator: how rows of equal index are aggregated, see ``Optimizer.dedup``.
         lars: None, or the offset of layer-wise rates: the rate of a dense parameter is multiplied by
             ``1 / (|g| / |w| + lars)`` (see the operator Lars). Sparse gradients keep the plain rate.
         kwargs: arguments of the policy.
@@ -61,12 +61,12 @@ class SgdOptimizer(Optimizer):
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
         param, grad = param_info.blob, param_info.grad
         local = self._local_rate(net, param_init_net, param_info, self.lars)
-        # The momentum step is subtracted, the weighted sum adds.
+        # The momentum update subtracts its step, the weighted sum adds it.
         lr = self._rate_of_sign(net, param_init_net, 1 if self.momentum else -1)
         lr = self._localized(net, lr, local)
         unit = one(param_init_net)
         self._share(unit)
-        if self.momentum or self.sparse_dedup_aggregator:  # steps of plain SGD add up
+        if self.momentum or self.sparse_dedup_aggregator:  # plain SGD is additive, so repeated rows need no aggregation
             grad = self.dedup(net, self.sparse_dedup_aggregator, grad)
         if self.momentum:
             moment = self._state(param_init_net, param, "_momentum")
@@ -86,5 +86,5 @@ class SgdOptimizer(Optimizer):
         return self._rate(net, param_init_net, sign, self.base_learning_rate, self.policy, self.init_kwargs)[0]
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; before the updates are added."""
+        """Multiply the base rate; call it before the updates are added."""
         self.base_learning_rate *= scale

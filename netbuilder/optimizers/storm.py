@@ -16,20 +16,20 @@ __all__ = ["StormOptimizer"]
 class StormOptimizer(Optimizer):
     """s = s + |g|^2, r = lr / cbrt(beta + s), m = g + (1 - momentum * r^2) * (m - g), w = w - r * m.
 
-    m is kept in ``<parameter>_moment``, s, shape (1,), in ``<parameter>_grad_sq_sum``.
+    m is stored in ``<parameter>_moment``, s, shape (1,), in ``<parameter>_grad_sq_sum``.
 
     Args:
-        lr: the rate before its policy.
-        momentum: how fast the momentum goes down with the rate.
-        beta: keeps the first rates small.
-        grad_sq_init: what s starts from.
+        lr: base learning rate, before its policy.
+        momentum: factor of r^2 in the formula of m.
+        beta: makes the first rates smaller.
+        grad_sq_init: initial value of s.
         policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
-        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
+        sparse_dedup_aggregator: how rows of equal index are aggregated, see ``Optimizer.dedup``.
         lars: offset of layer-wise rates of dense gradients, see ``SgdOptimizer``; None: none.
         kwargs: arguments of the policy.
 
     Raises:
-        ArgumentError: an argument is out of range or not available.
+        ArgumentError: an argument is out of range or not supported.
 
     Source: Cutkosky and Orabona, "Momentum-based variance reduction in non-convex SGD", 2019, arXiv:1905.10018.
     """
@@ -48,7 +48,7 @@ class StormOptimizer(Optimizer):
         super().__init__()
         if grad_sq_init < 0 or not beta + grad_sq_init > 0:
             raise ArgumentError(
-                "StormOptimizer: grad_sq_init must not be negative, and with beta above 0, got "
+                "StormOptimizer: grad_sq_init must not be negative, and beta + grad_sq_init must be positive, got "
                 f"grad_sq_init={grad_sq_init}, beta={beta}"
             )
         self.lr = lr
@@ -77,5 +77,5 @@ class StormOptimizer(Optimizer):
             net.Storm([param, m, total, grad, lr], [param, m, total], **options)
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; before the updates are added."""
+        """Multiply the base rate; call it before the updates are added."""
         self.lr *= scale

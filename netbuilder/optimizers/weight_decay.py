@@ -1,4 +1,4 @@
-"""Weight decay: a share of each weight added to its gradient."""
+"""Weight decay: a multiple of each weight is added to its gradient."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class WeightDecayBuilder(Optimizer):
     """g = g + weight_decay * w.
 
     Args:
-        weight_decay: the share, not negative.
+        weight_decay: the factor, not negative.
 
     Raises:
-        ArgumentError: it is negative.
+        ArgumentError: ``weight_decay`` is negative.
     """
 
     updates = False
@@ -33,7 +33,7 @@ class WeightDecayBuilder(Optimizer):
         param, grad = param_info.blob, param_info.grad
         if isinstance(grad, GradientSlice):
             raise GradientError(
-                f"weight decay: the gradient of {param_info} is sparse, and only dense ones can take the decay; "
+                f"weight decay: supports only dense gradients, but the gradient of {param_info} is sparse; "
                 "do not tag this parameter as a weight"
             )
         unit = one(param_init_net)

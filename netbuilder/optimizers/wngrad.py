@@ -14,24 +14,24 @@ __all__ = ["WngradOptimizer"]
 
 
 class WngradOptimizer(Optimizer):
-    """w = w - alpha * g / (b + epsilon), then b = b + |g|^2 / (b + epsilon), one b for a whole parameter.
+    """w = w - alpha * g / (b + epsilon), then b = b + |g|^2 / (b + epsilon), with one b for each parameter.
 
-    b is kept in ``<parameter>_moment``, shape (1,).
+    b is stored in ``<parameter>_moment``, shape (1,).
 
     Args:
-        alpha: the rate before its policy.
-        epsilon: keeps the divisor from 0.
+        alpha: base learning rate, before its policy.
+        epsilon: prevents division by 0.
         policy: how the rate changes, see ``netbuilder.ops.updates.rate_policies``.
-        sparse_dedup_aggregator: what is done with rows of one index, see ``Optimizer.dedup``.
+        sparse_dedup_aggregator: how rows of equal index are aggregated, see ``Optimizer.dedup``.
         engine: the engine of the update.
-        moment_init: what b starts from.
+        moment_init: initial value of b, positive.
         lars: offset of layer-wise rates of dense gradients, see ``SgdOptimizer``; None: none.
-        output_effective_lr: leave alpha / (b + epsilon) in ``<parameter>_effective_lr``, shape (1,); dense gradients.
-        output_effective_lr_and_update: that, and the update in ``<parameter>_update``.
+        output_effective_lr: write alpha / (b + epsilon) to ``<parameter>_effective_lr``, shape (1,); dense gradients.
+        output_effective_lr_and_update: write it, and the update to ``<parameter>_update``.
         kwargs: arguments of the policy.
 
     Raises:
-        ArgumentError: an argument is out of range or not available.
+        ArgumentError: an argument is out of range or not supported.
 
     Source: Wu, Ward and Bottou, "WNGrad: learn the learning rate in gradient descent", 2018, arXiv:1803.02865.
     """
@@ -51,7 +51,7 @@ class WngradOptimizer(Optimizer):
     ) -> None:
         super().__init__()
         if not moment_init > 0:
-            raise ArgumentError(f"WngradOptimizer: moment_init must be above 0, got {moment_init}")
+            raise ArgumentError(f"WngradOptimizer: moment_init must be positive, got {moment_init}")
         self.alpha = alpha
         self.epsilon = epsilon
         self.policy = policy
@@ -85,5 +85,5 @@ class WngradOptimizer(Optimizer):
         net.Wngrad([param, b, grad, lr], outputs, **options)
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; before the updates are added."""
+        """Multiply the base rate; call it before the updates are added."""
         self.alpha *= scale

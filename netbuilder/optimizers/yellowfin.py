@@ -13,24 +13,24 @@ __all__ = ["YellowFinOptimizer"]
 
 
 class YellowFinOptimizer(Optimizer):
-    """Momentum descent; each parameter tunes its own rate and momentum (see the operator YellowFin).
+    """Momentum SGD that tunes rate and momentum of each parameter automatically (see the operator YellowFin).
 
-    Kept after the parameter: ``_moment``, ``_lr_avg``, ``_mu_avg``, ``_curv_win``, ``_g_avg``, ``_g2_avg`` and
-    ``_scalars_memory``.
+    The state has the parameter's name with the suffixes ``_moment``, ``_lr_avg``, ``_mu_avg``, ``_curv_win``,
+    ``_g_avg``, ``_g2_avg`` and ``_scalars_memory``.
 
     Args:
-        alpha: the first rate, above 0.
-        mu: the first momentum.
-        beta: share of running means kept each iteration.
-        curv_win_width: iterations that least and greatest curvature are looked for in.
-        zero_debias: take running means without their start-up bias.
-        epsilon: keeps divisors from 0.
-        policy: must be "fixed": the rate tunes itself.
-        sparse_dedup_aggregator: not available.
+        alpha: initial rate, positive.
+        mu: initial momentum.
+        beta: decay rate of running averages per iteration.
+        curv_win_width: number of iterations for the minimum and maximum of the curvature.
+        zero_debias: correct the bias of running averages from their start at 0.
+        epsilon: prevents division by 0.
+        policy: must be "fixed", because the rate is tuned automatically.
+        sparse_dedup_aggregator: not supported.
         kwargs: ``nesterov``.
 
     Raises:
-        ArgumentError: an argument is unknown, out of range or not available.
+        ArgumentError: an argument is unknown, out of range or not supported.
 
     Source: Zhang and Mitliagkas, "YellowFin and the art of momentum tuning", 2017, arXiv:1706.03471.
     """
@@ -50,11 +50,13 @@ class YellowFinOptimizer(Optimizer):
         super().__init__()
         refuse("YellowFinOptimizer", {"sparse_dedup_aggregator": sparse_dedup_aggregator})
         if policy != "fixed":
-            raise ArgumentError(f"YellowFinOptimizer: the rate tunes itself, policy must be 'fixed', got {policy!r}")
+            raise ArgumentError(
+                f"YellowFinOptimizer: policy must be 'fixed', because the rate is tuned automatically, got {policy!r}"
+            )
         if unknown := sorted(kwargs.keys() - {"nesterov"}):
             raise ArgumentError(f"YellowFinOptimizer: unknown arguments {unknown}")
         if not alpha > 0:
-            raise ArgumentError(f"YellowFinOptimizer: alpha must be above 0, got {alpha}")
+            raise ArgumentError(f"YellowFinOptimizer: alpha must be positive, got {alpha}")
         self.alpha = alpha
         self.mu = mu
         self.beta = beta
@@ -67,7 +69,7 @@ class YellowFinOptimizer(Optimizer):
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
         param, grad = param_info.blob, require_dense(self, param_info)
         if self._lr_multiplier is not None:
-            raise ArgumentError("YellowFinOptimizer: the rate tunes itself, a multiplier cannot scale it")
+            raise ArgumentError("YellowFinOptimizer: has an automatically tuned rate, which a multiplier cannot scale")
 
         def fill(suffix: str, size: int, value: float = 0.0) -> Any:
             return param_init_net.ConstantFill([], param + suffix, shape=[size], value=value)
@@ -79,14 +81,14 @@ class YellowFinOptimizer(Optimizer):
         window = fill("_curv_win", self.curv_win_width)
         means = [like("_g_avg"), like("_g2_avg")]
         lr, mu = fill("_lr_avg", 1, float(self.alpha)), fill("_mu_avg", 1, float(self.mu))
-        kept = [moment, lr, mu, window, *means, fill("_scalars_memory", 5)]
-        self._aux_params.local.extend(kept)
+        state = [moment, lr, mu, window, *means, fill("_scalars_memory", 5)]
+        self._aux_params.local.extend(state)
         iteration = iteration_counter(net, param_init_net)
         self._share(iteration)
         options: dict[str, Any] = {"nesterov": 1} if self.init_kwargs.get("nesterov") else {}
         net.YellowFin(
-            [param, *kept, grad, iteration],
-            [param, *kept],
+            [param, *state, grad, iteration],
+            [param, *state],
             beta=float(self.beta),
             epsilon=float(self.epsilon),
             curv_win_width=self.curv_win_width,
@@ -95,5 +97,5 @@ class YellowFinOptimizer(Optimizer):
         )
 
     def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the first rate; before the updates are added."""
+        """Multiply the initial rate; call it before the updates are added."""
         self.alpha *= scale

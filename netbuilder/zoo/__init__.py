@@ -1,4 +1,4 @@
-"""The zoo: nets known by name, built by one call."""
+"""The model zoo: well-known nets, each built by one call."""
 
 from netbuilder.zoo.alexnet import create_alexnet
 from netbuilder.zoo.inception import create_inception_v1

@@ -8,12 +8,9 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
-from netbuilder.zoo.dense import add_dense
-from netbuilder.zoo.head import add_head
+from netbuilder.zoo.layers import Blob, add_dense, add_head
 
 __all__ = ["create_alexnet"]
-
-Blob = str | BlobReference
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ _LAYERS = (
     _Layer(3, 1, 1, True),
 )
 _FILTERS = {1: (64, 192, 384, 256, 256), 2: (96, 256, 384, 384, 256)}
-_APART = (2, 4, 5)  # where the towers do not see each other
+_GROUPED = (2, 4, 5)  # layers in which each tower reads only its own channels
 _NORMALIZED = (1, 2)
 _POOL = 3
 _LEAST = 63
@@ -54,24 +51,24 @@ def create_alexnet(
 ) -> Any:
     """Add AlexNet.
 
-    Two towers are the net of 2012: 96, 256, 384, 384 and 256 filters, of which the second, fourth and fifth layers
-    see half of the channels each (``group``), and a normalization over neighboring channels after the first two.
-    One tower is that of 2014: 64, 192, 384, 256 and 256 filters, neither groups nor normalization; Caffe2's
-    benchmark of convolutional nets has it, without dropout.
+    Two towers are the net of 2012: 96, 256, 384, 384 and 256 filters; the filters of the second, fourth and fifth
+    layers read half of the channels each (``group``), and the first two layers are followed by LRN. One tower is the
+    net of 2014: 64, 192, 384, 256 and 256 filters, without groups and LRN, as in Caffe2's benchmark of convolutional
+    nets, which has no dropout.
 
     Args:
         data: images, (N, num_input_channels, image_size, image_size).
         num_labels: number of classes; the scores are ``fc8``.
         label: classes, (N,), int32.
-        is_test: leave the dropout out.
-        no_loss: stop at the scores.
+        is_test: no dropout.
+        no_loss: return the scores.
         towers: 1 or 2.
-        dropout: share of the hidden vectors that is set to 0 in training, in [0, 1).
+        dropout: dropout probability of the hidden vectors, in [0, 1).
         hidden: length of the hidden vectors.
         image_size: height and width in pixels, at least 63.
 
     Returns:
-        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
+        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, otherwise the softmax.
 
     Raises:
         ArgumentError: ``towers`` is neither 1 nor 2, or the images are too small.
@@ -83,18 +80,18 @@ def create_alexnet(
     if towers not in _FILTERS:
         raise ArgumentError(f"create_alexnet: towers must be 1 or 2, got {towers}")
     if image_size < _LEAST:
-        raise ArgumentError(f"create_alexnet: images must have {_LEAST} pixels a side at least, got {image_size}")
+        raise ArgumentError(f"create_alexnet: image_size must be at least {_LEAST} pixels, got {image_size}")
     blob: Blob = data
     dim, size = num_input_channels, image_size
     for number, (layer, filters) in enumerate(zip(_LAYERS, _FILTERS[towers]), 1):
         blob = brew.conv(
             model, blob, f"conv{number}", dim, filters, layer.kernel,
-            stride=layer.stride, pad=layer.pad, group=towers if number in _APART else 1,
+            stride=layer.stride, pad=layer.pad, group=towers if number in _GROUPED else 1,
         )  # fmt: skip
         blob = brew.relu(model, blob, blob)
         size = (size + 2 * layer.pad - layer.kernel) // layer.stride + 1
         if towers == 2 and number in _NORMALIZED:
-            # One output: the libraries do not give the second, the scale, which nothing here reads.
+            # One output: the second, the scale, is not read here, and the libraries do not compute it.
             blob = model.net.LRN(blob, f"norm{number}", size=5, alpha=5e-4, beta=0.75, bias=2.0)
         if layer.pooled:
             blob = brew.max_pool(model, blob, f"pool{number}", kernel=_POOL, stride=2)

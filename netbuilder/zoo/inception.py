@@ -8,12 +8,9 @@ from typing import Any, NamedTuple
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
-from netbuilder.zoo.dense import add_dropout
-from netbuilder.zoo.head import add_head
+from netbuilder.zoo.layers import Blob, NormalizedConv, add_dropout, add_head
 
 __all__ = ["create_inception_v1"]
-
-Blob = str | BlobReference
 
 
 class _Branches(NamedTuple):
@@ -40,23 +37,24 @@ _STAGES = {
     },
     5: {"a": _Branches(256, 160, 320, 32, 128, 128), "b": _Branches(384, 192, 384, 48, 128, 128)},
 }
-"""Modules by stage and letter -> channels of their branches."""
+"""Stage -> letter of a module -> channels of its branches."""
 
 _WITH_CLASSIFIER = ("4a", "4d")
 _CLASSIFIER_WEIGHT, _CLASSIFIER_DROPOUT, _CLASSIFIER_HIDDEN = 0.3, 0.7, 1024
 _CLASSIFIER_KERNEL, _CLASSIFIER_STRIDE, _CLASSIFIER_FILTERS = 5, 3, 128
-_SHRUNK_BY = 16  # from the images to stage 4
+_DOWNSAMPLING = 16  # from the images to stage 4
 
 
 @dataclass(frozen=True)
 class _Layers:
-    """Adds the layers, with or without normalization over the batch."""
+    """Adds the layers, with or without batch normalization."""
 
-    model: ModelHelper
-    is_test: bool
+    norm: NormalizedConv
     batch_norm: bool
-    bn_epsilon: float
-    bn_momentum: float
+
+    @property
+    def model(self) -> ModelHelper:
+        return self.norm.model
 
     def conv(self, blob: Blob, name: str, dim_in: int, dim_out: int, kernel: int, stride: int = 1) -> BlobReference:
         pad = kernel // 2
@@ -64,17 +62,14 @@ class _Layers:
             self.model, blob, name, dim_in, dim_out, kernel, stride=stride, pad=pad, no_bias=self.batch_norm
         )
         if self.batch_norm:
-            result = brew.spatial_bn(
-                self.model, result, f"{name}_spatbn", dim_out,
-                epsilon=self.bn_epsilon, momentum=self.bn_momentum, is_test=1 if self.is_test else 0,
-            )  # fmt: skip
+            result = self.norm.normalize(result, f"{name}_spatbn", dim_out)
         return brew.relu(self.model, result, result)
 
     def pool(self, blob: Blob, name: str, stride: int = 2) -> BlobReference:
         return brew.max_pool(self.model, blob, name, kernel=3, stride=stride, pad=1)
 
     def lrn(self, blob: Blob, name: str) -> BlobReference:
-        # One output: the libraries do not give the second, the scale, which nothing here reads.
+        # One output: the second, the scale, is not read here, and the libraries do not compute it.
         result: BlobReference = self.model.net.LRN(blob, name, size=5, alpha=1e-4, beta=0.75, bias=1.0)
         return result
 
@@ -109,38 +104,38 @@ def create_inception_v1(
     """Add Inception v1.
 
     Args:
-        data: images, (N, num_input_channels, H, W); 224x224 pixels is usual.
+        data: images, (N, num_input_channels, H, W); usually 224x224 pixels.
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
         label: classes, (N,), int32.
-        is_test: leave the dropout and the auxiliary classifiers out, normalize by running averages.
-        no_loss: stop at the scores; no auxiliary classifiers.
-        lrn: normalize over neighboring channels before the modules, as the paper does; Caffe2's benchmark of
-            convolutional nets does not.
-        batch_norm: in place of that, normalize after each convolution, which then has no bias.
-        auxiliary: in training, add the paper's two classifiers after modules 4a and 4d; 0.3 times their losses
-            go into the loss.
-        dropout: share of the last vectors that is set to 0 in training, in [0, 1).
-        image_size: height and width in pixels; read for ``auxiliary`` only, and then at least 65.
-        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
+        is_test: no dropout and no auxiliary classifiers; normalize by running averages.
+        no_loss: return the scores; no auxiliary classifiers.
+        lrn: local response normalization before the modules, as in the paper; Caffe2's benchmark of convolutional
+            nets does not have it.
+        batch_norm: instead of LRN, batch normalization after each convolution, which then has no bias.
+        auxiliary: in training, add the paper's two classifiers after modules 4a and 4d; their losses are added to the
+            loss with weight 0.3.
+        dropout: dropout probability of the last vectors, in [0, 1).
+        image_size: height and width in pixels; used only with ``auxiliary``, and then at least 65.
+        bn_epsilon, bn_momentum: of batch normalization, see ``brew.spatial_bn``.
 
     Returns:
-        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax. With
-        auxiliary classifiers the loss is ``total_loss``, and its first summand ``loss``.
+        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, otherwise the softmax. With
+        auxiliary classifiers the loss is ``total_loss``, whose first term is ``loss``.
 
     Raises:
         ArgumentError: the images are too small for auxiliary classifiers.
 
-    Source: Szegedy et al., "Going deeper with convolutions", 2014, arXiv:1409.4842, table 1. Max pooling pads by a
+    Source: Szegedy et al., "Going deeper with convolutions", 2014, arXiv:1409.4842, table 1. Max pooling pads by one
     pixel, as in Caffe2's benchmark.
     """
     auxiliary = auxiliary and label is not None and not (is_test or no_loss)
-    size = -(-image_size // _SHRUNK_BY)
+    size = -(-image_size // _DOWNSAMPLING)
     if auxiliary and size < _CLASSIFIER_KERNEL:
-        least = _SHRUNK_BY * (_CLASSIFIER_KERNEL - 1) + 1
+        least = _DOWNSAMPLING * (_CLASSIFIER_KERNEL - 1) + 1
         raise ArgumentError(
-            f"create_inception_v1: auxiliary classifiers need {least} pixels a side at least, got {image_size}"
+            f"create_inception_v1: image_size must be at least {least} for auxiliary classifiers, got {image_size}"
         )
-    layers = _Layers(model, is_test, batch_norm, bn_epsilon, bn_momentum)
+    layers = _Layers(NormalizedConv(model, is_test, bn_epsilon, bn_momentum), batch_norm)
     blob, dim = _stem(layers, data, num_input_channels, lrn=lrn and not batch_norm), 192
     inner = {}
     for stage, modules in _STAGES.items():
@@ -178,7 +173,7 @@ def _classifier(
     size = (size - _CLASSIFIER_KERNEL) // _CLASSIFIER_STRIDE + 1
     blob = layers.conv(pooled, f"{prefix}_conv", dim, _CLASSIFIER_FILTERS, 1)
     blob = brew.fc(model, blob, f"{prefix}_fc", _CLASSIFIER_FILTERS * size * size, _CLASSIFIER_HIDDEN)
-    blob = add_dropout(model, brew.relu(model, blob, blob), f"{prefix}_drop", _CLASSIFIER_DROPOUT, layers.is_test)
+    blob = add_dropout(model, brew.relu(model, blob, blob), f"{prefix}_drop", _CLASSIFIER_DROPOUT, is_test=False)
     scores = brew.fc(model, blob, f"{prefix}_L{num_labels}", _CLASSIFIER_HIDDEN, num_labels)
     _, loss = model.net.SoftmaxWithLoss(
         [scores, label], [f"{prefix}_softmax", f"{prefix}_loss"], scale=_CLASSIFIER_WEIGHT

@@ -1,4 +1,4 @@
-"""Inception v3: eleven modules whose large windows are made of small and of flat ones."""
+"""Inception v3: eleven modules whose large convolutions are factorized into 3x3, 1xn and nx1 convolutions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
-from netbuilder.zoo.dense import add_dropout
-from netbuilder.zoo.head import add_head
-from netbuilder.zoo.normalized import NormalizedConv
+from netbuilder.zoo.layers import Blob, NormalizedConv, add_dropout, add_head
 
 __all__ = ["create_inception_v3"]
 
-Blob = str | BlobReference
-
-_LEAST = 75  # pixels a side that leave one for the last modules
+_LEAST = 75  # minimum height and width, which give one pixel for the last modules
 
 
 def create_inception_v3(
@@ -35,17 +31,17 @@ def create_inception_v3(
     """Add Inception v3, without the auxiliary classifier.
 
     Args:
-        data: images, (N, num_input_channels, image_size, image_size); 299x299 pixels is usual.
+        data: images, (N, num_input_channels, image_size, image_size); usually 299x299 pixels.
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
         label: classes, (N,), int32.
-        is_test: leave the dropout out, normalize by running averages.
-        no_loss: stop at the scores.
-        dropout: share of the last vectors that is set to 0 in training, in [0, 1).
+        is_test: no dropout; normalize by running averages.
+        no_loss: return the scores.
+        dropout: dropout probability of the last vectors, in [0, 1).
         image_size: height and width in pixels, at least 75.
-        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
+        bn_epsilon, bn_momentum: of batch normalization, see ``brew.spatial_bn``.
 
     Returns:
-        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
+        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, otherwise the softmax.
 
     Raises:
         ArgumentError: the images are too small.
@@ -54,7 +50,7 @@ def create_inception_v3(
     2015, arXiv:1512.00567, table 1 and figures 5 to 7, 10; numbers of channels as in the authors' released net.
     """
     if image_size < _LEAST:
-        raise ArgumentError(f"create_inception_v3: images must have {_LEAST} pixels a side at least, got {image_size}")
+        raise ArgumentError(f"create_inception_v3: image_size must be at least {_LEAST} pixels, got {image_size}")
     layers = _Layers(model, NormalizedConv(model, is_test, bn_epsilon, bn_momentum))
     blob = layers.stem(data, num_input_channels)
     dim = 192
@@ -71,12 +67,12 @@ def create_inception_v3(
     return add_head(model, brew.fc(model, blob, f"last_out_L{num_labels}", dim, num_labels), label, no_loss)
 
 
-Made = tuple[BlobReference, int]
-"""A module's result and its number of channels."""
+Output = tuple[BlobReference, int]
+"""The output of a module and its number of channels."""
 
 
 class _Layers:
-    """Adds the stem and the modules, by the letters that the released net calls them by."""
+    """Adds the stem and the modules, with the letters that they have in the released net."""
 
     def __init__(self, model: ModelHelper, conv: NormalizedConv) -> None:
         self._model, self._conv = model, conv
@@ -89,7 +85,7 @@ class _Layers:
         blob = conv(conv(blob, "conv_3b", 64, 80, 1), "conv_4a", 80, 192, 3)
         return self._halved(blob, "pool_4")
 
-    def module_a(self, blob: Blob, name: str, dim: int, pooled: int) -> Made:
+    def module_a(self, blob: Blob, name: str, dim: int, pooled: int) -> Output:
         conv = self._conv
         one = conv(blob, f"{name}_1x1", dim, 64, 1)
         five = conv(conv(blob, f"{name}_5x5_reduce", dim, 48, 1), f"{name}_5x5", 48, 64, 5, pad=2)
@@ -97,14 +93,14 @@ class _Layers:
         twice = conv(twice, f"{name}_3x3_2", 96, 96, 3, pad=1)
         return self._joined(name, [(one, 64), (five, 64), (twice, 96), self._pooled(blob, name, dim, pooled)])
 
-    def reduction_b(self, blob: Blob, name: str, dim: int) -> Made:
+    def reduction_b(self, blob: Blob, name: str, dim: int) -> Output:
         conv = self._conv
         three = conv(blob, f"{name}_3x3", dim, 384, 3, stride=2)
         twice = conv(conv(blob, f"{name}_3x3_reduce", dim, 64, 1), f"{name}_3x3_1", 64, 96, 3, pad=1)
         twice = conv(twice, f"{name}_3x3_2", 96, 96, 3, stride=2)
         return self._joined(name, [(three, 384), (twice, 96), (self._halved(blob, f"{name}_pool"), dim)])
 
-    def module_c(self, blob: Blob, name: str, dim: int, inner: int) -> Made:
+    def module_c(self, blob: Blob, name: str, dim: int, inner: int) -> Output:
         one = self._conv(blob, f"{name}_1x1", dim, 192, 1)
         once = self._conv(blob, f"{name}_7x7_reduce", dim, inner, 1)
         once = self._flat(once, f"{name}_7x7", inner, [(7, inner), (-7, 192)])
@@ -112,7 +108,7 @@ class _Layers:
         twice = self._flat(twice, f"{name}_7x7twice", inner, [(-7, inner), (7, inner), (-7, inner), (7, 192)])
         return self._joined(name, [(one, 192), (once, 192), (twice, 192), self._pooled(blob, name, dim, 192)])
 
-    def reduction_d(self, blob: Blob, name: str, dim: int) -> Made:
+    def reduction_d(self, blob: Blob, name: str, dim: int) -> Output:
         conv = self._conv
         three = conv(conv(blob, f"{name}_3x3_reduce", dim, 192, 1), f"{name}_3x3", 192, 320, 3, stride=2)
         seven = conv(blob, f"{name}_7x7_reduce", dim, 192, 1)
@@ -120,7 +116,7 @@ class _Layers:
         seven = conv(seven, f"{name}_7x7_3x3", 192, 192, 3, stride=2)
         return self._joined(name, [(three, 320), (seven, 192), (self._halved(blob, f"{name}_pool"), dim)])
 
-    def module_e(self, blob: Blob, name: str, dim: int) -> Made:
+    def module_e(self, blob: Blob, name: str, dim: int) -> Output:
         conv = self._conv
         one = conv(blob, f"{name}_1x1", dim, 320, 1)
         three = conv(blob, f"{name}_3x3_reduce", dim, 384, 1)
@@ -134,7 +130,7 @@ class _Layers:
         return self._joined(name, [*parts, self._pooled(blob, name, dim, 192)])
 
     def _flat(self, blob: BlobReference, name: str, dim: int, windows: list[tuple[int, int]]) -> BlobReference:
-        """Add windows (extent, channels): a row of pixels if the extent is positive, else a column."""
+        """Add convolutions (extent, channels): 1 x extent if the extent is positive, otherwise extent x 1."""
         for number, (extent, channels) in enumerate(windows, 1):
             border = abs(extent) // 2
             kernel, pad = ((1, extent), (0, border)) if extent > 0 else ((-extent, 1), (border, 0))
@@ -143,12 +139,12 @@ class _Layers:
             dim = channels
         return blob
 
-    def _pooled(self, blob: Blob, name: str, dim: int, channels: int) -> Made:
+    def _pooled(self, blob: Blob, name: str, dim: int, channels: int) -> Output:
         mean = brew.average_pool(self._model, blob, f"{name}_pool", kernel=3, stride=1, pad=1)
         return self._conv(mean, f"{name}_pool_proj", dim, channels, 1), channels
 
     def _halved(self, blob: Blob, name: str) -> BlobReference:
         return brew.max_pool(self._model, blob, name, kernel=3, stride=2)
 
-    def _joined(self, name: str, parts: list[Made]) -> Made:
+    def _joined(self, name: str, parts: list[Output]) -> Output:
         return brew.concat(self._model, [blob for blob, _ in parts], name), sum(channels for _, channels in parts)

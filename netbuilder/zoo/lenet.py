@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
-from netbuilder.zoo.head import add_head
+from netbuilder.zoo.layers import Blob, add_head
 
 __all__ = ["create_lenet"]
 
-Blob = str | BlobReference
 _KERNEL = 5
 _FILTERS = (20, 50)
 _HIDDEN = 500
@@ -33,23 +31,23 @@ def create_lenet(
         data: images, (N, num_input_channels, image_size, image_size).
         num_labels: number of classes.
         label: classes, (N,), int32.
-        no_loss: stop at the scores.
+        no_loss: return the scores.
         image_size: height and width in pixels, at least 16.
 
     Returns:
-        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
+        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, otherwise the softmax.
 
     Raises:
         ArgumentError: the images are too small.
 
     Source: LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition",
-    1998, in the form that Caffe's example made known.
+    1998, in the form of Caffe's example.
     """
     size = image_size
     for _ in _FILTERS:
         size = (size - _KERNEL + 1) // 2
     if size < 1:
-        raise ArgumentError(f"create_lenet: images must have 16 pixels a side at least, got {image_size}")
+        raise ArgumentError(f"create_lenet: image_size must be at least 16 pixels, got {image_size}")
     blob: Blob = data
     dim = num_input_channels
     for i, filters in enumerate(_FILTERS, 1):

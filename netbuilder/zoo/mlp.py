@@ -8,11 +8,9 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
-from netbuilder.zoo.head import add_head
+from netbuilder.zoo.layers import Blob, add_head
 
 __all__ = ["create_mlp"]
-
-Blob = str | BlobReference
 
 
 def create_mlp(
@@ -22,12 +20,12 @@ def create_mlp(
 
     Args:
         data: vectors of ``dims[0]`` elements, (N, ...).
-        dims: lengths of the vectors: input, hidden ones, classes.
+        dims: lengths of the input, the hidden vectors and the scores.
         label: classes, (N,), int32.
-        no_loss: stop at the scores.
+        no_loss: return the scores.
 
     Returns:
-        The scores (N, classes) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
+        The scores (N, classes) if ``no_loss``, (softmax, loss) if there is a label, otherwise the softmax.
 
     Raises:
         ArgumentError: ``dims`` has fewer than two lengths.
@@ -37,7 +35,7 @@ def create_mlp(
     BlobReference("fc1")
     """
     if len(dims) < 2:
-        raise ArgumentError(f"create_mlp: dims holds the lengths of input and output at least, got {list(dims)}")
+        raise ArgumentError(f"create_mlp: dims must have at least two lengths, input and output, got {list(dims)}")
     blob: Blob = data
     for i, (dim_in, dim_out) in enumerate(zip(dims, dims[1:])):
         blob = brew.fc(model, blob, f"fc{i}", dim_in, dim_out)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
-from netbuilder.zoo.head import add_head
+from netbuilder.zoo.layers import Blob, add_head
 
 __all__ = ["create_overfeat"]
-
-Blob = str | BlobReference
 
 
 class _Layer(NamedTuple):
@@ -30,7 +27,7 @@ _LAYERS = (
     _Layer(1024, 3, 1, 1, True),
 )
 _HIDDEN = (3072, 4096)
-_LEAST = 71  # pixels a side that leave one after the last pooling
+_LEAST = 71  # minimum height and width, which give one pixel after the last pooling
 
 
 def create_overfeat(
@@ -45,19 +42,19 @@ def create_overfeat(
     hidden: tuple[int, int] = _HIDDEN,
     image_size: int = 231,
 ) -> Any:
-    """Add OverFeat, the fast net of its paper; as in Caffe2's benchmark of convolutional nets without dropout.
+    """Add OverFeat, the paper's fast net; without dropout, as in Caffe2's benchmark of convolutional nets.
 
     Args:
-        data: images, (N, num_input_channels, image_size, image_size); 231x231 pixels is usual.
+        data: images, (N, num_input_channels, image_size, image_size); usually 231x231 pixels.
         num_labels: number of classes; the scores are ``fc8``.
         label: classes, (N,), int32.
-        is_test: changes nothing: no layer behaves otherwise in training.
-        no_loss: stop at the scores.
+        is_test: ignored: all layers are the same in training.
+        no_loss: return the scores.
         hidden: lengths of the two hidden vectors.
         image_size: height and width in pixels, at least 71.
 
     Returns:
-        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
+        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, otherwise the softmax.
 
     Raises:
         ArgumentError: the images are too small.
@@ -66,7 +63,7 @@ def create_overfeat(
     networks", 2013, arXiv:1312.6229, table 1.
     """
     if image_size < _LEAST:
-        raise ArgumentError(f"create_overfeat: images must have {_LEAST} pixels a side at least, got {image_size}")
+        raise ArgumentError(f"create_overfeat: image_size must be at least {_LEAST} pixels, got {image_size}")
     blob: Blob = data
     dim, size = num_input_channels, image_size
     for number, layer in enumerate(_LAYERS, 1):

@@ -6,25 +6,25 @@ from typing import Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
+from netbuilder.zoo.layers import MSRA
 
 __all__ = ["ResNetBuilder"]
 
-_MSRA: tuple[str, dict[str, Any]] = ("MSRAFill", {})
-_PROJECTION_EPSILON = 1e-3  # of the shortcuts of simple blocks
+_PROJECTION_EPSILON = 1e-3  # epsilon of the normalization in the shortcuts of simple blocks
 
 
 class ResNetBuilder:
-    """Adds residual blocks one after another; block ``i`` is ``comp_<i>_...``.
+    """Adds residual blocks one after another; the names of block ``i`` begin with ``comp_<i>_``.
 
     Args:
-        model: gets the layers.
-        prev_blob: what the first block reads, (N, C, H, W).
-        no_bias: leave the biases of convolutions out; the normalization after them has its own.
+        model: model that gets the layers.
+        prev_blob: input of the first block, (N, C, H, W).
+        no_bias: convolutions have no bias; the normalization after them has one.
         is_test: normalize by running averages.
-        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
+        bn_epsilon, bn_momentum: of batch normalization, see ``brew.spatial_bn``.
 
     Attributes:
-        prev_blob: what the next layer reads.
+        prev_blob: input of the next layer.
 
     Source: He, Zhang, Ren and Sun, "Deep residual learning for image recognition", 2016, arXiv:1512.03385;
     groups: Xie et al., "Aggregated residual transformations for deep neural networks", 2017, arXiv:1611.05431.
@@ -59,7 +59,7 @@ class ResNetBuilder:
             f"comp_{self.comp_count}_conv_{self.comp_idx}",
             in_filters,
             out_filters,
-            weight_init=_MSRA,
+            weight_init=MSRA,
             kernel=kernel,
             stride=stride,
             group=group,
@@ -76,7 +76,7 @@ class ResNetBuilder:
         return blob
 
     def add_spatial_bn(self, num_filters: int) -> BlobReference:
-        """Add a normalization over the batch."""
+        """Add a batch normalization."""
         blob = brew.spatial_bn(
             self.model,
             self.prev_blob,
@@ -98,13 +98,13 @@ class ResNetBuilder:
         group: int = 1,
         spatial_batch_norm: bool = True,
     ) -> None:
-        """Add a block of convolutions 1x1, 3x3, 1x1, and the shortcut around them.
+        """Add a block of convolutions 1x1, 3x3, 1x1, with a shortcut.
 
         Args:
-            input_filters, base_filters, output_filters: numbers of channels before, inside and after it;
-                where there are more after than before, the shortcut is a convolution.
-            stride: of the 3x3 convolution and of the shortcut.
-            group: the 3x3 convolution works on so many parts of the channels apart.
+            input_filters, base_filters, output_filters: numbers of channels before, inside and after the block;
+                if it has more output than input channels, the shortcut is a convolution.
+            stride: stride of the 3x3 convolution and of the shortcut.
+            group: number of groups of the 3x3 convolution.
             spatial_batch_norm: normalize after each convolution.
         """
         self.comp_idx = 0
@@ -124,10 +124,10 @@ class ResNetBuilder:
     def add_simple_block(
         self, input_filters: int, num_filters: int, down_sampling: bool = False, spatial_batch_norm: bool = True
     ) -> None:
-        """Add a block of two convolutions 3x3, and the shortcut around them.
+        """Add a block of two convolutions 3x3, with a shortcut.
 
         Args:
-            input_filters, num_filters: numbers of channels before and after it; where they differ, the
+            input_filters, num_filters: numbers of channels before and after the block; if they differ, the
                 shortcut is a convolution.
             down_sampling: halve height and width.
             spatial_batch_norm: normalize after each convolution.
@@ -161,7 +161,7 @@ class ResNetBuilder:
             name,
             dim_in,
             dim_out,
-            weight_init=_MSRA,
+            weight_init=MSRA,
             kernel=1,
             stride=stride,
             no_bias=self.no_bias,

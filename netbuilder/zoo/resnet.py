@@ -1,18 +1,17 @@
-"""Residual nets for images: ResNet-18 to ResNet-200, and the small ones for 32x32 pixels."""
+"""Residual nets for images: ResNet-18 to ResNet-200, and small ones for 32x32 pixels."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
-from netbuilder.zoo.head import add_head
+from netbuilder.zoo.layers import MSRA, Blob, NormalizedConv, add_head
 from netbuilder.zoo.residual import ResNetBuilder
 
-__all__ = ["RESNET_STAGES", "add_stem", "create_resnet", "create_resnet50", "create_resnet_32x32"]
-
-Blob = str | BlobReference
+__all__ = ["RESNET_STAGES", "ImageNetFrame", "add_scores", "create_resnet", "create_resnet50", "create_resnet_32x32"]
 
 RESNET_STAGES = {
     18: (2, 2, 2, 2),
@@ -32,36 +31,52 @@ def stages_of(num_layers: int) -> tuple[int, ...]:
     """Return the blocks of each stage.
 
     Raises:
-        ArgumentError: there is no net of so many layers.
+        ArgumentError: ``num_layers`` is not supported.
     """
     if num_layers not in RESNET_STAGES:
-        raise ArgumentError(f"a residual net has {sorted(RESNET_STAGES)} layers, got {num_layers}")
+        raise ArgumentError(f"num_layers of a residual net must be one of {sorted(RESNET_STAGES)}, got {num_layers}")
     return RESNET_STAGES[num_layers]
 
 
-def add_stem(
-    model: ModelHelper,
-    data: Blob,
-    num_input_channels: int,
-    *,
-    no_bias: bool | int,
-    is_test: bool | int,
-    conv1_kernel: int,
-    conv1_stride: int,
-    bn_epsilon: float = 1e-5,
-    bn_momentum: float = 0.9,
-) -> BlobReference:
-    """Add what comes before the blocks: convolution to 64 channels, normalization, Relu, pooling to half the size."""
-    conv1 = brew.conv(
-        model, data, "conv1", num_input_channels, _BASE_FILTERS,
-        weight_init=("MSRAFill", {}), kernel=conv1_kernel, stride=conv1_stride, pad=3, no_bias=no_bias,
+@dataclass(frozen=True)
+class ImageNetFrame:
+    """The layers before and after the blocks of a ResNet or ResNeXt; the fields are arguments of ``create_resnet``."""
+
+    conv: NormalizedConv
+    data: Blob
+    num_input_channels: int
+    num_labels: int
+    label: Blob | None
+    no_loss: bool
+    no_bias: bool | int
+    conv1_kernel: int
+    conv1_stride: int
+    final_avg_kernel: int
+
+    def begin(self) -> ResNetBuilder:
+        """Add a convolution to 64 channels, normalization, Relu and pooling; return the builder of the blocks."""
+        model, conv = self.conv.model, self.conv
+        conv1 = brew.conv(
+            model, self.data, "conv1", self.num_input_channels, _BASE_FILTERS,
+            weight_init=MSRA, kernel=self.conv1_kernel, stride=self.conv1_stride, pad=3, no_bias=self.no_bias,
+        )  # fmt: skip
+        normalized = conv.normalize(conv1, "conv1_spatbn_relu", _BASE_FILTERS)
+        relu = brew.relu(model, normalized, normalized)
+        pool1 = brew.max_pool(model, relu, "pool1", kernel=3, stride=2, pad=1)
+        return ResNetBuilder(model, pool1, self.no_bias, conv.is_test, conv.bn_epsilon, conv.bn_momentum)
+
+    def end(self, builder: ResNetBuilder, channels: int) -> Any:
+        """Add the layers after the blocks, which have so many output channels; return the result of the net."""
+        scores = add_scores(builder, channels, self.num_labels, self.final_avg_kernel)
+        return add_head(self.conv.model, scores, self.label, self.no_loss)
+
+
+def add_scores(builder: ResNetBuilder, channels: int, num_labels: int, kernel: int) -> BlobReference:
+    """Add global average pooling after the blocks and the scores, (N, num_labels); return the scores."""
+    mean = brew.average_pool(
+        builder.model, builder.prev_blob, "final_avg", kernel=kernel, stride=1, global_pooling=True
     )  # fmt: skip
-    normalized = brew.spatial_bn(
-        model, conv1, "conv1_spatbn_relu", _BASE_FILTERS,
-        epsilon=bn_epsilon, momentum=bn_momentum, is_test=1 if is_test else 0,
-    )  # fmt: skip
-    relu = brew.relu(model, normalized, normalized)
-    return brew.max_pool(model, relu, "pool1", kernel=3, stride=2, pad=1)
+    return brew.fc(builder.model, mean, f"last_out_L{num_labels}", channels, num_labels)
 
 
 def create_resnet(
@@ -83,61 +98,46 @@ def create_resnet(
 ) -> Any:
     """Add a residual net of 18, 34, 50, 101, 152 or 200 layers.
 
-    Those of 18 and 34 layers have blocks of two convolutions 3x3, the others bottlenecks.
+    Nets of 18 and 34 layers have blocks of two convolutions 3x3, the others bottlenecks.
 
     Args:
-        data: images, (N, num_input_channels, H, W); 224x224 pixels is usual, 32 a side the least.
+        data: images, (N, num_input_channels, H, W); usually 224x224 pixels, at least 32x32.
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
-        num_layers: counted as the paper does.
+        num_layers: number of layers, counted as in the paper.
         label: classes, (N,), int32.
         is_test: normalize by running averages.
-        no_loss: stop at the scores.
-        no_bias: leave the biases of convolutions out.
-        conv1_kernel, conv1_stride: of the first convolution, in pixels.
-        final_avg_kernel: kept in the net; the last pooling takes the mean of the whole plane.
-        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
+        no_loss: return the scores.
+        no_bias: convolutions have no bias.
+        conv1_kernel, conv1_stride: kernel and stride of the first convolution, in pixels.
+        final_avg_kernel: argument of the last pooling, without effect, because the pooling is global.
+        bn_epsilon, bn_momentum: of batch normalization, see ``brew.spatial_bn``.
 
     Returns:
-        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
+        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, otherwise the softmax.
 
     Raises:
-        ArgumentError: there is no net of so many layers.
+        ArgumentError: ``num_layers`` is not supported.
 
     Source: He, Zhang, Ren and Sun, "Deep residual learning for image recognition", 2016, arXiv:1512.03385, table 1.
     """
     stages = stages_of(num_layers)
-    pool1 = add_stem(
-        model, data, num_input_channels, no_bias=no_bias, is_test=is_test,
-        conv1_kernel=conv1_kernel, conv1_stride=conv1_stride, bn_epsilon=bn_epsilon, bn_momentum=bn_momentum,
+    frame = ImageNetFrame(
+        NormalizedConv(model, is_test, bn_epsilon, bn_momentum), data, num_input_channels, num_labels, label, no_loss,
+        no_bias, conv1_kernel, conv1_stride, final_avg_kernel,
     )  # fmt: skip
-    builder = ResNetBuilder(model, pool1, no_bias, is_test, bn_epsilon, bn_momentum)
+    builder = frame.begin()
     filters = _BASE_FILTERS
     for stage, blocks in enumerate(stages):
         base = _BASE_FILTERS << stage
         for block in range(blocks):
-            shrinks = stage > 0 and block == 0
+            halves = stage > 0 and block == 0
             if num_layers >= _FIRST_WITH_BOTTLENECKS:
-                builder.add_bottleneck(filters, base, 4 * base, stride=2 if shrinks else 1)
+                builder.add_bottleneck(filters, base, 4 * base, stride=2 if halves else 1)
                 filters = 4 * base
             else:
-                builder.add_simple_block(filters, base, down_sampling=shrinks)
+                builder.add_simple_block(filters, base, down_sampling=halves)
                 filters = base
-    return finish(model, builder.prev_blob, filters, num_labels, label, no_loss, final_avg_kernel)
-
-
-def finish(
-    model: ModelHelper,
-    blob: Blob,
-    filters: int,
-    num_labels: int,
-    label: Blob | None,
-    no_loss: bool,
-    final_avg_kernel: int,
-) -> Any:
-    """Add what comes after the blocks: the mean of each plane, the scores, and the head."""
-    mean = brew.average_pool(model, blob, "final_avg", kernel=final_avg_kernel, stride=1, global_pooling=True)
-    scores = brew.fc(model, mean, f"last_out_L{num_labels}", filters, num_labels)
-    return add_head(model, scores, label, no_loss)
+    return frame.end(builder, filters)
 
 
 def create_resnet50(
@@ -170,7 +170,7 @@ def create_resnet_32x32(
 
     Args:
         data: images, (N, num_input_channels, 32, 32).
-        num_groups: pairs of blocks a stage; 5 make ResNet-62.
+        num_groups: pairs of blocks per stage; 5 give ResNet-62.
         num_labels: number of classes; the scores are ``last_out``.
         is_test: normalize by running averages.
     """

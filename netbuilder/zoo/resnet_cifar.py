@@ -1,18 +1,17 @@
-"""Residual nets for small images, as on CIFAR: 20, 32, 44, 56 or 110 layers, or any other 6 n + 2."""
+"""Residual nets for small images such as CIFAR's: 20, 32, 44, 56 or 110 layers, or any other 6 n + 2."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.graph.blob import BlobReference
-from netbuilder.model import ModelHelper, brew
+from netbuilder.model import ModelHelper
 from netbuilder.proto import ArgumentError
+from netbuilder.zoo.layers import Blob, NormalizedConv, add_head
 from netbuilder.zoo.residual import ResNetBuilder
-from netbuilder.zoo.resnet import finish
+from netbuilder.zoo.resnet import add_scores
 
 __all__ = ["create_resnet_cifar"]
 
-Blob = str | BlobReference
 _FILTERS = (16, 32, 64)
 
 
@@ -32,38 +31,32 @@ def create_resnet_cifar(
     """Add a residual net of three stages with 16, 32 and 64 channels; the second and third halve the image.
 
     Args:
-        data: images, (N, num_input_channels, H, W); 32x32 pixels is usual, 4 a side the least.
+        data: images, (N, num_input_channels, H, W); usually 32x32 pixels, at least 4x4.
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
-        num_layers: 6 n + 2 for n blocks a stage.
+        num_layers: 6 n + 2 for n blocks per stage.
         label: classes, (N,), int32.
         is_test: normalize by running averages.
-        no_loss: stop at the scores.
-        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
+        no_loss: return the scores.
+        bn_epsilon, bn_momentum: of batch normalization, see ``brew.spatial_bn``.
 
     Returns:
-        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
+        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, otherwise the softmax.
 
     Raises:
         ArgumentError: ``num_layers`` is not 6 n + 2 with n at least 1.
 
     Source: He, Zhang, Ren and Sun, "Deep residual learning for image recognition", 2016, arXiv:1512.03385,
-    section 4.2; where the channels double, the shortcut is a convolution.
+    section 4.2; the shortcut of a block that doubles the channels is a convolution.
     """
     blocks, rest = divmod(num_layers - 2, 6)
     if rest or blocks < 1:
         raise ArgumentError(f"create_resnet_cifar: num_layers must be 6 n + 2 (8, 14, 20, 32, ...), got {num_layers}")
-    conv1 = brew.conv(
-        model, data, "conv1", num_input_channels, _FILTERS[0],
-        weight_init=("MSRAFill", {}), kernel=3, pad=1, stride=1, no_bias=1,
-    )  # fmt: skip
-    normalized = brew.spatial_bn(
-        model, conv1, "conv1_spatbn", _FILTERS[0],
-        epsilon=bn_epsilon, momentum=bn_momentum, is_test=1 if is_test else 0,
-    )  # fmt: skip
-    builder = ResNetBuilder(model, brew.relu(model, normalized, normalized), 1, is_test, bn_epsilon, bn_momentum)
+    conv = NormalizedConv(model, is_test, bn_epsilon, bn_momentum)
+    conv1 = conv(data, "conv1", num_input_channels, _FILTERS[0], 3, pad=1)
+    builder = ResNetBuilder(model, conv1, 1, is_test, bn_epsilon, bn_momentum)
     before = _FILTERS[0]
     for stage, filters in enumerate(_FILTERS):
         for block in range(blocks):
             builder.add_simple_block(before, filters, down_sampling=stage > 0 and block == 0)
             before = filters
-    return finish(model, builder.prev_blob, before, num_labels, label, no_loss, 1)
+    return add_head(model, add_scores(builder, before, num_labels, 1), label, no_loss)

@@ -1,4 +1,4 @@
-"""ShuffleNet: residual units of convolutions in groups, with the channels shuffled between them."""
+"""ShuffleNet: residual units of grouped convolutions, with channel shuffles between them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
-from netbuilder.zoo.head import add_head
-from netbuilder.zoo.normalized import NormalizedConv
+from netbuilder.zoo.layers import Blob, NormalizedConv, add_head
 
 __all__ = ["create_shufflenet"]
-
-Blob = str | BlobReference
 
 _CHANNELS = {1: 144, 2: 200, 3: 240, 4: 272, 8: 384}
 """Number of groups -> channels of the first stage; each stage doubles them."""
@@ -37,19 +34,19 @@ def create_shufflenet(
     """Add ShuffleNet (the first version, of full width).
 
     Args:
-        data: images, (N, num_input_channels, H, W); 224x224 pixels is usual.
+        data: images, (N, num_input_channels, H, W); usually 224x224 pixels.
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
-        groups: of the convolutions 1x1: 1, 2, 3, 4 or 8.
+        groups: number of groups of the convolutions 1x1: 1, 2, 3, 4 or 8.
         label: classes, (N,), int32.
         is_test: normalize by running averages.
-        no_loss: stop at the scores.
-        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
+        no_loss: return the scores.
+        bn_epsilon, bn_momentum: of batch normalization, see ``brew.spatial_bn``.
 
     Returns:
-        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
+        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, otherwise the softmax.
 
     Raises:
-        ArgumentError: there is no net with so many groups.
+        ArgumentError: ``groups`` is not supported.
 
     Source: Zhang, Zhou, Lin and Sun, "ShuffleNet: an extremely efficient convolutional neural network for mobile
     devices", 2017, arXiv:1707.01083, table 1 and figure 2.
@@ -63,7 +60,7 @@ def create_shufflenet(
     for stage, count in enumerate(_UNITS):
         channels = _CHANNELS[groups] << stage
         for number in range(count):
-            # The paper's first unit reads so few channels that its first convolution is not cut into groups.
+            # As in the paper, the first convolution is not grouped, because its input has few channels.
             first = 1 if stage == number == 0 else groups
             blob = _unit(conv, blob, f"stage{stage + 2}_{number + 1}", dim, channels, groups, first, halve=number == 0)
             dim = channels
@@ -74,7 +71,7 @@ def create_shufflenet(
 def _unit(
     conv: NormalizedConv, blob: Blob, name: str, dim_in: int, dim_out: int, groups: int, first: int, *, halve: bool
 ) -> BlobReference:
-    """Add a unit; with ``halve``, of half the extents, its input's averages joined to what is computed from it."""
+    """Add a unit; with ``halve`` it has stride 2, and its pooled input is concatenated instead of added."""
     model = conv.model
     inner, made = dim_out // _NARROWING, dim_out - dim_in if halve else dim_out
     branch = conv(blob, f"{name}_conv1", dim_in, inner, 1, group=first)

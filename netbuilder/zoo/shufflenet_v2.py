@@ -7,13 +7,10 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
-from netbuilder.zoo.head import add_head
+from netbuilder.zoo.layers import MSRA, Blob, add_head
 
 __all__ = ["ShuffleNetV2Builder", "create_shufflenet_v2"]
 
-Blob = str | BlobReference
-
-_MSRA: tuple[str, dict[str, Any]] = ("MSRAFill", {})
 _STEM = 24
 _CHANNELS = {
     "0.5x": (48, 96, 192, 1024),
@@ -23,29 +20,29 @@ _CHANNELS = {
 }
 """Width -> channels of stages 2 to 4 and of the last convolution."""
 
-_REPEATS = (3, 7, 3)  # units of stages 2 to 4 after the one that halves the extents
+_REPEATS = (3, 7, 3)  # units of stages 2 to 4 after the first unit, which halves height and width
 
 
 class ShuffleNetV2Builder:
-    """Adds the net up to the scores; its blobs have the names that Caffe2's have.
+    """Adds the net up to the scores; its blobs have the same names as in Caffe2.
 
     Args:
-        model: gets the layers.
-        data: images, (N, num_input_channels, H, W); 224 x 224 pixels, as the last pooling has a window of 7.
+        model: model that gets the layers.
+        data: images, (N, num_input_channels, H, W); 224x224 pixels, because the kernel of the last pooling is 7.
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
-        num_groups: of the shuffle; the halves are two.
+        num_groups: number of groups of the channel shuffle.
         width: "0.5x", "1.0x", "1.5x" or "2.0x".
         is_test: normalize by running averages.
-        detection: a convolution by channel before each branch, which widens what a unit sees.
-        bn_epsilon: of the normalization, see ``brew.spatial_bn``.
+        detection: add a depthwise convolution before each branch, which enlarges the receptive field of a unit.
+        bn_epsilon: of batch normalization, see ``brew.spatial_bn``.
 
     Attributes:
-        last_extent: height and width after the last unit, which are averaged; 7, as for images of 224 pixels a side.
-        prev_blob: what the next unit reads.
-        last_conv, avg_pool, last_out: the blobs after the units, after ``create``.
+        last_extent: height and width after the last unit, the kernel of the last pooling; 7 for images of 224 pixels.
+        prev_blob: input of the next unit.
+        last_conv, avg_pool, last_out: the blobs after the units; set by ``create``.
 
     Raises:
-        ArgumentError: there is no net of this width.
+        ArgumentError: ``width`` is not supported.
 
     Source: Ma, Zhang, Zheng and Sun, "ShuffleNet V2: practical guidelines for efficient CNN architecture design",
     2018, arXiv:1807.11164, figure 3 and table 5.
@@ -72,7 +69,7 @@ class ShuffleNetV2Builder:
     def create(self) -> None:
         """Add the whole net."""
         blob = brew.conv(
-            self.model, self.prev_blob, "stage1_conv", self.num_input_channels, _STEM, 3, stride=2, weight_init=_MSRA
+            self.model, self.prev_blob, "stage1_conv", self.num_input_channels, _STEM, 3, stride=2, weight_init=MSRA
         )
         self.prev_blob = brew.max_pool(self.model, blob, "stage1_pool", kernel=3, stride=2)
         for stage, repeats in enumerate(self.stage_repeats, 2):
@@ -81,12 +78,12 @@ class ShuffleNetV2Builder:
             for number in range(1, repeats + 1):
                 self.add_basic_unit(f"stage{stage}_stride1_repeat{number}", dim_out)
         dim_in, dim_out = self.output_channels[-2:]
-        self.last_conv = brew.conv(self.model, self.prev_blob, "conv5", dim_in, dim_out, 1, weight_init=_MSRA)
+        self.last_conv = brew.conv(self.model, self.prev_blob, "conv5", dim_in, dim_out, 1, weight_init=MSRA)
         self.avg_pool = brew.average_pool(self.model, self.last_conv, "avg_pool", kernel=self.last_extent)
         self.last_out = brew.fc(self.model, self.avg_pool, f"last_out_L{self.num_labels}", dim_out, self.num_labels)
 
     def add_spatial_ds_unit(self, prefix: str, in_channels: int, out_channels: int, stride: int = 2) -> None:
-        """Add a unit that makes the extents smaller: both branches read all channels."""
+        """Add a unit that reduces height and width: both branches read all channels."""
         inner = out_channels // 2
         left = right = self.prev_blob
         if self.detection:
@@ -99,7 +96,7 @@ class ShuffleNetV2Builder:
         self._join(right, left, prefix)
 
     def add_basic_unit(self, prefix: str, in_channels: int, stride: int = 1) -> None:
-        """Add a unit that keeps the shape: one half of the channels goes through it as it is."""
+        """Add a unit that preserves the shape: one half of the channels passes through unchanged."""
         inner = in_channels // 2
         left, right = self.model.net.Split(self.prev_blob, [f"{prefix}_left", f"{prefix}_right"], axis=1)
         branch = right
@@ -121,23 +118,23 @@ class ShuffleNetV2Builder:
     def add_detection_unit(
         self, prev_blob: Blob, prefix: str, in_channels: int, out_channels: int, kernel: int = 3, pad: int = 1
     ) -> BlobReference:
-        """Add a convolution by channel with normalization."""
+        """Add a depthwise convolution with normalization."""
         blob = brew.conv(
-            self.model, prev_blob, f"{prefix}_detection_conv", in_channels, out_channels, kernel, weight_init=_MSRA,
+            self.model, prev_blob, f"{prefix}_detection_conv", in_channels, out_channels, kernel, weight_init=MSRA,
             group=in_channels, pad=pad,
         )  # fmt: skip
         return self._bn(blob, f"{prefix}_detection_bn", out_channels)
 
     def add_conv1x1_bn(self, prev_blob: Blob, blob: str, in_channels: int, out_channels: int) -> BlobReference:
-        """Add a convolution of single pixels with normalization and Relu."""
-        conv = brew.conv(self.model, prev_blob, blob, in_channels, out_channels, 1, weight_init=_MSRA)
+        """Add a convolution 1x1 with normalization and Relu."""
+        conv = brew.conv(self.model, prev_blob, blob, in_channels, out_channels, 1, weight_init=MSRA)
         normalized = self._bn(conv, f"{blob}_bn", out_channels)
         return brew.relu(self.model, normalized, normalized)
 
     def add_dwconv3x3_bn(self, prev_blob: Blob, blob: str, channels: int, stride: int) -> BlobReference:
-        """Add a convolution 3 x 3 by channel with normalization."""
+        """Add a depthwise convolution 3x3 with normalization."""
         conv = brew.conv(
-            self.model, prev_blob, blob, channels, channels, 3, weight_init=_MSRA, stride=stride, pad=1, group=channels
+            self.model, prev_blob, blob, channels, channels, 3, weight_init=MSRA, stride=stride, pad=1, group=channels
         )
         return self._bn(conv, f"{blob}_bn", channels)
 
@@ -158,18 +155,18 @@ def create_shufflenet_v2(
         num_labels: number of classes; the scores are ``last_out_L<num_labels>``.
         label: classes, (N,), int32.
         is_test: normalize by running averages.
-        no_loss: stop at the scores.
+        no_loss: return the scores.
         width: see ``ShuffleNetV2Builder``.
-        image_size: pixels a side, 7 at least.
+        image_size: height and width in pixels, at least 7.
 
     Returns:
-        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
+        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, otherwise the softmax.
 
     Raises:
-        ArgumentError: there is no net of this width, or the images are too small.
+        ArgumentError: ``width`` is not supported, or the images are too small.
     """
     if image_size < 7:
-        raise ArgumentError(f"create_shufflenet_v2: images must have 7 pixels a side at least, got {image_size}")
+        raise ArgumentError(f"create_shufflenet_v2: image_size must be at least 7 pixels, got {image_size}")
     builder = ShuffleNetV2Builder(model, data, num_input_channels, num_labels, is_test=is_test, width=width)
     extent = ((image_size - 1) // 2 - 1) // 2  # after the first convolution and pooling, which have no padding
     for _ in builder.stage_repeats:

@@ -7,12 +7,9 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
-from netbuilder.zoo.dense import add_dense
-from netbuilder.zoo.head import add_head
+from netbuilder.zoo.layers import MSRA, Blob, NormalizedConv, add_dense, add_head
 
 __all__ = ["VGG_STAGES", "create_vgg"]
-
-Blob = str | BlobReference
 
 VGG_STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 """Number of layers -> convolutions in each of the five stages."""
@@ -45,41 +42,37 @@ def create_vgg(
         num_labels: number of classes; the scores are ``fc8``.
         num_layers: convolutions and fully connected layers.
         label: classes, (N,), int32.
-        is_test: leave the dropout out, normalize by running averages.
-        no_loss: stop at the scores.
-        batch_norm: normalize after each convolution, which then has no bias.
-        dropout: share of the hidden vectors that is set to 0 in training, in [0, 1).
+        is_test: no dropout; normalize by running averages.
+        no_loss: return the scores.
+        batch_norm: batch normalization after each convolution, which then has no bias.
+        dropout: dropout probability of the hidden vectors, in [0, 1).
         hidden: length of the hidden vectors.
         image_size: height and width in pixels, at least 32.
-        bn_epsilon, bn_momentum: of the normalization, see ``brew.spatial_bn``.
+        bn_epsilon, bn_momentum: of batch normalization, see ``brew.spatial_bn``.
 
     Returns:
-        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, else the softmax.
+        The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, otherwise the softmax.
 
     Raises:
-        ArgumentError: there is no net of so many layers, or the images are too small.
+        ArgumentError: ``num_layers`` is not supported, or the images are too small.
 
     Source: Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition", 2014,
-    arXiv:1409.1556, table 1; weights of the convolutions start as in He, Zhang, Ren and Sun, "Delving deep into
-    rectifiers", 2015, arXiv:1502.01852, so that the deep ones train at once.
+    arXiv:1409.1556, table 1; weights of the convolutions are initialized as in He, Zhang, Ren and Sun, "Delving deep
+    into rectifiers", 2015, arXiv:1502.01852, so that deep nets train without pretraining.
     """
     if num_layers not in VGG_STAGES:
-        raise ArgumentError(f"create_vgg: a VGG net has {sorted(VGG_STAGES)} layers, got {num_layers}")
+        raise ArgumentError(f"create_vgg: num_layers must be one of {sorted(VGG_STAGES)}, got {num_layers}")
     if image_size < _LEAST:
-        raise ArgumentError(f"create_vgg: images must have {_LEAST} pixels a side at least, got {image_size}")
+        raise ArgumentError(f"create_vgg: image_size must be at least {_LEAST} pixels, got {image_size}")
+    norm = NormalizedConv(model, is_test, bn_epsilon, bn_momentum)
     blob: Blob = data
     dim, size = num_input_channels, image_size
     for stage, (count, filters) in enumerate(zip(VGG_STAGES[num_layers], _FILTERS), 1):
         for number in range(1, count + 1):
             name = f"conv{stage}_{number}"
-            blob = brew.conv(
-                model, blob, name, dim, filters, 3, weight_init=("MSRAFill", {}), pad=1, no_bias=batch_norm
-            )
+            blob = brew.conv(model, blob, name, dim, filters, 3, weight_init=MSRA, pad=1, no_bias=batch_norm)
             if batch_norm:
-                blob = brew.spatial_bn(
-                    model, blob, f"{name}_spatbn", filters,
-                    epsilon=bn_epsilon, momentum=bn_momentum, is_test=1 if is_test else 0,
-                )  # fmt: skip
+                blob = norm.normalize(blob, f"{name}_spatbn", filters)
             blob = brew.relu(model, blob, blob)
             dim = filters
         blob = brew.max_pool(model, blob, f"pool{stage}", kernel=2, stride=2)

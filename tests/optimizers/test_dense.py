@@ -94,7 +94,7 @@ def test_state_is_kept(name):
 
 @pytest.mark.parametrize("name", ["gftrl", "yellowfin"])
 def test_sparse_gradients_are_refused(name):
-    with pytest.raises(GradientError, match="the gradient of table is sparse, and it updates by dense ones only"):
+    with pytest.raises(GradientError, match="supports only dense gradients, but the gradient of table is sparse"):
         BUILDERS[name](table_model())
 
 
@@ -125,19 +125,19 @@ def test_constants_of_lars_lie_where_their_parameter_does():
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: build_ftrl(regression(), alpha=0), "FtrlOptimizer: alpha must be above 0, got 0"),
+        (lambda: build_ftrl(regression(), alpha=0), "FtrlOptimizer: alpha must be positive, got 0"),
         (
             lambda: build_yellowfin(regression(), sparse_dedup_aggregator="sum"),
             "YellowFinOptimizer: these options are not",
         ),
         (lambda: build_adadelta(regression(), 0.1, decai=0.5), "unknown argument 'decai'; did you mean decay"),
-        (lambda: build_yellowfin(regression(), policy="step"), "the rate tunes itself, policy must be 'fixed'"),
+        (lambda: build_yellowfin(regression(), policy="step"), "policy must be 'fixed', because the rate is tuned"),
         (lambda: build_yellowfin(regression(), nesterow=True), r"unknown arguments \['nesterow'\]"),
-        (lambda: YellowFinOptimizer(0), "alpha must be above 0, got 0"),
-        (lambda: StormOptimizer(grad_sq_init=-1), "grad_sq_init must not be negative, and with beta above 0"),
-        (lambda: WngradOptimizer(moment_init=0), "moment_init must be above 0, got 0"),
+        (lambda: YellowFinOptimizer(0), "alpha must be positive, got 0"),
+        (lambda: StormOptimizer(grad_sq_init=-1), "grad_sq_init must not be negative, and beta .* must be positive"),
+        (lambda: WngradOptimizer(moment_init=0), "moment_init must be positive, got 0"),
         (lambda: WngradOptimizer(lars=-1), "WngradOptimizer: lars must not be negative, got -1"),
-        (lambda: build_decay_adagrad(regression(), 0.1, ema_options={}), "not available: {'ema_options': {}}"),
+        (lambda: build_decay_adagrad(regression(), 0.1, ema_options={}), "not supported: {'ema_options': {}}"),
         (lambda: build_wngrad(regression(), -1.0), "the base rate must not be negative, got -1.0"),
     ],
 )

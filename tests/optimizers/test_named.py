@@ -67,10 +67,10 @@ def test_settings_reach_the_optimizer():
     ("name", "options", "match"),
     [
         ("adm", {}, "unknown optimizer 'adm'; did you mean adam"),
-        ("x", {}, "unknown optimizer 'x'; There are sgd, adadelta"),
+        ("x", {}, "unknown optimizer 'x'; The optimizers are sgd, adadelta"),
         ("adam", {"beta_2": 0.9}, "optimizer 'adam': unknown argument 'beta_2'; did you mean beta2"),
-        ("adam", {"momentum": 0.9}, "unknown argument 'momentum'; It has beta1, beta2"),
-        ("ftrl", {"policy": "step"}, "optimizer 'ftrl': its rate is fixed, and has no policy; got 'step'"),
+        ("adam", {"momentum": 0.9}, "unknown argument 'momentum'; Its arguments are beta1, beta2"),
+        ("ftrl", {"policy": "step"}, "optimizer 'ftrl': has a fixed rate, so policy must be 'fixed', got 'step'"),
         ("sgd", {"momentum": -1}, "momentum must not be negative"),
     ],
 )
@@ -94,7 +94,7 @@ def test_early_stopping():
 
 
 @pytest.mark.parametrize(
-    ("options", "match"), [((0,), "1 evaluation or more, got 0"), ((1, -1), "must not be negative")]
+    ("options", "match"), [((0,), "at least 1 evaluation, got 0"), ((1, -1), "must not be negative")]
 )
 def test_early_stopping_refuses(options, match):
     with pytest.raises(ArgumentError, match=match):

@@ -141,7 +141,7 @@ class TestBuilders:
     @pytest.mark.parametrize(
         "arguments, match",
         [
-            ({"policy": "stairs"}, "unknown policy 'stairs'; there are .*'cosine', .*'fixed', .*'step'"),
+            ({"policy": "stairs"}, "unknown policy 'stairs'; the policies are .*'cosine', .*'fixed', .*'step'"),
             ({"policy": "step", "gamma": 0.5}, "'step' needs stepsize"),
             ({"policy": "step", "gamma": 0.5, "stepsize": 2, "step_size": 3}, "unknown argument 'step_size'"),
             ({"policy": "composite"}, "'composite' needs sub_policy_num_iters"),
@@ -183,7 +183,7 @@ class TestBuilders:
     def test_weight_decay_comes_before_the_update(self):
         model = model_of((2, 3), (3, 2))
         build_adagrad(model, 0.1, parameters=model.params[2:])
-        with pytest.raises(NetError, match=r"\['fc1_w'\] are there already, .* before the optimizer is built"):
+        with pytest.raises(NetError, match=r"\['fc1_w'\] have updates already, .* before building the optimizer"):
             add_weight_decay(model, 0.1)
 
     def test_a_refused_update_can_be_built_again(self, recwarn):
@@ -221,19 +221,28 @@ class TestRefusals:
             (lambda: SgdOptimizer(momentum=-1), "momentum must not be negative, got -1"),
             (lambda: AdagradOptimizer(swa_options=1, ema_options=2), r"\{'swa_options': 1, 'ema_options': 2\}"),
             (lambda: AdagradOptimizer(weight_decay=-0.1), "weight_decay must not be negative, got -0.1"),
-            (lambda: AdamOptimizer(enableRAdam=True, rowWise=True), "no update has rowWise and enableRAdam at once"),
-            (lambda: AdamOptimizer(use_smart_decay=True, use_lr_adaption=True), "use_smart_decay gives no effective"),
+            (lambda: AdamOptimizer(enableRAdam=True, rowWise=True), "rowWise and enableRAdam exclude each other"),
+            (
+                lambda: AdamOptimizer(use_smart_decay=True, use_lr_adaption=True),
+                "use_smart_decay and use_lr_adaption exclude",
+            ),
             (lambda: build_adam(model_of(), -0.1), "AdamOptimizer: the base rate must not be negative, got -0.1"),
             (lambda: build_sgd(model_of(), -0.1), "base rate must not be negative, got -0.1"),
             (lambda: build_sgd(model_of(), "0.1"), "SgdOptimizer: the base rate must be a number, got '0.1'"),
             (lambda: build_sgd(model_of(), 0.1, momentun=0.9), "unknown argument 'momentun'; did you mean momentum"),
-            (lambda: build_adam(model_of(), 0.1, xyz=1), "AdamOptimizer: unknown argument 'xyz'; it is none of a rate"),
+            (
+                lambda: build_adam(model_of(), 0.1, xyz=1),
+                "AdamOptimizer: unknown argument 'xyz'; no learning rate policy",
+            ),
             (lambda: add_weight_decay(model_of(), -0.1), "weight decay must not be negative, got -0.1"),
             (
                 lambda: build_sgd(model_of(), 0.1, max_gradient_norm=0),
-                "max_gradient_norm must be greater than 0, got 0",
+                "max_gradient_norm must be positive, got 0",
             ),
-            (lambda: build_adagrad(table_model(), 0.1, decay=0.5), "'?table'? is sparse, decay must be 1, got 0.5"),
+            (
+                lambda: build_adagrad(table_model(), 0.1, decay=0.5),
+                "decay must be 1 for the sparse gradient of '?table'?, got 0.5",
+            ),
             (
                 lambda: build_sgd(table_model(), 0.1, sparse_dedup_aggregator="max"),
                 "must be 'sum', 'mean', 'none' or None, got 'max'",
@@ -247,10 +256,22 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "make, match",
         [
-            (lambda: build_rms_prop(table_model(), 0.1), "RmsPropOptimizer: the gradient of table is sparse"),
-            (lambda: add_weight_decay(table_model(), 0.1), "weight decay: the gradient of table is sparse"),
-            (lambda: build_adagrad(model_of(), 0.1, rowWise=True), "rowWise is for sparse gradients; that of fc0_w"),
-            (lambda: build_adam(model_of(), 0.1, rowWise=True), "rowWise is for sparse gradients; that of fc0_w"),
+            (
+                lambda: build_rms_prop(table_model(), 0.1),
+                "RmsPropOptimizer: supports only dense gradients",
+            ),
+            (
+                lambda: add_weight_decay(table_model(), 0.1),
+                "weight decay: supports only dense .* gradient of table is sparse",
+            ),
+            (
+                lambda: build_adagrad(model_of(), 0.1, rowWise=True),
+                "rowWise requires sparse gradients, but the gradient of fc0_w",
+            ),
+            (
+                lambda: build_adam(model_of(), 0.1, rowWise=True),
+                "rowWise requires sparse gradients, but the gradient of fc0_w",
+            ),
         ],
     )
     def test_gradients(self, make, match):
@@ -277,12 +298,14 @@ class TestRefusals:
         assert "fc0_w" in [op.output[0] for op in model.Proto().op if op.type == "WeightedSum"]
 
     def test_a_model_is_needed(self):
-        with pytest.raises(TypeError, match="an optimizer is built on a ModelHelper, got 'model'"):
+        with pytest.raises(TypeError, match="an optimizer needs a ModelHelper, got 'model'"):
             build_sgd("model", 0.1)
 
     def test_a_gradient_comes_with_a_blob(self):
         model = model_of()
-        with pytest.raises(TypeError, match="SgdOptimizer: needs a ParameterInfo, or a blob and its gradient"):
+        with pytest.raises(
+            TypeError, match="SgdOptimizer: param must be a ParameterInfo, or a blob together with grad"
+        ):
             SgdOptimizer()(model.net, model.param_init_net, BlobReference("fc0_w"))
 
 
@@ -292,7 +315,7 @@ class TestDevices:
         assert get_param_device("w", "g", {"w": gpu}) == gpu
         assert get_param_device("w", "g", {"g": gpu}) == gpu
         assert get_param_device("w", "g", {}, default_device=gpu) == gpu
-        with pytest.raises(DeviceError, match="parameter 'w': no operator says on which device"):
+        with pytest.raises(DeviceError, match="parameter 'w': its device is unknown"):
             get_param_device("w", "g", {})
 
     def test_the_first_operator_decides_and_copies_do_not(self):

@@ -161,7 +161,7 @@ def test_one_number_a_row_needs_the_shape(name):
     table = model.param_init_net.Copy("elsewhere", "table")
     model.AddParameter(table)
     model.AddGradientOperators([model.net.AveragedLoss(model.net.Gather([table, "i"], "rows"), "loss")])
-    with pytest.raises(ArgumentError, match="one number a row needs the shape of table"):
+    with pytest.raises(ArgumentError, match="state per row needs the shape of table"):
         BUILDERS[name](model)
 
 

@@ -141,7 +141,7 @@ def test_a_predictor(tmp_path, capsys):
         (["none.pb"], "no such file"),
         (["lenet", "--trace", "none/trace.json"], "'none/trace.json' cannot be written: its folder does not exist"),
         ([__file__, "--feed", __file__], "cannot be read as npz: BadZipFile"),
-        (["lenet", "--image-size", "8", "--batch", "1"], "must have 16 pixels a side at least, got 8"),
+        (["lenet", "--image-size", "8", "--batch", "1"], "must be at least 16 pixels, got 8"),
     ],
 )
 def test_what_cannot_run(arguments, message, capsys):

@@ -213,7 +213,7 @@ def test_options_are_read_again_from_the_file_of_a_run(tmp_path):
         (["--optimizer=adam", "--no-nesterov"], "--nesterov: applies to --optimizer sgd alone"),
         (["--patience-measure=loss"], "--patience-measure: needs --patience"),
         (["--optimizer=fp16-sgd"], "fp16-sgd is for nets with float16 parameters"),
-        (["--optimizer=yellowfin", "--policy=exp", "--policy-arg=gamma=0.9"], "'yellowfin': its rate is fixed"),
+        (["--optimizer=yellowfin", "--policy=exp", "--policy-arg=gamma=0.9"], "'yellowfin': has a fixed rate"),
         (["--optimizer=ftrl", "--warmup-epochs=1"], "--warmup-epochs: the learning rate of ftrl is fixed"),
         (["--mixup=-1"], "--mixup: must be 0 (never) or greater"),
         (["--cutmix=nan"], "--cutmix: must be 0 (never) or greater"),

@@ -57,7 +57,7 @@ def test_the_plane_that_is_left_fits_the_first_fully_connected_layer(size, left)
 
 @pytest.mark.parametrize(
     "options, match",
-    [({"towers": 3}, "towers must be 1 or 2, got 3"), ({"image_size": 62}, "63 pixels a side at least, got 62")],
+    [({"towers": 3}, "towers must be 1 or 2, got 3"), ({"image_size": 62}, "at least 63 pixels, got 62")],
 )
 def test_refusals(options, match):
     model = ModelHelper("refused")

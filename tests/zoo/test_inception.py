@@ -60,6 +60,6 @@ def test_auxiliary_classifiers_are_for_training_only(options):
 
 def test_auxiliary_classifiers_refuse_images_that_are_too_small():
     model = ModelHelper("refused")
-    with pytest.raises(ArgumentError, match="65 pixels a side at least, got 64"):
+    with pytest.raises(ArgumentError, match="at least 65 for auxiliary classifiers, got 64"):
         create_inception_v1(model, "data", 3, 10, label="label", auxiliary=True, image_size=64)
     assert len(model.net.Proto().op) == 0

@@ -117,9 +117,9 @@ def test_blocks_without_normalization():
 @pytest.mark.parametrize(
     "create, args, match",
     [
-        (create_resnet, (3, 10, 51), r"has \[18, 34, 50, 101, 152, 200\] layers, got 51"),
-        (create_resnext, (3, 10, 50, 0, 4), "must be 1 at least, got 0 and 4"),
-        (create_mlp, ([3],), r"lengths of input and output at least, got \[3\]"),
+        (create_resnet, (3, 10, 51), r"must be one of \[18, 34, 50, 101, 152, 200\], got 51"),
+        (create_resnext, (3, 10, 50, 0, 4), "must be positive, got 0 and 4"),
+        (create_mlp, ([3],), r"must have at least two lengths, input and output, got \[3\]"),
     ],
 )
 def test_refusals(create, args, match):
@@ -130,5 +130,5 @@ def test_refusals(create, args, match):
 
 
 def test_lenet_refuses_images_that_are_too_small():
-    with pytest.raises(ArgumentError, match="16 pixels a side at least, got 15"):
+    with pytest.raises(ArgumentError, match="at least 16 pixels, got 15"):
         create_lenet(ModelHelper("small"), "data", image_size=15)

@@ -18,5 +18,5 @@ def test_one_value_for_each_channel_is_left(size):
 
 
 def test_images_that_are_too_small():
-    with pytest.raises(ArgumentError, match="must have 7 pixels a side at least, got 6"):
+    with pytest.raises(ArgumentError, match="at least 7 pixels, got 6"):
         create_shufflenet_v2(ModelHelper("small"), "data", 3, 10, image_size=6)

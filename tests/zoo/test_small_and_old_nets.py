@@ -82,9 +82,9 @@ def test_the_scores_of_squeezenet_have_two_axes():
 @pytest.mark.parametrize(
     ("create", "options", "match"),
     [
-        (create_inception_v3, {"image_size": 74}, "75 pixels a side at least, got 74"),
-        (create_overfeat, {"image_size": 70}, "71 pixels a side at least, got 70"),
-        (create_squeezenet, {"image_size": 30}, "31 pixels a side at least, got 30"),
+        (create_inception_v3, {"image_size": 74}, "at least 75 pixels, got 74"),
+        (create_overfeat, {"image_size": 70}, "at least 71 pixels, got 70"),
+        (create_squeezenet, {"image_size": 30}, "at least 31 pixels, got 30"),
         (create_squeezenet, {"version": "2"}, r"one of \['1.0', '1.1'\], got '2'"),
         (create_shufflenet, {"groups": 5}, r"one of \[1, 2, 3, 4, 8\], got 5"),
     ],

@@ -39,8 +39,8 @@ def test_a_test_net_drops_nothing_and_normalizes_by_running_averages():
 @pytest.mark.parametrize(
     "layers, options, match",
     [
-        (12, {}, r"has \[11, 13, 16, 19\] layers, got 12"),
-        (16, {"image_size": 31}, "32 pixels a side at least, got 31"),
+        (12, {}, r"num_layers must be one of \[11, 13, 16, 19\], got 12"),
+        (16, {"image_size": 31}, "at least 32 pixels, got 31"),
     ],
 )
 def test_refusals(layers, options, match):

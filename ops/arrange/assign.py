@@ -1,4 +1,4 @@
-"""Tensors repeated as NumPy does it, elements and rows replaced: NumpyTile, Scatter, CopyRowsToTensor."""
+"""NumpyTile, which repeats a tensor along its axes; Scatter, CopyRowsToTensor, which replace elements and rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["CopyRowsToTensor", "CopyRowsToTensorGradient", "NumpyTile", "Scatter
 @register
 @operator_class(frozen=True)
 class NumpyTile(Operator):
-    """Y = X repeated along each axis as often as the second input says. No gradient.
+    """Y = X repeated ``repeats[i]`` times along each axis i, as numpy.tile does. No gradient.
 
     Inputs:
         X (*S): any
@@ -46,7 +46,7 @@ class NumpyTile(Operator):
 def numpy_tile(op: NumpyTile, ctx: RunContext, x: Any, repeats: Any) -> tuple[Any, ...]:
     check_integers(op, "repeats", repeats)
     times = ctx.host(repeats).tolist()
-    require(len(times) == x.ndim, op, f"repeats must have a number for each axis of X {x.shape}, got {times}")
+    require(len(times) == x.ndim, op, f"repeats must have one number per axis of X {x.shape}, got {times}")
     require(min(times, default=0) >= 0, op, f"repeats must not be negative, got {times}")
     check_extents("NumpyTile: Y", [n * k for n, k in zip(x.shape, times)], x.dtype)
     return ((np if isinstance(x, np.ndarray) else ctx.xp).tile(x, times),)
@@ -55,9 +55,9 @@ def numpy_tile(op: NumpyTile, ctx: RunContext, x: Any, repeats: Any) -> tuple[An
 @register
 @operator_class(frozen=True)
 class Scatter(Operator):
-    """Y = X, but the updates at ``indices`` along ``axis``: Y[i, indices[i, j]] = updates[i, j] for axis 1.
+    """Y = X with elements replaced along ``axis``: Y[i, indices[i, j]] = updates[i, j] for axis 1. No gradient.
 
-    Of repeated positions the last update counts. No gradient.
+    At repeated positions the last update is used.
 
     Inputs:
         X (*S): any
@@ -80,7 +80,7 @@ class Scatter(Operator):
         require(
             indices.ndim == x.ndim and [*indices.shape[:axis], *indices.shape[axis + 1 :]] == others,
             self,
-            f"indices must have the shape of X {x.shape} but for axis {axis}, got {indices.shape}",
+            f"indices must have the shape of X {x.shape} except along axis {axis}, got {indices.shape}",
         )
         require(
             updates.shape == indices.shape and updates.dtype == x.dtype,
@@ -109,7 +109,7 @@ def scatter(op: Scatter, ctx: RunContext, x: Any, indices: Any, updates: Any) ->
 @register
 @operator_class(frozen=True)
 class CopyRowsToTensor(Operator):
-    """Y = X, but the rows ``indices`` are all ``row``, in place. The gradient of X is that of Y itself.
+    """Y = X with the rows ``indices`` replaced by ``row``, in place. The gradient of X is that of Y itself.
 
     Inputs:
         X (R, *S): any
@@ -128,7 +128,7 @@ class CopyRowsToTensor(Operator):
         require(
             x.ndim >= 1 and row.size == x.size // max(x.shape[0], 1) and row.dtype == x.dtype,
             self,
-            f"row must be like a row of X {x.shape} of {x.dtype}, got {row.shape} of {row.dtype}",
+            f"row must have the size and type of a row of X {x.shape} of {x.dtype}, got {row.shape} of {row.dtype}",
         )
         return (x.plain,)
 

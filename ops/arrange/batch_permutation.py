@@ -1,4 +1,4 @@
-"""BatchPermutation: samples in another order."""
+"""BatchPermutation: the samples of a batch in another order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["BatchPermutation", "BatchPermutationGradient"]
 
 
 @operator_class(frozen=True)
-class _Permuting(Operator):
+class _Permutation(Operator):
     inputs: ClassVar[tuple[str, ...]] = ("X", "indices")
     outputs: ClassVar[tuple[str, ...]] = ("Y",)
 
-    def _same(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
-        right = x.ndim >= 1 and indices.shape == x.shape[:1] and indices.dtype == np.int32
+    def _permuted(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
+        fits = x.ndim >= 1 and indices.shape == x.shape[:1] and indices.dtype == np.int32
         text = f"got {indices.shape} of type {indices.dtype} for {x.shape}"
-        require(right, self, f"indices must be int32, one for each sample; {text}")
+        require(fits, self, f"indices must be int32, one for each sample; {text}")
         return (x.plain,)
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -34,7 +34,7 @@ class _Permuting(Operator):
 
 @register
 @operator_class(frozen=True)
-class BatchPermutation(_Permuting):
+class BatchPermutation(_Permutation):
     """Y[i] = X[indices[i]] for each sample i.
 
     Inputs:
@@ -45,7 +45,7 @@ class BatchPermutation(_Permuting):
     """
 
     def infer(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
-        return self._same(x, indices)
+        return self._permuted(x, indices)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("BatchPermutationGradient", [g.input("indices"), g.d_output("Y")], [g.d_input("X")])]
@@ -53,14 +53,14 @@ class BatchPermutation(_Permuting):
 
 @register
 @operator_class(frozen=True)
-class BatchPermutationGradient(_Permuting):
-    """dX = the samples of dY, back in their positions."""
+class BatchPermutationGradient(_Permutation):
+    """dX[indices[i]] = dY[i] for each sample i, summed over repeated indices."""
 
     inputs = ("indices", "dY")
     outputs = ("dX",)
 
     def infer(self, indices: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        return self._same(dy, indices)
+        return self._permuted(dy, indices)
 
 
 @kernel(BatchPermutation)

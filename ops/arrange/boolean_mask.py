@@ -1,4 +1,4 @@
-"""Rows chosen by masks: BooleanMask and its gradient, BooleanUnmask, BooleanMaskLengths."""
+"""Rows selected by masks: BooleanMask and its gradient, BooleanUnmask, BooleanMaskLengths."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.errors import counted
 
 __all__ = ["BooleanMask", "BooleanMaskGradient", "BooleanMaskLengths", "BooleanUnmask"]
 
@@ -19,16 +20,16 @@ _BOOL = np.dtype(np.bool_)
 
 
 def _check_mask(op: Operator, mask: Any, length: int | None = None) -> None:
-    """Check a mask, or its spec: a vector of bools, as long as ``length`` says."""
-    right = len(mask.shape) == 1 and mask.dtype == _BOOL and length in (None, mask.shape[0])
-    text = "" if length is None else f", {length} long"
-    require(right, op, f"mask must be a vector of bools{text}, got shape {tuple(mask.shape)} of type {mask.dtype}")
+    """Raise ShapeError unless a mask, or its spec, is a vector of bools, of ``length`` if that is given."""
+    fits = len(mask.shape) == 1 and mask.dtype == _BOOL and length in (None, mask.shape[0])
+    text = "" if length is None else f" of length {length}"
+    require(fits, op, f"mask must be a vector of bools{text}, got shape {tuple(mask.shape)} of type {mask.dtype}")
 
 
 @register
 @operator_class(frozen=True)
 class BooleanMask(Operator):
-    """The rows of ``data`` where ``mask`` is true; the second output is their numbers, int64.
+    """The rows of ``data`` where ``mask`` is true; the second output is their indices.
 
     Inputs:
         data (N, *S): any
@@ -52,7 +53,7 @@ class BooleanMask(Operator):
 @register
 @operator_class(frozen=True)
 class BooleanMaskGradient(Operator):
-    """The rows of dY where ``mask`` is true, zeros elsewhere."""
+    """dX = the rows of dY where ``mask`` is true, zeros elsewhere."""
 
     inputs = ("mask", "dY")
     outputs = ("dX",)
@@ -87,10 +88,10 @@ def boolean_mask_gradient(op: BooleanMaskGradient, ctx: RunContext, mask: Any, d
 @register
 @operator_class(frozen=True)
 class BooleanUnmask(Operator):
-    """Rows from several tensors in the order that masks say: the inverse of some BooleanMask. No gradient.
+    """Merge the rows of several tensors by their masks: the inverse of several BooleanMask. No gradient.
 
-    The inputs are a mask and its rows, then the next mask and its rows, and so on. Each row of the output comes from
-    the first mask that is true there.
+    The inputs are pairs of a mask and the rows for which it is true. Each row of the output comes from the first mask
+    that is true there.
 
     Inputs:
         mask_and_data+ (...): any, a mask (N), bool, and its rows (M, *S), alternating
@@ -102,7 +103,7 @@ class BooleanUnmask(Operator):
     outputs = ("unmasked_data",)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(len(inputs) % 2 == 0, self, f"inputs are masks with their rows, two each, got {len(inputs)}")
+        require(len(inputs) % 2 == 0, self, f"inputs must be pairs of a mask and its rows, got {len(inputs)} inputs")
         masks, rows = inputs[::2], inputs[1::2]
         for mask in masks:
             _check_mask(self, mask, masks[0].shape[0] if masks[0].shape else None)
@@ -124,9 +125,11 @@ def boolean_unmask(op: BooleanUnmask, ctx: RunContext, *inputs: Any) -> tuple[An
     result = xp.empty((masks[0].shape[0], *rows[0].shape[1:]), rows[0].dtype)
     for i, (mask, data) in enumerate(zip(masks, rows)):
         count = int(mask.sum())
-        text = f"BooleanUnmask: mask {i} is true {count} times, and has {data.shape[0]} rows; they must be as many"
         if count != data.shape[0]:
-            raise NetError(text)
+            raise NetError(
+                f"BooleanUnmask: there must be one row for each position where a mask is true; mask {i} is true at "
+                f"{counted(count, 'position')} and has {counted(data.shape[0], 'row')}"
+            )
         result[mask & ~covered] = data[~covered[mask]]
         covered |= mask
     if not covered.all():
@@ -137,7 +140,7 @@ def boolean_unmask(op: BooleanUnmask, ctx: RunContext, *inputs: Any) -> tuple[An
 @register
 @operator_class(frozen=True)
 class BooleanMaskLengths(Operator):
-    """How many positions of each segment are true in ``mask``; ``lengths`` says how long they are. No gradient.
+    """masked_lengths[i] = the number of true elements of ``mask`` in segment i, of lengths[i] elements. No gradient.
 
     Inputs:
         lengths (S): int32|int64
@@ -151,8 +154,8 @@ class BooleanMaskLengths(Operator):
 
     def infer(self, lengths: TensorSpec, mask: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_mask(self, mask)
-        right = lengths.ndim == 1 and lengths.dtype.kind == "i"
-        require(right, self, f"lengths must be a vector of integers, got shape {lengths.shape} of {lengths.dtype}")
+        fits = lengths.ndim == 1 and lengths.dtype.kind == "i"
+        require(fits, self, f"lengths must be a vector of integers, got shape {lengths.shape} of {lengths.dtype}")
         return (lengths.plain,)
 
 
@@ -164,7 +167,7 @@ def boolean_mask_lengths(op: BooleanMaskLengths, ctx: RunContext, lengths: Any, 
     require(
         total == mask.shape[0] and (not lengths.size or int(lengths.min()) >= 0),
         op,
-        f"lengths must not be negative and add up to that of mask, {mask.shape[0]}; they add up to {total}",
+        f"lengths must not be negative and must add up to the length of mask, {mask.shape[0]}; they add up to {total}",
     )
     counts = xp.zeros(mask.shape[0] + 1, np.int64)
     counts[1:] = xp.cumsum(mask.astype(np.int64))

@@ -1,4 +1,4 @@
-"""The axis of channels moved: NCHW2NHWC and NHWC2NCHW."""
+"""NCHW2NHWC and NHWC2NCHW, which move the channel axis."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _MovesChannels(Operator):
 @register
 @operator_class(frozen=True)
 class NCHW2NHWC(_MovesChannels):
-    """Y is X with its axis 1, the channels, as the last one.
+    """Y = X with the channel axis moved from axis 1 to the last axis.
 
     Inputs:
         X (N, C, *S): any
@@ -53,7 +53,7 @@ def nchw_to_nhwc(op: NCHW2NHWC, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class NHWC2NCHW(_MovesChannels):
-    """Y is X with its last axis, the channels, as axis 1.
+    """Y = X with the channel axis moved from the last axis to axis 1.
 
     Inputs:
         X (N, *S, C): any

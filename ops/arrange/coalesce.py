@@ -1,4 +1,4 @@
-"""Operators that tie blobs together: in the order of a net, AsyncNetBarrier, and in memory, UnsafeCoalesce."""
+"""AsyncNetBarrier, which orders the operators of a net, and UnsafeCoalesce, which makes blobs share memory."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError
+from netbuilder.proto.errors import counted
 
 __all__ = ["AsyncNetBarrier", "UnsafeCoalesce"]
 
-_MOST = 1000
+_MAX_BLOBS = 1000
 
 
 @register
 @operator_class(frozen=True)
 class AsyncNetBarrier(Operator):
-    """Leave blobs as they are, so that what follows waits for the writers of all of them, also on several devices.
+    """Return the inputs unchanged; what reads an output waits for the writers of all inputs, on all their devices.
 
     Inputs:
         X+ (...): any
@@ -30,16 +31,16 @@ class AsyncNetBarrier(Operator):
 
     inputs = ("X+",)
     outputs = ("X+",)
-    must_inplace = tuple((i, i) for i in range(_MOST))
+    must_inplace = tuple((i, i) for i in range(_MAX_BLOBS))
     dynamic = True
     stateful = True
     colocate_outputs_with = "one-to-one"
     cross_device: int = 0
 
     def check(self) -> None:
-        if self.n_in != self.n_out or self.n_in > _MOST:
+        if self.n_in != self.n_out or self.n_in > _MAX_BLOBS:
             raise NetError(
-                f"{self.type}: output i is input i, up to {_MOST}; got {self.n_in} inputs, {self.n_out} outputs"
+                f"{self.type}: output i is input i, up to {_MAX_BLOBS}; got {self.n_in} inputs, {self.n_out} outputs"
             )
 
     def input_location(self, index: int) -> Any:
@@ -57,16 +58,16 @@ def async_net_barrier(op: AsyncNetBarrier, ctx: RunContext, *values: Any) -> tup
 @register
 @operator_class(frozen=True)
 class UnsafeCoalesce(Operator):
-    """Put tensors one after another into one vector, the last output, and make the other outputs parts of it.
+    """Concatenate tensors into one vector, the last output, and make the other outputs views of its parts.
 
-    From then on who writes into the vector's memory writes into the parts, and the other way round: a net's operators,
-    and feeds of the same shape and type. A feed of another shape, or a plan that keeps a value in another layout, ends
-    that for its blob.
+    From then on an operator of a net, or a feed of the same shape and type, that writes into the vector writes into the
+    parts, and the other way round. A feed of another shape, or a plan that stores a value in another layout, ends this
+    for its blob.
 
     Inputs:
-        X+ (...): any, of one type
+        X+ (...): any, all of the same type
     Outputs:
-        Y+ (...): as X, the inputs and after them the vector
+        Y+ (...): as X, the inputs, then the vector
     """
 
     inputs = ("X+",)
@@ -78,8 +79,8 @@ class UnsafeCoalesce(Operator):
     def check(self) -> None:
         if self.n_out != self.n_in + 1:
             raise NetError(
-                f"{self.type}: has an output for each input, and one for all, got {self.n_in} inputs, "
-                f"{self.n_out} outputs"
+                f"{self.type}: must have one output per input, and one more for the vector, got "
+                f"{counted(self.n_in, 'input')}, {counted(self.n_out, 'output')}"
             )
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -89,19 +90,19 @@ class UnsafeCoalesce(Operator):
 @kernel(UnsafeCoalesce)
 def unsafe_coalesce(op: UnsafeCoalesce, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
     types = [str(x.dtype) for x in xs]
-    alike = all(x.dtype == xs[0].dtype and x.dtype != STRING for x in xs)
-    require(alike, op, f"all inputs must be tensors of numbers of one type, got {types}")
+    same = all(x.dtype == xs[0].dtype and x.dtype != STRING for x in xs)
+    require(same, op, f"all inputs must be numeric tensors of the same type, got {types}")
     values = ctx.xp.concatenate([x.reshape(-1) for x in xs])
-    whole = _memory(ctx, values)
+    vector = _in_previous_vector(ctx, values)
     ends = np.cumsum([x.size for x in xs]).tolist()
-    made = [whole[end - x.size : end].reshape(x.shape) for end, x in zip(ends, xs)]
+    views = [vector[end - x.size : end].reshape(x.shape) for end, x in zip(ends, xs)]
     if ctx.workspace is None:
-        return (*made, whole)
-    return tuple(ctx.workspace.share(dict(zip(ctx.op_def.output, [*made, whole]))))
+        return (*views, vector)
+    return tuple(ctx.workspace.share(dict(zip(ctx.op_def.output, [*views, vector]))))
 
 
-def _memory(ctx: RunContext, values: Any) -> Any:
-    """Return the vector of the run before with these values, so that plans find their buffers where they were."""
+def _in_previous_vector(ctx: RunContext, values: Any) -> Any:
+    """Return these values in the vector of the previous run, if it fits, so that the buffers of plans stay valid."""
     blob = ctx.workspace.find(ctx.op_def.output[-1]) if ctx.workspace is not None else None
     if blob is None or blob.spec is None or blob.lazy is not None or blob.spec.layout is not None:
         return values

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import integer_list
 from netbuilder.ops.core.image_order import channel_axis, check_order
 from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require, spec_of
-from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Concat", "DepthConcat", "DepthSplit", "Split", "joined_slopes"]
+__all__ = ["Concat", "DepthConcat", "DepthSplit", "Split", "concat_gradients"]
 
-_LAST_CHANNELS = 3  # Caffe2's axis of the channels in NHWC, whatever the number of axes
+_NHWC_CHANNELS = 3  # Caffe2's channel axis in NHWC, whatever the number of axes
 
 
 @operator_class(frozen=True)
 class JoinArguments(Operator):
-    """What Concat and Split have in common: the axis that is joined or cut, by default that of the channels.
+    """The axis of Concat and Split, by default that of the channels.
 
-    Without ``axis`` it is axis 1 of the order NCHW and axis 3 of NHWC (the last one where there are fewer), and
+    Without ``axis`` it is axis 1 for the order NCHW and axis 3 for NHWC (the last one if there are fewer), and
     ``add_axis`` is ignored, as in Caffe2.
     """
 
@@ -34,31 +35,31 @@ class JoinArguments(Operator):
 
     @property
     def adds_axis(self) -> bool:
-        """Whether the axis is one that the parts do not have."""
+        """Whether the axis is a new one, which the parts do not have."""
         return self.add_axis and self.axis is not None
 
     def check(self) -> None:
         check_order(self, self.order)
 
     def axis_in(self, ndim: int, shape: tuple[int, ...]) -> int:
-        """Return the axis, counted from the front, in the tensor of all parts, which has ``ndim`` axes."""
-        axis = min(channel_axis(self.order, ndim), _LAST_CHANNELS) if self.axis is None else self.axis
+        """Return the axis as a non-negative number, in the joined tensor, which has ``ndim`` axes."""
+        axis = min(channel_axis(self.order, ndim), _NHWC_CHANNELS) if self.axis is None else self.axis
         require(-ndim <= axis < ndim, self, f"axis must lie in [{-ndim}, {ndim}) for {shape}, got {axis}")
         return axis % ndim
 
 
-def joined_slopes(g: GradientContext) -> list[OperatorDef]:
-    """Return the operators that join the gradients of all parts of X to that of X."""
-    made, slopes = [], []
+def concat_gradients(g: GradientContext) -> list[OperatorDef]:
+    """Return the operators that concatenate the gradients of all parts of X to the gradient of X."""
+    zeros, gradients = [], []
     for i, output in enumerate(g.op.output):
         if not g.has_d_output(i):
             # Nothing depends on this part, so its gradient is zero.
-            slopes.append(output + "_grad_autogen_zero")
-            made.append(make_op("ConstantFill", [output], slopes[-1:], value=0.0))
+            gradients.append(output + "_grad_autogen_zero")
+            zeros.append(make_op("ConstantFill", [output], gradients[-1:], value=0.0))
         else:
-            slopes.append(g.d_output(i))
+            gradients.append(g.d_output(i))
     d_input = g.d_input("X")
-    return [*made, make_op("Concat", slopes, [d_input, f"_{d_input}_dims"])]
+    return [*zeros, make_op("Concat", gradients, [d_input, f"_{d_input}_dims"])]
 
 
 _INDICES = {np.dtype(np.int32), np.dtype(np.int64)}
@@ -69,7 +70,7 @@ class _Concat(JoinArguments):
     """Base: tensors joined along an axis.
 
     Inputs:
-        X+ (...): any, the same extents but along the axis
+        X+ (...): any, the same extents except along the axis
     Outputs:
         Y (...): as X
         split_info (len(X)): int32, the extents along the axis
@@ -80,7 +81,7 @@ class _Concat(JoinArguments):
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         first = xs[0]
-        if {x.dtype for x in xs} == _INDICES:  # of one table that is looked up by both
+        if {x.dtype for x in xs} == _INDICES:  # indices into the same table may be int32 and int64
             first, *others = (x.with_dtype(np.int64) for x in xs)
             xs = (first, *others)
         axis = self.axis_in(first.ndim + self.adds_axis, first.shape)
@@ -111,7 +112,7 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 @operator_class(frozen=True)
 class _Split(JoinArguments):
-    """Base: a tensor cut along an axis.
+    """Base: a tensor split along an axis.
 
     Inputs:
         X (...): any
@@ -135,17 +136,19 @@ class _Split(JoinArguments):
     def infer(self, x: TensorSpec, split: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         extents = self.split if split is None else split.known
         if extents is None:
-            raise NotImplementedError(f"{self.type}: the second input says how X is cut, so no shape is known before")
+            raise NotImplementedError(
+                f"{self.type}: with split as an input the shapes are known only when the net runs"
+            )
         return tuple(x.with_shape(shape) for shape in self.part_shapes(x, extents))
 
     def static_for(self, x: TensorSpec, split: TensorSpec | None = None) -> bool:
         return split is None or split.known is not None
 
     def part_shapes(self, x: TensorSpec, split: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return the shapes of the outputs; without ``split`` they are equal parts.
+        """Return the shapes of the outputs, which are equal parts if ``split`` is empty.
 
         Raises:
-            ShapeError: the parts do not make up X.
+            ShapeError: the extents of the parts do not add up to that of X.
         """
         axis = self.axis_in(x.ndim, x.shape)
         extent = x.shape[axis]
@@ -153,18 +156,20 @@ class _Split(JoinArguments):
             require(
                 extent % self.n_out == 0,
                 self,
-                f"axis {axis} of X {x.shape} cannot be cut into {self.n_out} equal parts; give the argument split",
+                f"axis {axis} of X {x.shape} cannot be split into {self.n_out} equal parts; give the argument split",
             )
             split = (extent // self.n_out,) * self.n_out
         require(len(split) == self.n_out, self, f"split {split} must have one number per output, {self.n_out}")
-        require(sum(split) == extent and min(split) >= 0, self, f"split {split} must sum to axis {axis} of X {x.shape}")
+        require(
+            sum(split) == extent and min(split) >= 0, self, f"split {split} must add up to axis {axis} of X {x.shape}"
+        )
         if self.adds_axis:
             require(set(split) <= {1}, self, f"with add_axis every part has extent 1 along axis {axis}, got {split}")
             return [_without(x.shape, axis)] * self.n_out
         return [(*x.shape[:axis], n, *x.shape[axis + 1 :]) for n in split]
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        return joined_slopes(g)
+        return concat_gradients(g)
 
     def flops(self, x: TensorSpec, split: TensorSpec | None = None) -> int:
         return 0
@@ -187,9 +192,9 @@ class DepthConcat(_Concat):
 @register
 @operator_class(frozen=True)
 class Split(_Split):
-    """X cut along ``axis`` into as many parts as there are outputs, of the extents ``split`` or of equal ones.
+    """X split along ``axis`` into one part per output, of the extents ``split``, or of equal extents without it.
 
-    ``split`` is an argument or an input. With ``add_axis`` each part loses the axis.
+    ``split`` is an argument or an input. With ``add_axis`` the axis is removed from each part.
     """
 
 
@@ -224,3 +229,55 @@ kernel(Concat)(_concat)
 kernel(DepthConcat)(_concat)
 kernel(Split)(_split)
 kernel(DepthSplit)(_split)
+
+
+_NUMERIC = "fiub"
+
+
+@prepare(Concat, device=CPU, priority=-1)
+def _prepare_concat(op: Concat, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare Concat on the CPU, which copies each part once, without a temporary."""
+    if op.adds_axis or specs[0].dtype.kind not in _NUMERIC:
+        return None
+    inputs = [spec.plain for spec in specs]
+    outputs = op.infer(*inputs)[: op.n_out]
+    axis = op.axis_in(inputs[0].ndim, inputs[0].shape)
+    extents = np.array([spec.shape[axis] for spec in inputs], np.int32)
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        parts, whole = list(ins), outs[0]
+        if len(outs) == 1:
+            return lambda: np.concatenate(parts, axis, whole)
+        info = outs[1]
+
+        def call() -> None:
+            np.concatenate(parts, axis, whole)
+            np.copyto(info, extents)
+
+        return call
+
+    return Prepared(inputs, outputs, bind, name="numpy")
+
+
+@prepare(Split, device=CPU, priority=-1)
+def _prepare_split(op: Split, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Prepared | None:
+    """Prepare Split on the CPU, which copies each part once, without a temporary."""
+    if op.adds_axis or x.dtype.kind not in _NUMERIC:
+        return None
+    outputs = op.infer(x.plain, *extents)
+    axis = op.axis_in(x.ndim, x.shape)
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
+        pairs, start = [], 0
+        for out in outs:
+            stop = start + out.shape[axis]
+            pairs.append((out, ins[0][(slice(None),) * axis + (slice(start, stop),)]))
+            start = stop
+
+        def call() -> None:
+            for out, part in pairs:
+                np.copyto(out, part)
+
+        return call
+
+    return Prepared([x.plain, *(None for _ in extents)], outputs, bind, name="numpy")

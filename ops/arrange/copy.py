@@ -1,4 +1,4 @@
-"""Copies, within a device and between devices, and operators that pass a value on: Alias, StopGradient."""
+"""Copies, within a device and between devices, and operators that return their input: Alias, StopGradient."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class CopyGPUToCPU(_Copying):
 @register
 @operator_class(frozen=True)
 class CopyFromCPUInput(_Copying):
-    """Y = X, from host memory to the operator's device, whichever that is; it has no gradient.
+    """Y = X, from host memory to the operator's device, CPU or GPU. No gradient.
 
     Inputs:
         X (*S): any
@@ -130,7 +130,7 @@ class CopyFromCPUInput(_Copying):
 @register
 @operator_class(frozen=True)
 class EnsureCPUOutput(_Copying):
-    """Y = X, in host memory; not differentiable.
+    """Y = X, in host memory. Not differentiable.
 
     Inputs:
         X (*S): any
@@ -199,7 +199,7 @@ class EnsureDense(_Copying):
 @register
 @operator_class(frozen=True)
 class StopGradient(_Copying):
-    """Y = X; no gradient flows back.
+    """Y = X; the gradient stops here.
 
     Inputs:
         X (*S): any
@@ -232,8 +232,8 @@ class NegateGradient(_Copying):
 
 def _copy(op: _Copying, ctx: RunContext, x: Any, *like: Any) -> tuple[Any, ...]:
     if getattr(x, "dtype", STRING) == STRING and not isinstance(x, np.ndarray):
-        return (x,)  # no tensor: a counter, a reader, ...
-    # A CuPy array is copied to the current device, wherever it was.
+        return (x,)  # not a tensor: a counter, a reader, ...
+    # CuPy copies an array of another device to the current one.
     return (x.copy() if x.dtype == STRING or not ctx.is_gpu else ctx.xp.asarray(x).copy(),)
 
 
@@ -260,17 +260,13 @@ def stop_gradient(op: EnsureDense | NegateGradient | StopGradient, ctx: RunConte
     return (x,)
 
 
-def _nothing() -> None:
-    """What is left of a copy onto itself."""
-
-
 def _prepare_copy(op: _Copying, ctx: PlanContext, x: TensorSpec, *like: TensorSpec) -> Prepared | None:
     if x.dtype == STRING:
         return None
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         if np.may_share_memory(inputs[0], outputs[0]):
-            return _nothing
+            return lambda: None  # the input's own buffer: nothing to copy
         return partial(np.copyto, outputs[0], inputs[0])
 
     unread = (None,) * len(like)

@@ -1,4 +1,4 @@
-"""Expand: a tensor repeated along axes of extent 1, to the shape that it has together with another one."""
+"""Expand: a tensor broadcast with a given shape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Expand", "ExpandGradient"]
 @register
 @operator_class(frozen=True)
 class Expand(Operator):
-    """Y = X broadcast, by NumPy's rule, with the shape that the second input holds; 1 or -1 there keeps X's extent.
+    """Y = X broadcast with ``shape``, as by NumPy; 1 or -1 in ``shape`` keeps the extent of X.
 
     Inputs:
         X (...): any
@@ -41,17 +41,17 @@ class Expand(Operator):
     def static_for(self, x: TensorSpec, shape: TensorSpec) -> bool:
         return shape.known is not None
 
-    def target(self, x: Sequence[int], asked: Sequence[int]) -> tuple[int, ...]:
+    def target(self, x: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of Y.
 
         Raises:
-            ShapeError: the shapes do not join.
+            ShapeError: the shapes cannot be broadcast.
         """
-        require(min(asked, default=0) >= -1, self, f"extents must not be negative, but for -1, got {tuple(asked)}")
+        require(min(shape, default=0) >= -1, self, f"extents must not be negative, except -1, got {tuple(shape)}")
         try:
-            return tuple(np.broadcast_shapes(tuple(x), tuple(1 if n == -1 else n for n in asked)))
+            return tuple(np.broadcast_shapes(tuple(x), tuple(1 if n == -1 else n for n in shape)))
         except ValueError:
-            text = f"X {tuple(x)} and shape {tuple(asked)} must agree, from the last axis on, or one of them have 1"
+            text = f"extents of X {tuple(x)} and shape {tuple(shape)}, aligned at the last axis, must be equal or 1"
             raise ShapeError(f"Expand: {text}") from None
 
     def infer(self, x: TensorSpec, shape: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -74,7 +74,7 @@ class Expand(Operator):
 @register
 @operator_class(frozen=True)
 class ExpandGradient(Operator):
-    """dX = dY summed over the axes along which X was repeated."""
+    """dX = dY summed over the axes along which X was broadcast."""
 
     inputs = ("dY", "X")
     outputs = ("dX",)
@@ -85,7 +85,7 @@ class ExpandGradient(Operator):
     def infer(self, dy: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
         view = (1,) * (dy.ndim - x.ndim) + x.shape
         fits = dy.ndim >= x.ndim and all(m in (1, n) for n, m in zip(dy.shape, view))
-        require(fits, self, f"X {x.shape} was not repeated to dY {dy.shape}")
+        require(fits, self, f"X {x.shape} cannot be broadcast to dY {dy.shape}")
         return (TensorSpec(x.shape, dy.dtype),)
 
     def flops(self, *inputs: TensorSpec) -> int:

@@ -1,4 +1,4 @@
-"""New shapes for the same elements: Flatten, FlattenToVec, ResizeLike."""
+"""The same elements in another shape: Flatten, FlattenToVec, ResizeLike."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def flatten_to_vec(op: FlattenToVec, ctx: RunContext, x: Any) -> tuple[Any, ...]
 @register
 @operator_class(frozen=True)
 class ResizeLike(Operator):
-    """Y = X in the shape of the second input, which must have as many elements.
+    """Y = X in the shape of the second input, which must have the same number of elements.
 
     Inputs:
         X (*S): any
@@ -101,9 +101,7 @@ class ResizeLike(Operator):
     outputs = ("Y",)
 
     def infer(self, x: TensorSpec, like: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(
-            x.size == like.size, self, f"X {x.shape} and the shape to take, {like.shape}, differ in number of elements"
-        )
+        require(x.size == like.size, self, f"X {x.shape} and like {like.shape} must have the same number of elements")
         return (x.with_shape(like.shape),)
 
     def flops(self, x: TensorSpec, like: TensorSpec) -> int:

@@ -38,16 +38,16 @@ class _Gathering(Operator, abc.ABC):
     match_outer: bool = False
 
     @abc.abstractmethod
-    def along(self, ndim: int) -> int:
-        """Return the axis that is indexed, for an X of ``ndim`` axes."""
+    def indexed_axis(self, ndim: int) -> int:
+        """Return the axis that is indexed, in an X of ``ndim`` axes."""
 
     def lowest(self, axis: int, extent: int) -> int:
-        """Return the lowest index: rows (axis 0) are counted from the end too, as in Caffe2."""
+        """Return the lowest index allowed: along axis 0 negative indices count from the end, as in Caffe2."""
         return 0 if axis else -extent
 
     def infer(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
         _check(self, x, indices)
-        return (x.with_shape(_gathered_shape(self, x, indices, self.along(x.ndim), self.match_outer)),)
+        return (x.with_shape(_gathered_shape(self, x, indices, self.indexed_axis(x.ndim), self.match_outer)),)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -71,7 +71,7 @@ def _gathered_shape(op: Operator, x: TensorSpec, indices: TensorSpec, axis: int,
 
 
 def _outer_indices(xp: Any, x: Shape, indices: Any, axis: int) -> Any:
-    """Return the rows of X, flattened to (outer axes and ``axis``, inner axes), that indices with outer axes mean."""
+    """Return indices with outer axes as row numbers of an X flattened to (outer axes and ``axis``, inner axes)."""
     outer = math.prod(x[:axis])
     return indices.reshape(outer, -1) + xp.arange(outer, dtype=np.int64)[:, None] * x[axis]
 
@@ -79,19 +79,19 @@ def _outer_indices(xp: Any, x: Shape, indices: Any, axis: int) -> Any:
 @register
 @operator_class(frozen=True)
 class Gather(_Gathering):
-    """Y = the slices of X at ``indices`` along ``axis``; their shape replaces the axis.
+    """Y = the slices of X at ``indices`` along ``axis``; the shape of the indices replaces the axis.
 
-    Along axis 0 a negative index counts from the end. With ``match_outer`` indices begin with the axes that X has
+    Along axis 0 a negative index counts from the end. With ``match_outer`` the indices begin with the axes that X has
     before ``axis``, so that each sample has its own.
 
-    The gradient of rows (axis 0) is sparse: the indices, and the output's gradient; with ``dense_gradient``, and for
-    other axes, it is dense.
+    The gradient for axis 0 is sparse, the indices and the output's gradient; with ``dense_gradient``, and for other
+    axes, it is dense.
     """
 
     axis: int = 0
     dense_gradient: bool = False
 
-    def along(self, ndim: int) -> int:
+    def indexed_axis(self, ndim: int) -> int:
         require(-ndim <= self.axis < ndim, self, f"axis must lie in [{-ndim}, {ndim}), got {self.axis}")
         return self.axis % ndim
 
@@ -108,9 +108,9 @@ class Gather(_Gathering):
 @register
 @operator_class(frozen=True)
 class BatchGather(_Gathering):
-    """Y = the slices of X at ``indices`` along axis 1; with ``match_outer`` each sample has indices of its own."""
+    """Y = the slices of X at ``indices`` along axis 1; with ``match_outer`` each sample has its own indices."""
 
-    def along(self, ndim: int) -> int:
+    def indexed_axis(self, ndim: int) -> int:
         require(ndim >= 2, self, f"X must have two axes or more, got {ndim}")
         return 1
 
@@ -120,7 +120,7 @@ class BatchGather(_Gathering):
 
 
 def _gather(op: _Gathering, ctx: RunContext, x: Any, indices: Any) -> tuple[Any, ...]:
-    axis = op.along(x.ndim)
+    axis = op.indexed_axis(x.ndim)
     check_indices(op.type, indices, x.shape[axis], op.lowest(axis, x.shape[axis]))
     if not op.match_outer:
         return (x.take(indices, axis=axis),)
@@ -134,7 +134,7 @@ def _prepare_gather(op: _Gathering, ctx: PlanContext, x: TensorSpec, indices: Te
     if x.dtype == STRING or op.match_outer:
         return None
     out = op.infer(x.plain, indices.plain)[0]
-    axis, op_type = op.along(x.ndim), op.type
+    axis, op_type = op.indexed_axis(x.ndim), op.type
     extent = x.shape[axis]
     lowest = op.lowest(axis, extent)
 
@@ -144,7 +144,7 @@ def _prepare_gather(op: _Gathering, ctx: PlanContext, x: TensorSpec, indices: Te
         def run() -> None:
             negative = check_indices(op_type, where, extent, lowest)
             if extent:
-                source.take(where, axis, y, "wrap" if negative else "clip")  # "raise" would write by way of a copy
+                source.take(where, axis, y, "wrap" if negative else "clip")  # "raise" would buffer the output
 
         return run
 
@@ -159,7 +159,7 @@ for _cls in (Gather, BatchGather):
 @register
 @operator_class(frozen=True)
 class BatchGatherGradient(Operator):
-    """dX = dY added up at ``indices`` along ``axis``, 0 elsewhere; ``match_outer`` as for Gather."""
+    """dX = dY summed at ``indices`` along ``axis``, 0 elsewhere; ``match_outer`` as for Gather."""
 
     inputs = ("X", "indices", "dY")
     outputs = ("dX",)
@@ -183,7 +183,7 @@ def batch_gather_gradient(op: BatchGatherGradient, ctx: RunContext, x: Any, indi
         table = ctx.xp.zeros((math.prod(x.shape[: axis + 1]), math.prod(x.shape[axis + 1 :])), x.dtype)
         add_rows(ctx.xp, table, _outer_indices(ctx.xp, x.shape, indices, axis), dy)
         return (table.reshape(x.shape),)
-    # The axis goes first, so that what is added are rows.
+    # The axis is moved to the front, so that whole rows are added.
     outer, inner = x.shape[:axis], x.shape[axis + 1 :]
     rows = dy.reshape(math.prod(outer), indices.size, math.prod(inner)).transpose(1, 0, 2)
     table = ctx.xp.zeros((x.shape[axis], math.prod(outer), math.prod(inner)), x.dtype)

@@ -1,4 +1,4 @@
-"""MergeDim and PrependDim: the first two axes made one, and the first one made two."""
+"""MergeDim, which merges the first two axes, and PrependDim, which splits the first axis in two."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Leading(Operator):
 @register
 @operator_class(frozen=True)
 class MergeDim(_Leading):
-    """The elements of a tensor with its first two axes as one. No gradient.
+    """reshaped = data with its first two axes merged. No gradient.
 
     Inputs:
         data (M, N, *S): any
@@ -43,7 +43,7 @@ class MergeDim(_Leading):
 @register
 @operator_class(frozen=True)
 class PrependDim(_Leading):
-    """The elements of a tensor with its first axis as two, the first of them of extent ``dim_size``.
+    """reshaped = data with its first axis split in two, of extents ``dim_size`` and N / ``dim_size``.
 
     Inputs:
         data (N, *S): any
@@ -56,12 +56,13 @@ class PrependDim(_Leading):
 
     def check(self) -> None:
         if self.dim_size < 1:
-            raise ArgumentError(f"PrependDim: dim_size must be given, 1 or more; got {self.dim_size}")
+            raise ArgumentError(f"PrependDim: dim_size must be given, and be 1 or more, got {self.dim_size}")
 
     def infer(self, data: TensorSpec) -> tuple[TensorSpec, ...]:
         require(data.ndim >= 1, self, "data must have an axis, got a scalar")
         first = data.shape[0]
-        require(first % self.dim_size == 0, self, f"the first extent, {first}, must divide by dim_size={self.dim_size}")
+        text = f"the first extent, {first}, must be a multiple of dim_size={self.dim_size}"
+        require(first % self.dim_size == 0, self, text)
         return (data.with_shape((self.dim_size, first // self.dim_size, *data.shape[1:])),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:

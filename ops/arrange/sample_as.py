@@ -1,4 +1,4 @@
-"""SpatialNarrowAs, SampleAs: the part of a tensor that another one covers or names, and the gradients."""
+"""SpatialNarrowAs and SampleAs: a part of a tensor, selected by another tensor; with their gradients."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ class _Narrowing(Operator):
     outputs: ClassVar[tuple[str, ...]] = ("C",)
 
     def narrowed(self, a: TensorSpec, b: TensorSpec) -> TensorSpec:
-        right = a.ndim == 4 == b.ndim and all(n >= m for n, m in zip(a.shape[2:], b.shape[2:]))
-        require(
-            right, self, f"A must be (N, C, H, W), no smaller than B in H and W, got shapes {a.shape} and {b.shape}"
-        )
+        fits = a.ndim == 4 == b.ndim and all(n >= m for n, m in zip(a.shape[2:], b.shape[2:]))
+        require(fits, self, f"A must be (N, C, H, W), no smaller than B in H and W, got shapes {a.shape} and {b.shape}")
         return a.with_shape((*a.shape[:2], *b.shape[2:]))
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -35,7 +33,7 @@ class _Narrowing(Operator):
 @register
 @operator_class(frozen=True)
 class SpatialNarrowAs(_Narrowing):
-    """C = the upper left part of each plane of A, (N, C, H, W), as large as the planes of B.
+    """C = the upper left corner of each image plane of A, of the size of the planes of B.
 
     Inputs:
         A (N, C, H, W): any
@@ -58,7 +56,7 @@ class SpatialNarrowAs(_Narrowing):
 @register
 @operator_class(frozen=True)
 class SpatialNarrowAsGradient(_Narrowing):
-    """dA = dC, and 0 where nothing was taken."""
+    """dA = dC in the upper left corner, 0 elsewhere."""
 
     inputs = ("A", "B", "dC")
     outputs = ("dA",)
@@ -87,9 +85,9 @@ def spatial_narrow_as_gradient(
 
 
 def _check_labels(op: Operator, x: TensorSpec, labels: TensorSpec) -> None:
-    right = x.ndim >= 1 and labels.size == x.shape[0] and labels.dtype == np.int32
+    fits = x.ndim >= 1 and labels.size == x.shape[0] and labels.dtype == np.int32
     text = f"got {labels.shape} of {labels.dtype} for X of shape {x.shape}"
-    require(right, op, f"labels must be int32, one for each sample of X; {text}")
+    require(fits, op, f"labels must be int32, one for each sample of X; {text}")
 
 
 @register
@@ -110,7 +108,7 @@ class SampleAs(Operator):
 
     def infer(self, x: TensorSpec, labels: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_labels(self, x, labels)
-        raise ShapeError("SampleAs: how many samples there are is known only when the net runs")
+        raise ShapeError("SampleAs: the number of samples is known only when the net runs")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("labels"), g.d_output("Y")]
@@ -123,7 +121,7 @@ class SampleAs(Operator):
 @register
 @operator_class(frozen=True)
 class SampleAsGradient(Operator):
-    """dX = dY for the samples that were taken, 0 for the others."""
+    """dX = dY for the samples whose label is above 0, 0 for the others."""
 
     inputs = ("X", "labels", "dY")
     outputs = ("dX",)
@@ -149,7 +147,9 @@ def sample_as(op: SampleAs, ctx: RunContext, x: Any, labels: Any) -> tuple[Any, 
 @kernel(SampleAsGradient)
 def sample_as_gradient(op: SampleAsGradient, ctx: RunContext, x: Any, labels: Any, dy: Any) -> tuple[Any, ...]:
     positions = ctx.xp.flatnonzero(labels.reshape(-1) > 0)
-    require(len(dy) == positions.size, op, f"dY must have {positions.size} samples, as labels says, got {len(dy)}")
+    require(
+        len(dy) == positions.size, op, f"dY must have one sample per label above 0, {positions.size}, got {len(dy)}"
+    )
     dx = ctx.xp.zeros(x.shape, dy.dtype)
     dx[positions] = dy
     return (dx,)

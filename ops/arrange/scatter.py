@@ -33,8 +33,8 @@ def _check_rows(op: Operator, x: TensorSpec, indices: TensorSpec, rows: TensorSp
 class ScatterWeightedSum(Operator):
     """X[indices] = w0 * X[indices] + w1 * X1 + w2 * X2 + ..., in place.
 
-    The inputs are X, w0, indices, X1, w1, X2, w2, ...; each weight has one element. A row whose index is
-    repeated is multiplied by w0 once for each time, then gets all its updates.
+    The inputs are X, w0, indices, X1, w1, X2, w2, ...; each weight has one element. A row whose index occurs k times is
+    multiplied by w0 k times, and then all its updates are added.
 
     Inputs:
         X (R, *S): float
@@ -96,7 +96,7 @@ def scatter_weighted_sum(
 
 @prepare(ScatterWeightedSum, device=CPU)
 def _prepare_scatter_weighted_sum(op: ScatterWeightedSum, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    """The table is updated in place: it may be far larger than the rows that change."""
+    """Prepare an update of the table in place: it may be far larger than the rows that change."""
     plain = [s.plain for s in specs]
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
@@ -117,7 +117,7 @@ def _prepare_scatter_weighted_sum(op: ScatterWeightedSum, ctx: PlanContext, *spe
 @register
 @operator_class(frozen=True)
 class ScatterAssign(Operator):
-    """X[indices] = rows, in place; of the rows of a repeated index one is kept.
+    """X[indices] = rows, in place; if an index is repeated, one of its rows is used.
 
     Inputs:
         X (R, *S): any

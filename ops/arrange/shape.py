@@ -17,6 +17,7 @@ from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.errors import counted
 
 __all__ = ["ExpandDims", "Reshape", "Shape", "Size", "Squeeze", "Transpose"]
 
@@ -24,12 +25,10 @@ Extents = tuple[int, ...]
 _INT64 = np.dtype(np.int64)
 
 
-def _nothing() -> None:
-    """What is left of a copy onto itself."""
-
-
-def _prepare_moved(op: Operator, x: TensorSpec, outs: Sequence[TensorSpec], constants: Sequence[Any] = ()) -> Prepared:
-    """Return a copy of the input's elements under another shape, and constants into the further outputs."""
+def _prepare_reshaped(
+    op: Operator, x: TensorSpec, outs: Sequence[TensorSpec], constants: Sequence[Any] = ()
+) -> Prepared:
+    """Prepare a copy of the input's elements in another shape, and copies of constants into the further outputs."""
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         source, y = inputs[0].reshape(-1), outputs[0].reshape(-1)
@@ -37,7 +36,7 @@ def _prepare_moved(op: Operator, x: TensorSpec, outs: Sequence[TensorSpec], cons
         if not np.may_share_memory(source, y):
             calls.append(partial(np.copyto, y, source))
         if not calls:
-            return _nothing
+            return lambda: None  # the input's own buffer: nothing to copy
         if len(calls) == 1:
             return calls[0]
 
@@ -53,17 +52,17 @@ def _prepare_moved(op: Operator, x: TensorSpec, outs: Sequence[TensorSpec], cons
 @register
 @operator_class(frozen=True)
 class Reshape(Operator):
-    """Y = X in another shape, from the argument or from the second input; old_shape is X's, in the type of that input.
+    """Y = X in another shape, given by the argument or the second input; old_shape is the shape of X.
 
-    In the shape, 0 stands for X's extent at that position, and one -1 for what is left. For an X without elements they
-    are both an extent of 0, as in Caffe2.
+    In the new shape, 0 stands for the extent of X at that axis, and one -1 for the remaining elements. For an X without
+    elements both mean an extent of 0, as in Caffe2.
 
     Inputs:
         X (*S): any
         shape? (D): int32|int64
     Outputs:
         Y (*T): as X
-        old_shape (len(S)): int32|int64
+        old_shape (len(S)): int32|int64, the type of the second input, or int64
     """
 
     inputs = ("X", "shape?")
@@ -83,30 +82,31 @@ class Reshape(Operator):
         if self.n_in == 1 and self.shape is None:
             raise ArgumentError("Reshape: give the argument shape, or the shape as second input")
 
-    def target(self, x: Extents, asked: Sequence[int]) -> Extents:
-        """Return the shape that ``asked`` means for an X of shape ``x``."""
+    def target(self, x: Extents, requested: Sequence[int]) -> Extents:
+        """Return the shape of Y for an X of shape ``x``, with 0 and -1 in ``requested`` replaced."""
         size = math.prod(x)
-        text = f"X {x} cannot take shape {tuple(asked)}"
-        require(all(n >= -1 for n in asked) and list(asked).count(-1) <= 1, self, f"{text}: one -1 at most, else >= 0")
-        within = all(n != 0 or i < len(x) for i, n in enumerate(asked)) or not size
-        require(within, self, f"{text}: 0 stands where X has no axis")
-        shape = [x[i] if n == 0 else n for i, n in enumerate(asked)] if size else [max(n, 0) for n in asked]
+        text = f"X {x} cannot be reshaped to {tuple(requested)}"
+        valid = all(n >= -1 for n in requested) and list(requested).count(-1) <= 1
+        require(valid, self, f"{text}: at most one extent may be -1, the others must not be negative")
+        within = all(n != 0 or i < len(x) for i, n in enumerate(requested)) or not size
+        require(within, self, f"{text}: 0 is given for an axis that X does not have")
+        shape = [x[i] if n == 0 else n for i, n in enumerate(requested)] if size else [max(n, 0) for n in requested]
         known = math.prod(n for n in shape if n != -1)
         if -1 in shape:
-            require(known > 0 and size % known == 0, self, f"{text}: {size} elements do not divide by {known}")
+            require(known > 0 and size % known == 0, self, f"{text}: {size} elements are not divisible by {known}")
             shape[shape.index(-1)] = size // known
-        require(math.prod(shape) == size, self, f"{text}: it has {size} elements")
+        require(math.prod(shape) == size, self, f"{text}: X has {counted(size, 'element')}")
         return tuple(shape)
 
     def infer(self, x: TensorSpec, shape: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        asked = self.shape
+        requested = self.shape
         if shape is not None:
-            asked = shape.known
+            requested = shape.known
             require(shape.dtype in (np.int32, np.int64), self, f"shape must be int32 or int64, got {shape.dtype}")
-        if asked is None:
-            raise ShapeError("Reshape: with a shape as input the result's is known only when the net runs")
+        if requested is None:
+            raise ShapeError("Reshape: with the shape as an input it is known only when the net runs")
         old = TensorSpec((x.ndim,), _INT64 if shape is None else shape.dtype, known=x.shape)
-        return TensorSpec(self.target(x.shape, asked), x.dtype), old
+        return TensorSpec(self.target(x.shape, requested), x.dtype), old
 
     def static_for(self, x: TensorSpec, shape: TensorSpec | None = None) -> bool:
         return shape is None or shape.known is not None
@@ -121,9 +121,9 @@ class Reshape(Operator):
 
 @kernel(Reshape)
 def reshape(op: Reshape, ctx: RunContext, x: Any, shape: Any = None) -> tuple[Any, ...]:
-    asked = op.shape if shape is None else integer_list(op, ctx, shape, "new_shape")
+    requested = op.shape if shape is None else integer_list(op, ctx, shape, "new_shape")
     old = ctx.xp.asarray(np.array(x.shape, np.int64 if shape is None else shape.dtype))
-    return x.reshape(op.target(tuple(x.shape), asked or ())), old
+    return x.reshape(op.target(tuple(x.shape), requested or ())), old
 
 
 @prepare(Reshape, device=CPU)
@@ -131,12 +131,12 @@ def _prepare_reshape(op: Reshape, ctx: PlanContext, x: TensorSpec, *shape: Tenso
     if x.dtype == STRING:
         return None
     outs = op.infer(x.plain, *shape)
-    return _prepare_moved(op, x, outs, [np.array(x.shape, outs[1].dtype)])
+    return _prepare_reshaped(op, x, outs, [np.array(x.shape, outs[1].dtype)])
 
 
 @operator_class(frozen=True)
 class _Dims(Operator):
-    """Base of operators that add axes of extent 1 or take them away.
+    """Base of operators that insert or remove axes of extent 1.
 
     Inputs:
         X (...): any
@@ -147,11 +147,11 @@ class _Dims(Operator):
     inputs = ("X",)
     outputs = ("Y",)
     inplace = ((0, 0),)
-    dims: tuple[int, ...] = ()  # one that comes twice counts once
+    dims: tuple[int, ...] = ()  # repeats are ignored
 
     def check(self) -> None:
         if not self.dims or min(self.dims) < 0:
-            raise ArgumentError(f"{self.type}: dims must be axes, 0 or above, at least one; got {self.dims}")
+            raise ArgumentError(f"{self.type}: dims must be one or more non-negative axes, got {self.dims}")
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -160,7 +160,7 @@ class _Dims(Operator):
 @register
 @operator_class(frozen=True)
 class ExpandDims(_Dims):
-    """Y = X with axes of extent 1 inserted, so that they are at ``dims`` in Y."""
+    """Y = X with axes of extent 1 inserted, which are at ``dims`` in Y."""
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         n = x.ndim + len(set(self.dims))
@@ -181,7 +181,7 @@ class Squeeze(_Dims):
         require(
             all(i < x.ndim and x.shape[i] == 1 for i in self.dims),
             self,
-            f"dims must name axes of extent 1 of X {x.shape}, got {self.dims}",
+            f"dims must be axes of extent 1 of X {x.shape}, got {self.dims}",
         )
         return (x.with_shape([n for i, n in enumerate(x.shape) if i not in self.dims]),)
 
@@ -194,7 +194,7 @@ def _with_dims(op: _Dims, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 def _prepare_dims(op: _Dims, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    return None if x.dtype == STRING else _prepare_moved(op, x, op.infer(x.plain))
+    return None if x.dtype == STRING else _prepare_reshaped(op, x, op.infer(x.plain))
 
 
 for _cls in (ExpandDims, Squeeze):
@@ -205,7 +205,7 @@ for _cls in (ExpandDims, Squeeze):
 @register
 @operator_class(frozen=True)
 class Transpose(Operator):
-    """Y = X with its axes in the order ``axes``, by default backwards.
+    """Y = X with its axes in the order ``axes``, by default reversed.
 
     Inputs:
         X (*S): any
@@ -221,7 +221,11 @@ class Transpose(Operator):
     def order(self, ndim: int) -> Extents:
         if not self.axes:
             return tuple(reversed(range(ndim)))
-        require(sorted(self.axes) == list(range(ndim)), self, f"axes must order the {ndim} axes of X, got {self.axes}")
+        require(
+            sorted(self.axes) == list(range(ndim)),
+            self,
+            f"axes must be a permutation of the {ndim} axes of X, got {self.axes}",
+        )
         return self.axes
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -259,7 +263,7 @@ class _Measure(Operator, abc.ABC):
 
     @abc.abstractmethod
     def measure(self, shape: Extents) -> Any:
-        """Return what the operator says of a shape, int64."""
+        """Return the output for an X of this shape, int64."""
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         return (TensorSpec(tuple(self.measure(x.shape).shape), _INT64),)
@@ -271,12 +275,12 @@ class _Measure(Operator, abc.ABC):
 @register
 @operator_class(frozen=True)
 class Shape(_Measure):
-    """Y = the extents of X, or those of ``axes``, int64. No gradient.
+    """Y = the shape of X, or the extents of ``axes``. No gradient.
 
     Inputs:
         X (*S): any
     Outputs:
-        Y (len(S)) or (N): int64, N the number of ``axes`` where these are given
+        Y (len(S)) or (N): int64, N the number of ``axes`` if they are given
     """
 
     axes: tuple[int, ...] = ()
@@ -290,7 +294,7 @@ class Shape(_Measure):
 @register
 @operator_class(frozen=True)
 class Size(_Measure):
-    """Y = the number of elements of X, an int64 scalar. No gradient.
+    """Y = the number of elements of X, a scalar. No gradient.
 
     Inputs:
         X (...): any

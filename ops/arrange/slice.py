@@ -1,4 +1,4 @@
-"""Slice and its gradient: a box cut out of a tensor."""
+"""Slice and its gradient."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["Slice", "SliceGradient"]
 
 @operator_class(frozen=True)
 class _Box(Operator):
-    """Which box is cut out: from ``starts`` up to ``ends`` along the first axes, whole along the others.
+    """Base: the slice from ``starts`` to before ``ends`` along the first axes, with all of the other axes.
 
-    A negative bound counts from one after the last element: an end of -1 is the end of the axis.
+    A negative bound n stands for extent + 1 + n, as in Caffe2: an end of -1 is the end of the axis.
     """
 
-    fixed_inputs: ClassVar[int] = 1  # without starts and ends
+    fixed_inputs: ClassVar[int] = 1  # the number of inputs without starts and ends
     starts: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
 
@@ -33,34 +33,36 @@ class _Box(Operator):
 
     def check(self) -> None:
         if self.n_in == self.fixed_inputs + 1:
-            raise ArgumentError(f"{self.type}: starts and ends come as inputs together; got one of them")
+            raise ArgumentError(f"{self.type}: starts and ends must both be inputs, or both arguments; got one input")
         if self.n_in == self.fixed_inputs and (not self.starts or len(self.starts) != len(self.ends)):
             raise ArgumentError(
-                f"{self.type}: starts and ends must be lists of one length, at least 1, got {self.starts}, {self.ends}"
+                f"{self.type}: starts and ends must be lists of the same length, 1 or more, got {self.starts}, "
+                f"{self.ends}"
             )
 
     def box(self, shape: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> tuple[slice, ...]:
-        """Return the box in a tensor of this shape.
+        """Return the slices of the first axes of a tensor of this shape.
 
         Raises:
-            ShapeError: more bounds than axes, or an end before its start.
+            ShapeError: there are more bounds than axes, or an end is before its start.
         """
         require(
             len(starts) == len(ends) <= len(shape),
             self,
-            f"starts {list(starts)} and ends {list(ends)} must be equally many, at most the axes of X {tuple(shape)}",
+            f"starts {list(starts)} and ends {list(ends)} must have one bound each for all or the first axes of X "
+            f"{tuple(shape)}",
         )
-        cut = []
+        slices = []
         for extent, start, end in zip(shape, starts, ends):
             first = min(start + extent + 1 if start < 0 else start, extent)
             after = min(end + extent + 1 if end < 0 else end, extent)
             require(
                 0 <= first <= after,
                 self,
-                f"an axis of {extent} cannot be cut from {start} to {end}: the end must not lie before the start",
+                f"cannot slice an axis of extent {extent} from {start} to {end}: the end must not be before the start",
             )
-            cut.append(slice(first, after))
-        return tuple(cut)
+            slices.append(slice(first, after))
+        return tuple(slices)
 
     def bounds(self, ctx: RunContext, given: Sequence[Any]) -> tuple[Sequence[int], Sequence[int]]:
         """Return starts and ends, at run time."""
@@ -73,9 +75,9 @@ class _Box(Operator):
 @register
 @operator_class(frozen=True)
 class Slice(_Box):
-    """Y = X from ``starts`` up to ``ends``, which may come as the second and third input.
+    """Y = X from ``starts`` to before ``ends``, which may be given as the second and third input.
 
-    An end of -1 means the end of the axis, -2 leaves one element off; bounds beyond the end are cut to it.
+    An end of -1 means the end of the axis, -2 omits the last element; bounds beyond the end are clipped to it.
 
     Inputs:
         X (*S): any
@@ -113,7 +115,7 @@ def slice_(op: Slice, ctx: RunContext, x: Any, *bounds: Any) -> tuple[Any, ...]:
 @register
 @operator_class(frozen=True)
 class SliceGradient(_Box):
-    """dX = dY in the box, 0 around it; the inputs are X, then starts and ends if Slice had them, then dY."""
+    """dX = dY in the slice, 0 elsewhere; the inputs are X, then starts and ends if Slice had them, then dY."""
 
     inputs = ("X", "starts_or_dY", "ends?", "dY?")
     outputs = ("dX",)

@@ -28,8 +28,8 @@ class _Tiling(Operator):
         object.__setattr__(self, "dynamic", n_in > 1)
         return super().with_arity(n_in, n_out)
 
-    def measures(self, ctx: RunContext, given: Sequence[Any], ndim: int) -> tuple[int, int]:
-        """Return the number of tiles and the axis, not negative; inputs go before arguments."""
+    def tiles_and_axis(self, ctx: RunContext, given: Sequence[Any], ndim: int) -> tuple[int, int]:
+        """Return the number of tiles and the non-negative axis; inputs take precedence over arguments."""
         values = [one_integer(self, ctx, scalar, name) for scalar, name in zip(given, ("tiles", "axis"))]
         values += [self.tiles, self.axis][len(given) :]
         return self.checked(values[0], values[1], ndim)
@@ -39,15 +39,15 @@ class _Tiling(Operator):
         require(-ndim <= axis < ndim, self, f"axis must lie in [{-ndim}, {ndim}), got {axis}")
         return tiles, axis % ndim
 
-    def _static(self, given: Sequence[TensorSpec]) -> None:
+    def _require_arguments(self, given: Sequence[TensorSpec]) -> None:
         if given:
-            raise ShapeError(f"{self.type}: with tiles as input the shape is known only when the net runs")
+            raise ShapeError(f"{self.type}: with tiles as an input the shape is known only when the net runs")
 
 
 @register
 @operator_class(frozen=True)
 class Tile(_Tiling):
-    """Y = X repeated ``tiles`` times along ``axis``; both may come as inputs.
+    """Y = X repeated ``tiles`` times along ``axis``; both may be given as inputs.
 
     Inputs:
         X (*A, N, *B): any
@@ -61,7 +61,7 @@ class Tile(_Tiling):
     outputs = ("Y",)
 
     def infer(self, x: TensorSpec, *given: TensorSpec) -> tuple[TensorSpec, ...]:
-        self._static(given)
+        self._require_arguments(given)
         tiles, axis = self.checked(self.tiles, self.axis, x.ndim)
         return (x.with_shape([n * tiles if i == axis else n for i, n in enumerate(x.shape)]),)
 
@@ -72,7 +72,7 @@ class Tile(_Tiling):
 
 @kernel(Tile)
 def tile(op: Tile, ctx: RunContext, x: Any, *given: Any) -> tuple[Any, ...]:
-    tiles, axis = op.measures(ctx, given, x.ndim)
+    tiles, axis = op.tiles_and_axis(ctx, given, x.ndim)
     check_extents("Tile: Y", [n * tiles if i == axis else n for i, n in enumerate(x.shape)], x.dtype)
     return (ctx.xp.concatenate([x] * tiles, axis=axis),)
 
@@ -86,9 +86,9 @@ class TileGradient(_Tiling):
     outputs = ("dX",)
 
     def infer(self, dy: TensorSpec, *given: TensorSpec) -> tuple[TensorSpec, ...]:
-        self._static(given)
+        self._require_arguments(given)
         tiles, axis = self.checked(self.tiles, self.axis, dy.ndim)
-        require(dy.shape[axis] % tiles == 0, self, f"axis {axis} of dY {dy.shape} must divide by tiles={tiles}")
+        require(dy.shape[axis] % tiles == 0, self, f"axis {axis} of dY {dy.shape} must be a multiple of tiles={tiles}")
         return (dy.with_shape([n // tiles if i == axis else n for i, n in enumerate(dy.shape)]),)
 
     def flops(self, dy: TensorSpec, *given: TensorSpec) -> int:
@@ -97,7 +97,7 @@ class TileGradient(_Tiling):
 
 @kernel(TileGradient)
 def tile_gradient(op: TileGradient, ctx: RunContext, dy: Any, *given: Any) -> tuple[Any, ...]:
-    tiles, axis = op.measures(ctx, given, dy.ndim)
-    require(dy.shape[axis] % tiles == 0, op, f"axis {axis} of dY {dy.shape} must divide by tiles={tiles}")
+    tiles, axis = op.tiles_and_axis(ctx, given, dy.ndim)
+    require(dy.shape[axis] % tiles == 0, op, f"axis {axis} of dY {dy.shape} must be a multiple of tiles={tiles}")
     parts = dy.reshape(*dy.shape[:axis], tiles, dy.shape[axis] // tiles, *dy.shape[axis + 1 :])
     return (parts.sum(axis=axis, dtype=dy.dtype),)

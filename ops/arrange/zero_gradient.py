@@ -1,4 +1,4 @@
-"""ZeroGradient: a blob whose gradient is zeros."""
+"""ZeroGradient: a gradient of zeros for a blob that may have none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ZeroGradient"]
 @register
 @operator_class(frozen=True)
 class ZeroGradient(Operator):
-    """Do nothing; in the backward pass, X has a gradient of zeros from here, where it may otherwise have none.
+    """Do nothing; in the backward pass, give X a gradient of zeros, as it may have no other.
 
     Inputs:
         X (...): any

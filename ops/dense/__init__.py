@@ -1,1 +1,1 @@
-"""Products of matrices, similarities and distances of rows."""
+"""Matrix products, tensor trains, and similarities and distances of samples."""

@@ -25,14 +25,14 @@ __all__ = [
 
 
 def _check_pair(op: Operator, x: TensorSpec, y: TensorSpec) -> int:
-    """Return the number of samples, one for scalars; raise ShapeError unless both tensors have the same ones."""
+    """Return the number of samples, one for scalars; raise ShapeError unless both tensors have the same shape."""
     require(x.shape == y.shape, op, f"X and Y must have the same shape, got {x.shape} and {y.shape}")
     return x.shape[0] if x.ndim else 1
 
 
 @operator_class(frozen=True)
 class OfSamples(Operator):
-    """Base of operators that give one number for each sample of X and Y; ``<type>Gradient`` reads X, Y and dZ.
+    """Base of operators that compute one number per sample of X and Y; ``<type>Gradient`` reads X, Y and dZ.
 
     Inputs:
         X (N, *S) or (N) or (): float
@@ -58,7 +58,7 @@ class OfSamples(Operator):
 
 @operator_class(frozen=True)
 class OfSamplesGradient(Operator):
-    """Base of the gradients of what gives one number for each sample."""
+    """Base of the gradients of operators that compute one number per sample."""
 
     inputs = ("X", "Y", "dZ")
     outputs = ("dX", "dY")
@@ -74,7 +74,7 @@ class OfSamplesGradient(Operator):
 
 
 def sample_rows(*arrays: Any) -> tuple[Any, ...]:
-    """Return tensors of samples as matrices with a row per sample, float16 as float32."""
+    """Return tensors as matrices with one row per sample, float16 as float32."""
     return tuple(widen(a).reshape(a.shape[0] if a.ndim else 1, math.prod(a.shape[1:])) for a in arrays)
 
 
@@ -87,8 +87,8 @@ class SquaredL2Distance(OfSamples):
 @kernel(SquaredL2Distance)
 def squared_l2_distance(op: SquaredL2Distance, ctx: RunContext, x: Any, y: Any) -> tuple[Any, ...]:
     a, b = sample_rows(x, y)
-    apart = a - b
-    return (narrow((apart * apart).sum(axis=1) / 2, x),)
+    difference = a - b
+    return (narrow((difference * difference).sum(axis=1) / 2, x),)
 
 
 @register

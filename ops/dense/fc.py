@@ -21,17 +21,17 @@ __all__ = ["FC", "FCGradient", "FCTransposed", "FCTransposedGradient"]
 
 @operator_class(frozen=True)
 class FCArguments(Operator):
-    """What the fully connected operators have in common."""
+    """The arguments of fully connected layers and their gradients, and the checks of X and W."""
 
     axis: int = 1
     axis_w: int = 1
     _transposed = False
 
     def sizes(self, x: TensorSpec, w: TensorSpec) -> tuple[int, int, int]:
-        """Return rows of X, columns of Y and the length of the sums, all after flattening to matrices.
+        """Return M, N and K of the product (M, K) by (K, N) that X and W make, flattened to matrices.
 
         Raises:
-            ShapeError: X and W do not fit.
+            ShapeError: the shapes of X and W do not match.
         """
         for name, spec, axis in (("X", x, self.axis), ("W", w, self.axis_w)):
             field = "axis" if name == "X" else "axis_w"
@@ -47,7 +47,7 @@ class FCArguments(Operator):
         require(
             k == k_w,
             self,
-            f"X {x.shape} flattened at axis {self.axis} has rows of {k}, W {w.shape} flattened at axis "
+            f"X {x.shape} flattened at axis {self.axis} has rows of {k}, but W {w.shape} flattened at axis "
             f"{self.axis_w} takes rows of {k_w}",
         )
         return m, n, k
@@ -70,7 +70,7 @@ class _Forward(FCArguments):
     def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, W=w, b=b)
         _, n, _ = self.sizes(x, w)
-        require(b.shape == (n,), self, f"b must have shape ({n},), one per row of the output, got {b.shape}")
+        require(b.shape == (n,), self, f"b must have shape ({n},), one number per column of Y, got {b.shape}")
         return (x.with_shape(self.y_shape(x, n)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -102,11 +102,11 @@ class _Backward(FCArguments):
 @register
 @operator_class(frozen=True)
 class FC(_Forward):
-    """Y = X W^T + b, X flattened to a matrix at ``axis`` and W, (outputs, inputs), at ``axis_w``.
+    """Y = X W^T + b, with X flattened to a matrix at ``axis``, and W, (outputs, inputs), at ``axis_w``.
 
     Inputs:
         X (*A, *B): float
-        W (*C, *D): as X, D has prod(B) elements
+        W (*C, *D): as X, prod(D) = prod(B)
         b (prod(C)): as X
     Outputs:
         Y (*A, prod(C)): as X
@@ -116,17 +116,17 @@ class FC(_Forward):
 @register
 @operator_class(frozen=True)
 class FCGradient(_Backward):
-    """Gradients of FC: dW = dY^T X, db = the column sums of dY, and dX = dY W if asked for."""
+    """Gradients of FC: dW = dY^T X, db = the column sums of dY and, if it is an output, dX = dY W."""
 
 
 @register
 @operator_class(frozen=True)
 class FCTransposed(_Forward):
-    """Y = X W + b, X flattened to a matrix at ``axis`` and W, (inputs, outputs), at ``axis_w``.
+    """Y = X W + b, with X flattened to a matrix at ``axis``, and W, (inputs, outputs), at ``axis_w``.
 
     Inputs:
         X (*A, *B): float
-        W (*C, *D): as X, C has prod(B) elements
+        W (*C, *D): as X, prod(C) = prod(B)
         b (prod(D)): as X
     Outputs:
         Y (*A, prod(D)): as X
@@ -138,13 +138,13 @@ class FCTransposed(_Forward):
 @register
 @operator_class(frozen=True)
 class FCTransposedGradient(_Backward):
-    """Gradients of FCTransposed: dW = X^T dY, db = the column sums of dY, and dX = dY W^T if asked for."""
+    """Gradients of FCTransposed: dW = X^T dY, db = the column sums of dY and, if it is an output, dX = dY W^T."""
 
     _transposed = True
 
 
 def _matrices(op: FCArguments, x: Any, w: Any) -> tuple[Any, Any]:
-    """Return X as (rows, inputs) and W as (outputs, inputs), in the dtype to calculate in."""
+    """Return X as (rows, inputs) and W as (outputs, inputs)."""
     m, n, k = op.sizes(spec_of(x), spec_of(w))
     filters = w.reshape(k, n).T if op._transposed else w.reshape(n, k)
     return x.reshape(m, k), filters
@@ -159,11 +159,11 @@ def _fc(op: FC | FCTransposed, ctx: RunContext, x: Any, w: Any, b: Any) -> tuple
 
 def _fc_gradient(op: FCGradient | FCTransposedGradient, ctx: RunContext, x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
     rows, filters = _matrices(op, widen(x), widen(w))
-    slopes = widen(dy).reshape(rows.shape[0], filters.shape[0])
-    dw = rows.T @ slopes if op._transposed else slopes.T @ rows
-    results = [narrow(dw.reshape(w.shape), w), narrow(slopes.sum(axis=0), w)]
+    d_rows = widen(dy).reshape(rows.shape[0], filters.shape[0])
+    dw = rows.T @ d_rows if op._transposed else d_rows.T @ rows
+    results = [narrow(dw.reshape(w.shape), w), narrow(d_rows.sum(axis=0), w)]
     if op.n_out == 3:
-        results.append(narrow((slopes @ filters).reshape(x.shape), x))
+        results.append(narrow((d_rows @ filters).reshape(x.shape), x))
     return tuple(results)
 
 
@@ -202,8 +202,8 @@ def _prepare_fc_gradient(
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         rows, filters = _matrices(op, inputs[0], inputs[1])
-        slopes = inputs[2].reshape(m, n)
-        left, right = (rows.T, slopes) if op._transposed else (slopes.T, rows)
+        d_rows = inputs[2].reshape(m, n)
+        left, right = (rows.T, d_rows) if op._transposed else (d_rows.T, rows)
         dw, db, ones, dot = (
             outputs[0].reshape((k, n) if op._transposed else (n, k)),
             outputs[1],
@@ -213,7 +213,7 @@ def _prepare_fc_gradient(
 
         def parameters() -> None:
             dot(left, right, dw)
-            dot(ones, slopes, db)
+            dot(ones, d_rows, db)
 
         if op.n_out < 3:
             return parameters
@@ -221,8 +221,8 @@ def _prepare_fc_gradient(
 
         def call() -> None:
             dot(left, right, dw)
-            dot(ones, slopes, db)
-            dot(slopes, filters, dx)
+            dot(ones, d_rows, db)
+            dot(d_rows, filters, dx)
 
         return call
 

@@ -1,4 +1,4 @@
-"""Matrix products: MatMul of two matrices, BatchMatMul of stacks of them. Their gradients are products again."""
+"""Matrix products: MatMul of two matrices, BatchMatMul of stacks of matrices. Their gradients are products too."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["BatchMatMul", "MatMul"]
 @register
 @operator_class(frozen=True)
 class MatMul(Operator):
-    """Y = A B, A and B flattened to matrices at ``axis_a`` and ``axis_b`` and transposed where asked for.
+    """Y = A B, with A and B flattened to matrices at ``axis_a`` and ``axis_b``.
 
-    With a third input, Y takes its shape.
+    ``trans_a`` and ``trans_b`` transpose the matrices. With a third input, Y has the shape of that.
 
     Inputs:
         A (...): float
@@ -44,17 +44,17 @@ class MatMul(Operator):
     trans_b: bool = False
 
     def sizes(self, a: TensorSpec, b: TensorSpec) -> tuple[int, int, int]:
-        """Return rows and columns of Y and the length of the sums.
+        """Return M, N and K of the product (M, K) by (K, N).
 
         Raises:
-            ShapeError: A and B do not fit.
+            ShapeError: the shapes of A and B do not match.
         """
         m, k = self._matrix("a", a, self.axis_a, self.trans_a)
         k_b, n = self._matrix("b", b, self.axis_b, self.trans_b)
         require(
             k == k_b,
             self,
-            f"A {a.shape} gives a matrix of ({m}, {k}), B {b.shape} one of ({k_b}, {n}): the inner extents differ",
+            f"the inner extents must be equal; A {a.shape} is a matrix of ({m}, {k}), B {b.shape} one of ({k_b}, {n})",
         )
         return m, n, k
 
@@ -73,7 +73,8 @@ class MatMul(Operator):
         m, n, _ = self.sizes(a, b)
         if like is None:
             return (a.with_shape((m, n)),)
-        require(like.size == m * n, self, f"the product has {m} x {n} elements, which {like.shape} does not hold")
+        text = f"like must have {m} x {n} elements, as the product has, got shape {like.shape}"
+        require(like.size == m * n, self, text)
         return (a.with_shape(like.shape),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -122,10 +123,10 @@ def _prepare_mat_mul(op: MatMul, ctx: PlanContext, a: TensorSpec, b: TensorSpec,
 @register
 @operator_class(frozen=True)
 class BatchMatMul(Operator):
-    """Y[i] = A[i] B[i] for stacks of matrices, transposed where asked for.
+    """Y[i] = A[i] B[i] for stacks of matrices, which ``trans_a`` and ``trans_b`` transpose.
 
-    With ``broadcast``, the leading axes are stretched to fit each other, as NumPy does it. A vector A is a row, a
-    vector B a column, for each matrix of the other; their axis is left out of Y, but for the product of two vectors.
+    With ``broadcast``, the leading axes are broadcast as by NumPy. A vector A is a row, a vector B a column, which is
+    multiplied with each matrix of the other input; Y does not have its axis. The product of two vectors is (1,).
 
     Inputs:
         A (..., M, K) or (..., K, M) or (K): float, the second with trans_a
@@ -146,14 +147,14 @@ class BatchMatMul(Operator):
         require(a.ndim >= 1 and b.ndim >= 1, self, f"A and B must not be scalars, got {a.shape} and {b.shape}")
         left, right = self._row(a.shape), self._column(b.shape)
         (m, k), (k_b, n) = left[-2:], right[-2:]
-        require(k == k_b, self, f"the inner extents of A {a.shape} and B {b.shape} differ: {k} and {k_b}")
+        require(k == k_b, self, f"the inner extents of A {a.shape} and B {b.shape} must be equal, got {k} and {k_b}")
         if a.ndim == 1 or b.ndim == 1:
             stack, extents = left[:-2] + right[:-2], ((m,) if a.ndim > 1 else ()) + ((n,) if b.ndim > 1 else ())
             return (a.with_shape(stack + extents if stack + extents else (1,)),)
         return (a.with_shape((*self._stack(left[:-2], right[:-2]), m, n)),)
 
     def _row(self, a: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of A as a stack of matrices, transposed where asked for."""
+        """Return the shape of A as a stack of matrices, after ``trans_a``."""
         return (1, *a) if len(a) == 1 else (*a[:-2], *a[-2:][:: -1 if self.trans_a else 1])
 
     def _column(self, b: tuple[int, ...]) -> tuple[int, ...]:
@@ -161,14 +162,14 @@ class BatchMatMul(Operator):
 
     def _stack(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
         if not self.broadcast:
-            require(a == b, self, f"the leading extents {a} and {b} must be equal, or broadcast=1 be set")
+            require(a == b, self, f"the leading extents must be equal, got {a} and {b}; or set broadcast=1")
             return a
         ndim = max(len(a), len(b))
         wide_a, wide_b = (1,) * (ndim - len(a)) + a, (1,) * (ndim - len(b)) + b
         require(
             all(p == q or p == 1 or q == 1 for p, q in zip(wide_a, wide_b)),
             self,
-            f"the leading extents {a} and {b} cannot be stretched to fit each other",
+            f"the leading extents {a} and {b} cannot be broadcast together",
         )
         return tuple(q if p == 1 else p for p, q in zip(wide_a, wide_b))
 

@@ -1,4 +1,4 @@
-"""ConcatBatchMatMulBatchGatherOp: products of the vectors of each sample with one another."""
+"""ConcatBatchMatMulBatchGatherOp: dot products of pairs of vectors of each sample."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["ConcatBatchMatMulBatchGatherOp"]
 @register
 @operator_class(frozen=True)
 class ConcatBatchMatMulBatchGatherOp(Operator):
-    """Y[n, k] = the dot product of X_i[n] and X_j[n] with ``indices[k]`` = i * (number of X) + j.
+    """Y[n, k] = the dot product of X_i[n] and X_j[n], where indices[k] = i * (number of X) + j. No gradient.
 
     The same as stacking n matrices of shape (samples, width) into (samples, n, width), multiplying by the transpose,
-    and gathering from the products in row-major order. No gradient.
+    and gathering from the products in row-major order.
 
     Inputs:
         indices (I): int32|int64
@@ -38,9 +38,9 @@ class ConcatBatchMatMulBatchGatherOp(Operator):
         require(indices.ndim == 1 and indices.dtype in (np.int32, np.int64), self, text)
         first = xs[0]
         shapes = [f"{x.shape} {x.dtype}" for x in xs]
-        alike = all(x.shape == first.shape and x.dtype == first.dtype for x in xs)
-        fits = first.ndim == 2 and first.dtype.kind == "f" and alike
-        require(fits, self, f"all X must be matrices of one shape and floating type, got {shapes}")
+        same = all(x.shape == first.shape and x.dtype == first.dtype for x in xs)
+        fits = first.ndim == 2 and first.dtype.kind == "f" and same
+        require(fits, self, f"all X must be matrices of the same shape and floating-point type, got {shapes}")
         return (first.with_shape((first.shape[0], indices.shape[0])),)
 
     def flops(self, indices: TensorSpec, *xs: TensorSpec) -> int:

@@ -1,4 +1,4 @@
-"""Products of the samples of two tensors: DotProduct, DotProductWithPadding and CosineSimilarity; with gradients."""
+"""Similarities of the samples of two tensors: DotProduct, DotProductWithPadding, CosineSimilarity; with gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "DotProductWithPaddingGradient",
 ]
 
-_TINY = 1e-12  # squares of lengths are clamped to this, as in Caffe2
+_TINY = 1e-12  # squared norms are clamped to this minimum, as in Caffe2
 
 
 @register
@@ -45,27 +45,27 @@ class DotProductGradient(OfSamplesGradient):
 
 @kernel(DotProductGradient)
 def dot_product_gradient(op: DotProductGradient, ctx: RunContext, x: Any, y: Any, dz: Any) -> tuple[Any, ...]:
-    slopes = dz.reshape((-1, *[1] * (x.ndim - 1)) if x.ndim else ())
-    return y * slopes, x * slopes
+    per_sample = dz.reshape((-1, *[1] * (x.ndim - 1)) if x.ndim else ())
+    return y * per_sample, x * per_sample
 
 
 @register
 @operator_class(frozen=True)
 class CosineSimilarity(OfSamples):
-    """Z[i] = sum(X[i] * Y[i]) / (|X[i]| * |Y[i]|), for each sample i of the first axis; lengths are at least 1e-6."""
+    """Z[i] = sum(X[i] * Y[i]) / (|X[i]| * |Y[i]|), for each sample i of the first axis; norms are at least 1e-6."""
 
     def flops(self, x: TensorSpec, y: TensorSpec) -> int:
         return 6 * x.size
 
 
-def _inverse_length(xp: Any, rows: Any) -> Any:
+def _inverse_norm(xp: Any, rows: Any) -> Any:
     return 1 / xp.sqrt(xp.maximum((rows * rows).sum(axis=1, keepdims=True), rows.dtype.type(_TINY)))
 
 
 @kernel(CosineSimilarity)
 def cosine_similarity(op: CosineSimilarity, ctx: RunContext, x: Any, y: Any) -> tuple[Any, ...]:
     a, b = sample_rows(x, y)
-    scale = _inverse_length(ctx.xp, a) * _inverse_length(ctx.xp, b)
+    scale = _inverse_norm(ctx.xp, a) * _inverse_norm(ctx.xp, b)
     return (narrow((a * b).sum(axis=1) * scale[:, 0], x),)
 
 
@@ -83,11 +83,11 @@ def cosine_similarity_gradient(
     op: CosineSimilarityGradient, ctx: RunContext, x: Any, y: Any, dz: Any
 ) -> tuple[Any, ...]:
     a, b = sample_rows(x, y)
-    u, v = _inverse_length(ctx.xp, a), _inverse_length(ctx.xp, b)
-    slopes = widen(dz).reshape(-1, 1)
+    u, v = _inverse_norm(ctx.xp, a), _inverse_norm(ctx.xp, b)
+    d_rows = widen(dz).reshape(-1, 1)
     a, b = a * u, b * v
     cosine = (a * b).sum(axis=1, keepdims=True)
-    dx, dy = slopes * (b - a * cosine) * u, slopes * (a - b * cosine) * v
+    dx, dy = d_rows * (b - a * cosine) * u, d_rows * (a - b * cosine) * v
     return narrow(dx.reshape(x.shape), x), narrow(dy.reshape(y.shape), y)
 
 
@@ -97,16 +97,18 @@ class _Padding(Operator):
     replicate: bool = False
 
     def samples(self, x: TensorSpec, y: TensorSpec) -> int:
-        """Return the number of samples; raise ShapeError if X and Y do not fit each other."""
+        """Return the number of samples; raise ShapeError if the shapes of X and Y do not match."""
         require_one_float_type(self, X=x, Y=y)
         for name, spec in (("X", x), ("Y", y)):
             require(1 <= spec.ndim <= 2, self, f"{name} must have one or two axes, got shape {spec.shape}")
-        require(x.shape[0] == y.shape[0], self, f"X and Y must have as many samples, got {x.shape} and {y.shape}")
+        require(
+            x.shape[0] == y.shape[0], self, f"X and Y must have the same number of samples, got {x.shape} and {y.shape}"
+        )
         short, long = sorted(spec.shape[1] if spec.ndim == 2 else 1 for spec in (x, y))
         require(
             not self.replicate or (short > 0 and long % short == 0),
             self,
-            f"with replicate=1 the length of one must divide that of the other, got {x.shape} and {y.shape}",
+            f"with replicate=1 the longer rows must be a multiple of the shorter ones, got {x.shape} and {y.shape}",
         )
         return x.shape[0]
 
@@ -114,7 +116,7 @@ class _Padding(Operator):
 @register
 @operator_class(frozen=True)
 class DotProductWithPadding(_Padding):
-    """Z[i] = sum(X[i] * Y[i]), the shorter of both filled up with ``pad_value`` or, with ``replicate``, repeated.
+    """Z[i] = sum(X[i] * Y[i]), with the shorter rows padded with ``pad_value`` or, with ``replicate``, repeated.
 
     Inputs:
         X (N, D): float
@@ -132,10 +134,8 @@ class DotProductWithPadding(_Padding):
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("Y"), g.d_output("Z")]
         outputs = [g.d_input("X"), g.d_input("Y")]
-        made = make_op(
-            "DotProductWithPaddingGradient", inputs, outputs, pad_value=self.pad_value, replicate=self.replicate
-        )
-        return [made]
+        arguments = {"pad_value": self.pad_value, "replicate": self.replicate}
+        return [make_op("DotProductWithPaddingGradient", inputs, outputs, **arguments)]
 
     def flops(self, x: TensorSpec, y: TensorSpec) -> int:
         return 2 * max(x.size, y.size)
@@ -158,32 +158,32 @@ class DotProductWithPaddingGradient(_Padding):
         return 2 * max(x.size, y.size)
 
 
-def _lengthened(op: _Padding, xp: Any, rows: Any, length: int) -> Any:
-    """Return rows filled up, or repeated, to ``length``."""
-    n, own = rows.shape
-    if own == length:
+def _padded(op: _Padding, xp: Any, rows: Any, length: int) -> Any:
+    """Return rows padded, or repeated, to ``length``."""
+    n, width = rows.shape
+    if width == length:
         return rows
     if op.replicate:
-        return xp.tile(rows, (1, length // own))
-    longer = xp.full((n, length), op.pad_value, rows.dtype)
-    longer[:, :own] = rows
-    return longer
+        return xp.tile(rows, (1, length // width))
+    padded = xp.full((n, length), op.pad_value, rows.dtype)
+    padded[:, :width] = rows
+    return padded
 
 
 @kernel(DotProductWithPadding)
 def dot_product_with_padding(op: DotProductWithPadding, ctx: RunContext, x: Any, y: Any) -> tuple[Any, ...]:
     a, b = sample_rows(x, y)
     length = max(a.shape[1], b.shape[1])
-    a, b = (_lengthened(op, ctx.xp, rows, length) for rows in (a, b))
+    a, b = (_padded(op, ctx.xp, rows, length) for rows in (a, b))
     return (narrow((a * b).sum(axis=1), x),)
 
 
-def _shortened(op: _Padding, slopes: Any, length: int) -> Any:
-    """Return the gradient of rows from that of the same rows lengthened."""
-    n, longer = slopes.shape
-    if longer == length:
-        return slopes
-    return slopes.reshape(n, longer // length, length).sum(axis=1) if op.replicate else slopes[:, :length]
+def _unpadded_gradient(op: _Padding, d_padded: Any, length: int) -> Any:
+    """Return the gradient of rows of ``length`` from that of the padded rows."""
+    n, width = d_padded.shape
+    if width == length:
+        return d_padded
+    return d_padded.reshape(n, width // length, length).sum(axis=1) if op.replicate else d_padded[:, :length]
 
 
 @kernel(DotProductWithPaddingGradient)
@@ -191,7 +191,7 @@ def dot_product_with_padding_gradient(
     op: DotProductWithPaddingGradient, ctx: RunContext, x: Any, y: Any, dz: Any
 ) -> tuple[Any, ...]:
     a, b = sample_rows(x, y)
-    slopes, length = widen(dz).reshape(-1, 1), max(a.shape[1], b.shape[1])
-    da = _shortened(op, slopes * _lengthened(op, ctx.xp, b, length), a.shape[1])
-    db = _shortened(op, slopes * _lengthened(op, ctx.xp, a, length), b.shape[1])
+    d_rows, length = widen(dz).reshape(-1, 1), max(a.shape[1], b.shape[1])
+    da = _unpadded_gradient(op, d_rows * _padded(op, ctx.xp, b, length), a.shape[1])
+    db = _unpadded_gradient(op, d_rows * _padded(op, ctx.xp, a, length), b.shape[1])
     return tuple(ctx.xp.ascontiguousarray(narrow(d.reshape(like.shape), like)) for d, like in ((da, x), (db, y)))

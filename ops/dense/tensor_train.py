@@ -1,4 +1,4 @@
-"""Fully connected layers whose weights are a tensor train: TT and its gradient."""
+"""TT, a fully connected layer whose weight matrix is a tensor train; and its gradient."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class _Train(Operator):
         fits = len(inner) == len(outer) == len(ranks) - 1 > 0 and min(*inner, *outer, *ranks) > 0
         if not fits or ranks[0] != 1 or ranks[-1] != 1:
             raise ArgumentError(
-                f"{self.type}: needs as many inp_sizes as out_sizes, all positive, and one more of tt_ranks, the first "
-                f"and the last of them 1; got {list(inner)}, {list(outer)} and {list(ranks)}"
+                f"{self.type}: inp_sizes and out_sizes must have the same length, tt_ranks one number more, all be "
+                f"positive, and the first and the last rank 1; got {list(inner)}, {list(outer)} and {list(ranks)}"
             )
 
     @property
     def core_shapes(self) -> list[tuple[int, int]]:
-        """For each core, the first one first: its rows (input, rank after it), its columns (rank, output)."""
+        """The shape of each core as a matrix: rows are (input, rank after it), columns (rank before it, output)."""
         before, after = self.tt_ranks[:-1], self.tt_ranks[1:]
         return [(i * s, r * o) for i, o, r, s in zip(self.inp_sizes, self.out_sizes, before, after)]
 
     def check_specs(self, x: Any, cores: Any) -> None:
-        """Raise ShapeError unless X and the cores have the sizes and one type."""
+        """Raise ShapeError unless X and the cores have the right sizes and the same type."""
         wide, many = math.prod(self.inp_sizes), sum(rows * columns for rows, columns in self.core_shapes)
         require(
             len(x.shape) >= 2 and math.prod(x.shape[1:]) == wide,
@@ -57,7 +57,7 @@ class _Train(Operator):
         )
 
     def cores_of(self, flat: Array) -> list[Array]:
-        """Return the cores as matrices, the first one first; they are stored in reverse order."""
+        """Return the cores as matrices, first to last; they are stored in reverse order."""
         cores, end = [], flat.size
         for rows, columns in self.core_shapes:
             cores.append(flat[end - rows * columns : end].reshape(rows, columns))
@@ -65,7 +65,7 @@ class _Train(Operator):
         return cores
 
     def products(self, samples: int) -> int:
-        """Return the floating-point operations of all products, for so many samples."""
+        """Return the floating-point operations of all products for this number of samples."""
         left, done, total = samples * math.prod(self.inp_sizes), 1, 0
         for (rows, columns), size, rank in reversed(list(zip(self.core_shapes, self.out_sizes, self.tt_ranks[1:]))):
             left //= rows // rank
@@ -77,12 +77,12 @@ class _Train(Operator):
 @register
 @operator_class(frozen=True)
 class TT(_Train):
-    """Y = X W + b, (M, N), where W, (K, N), is a product of cores.
+    """Y = X W + b, where W, (K, N), is a tensor train: a product of cores.
 
-    K is the product of ``inp_sizes``, N that of ``out_sizes``. Core k has an entry for each of its input, its output
-    and the ranks on both sides of it; element (i, o) of W is the product of the cores' matrices at the digits of i and
-    o. The cores are stored in one vector, the last one first, each as (input, rank after it, rank before, output);
-    ``netbuilder.caffe2.tensor_cores`` makes them.
+    K is the product of ``inp_sizes``, N that of ``out_sizes``. Core k has the axes input, output and the ranks before
+    and after it. Element (i, o) of W is the product of one matrix per core, which the digits of i and o in the bases
+    ``inp_sizes`` and ``out_sizes`` select. The cores are stored in one vector, the last one first, each as (input, rank
+    after it, rank before it, output); ``netbuilder.caffe2.tensor_cores`` makes them.
 
     Inputs:
         X (M, K): float32|float64
@@ -117,9 +117,9 @@ class TT(_Train):
 
 
 def _contract(op: _Train, x: Array, cores: Sequence[Array]) -> tuple[list[Array], Array]:
-    """Return what each core was multiplied with, the last core's first, and Y without its bias, (M, N).
+    """Return the matrix that each core is multiplied by, from the last core to the first, and X W, (M, N).
 
-    A state is (samples and inputs that are left, input and rank of the next core, outputs that are done).
+    A state is (samples and the inputs of the remaining cores, input and rank of the next core, outputs computed).
     """
     factors = []
     state = x.reshape(-1, cores[-1].shape[0], 1)
@@ -143,7 +143,7 @@ def tt(op: TT, ctx: RunContext, x: Array, b: Array, cores: Array) -> tuple[Any, 
 @register
 @operator_class(frozen=True)
 class TTLinearGradient(_Train):
-    """dX, db and the gradient of the cores, from X, the cores and dY, see TT."""
+    """The gradients of TT: of X, of b and of the cores."""
 
     inputs = ("X", "cores", "dY")
     outputs = ("dX", "db", "dcores")

@@ -1,4 +1,4 @@
-"""Sums of rows of a table that is a tensor train of three cores: TTSparseLengthsSum and its gradient."""
+"""TTSparseLengthsSum, sums of rows of a table that is a tensor train of three cores; and its gradient."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Array = Any
 class _Table(Operator):
     """Base: the sizes of the cores."""
 
-    lengths: ClassVar[int] = 4  # the input that holds them
+    lengths: ClassVar[int] = 4  # the index of the input lengths
     factor_i: tuple[int, ...] = ()
     factor_j: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
     emb_size: int = 64
 
     def check(self) -> None:
-        """Raise ArgumentError unless the sizes of the cores fit each other."""
+        """Raise ArgumentError unless the sizes of the cores match."""
         sizes = (*self.factor_i, *self.factor_j, *self.ranks)
         counts = [len(self.factor_i), len(self.factor_j), len(self.ranks)]
         if counts != [3, 3, 4] or min(sizes) < 1 or self.ranks[0] != 1 or self.ranks[3] != 1:
@@ -50,7 +50,7 @@ class _Table(Operator):
         return "host" if index == self.lengths else "here"
 
     def check_cores(self, cores: tuple[Any, ...]) -> None:
-        """Raise ShapeError unless the cores have the sizes and one type."""
+        """Raise ShapeError unless the cores have the right sizes and the same type."""
         for k, core in enumerate(cores):
             shape = (self.factor_i[k], self.ranks[k], self.factor_j[k], self.ranks[k + 1])
             size = math.prod(core.shape)
@@ -63,11 +63,11 @@ class _Table(Operator):
         require(str(kind) in ("float32", "float64"), self, f"the cores must be float32 or float64, got {kind}")
 
     def rows_of(self, core: Array, k: int, which: Array) -> Array:
-        """Return rows of core ``k`` as matrices (rank before, output and rank after), one for each index."""
+        """Return the rows ``which`` of core ``k`` as matrices (rank before, output and rank after)."""
         return core.reshape(self.factor_i[k], self.ranks[k], -1).take(which, axis=0)
 
     def products(self, rows: int) -> int:
-        """Return the floating-point operations of making so many rows."""
+        """Return the floating-point operations that computing this number of rows takes."""
         (a, b, c), (_, r, s, _) = self.factor_j, self.ranks
         return 2 * rows * a * b * s * (r + c)
 
@@ -75,12 +75,11 @@ class _Table(Operator):
 @register
 @operator_class(frozen=True)
 class TTSparseLengthsSum(_Table):
-    """OUTPUT[s] = the sum over the indices i of segment s of row i of a table, (segments, emb_size).
+    """OUTPUT[s] = the sum of the rows of a table at the indices of segment s; the segments have ``lengths``.
 
-    The table has prod(factor_i) rows. Row i is a product of one row of each core: its digits in the sizes
-    ``factor_i``, the first digit counting least, say which. Core k is (factor_i[k], ranks[k], factor_j[k],
-    ranks[k + 1]). Indices are int64, lengths int32. The other outputs are what the gradient reads: products on the way,
-    and the digits, int64, (indices, 3).
+    The table has prod(factor_i) rows. Row i is the product of one row of each core, which the digits of i in the bases
+    ``factor_i`` select, the least significant digit first. Core k is (factor_i[k], ranks[k], factor_j[k],
+    ranks[k + 1]). The other outputs are for the gradient: intermediate products, and the digits of the indices.
 
     Inputs:
         core0 (N0, 1, D0, R1): float32
@@ -143,9 +142,9 @@ def tt_sparse_lengths_sum(op: TTSparseLengthsSum, ctx: RunContext, *inputs: Any)
 @register
 @operator_class(frozen=True)
 class TTSparseLengthsSumGradient(_Table):
-    """The gradients of the three cores, from these, the lengths, what TTSparseLengthsSum kept, and dOUTPUT.
+    """The gradients of the three cores.
 
-    Without the arguments, the extents of the cores are the sizes: (factor_i, rank before, factor_j, rank after).
+    Without arguments, the sizes are the shapes of the cores, (factor_i, rank before, factor_j, rank after).
     """
 
     lengths = 3
@@ -157,7 +156,7 @@ class TTSparseLengthsSumGradient(_Table):
             super().check()
 
     def sized(self, *cores: Any) -> TTSparseLengthsSumGradient:
-        """Return the operator with the sizes of the cores; with those of its arguments, if it has any."""
+        """Return the operator with the sizes from its arguments or, without them, from the cores."""
         if self.factor_i or self.factor_j or self.ranks:
             return self
         for k, core in enumerate(cores):
@@ -193,9 +192,9 @@ def tt_sparse_lengths_sum_gradient(op: TTSparseLengthsSumGradient, ctx: RunConte
     d_rows = dy.take(segment_numbers(ctx, counts), axis=0).reshape(n, a * b, c)
     d_two = (d_rows @ op.rows_of(cores[2], 2, digits[:, 2]).swapaxes(1, 2)).reshape(n, a, b * s)
     d_one = d_two @ op.rows_of(cores[1], 1, digits[:, 1]).swapaxes(1, 2)
-    made = []
+    d_cores = []
     for k, d_core in enumerate((d_one.reshape(n, a * r), one.swapaxes(1, 2) @ d_two, two.swapaxes(1, 2) @ d_rows)):
         table = ctx.xp.zeros((op.factor_i[k], cores[k].size // op.factor_i[k]), cores[k].dtype)
         add_rows(ctx.xp, table, digits[:, k], d_core.reshape(n, table.shape[1]))
-        made.append(table.reshape(cores[k].shape))
-    return tuple(made)
+        d_cores.append(table.reshape(cores[k].shape))
+    return tuple(d_cores)

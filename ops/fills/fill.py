@@ -1,4 +1,4 @@
-"""Fills: tensors of a given shape, or shaped like an input; those of one constant, and the base of all."""
+"""The base of fills, tensors of a given shape or that of an input; and ConstantFill, DiagonalFill, RangeFill."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Shape = tuple[int, ...]
 
 @operator_class(frozen=True)
 class Fill(Operator):
-    """Base of fills: the shape is ``shape``, or that of the input and after it ``extra_shape``.
+    """Base of fills: Y has the shape ``shape``, or that of the first input followed by ``extra_shape``.
 
-    With ``input_as_shape`` the input holds the shape. ``run_once`` is read by no one; nets carry it.
+    With ``input_as_shape``, the elements of the input are the shape. ``run_once`` is ignored; Caffe2's nets have it.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("shape?",)
     outputs = ("Y",)
     inplace = ((0, 0),)
-    dtype_made: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
+    fixed_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
     shape: tuple[int, ...] = ()
     extra_shape: tuple[int, ...] = ()
     input_as_shape: bool = False
@@ -55,9 +55,9 @@ class Fill(Operator):
         if any(n < 0 for n in self.shape + self.extra_shape):
             raise ArgumentError(f"{self.type}: extents must not be negative, got {self.shape + self.extra_shape}")
 
-    def made(self) -> np.dtype[Any]:
-        """The dtype of the output."""
-        return self.dtype_made
+    def output_dtype(self) -> np.dtype[Any]:
+        """Return the element type of Y."""
+        return self.fixed_dtype
 
     def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
         if like is None:
@@ -66,10 +66,10 @@ class Fill(Operator):
             raise ShapeError(f"{self.type}: with input_as_shape the shape is known only when the net runs")
         else:
             shape = like.shape + self.extra_shape
-        return (TensorSpec(tuple(shape), self.made()),)
+        return (TensorSpec(tuple(shape), self.output_dtype()),)
 
     def target(self, ctx: RunContext, like: Any) -> Shape:
-        """Return the shape to make, at run time."""
+        """Return the shape of Y, at run time."""
         if like is None:
             return self.shape
         if not self.input_as_shape:
@@ -81,15 +81,15 @@ class Fill(Operator):
                 f"got shape {given.shape} of {given.dtype}"
             )
         shape = tuple(given.tolist()) + self.extra_shape
-        check_extents(f"{self.type}: Y", shape, self.made())
+        check_extents(f"{self.type}: Y", shape, self.output_dtype())
         return shape
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        return []  # not differentiable: the output does not depend on what the input holds
+        return []  # not differentiable: Y does not depend on the elements of the input
 
 
 def _constant(op_type: str, value: Any, dtype: Any) -> tuple[np.dtype[Any], Any]:
-    """Return the dtype that ``value`` and ``dtype`` ask for, and the value in it."""
+    """Return the element type, from ``dtype`` or, without it, from the kind of ``value``; and the value in it."""
     if dtype is None:
         if isinstance(value, bytes):
             raise ArgumentError(f"{op_type}: value {value!r} is text; give dtype (string) with it")
@@ -99,19 +99,19 @@ def _constant(op_type: str, value: Any, dtype: Any) -> tuple[np.dtype[Any], Any]
     if kind == STRING:
         if isinstance(value, (bytes, str)):
             return kind, value.encode() if isinstance(value, str) else value
-        if value == 0.0:  # the default, which other types have
+        if value == 0.0:  # the default of the argument
             return kind, b""
     elif isinstance(value, (int, float)) and (kind.kind not in "iu" or math.isfinite(value) and value == int(value)):
         try:
             return kind, kind.type(int(value) if kind.kind in "iu" else value)
         except OverflowError:
             pass
-    raise ArgumentError(f"{op_type}: value {value!r} cannot be held by elements of type {kind}")
+    raise ArgumentError(f"{op_type}: value {value!r} cannot be represented as {kind}; give another dtype")
 
 
 @operator_class(frozen=True)
 class _ConstantLike(Fill):
-    """Base of the fills with one ``value``; without ``dtype`` its kind decides: float32 or, if whole, int64."""
+    """Base of the fills with one ``value``; without ``dtype``, Y is int64 if the value is an integer, else float32."""
 
     value: Any = 0.0
     dtype: Any = None
@@ -120,11 +120,11 @@ class _ConstantLike(Fill):
         super().check()
         _constant(self.type, self.value, self.dtype)
 
-    def made(self) -> np.dtype[Any]:
+    def output_dtype(self) -> np.dtype[Any]:
         return _constant(self.type, self.value, self.dtype)[0]
 
     def element(self) -> Any:
-        """The value, in the output's dtype."""
+        """Return the value in the type of Y."""
         return _constant(self.type, self.value, self.dtype)[1]
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -136,11 +136,11 @@ class _ConstantLike(Fill):
 class ConstantFill(_ConstantLike):
     """Every element of Y is ``value``, or that of the second input.
 
-    Without ``dtype``, Y of the shape of a float64 input is float64 too, as the gradient of such a loss has to be; a
-    value that is the float32 nearest to 1/n, as the share of a micro-batch is, is 1/n then.
+    Without ``dtype``, Y is float64 if the input whose shape it has is: the gradient of a float64 loss has to be. If the
+    value is the float32 nearest to 1/n, as the weight of a micro-batch is, Y is then the float64 nearest to 1/n.
 
     Inputs:
-        shape? (...): any, whose shape Y has, or with input_as_shape whose elements are the shape
+        shape? (...): any, its shape or, with input_as_shape, its elements are the shape of Y
         value? (1): any
     Outputs:
         Y (...): any
@@ -148,23 +148,23 @@ class ConstantFill(_ConstantLike):
 
     inputs = ("shape?", "value?")
 
-    def follows(self, like: Any) -> bool:
-        """Whether Y has the type of the first input."""
+    def is_float64_like(self, like: Any) -> bool:
+        """Whether Y is float64 because the first input is."""
         is_float64 = like is not None and like.dtype == np.float64 and not self.input_as_shape
         return is_float64 and self.dtype is None and isinstance(self.value, float)
 
     def element_like(self, like: Any) -> Any:
-        """The value, in the type that Y has with this first input."""
-        return np.float64(exact_reciprocal(self.value)) if self.follows(like) else self.element()
+        """Return the value in the type of Y, for this first input."""
+        return np.float64(exact_reciprocal(self.value)) if self.is_float64_like(like) else self.element()
 
     def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
         (y,) = super().infer(like, *values)
-        return (y.with_dtype(np.float64),) if self.follows(like) else (y,)
+        return (y.with_dtype(np.float64),) if self.is_float64_like(like) else (y,)
 
 
 @kernel(ConstantFill)
 def constant_fill(op: ConstantFill, ctx: RunContext, like: Any = None, value: Any = None) -> tuple[Any, ...]:
-    shape, dtype = op.target(ctx, like), np.dtype(np.float64) if op.follows(like) else op.made()
+    shape, dtype = op.target(ctx, like), np.dtype(np.float64) if op.is_float64_like(like) else op.output_dtype()
     if dtype == STRING:
         return (np.full(shape, op.element(), object),)
     if value is not None:
@@ -195,7 +195,7 @@ def _prepare_constant_fill(
 @register
 @operator_class(frozen=True)
 class DiagonalFill(_ConstantLike):
-    """``value`` where all indices are equal, else 0; a matrix, or a cube of more axes.
+    """Y = ``value`` where all indices are equal, else 0; Y has two axes, or more of the same extent.
 
     Inputs:
         shape? (...): any, as of ConstantFill
@@ -211,14 +211,15 @@ class DiagonalFill(_ConstantLike):
 
 def _check_diagonal(op: Operator, shape: Shape) -> None:
     require(len(shape) >= 2, op, f"needs two axes or more, got shape {shape}")
-    require(len(shape) == 2 or len(set(shape)) == 1, op, f"above two axes, all must be equally long, got {shape}")
+    text = f"with more than two axes, all must have the same extent, got {shape}"
+    require(len(shape) == 2 or len(set(shape)) == 1, op, text)
 
 
 @kernel(DiagonalFill)
 def diagonal_fill(op: DiagonalFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
     shape = op.target(ctx, like)
     _check_diagonal(op, shape)
-    y = ctx.xp.zeros(shape, op.made())
+    y = ctx.xp.zeros(shape, op.output_dtype())
     step = sum(math.prod(shape[i + 1 :]) for i in range(len(shape)))  # from one diagonal element to the next
     y.reshape(-1)[: step * min(shape) : step] = op.element()
     return (y,)
@@ -227,7 +228,7 @@ def diagonal_fill(op: DiagonalFill, ctx: RunContext, like: Any = None) -> tuple[
 @register
 @operator_class(frozen=True)
 class RangeFill(Fill):
-    """0, 1, 2, ... in the order of the elements, float32.
+    """Y = 0, 1, 2, ... in row-major order, float32.
 
     Inputs:
         shape? (...): any, as of ConstantFill

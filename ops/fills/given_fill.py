@@ -1,4 +1,4 @@
-"""GivenTensor fills: tensors whose values stand in the operator."""
+"""GivenTensor fills: tensors whose values are an argument of the operator."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _Given(Fill):
-    """Base: Y holds ``values`` in row-major order.
+    """Base: Y = ``values``, in row-major order.
 
     Inputs:
         shape? (...): any, as of ConstantFill
     Outputs:
-        Y (...): any, the type of the name
+        Y (...): any, the type in the operator's name
     """
 
     # Not converted while the operator is decoded: a list may have millions of elements.
@@ -55,7 +55,7 @@ class _Given(Fill):
 
     def _read(self) -> np.ndarray[Any, Any]:
         values = self.values if isinstance(self.values, (list, tuple)) else [self.values]
-        kind = self.made()
+        kind = self.output_dtype()
         try:
             if kind == STRING:
                 if not all(isinstance(v, (bytes, str)) for v in values):
@@ -77,8 +77,9 @@ class _Given(Fill):
         return (out,)
 
     def _check_count(self, shape: tuple[int, ...]) -> None:
-        count = TensorSpec(shape, self.made()).size
-        require(count == self.given().size, self, f"shape {shape} holds {count} elements, values {self.given().size}")
+        count = TensorSpec(shape, self.output_dtype()).size
+        text = f"values must have as many elements as shape {shape}, {count}, got {self.given().size}"
+        require(count == self.given().size, self, text)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -91,16 +92,16 @@ class GivenTensorFill(_Given):
 
     dtype: Any = None
 
-    def made(self) -> np.dtype[Any]:
+    def output_dtype(self) -> np.dtype[Any]:
         return np.dtype(np.float32) if self.dtype is None else numpy_type(self.dtype, "GivenTensorFill: dtype")
 
 
 @register
 @operator_class(frozen=True)
 class GivenTensorDoubleFill(_Given):
-    """Y = ``values``, float64 (the operator itself stores float32)."""
+    """Y = ``values``, float64 (a saved operator stores them as float32)."""
 
-    dtype_made = np.dtype(np.float64)
+    fixed_dtype = np.dtype(np.float64)
 
 
 @register
@@ -108,7 +109,7 @@ class GivenTensorDoubleFill(_Given):
 class GivenTensorBoolFill(_Given):
     """Y = ``values``, bool."""
 
-    dtype_made = np.dtype(np.bool_)
+    fixed_dtype = np.dtype(np.bool_)
 
 
 @register
@@ -116,7 +117,7 @@ class GivenTensorBoolFill(_Given):
 class GivenTensorInt16Fill(_Given):
     """Y = ``values``, int16."""
 
-    dtype_made = np.dtype(np.int16)
+    fixed_dtype = np.dtype(np.int16)
 
 
 @register
@@ -124,7 +125,7 @@ class GivenTensorInt16Fill(_Given):
 class GivenTensorIntFill(_Given):
     """Y = ``values``, int32."""
 
-    dtype_made = np.dtype(np.int32)
+    fixed_dtype = np.dtype(np.int32)
 
 
 @register
@@ -132,7 +133,7 @@ class GivenTensorIntFill(_Given):
 class GivenTensorInt64Fill(_Given):
     """Y = ``values``, int64."""
 
-    dtype_made = np.dtype(np.int64)
+    fixed_dtype = np.dtype(np.int64)
 
 
 @register
@@ -140,7 +141,7 @@ class GivenTensorInt64Fill(_Given):
 class GivenTensorStringFill(_Given):
     """Y = ``values``, strings (bytes objects)."""
 
-    dtype_made = STRING
+    fixed_dtype = STRING
 
 
 @register
@@ -148,7 +149,7 @@ class GivenTensorStringFill(_Given):
 class GivenTensorByteStringToUInt8Fill(_Given):
     """Y = the bytes of the one string in ``values``, uint8."""
 
-    dtype_made = np.dtype(np.uint8)
+    fixed_dtype = np.dtype(np.uint8)
 
     def _read(self) -> np.ndarray[Any, Any]:
         values = self.values if isinstance(self.values, (list, tuple)) else [self.values]
@@ -165,7 +166,7 @@ def _given_fill(op: _Given, ctx: RunContext, like: Any = None) -> tuple[Any, ...
 
 
 def _prepare_given(op: _Given, ctx: PlanContext, like: TensorSpec | None = None) -> Prepared | None:
-    if op.dynamic or op.made() == STRING:
+    if op.dynamic or op.output_dtype() == STRING:
         return None
     out = op.infer(like)[0]
     values = op.given().reshape(out.shape)

@@ -20,7 +20,7 @@ _LARGEST = float(np.finfo(np.float16).max)
 
 @operator_class(frozen=True)
 class _HalfFill(Operator):
-    """Base: a tensor of ``shape``, () if it is not given.
+    """Base: Y has the shape ``shape``, by default ().
 
     Outputs:
         Y (*S): float16
@@ -37,7 +37,7 @@ class _HalfFill(Operator):
         return (TensorSpec(self.shape, np.dtype(np.float16)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        return []  # there is no input that a gradient could reach
+        return []  # there are no inputs
 
 
 @register
@@ -50,13 +50,13 @@ class Float16ConstantFill(_HalfFill):
     def check(self) -> None:
         super().check()
         if _LARGEST < abs(self.value) < math.inf:
-            raise ArgumentError(f"{self.type}: float16 ends at 65504, got value {self.value}")
+            raise ArgumentError(f"{self.type}: float16 holds at most 65504, got value {self.value}")
 
 
 @register
 @operator_class(frozen=True)
 class Float16UniformFill(_HalfFill):
-    """Uniform between ``min`` and ``max``, drawn in float32 and rounded to float16, which may give ``max`` itself."""
+    """Y is uniform in [min, max], drawn in float32 and rounded to float16, which may give ``max`` itself."""
 
     stateful = True
     draws = True
@@ -68,7 +68,7 @@ class Float16UniformFill(_HalfFill):
         if not self.min < self.max:
             raise ArgumentError(f"{self.type}: min must be below max, got min={self.min}, max={self.max}")
         if max(-self.min, self.max) > _LARGEST:
-            raise ArgumentError(f"{self.type}: float16 ends at 65504, got min={self.min}, max={self.max}")
+            raise ArgumentError(f"{self.type}: float16 holds at most 65504, got min={self.min}, max={self.max}")
 
 
 @kernel(Float16ConstantFill)

@@ -1,4 +1,4 @@
-"""SinusoidPositionEncoding: positions as waves."""
+"""SinusoidPositionEncoding: positions encoded by sines and cosines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLOAT = np.dtype(np.float32)
 class SinusoidPositionEncoding(Operator):
     """output[m, k, i] = ``amplitude`` * sin(p / ``alpha``^(i / ``embedding_size``)) for even i, cos for odd i.
 
-    p is positions[m, k], numbers of any kind; the output is float32. No gradient.
+    p is positions[m, k], of any numeric type; the output is float32. No gradient.
 
     Inputs:
         positions (M, K): float|int

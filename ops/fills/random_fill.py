@@ -14,6 +14,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.fills.fill import Fill
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.errors import counted
 
 __all__ = ["GaussianFill", "MSRAFill", "UniformFill", "UniformIntFill", "XavierFill"]
 
@@ -23,7 +24,7 @@ Shape = tuple[int, ...]
 @register
 @operator_class(frozen=True)
 class XavierFill(Fill):
-    """Uniform in [-b, b] with b = sqrt(3 / fan_in), fan_in = elements per index of the first axis.
+    """Y is uniform in [-b, b) with b = sqrt(3 / fan_in), fan_in the number of elements per index of the first axis.
 
     Inputs:
         shape? (...): any, as of ConstantFill
@@ -45,7 +46,7 @@ class XavierFill(Fill):
 @register
 @operator_class(frozen=True)
 class MSRAFill(Fill):
-    """Normal with deviation sqrt(2 / fan_out), fan_out = elements per index of the second axis.
+    """Y is normal with standard deviation sqrt(2 / fan_out), fan_out the number of elements per index of axis 1.
 
     Inputs:
         shape? (...): any, as of ConstantFill
@@ -65,8 +66,8 @@ class MSRAFill(Fill):
 
 
 def _fan(op: Operator, shape: Shape, axis: int) -> int:
-    """Return how many elements there are per index of ``axis``, at least 1."""
-    require(len(shape) > axis, op, f"the fan is counted along axis {axis}, which shape {shape} does not have")
+    """Return the number of elements per index of ``axis``, at least 1."""
+    require(len(shape) > axis, op, f"shape must have at least {counted(axis + 1, 'axis', 'axes')}, got {shape}")
     return max(math.prod(shape[:axis] + shape[axis + 1 :]), 1)
 
 
@@ -86,7 +87,7 @@ def msra_fill(op: MSRAFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...
 @register
 @operator_class(frozen=True)
 class GaussianFill(Fill):
-    """Normal with ``mean`` and deviation ``std``.
+    """Y is normal with mean ``mean`` and standard deviation ``std``.
 
     Inputs:
         shape? (...): any, as of ConstantFill
@@ -122,9 +123,9 @@ def _check_range(op_type: str, low: float, high: float) -> None:
 @register
 @operator_class(frozen=True)
 class UniformFill(Fill):
-    """Uniform in [min, max); the bounds may come as the second and third input, of one element each.
+    """Y is uniform in [min, max); the bounds may be given as the second and third input, of one element each.
 
-    With inputs that leave no range, min above max, the result has no rows.
+    If these have min above max, Y has no rows.
 
     Inputs:
         shape? (...): any, as of ConstantFill
@@ -150,7 +151,7 @@ class UniformFill(Fill):
 @register
 @operator_class(frozen=True)
 class UniformIntFill(Fill):
-    """Integers (int32) from ``min`` to ``max``, both included, equally likely; bounds as for UniformFill.
+    """Y is uniform over the integers from ``min`` to ``max``, both included, int32; bounds as for UniformFill.
 
     Inputs:
         shape? (...): any, as of ConstantFill
@@ -161,7 +162,7 @@ class UniformIntFill(Fill):
     """
 
     inputs = ("shape?", "min?", "max?")
-    dtype_made = np.dtype(np.int32)
+    fixed_dtype = np.dtype(np.int32)
     input_location = _bounds_on_host
     stateful = True
     draws = True
@@ -176,11 +177,11 @@ class UniformIntFill(Fill):
 
 def _check_bounds_together(op: Fill) -> None:
     if op.n_in == 2:
-        raise ArgumentError(f"{op.type}: min and max come as inputs together; got 2 inputs, give 0, 1 or 3")
+        raise ArgumentError(f"{op.type}: min and max must both be inputs, or both arguments; got 2 inputs, one bound")
 
 
 def _drawn(op: UniformFill | UniformIntFill, ctx: RunContext, like: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Return the bounds, and numbers in [0, 1) of the output's shape: without rows where the inputs leave no range."""
+    """Return the bounds, and numbers in [0, 1) of the shape of Y: without rows if the inputs have min above max."""
     shape = op.target(ctx, like)
     if low is None:
         return op.min, op.max, ctx.uniform(shape)

@@ -1,4 +1,4 @@
-"""Tensors counted up from inputs: Range, LengthsRangeFill, OneHot."""
+"""Ranges of numbers and one-hot rows, computed from inputs: Range, LengthsRangeFill, OneHot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LengthsRangeFill", "OneHot", "Range"]
 
 
 @operator_class(frozen=True)
-class _Counting(Operator):
+class _FromNumbers(Operator):
     outputs = ("Y",)
     dynamic = True
 
@@ -32,10 +32,10 @@ class _Counting(Operator):
 
 @register
 @operator_class(frozen=True)
-class Range(_Counting):
+class Range(_FromNumbers):
     """Y = start, start + step, ... before stop; the inputs are stop, or start and stop, or those and step.
 
-    As in Caffe2, integers counted down end at the last full step: 5, 3, 1, -1 from 5 to -4 by -2.
+    As in Caffe2, descending integers end at the last full step: 5, 3, 1, -1 from 5 to -4 by -2.
 
     Inputs:
         first (1): float32|float64|int32|int64
@@ -56,7 +56,9 @@ def range_(op: Range, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     for x in given:
         spec = TensorSpec(tuple(x.shape), x.dtype)
         require(spec.size == 1, op, f"inputs must have one element, got shape {spec.shape}")
-        require(spec.dtype == given[0].dtype, op, f"inputs must have one type, got {given[0].dtype} and {spec.dtype}")
+        require(
+            spec.dtype == given[0].dtype, op, f"inputs must have the same type, got {given[0].dtype} and {spec.dtype}"
+        )
     values = [one_number(op, ctx, x, "an input") for x in given]
     require(all(map(math.isfinite, values)), op, f"inputs must be finite, got {values}")
     start, stop = (0, values[0]) if len(values) == 1 else values[:2]
@@ -74,8 +76,8 @@ def range_(op: Range, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
 
 @register
 @operator_class(frozen=True)
-class LengthsRangeFill(_Counting):
-    """Y = 0, 1, ... up to each of the lengths, one after another, int32.
+class LengthsRangeFill(_FromNumbers):
+    """Y = 0, 1, ..., lengths[i] - 1 for each i, concatenated.
 
     Inputs:
         lengths (M): int32
@@ -101,8 +103,8 @@ def lengths_range_fill(op: LengthsRangeFill, ctx: RunContext, lengths: Any) -> t
 
 @register
 @operator_class(frozen=True)
-class OneHot(_Counting):
-    """Y[i] = a row of zeros (float32) with 1 at indices[i]; the second input, of one element, is the rows' length.
+class OneHot(_FromNumbers):
+    """Y[i] = a row of zeros (float32) with 1 at indices[i]; index_size, of one element, is the length of the rows.
 
     Inputs:
         indices (I): int64

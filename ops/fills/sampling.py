@@ -1,4 +1,4 @@
-"""Indices and numbers drawn at random: WeightedSample, WeightedMultiSampling, UniqueUniformFill."""
+"""Random indices and distinct integers: WeightedSample, WeightedMultiSampling, UniqueUniformFill."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.fills.fill import Fill
 from netbuilder.proto import ArgumentError, NetError, ShapeError, TensorProto
+from netbuilder.proto.errors import counted
 
 __all__ = ["UniqueUniformFill", "WeightedMultiSampling", "WeightedSample"]
 
@@ -20,10 +21,10 @@ __all__ = ["UniqueUniformFill", "WeightedMultiSampling", "WeightedSample"]
 @register
 @operator_class(frozen=True)
 class WeightedSample(Operator):
-    """Draw for each row an index, int32, with the probabilities that the row's weights have to one another.
+    """Draw an index for each row, with probabilities proportional to the row's weights.
 
-    Weights, (N, W), must not be negative; where all are 0, the index is 0. Values, of the same shape, give the second
-    output: what stands at the index. Outputs are (N, 1), or (0,) where there are no weights.
+    Weights must not be negative; if all weights of a row are 0, its index is 0. The second output is the value at the
+    index. If there are no weights, the outputs have shape (0,).
 
     Inputs:
         sampling_weights (N, D): float32
@@ -40,7 +41,10 @@ class WeightedSample(Operator):
 
     def check(self) -> None:
         if self.n_in != self.n_out:
-            raise NetError(f"WeightedSample: needs an output for each input, got {self.n_in} and {self.n_out}")
+            raise NetError(
+                f"WeightedSample: needs one output per input, got {counted(self.n_in, 'input')} and "
+                f"{counted(self.n_out, 'output')}"
+            )
 
     def infer(self, weights: TensorSpec, values: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         require(
@@ -79,10 +83,10 @@ def weighted_sample(op: WeightedSample, ctx: RunContext, weights: Any, values: A
 @register
 @operator_class(frozen=True)
 class WeightedMultiSampling(Operator):
-    """Draw indices, int32, from one distribution, given by its sums: index i where the number drawn is below sum i.
+    """Draw indices from one distribution, given by its cumulative sums: index i if a random number is below sum i.
 
-    The sums, a vector of float32, rise from 0 or more; they are scaled by the last of them. ``num_samples`` indices are
-    drawn, or as many as the shape of the second input has, in that shape; from no sums, none.
+    The sums must not be negative and must not decrease; they are normalized by the last one. ``num_samples`` indices
+    are drawn, or as many as the second input has elements, in its shape; if there are no sums, none.
 
     Inputs:
         sampling_cdf (D): float32
@@ -100,8 +104,8 @@ class WeightedMultiSampling(Operator):
     def check(self) -> None:
         if self.num_samples is not None and (self.num_samples < 0 or self.n_in == 2):
             raise ArgumentError(
-                "WeightedMultiSampling: num_samples must not be negative, and is not given together with an input with "
-                f"the shape; got {self.num_samples} with {self.n_in} inputs"
+                "WeightedMultiSampling: num_samples must not be negative, and must not be given together with "
+                f"shape_tensor; got {self.num_samples} with {counted(self.n_in, 'input')}"
             )
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
@@ -124,7 +128,8 @@ def weighted_multi_sampling(op: WeightedMultiSampling, ctx: RunContext, cdf: Any
         return (ctx.xp.zeros((0,), np.int32),)
     if not (float(cdf[0]) >= 0 and bool((cdf[1:] >= cdf[:-1]).all())):
         raise ShapeError(
-            "WeightedMultiSampling: the sums must rise, from 0 or more; take the cumulative sum of weights"
+            "WeightedMultiSampling: the sums must not be negative and must not decrease; give the cumulative sums of "
+            "weights"
         )
     sums = cdf.astype(np.float64)
     index = ctx.xp.searchsorted(sums, ctx.uniform(shape, per_sample=True) * sums[-1], side="right")
@@ -134,9 +139,9 @@ def weighted_multi_sampling(op: WeightedMultiSampling, ctx: RunContext, cdf: Any
 @register
 @operator_class(frozen=True)
 class UniqueUniformFill(Fill):
-    """Integers from ``min`` to ``max``, both included, none of them twice, and none of the second input's.
+    """Y = distinct random integers from ``min`` to ``max``, both included, without those in the second input.
 
-    ``dtype`` is INT32 (the default) or INT64; the second input, a vector of that type, has no element twice.
+    ``dtype`` is INT32 (the default) or INT64; the second input is a vector of that type without repeats.
 
     Inputs:
         shape? (...): any, as of ConstantFill
@@ -163,50 +168,50 @@ class UniqueUniformFill(Fill):
             raise ArgumentError(
                 f"UniqueUniformFill: min and max must be given, min below max, got min={self.min}, max={self.max}"
             )
-        bounds = np.iinfo(self.made())
+        bounds = np.iinfo(self.output_dtype())
         if self.min < bounds.min or self.max > bounds.max:
             raise ArgumentError(
-                f"UniqueUniformFill: min={self.min} and max={self.max} must lie in what {bounds.dtype} holds; give "
-                "dtype INT64 for more"
+                f"UniqueUniformFill: min={self.min} and max={self.max} must be in the range of {bounds.dtype}; give "
+                "dtype INT64 for larger numbers"
             )
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else super().input_location(index)
 
-    def made(self) -> np.dtype[Any]:
+    def output_dtype(self) -> np.dtype[Any]:
         return numpy_type(self.dtype, "UniqueUniformFill: dtype")
 
 
 @kernel(UniqueUniformFill)
 def unique_uniform_fill(op: UniqueUniformFill, ctx: RunContext, like: Any = None, avoid: Any = None) -> tuple[Any, ...]:
     assert op.min is not None and op.max is not None  # by check
-    shape, kind = op.target(ctx, like), op.made()
-    taken = np.zeros(0, kind) if avoid is None else ctx.host(avoid)
+    shape, kind = op.target(ctx, like), op.output_dtype()
+    avoided = np.zeros(0, kind) if avoid is None else ctx.host(avoid)
     require(
-        taken.ndim == 1 and taken.dtype == kind and np.unique(taken).size == taken.size,
+        avoided.ndim == 1 and avoided.dtype == kind and np.unique(avoided).size == avoided.size,
         op,
-        f"what is to be avoided must be a vector of {kind}, none of it twice, got {taken.tolist()} of {taken.dtype}",
+        f"avoid must be a vector of {kind} without repeats, got {avoided.tolist()} of {avoided.dtype}",
     )
-    taken = taken[(taken >= op.min) & (taken <= op.max)]
-    count, room = int(np.prod(shape, dtype=np.int64)), op.max - op.min + 1 - taken.size
-    if count > room:
-        raise ShapeError(f"UniqueUniformFill: {count} numbers are requested, but only {room} may be drawn")
-    drawn = _few if room > 4 * count + taken.size else _many
-    return (ctx.xp.asarray(drawn(ctx, op.min, op.max, taken, count).astype(kind).reshape(shape)),)
+    avoided = avoided[(avoided >= op.min) & (avoided <= op.max)]
+    count, allowed = int(np.prod(shape, dtype=np.int64)), op.max - op.min + 1 - avoided.size
+    if count > allowed:
+        raise ShapeError(f"UniqueUniformFill: {count} numbers are requested, but only {allowed} may be drawn")
+    draw = _draw_by_rejection if allowed > 4 * count + avoided.size else _draw_by_permutation
+    return (ctx.xp.asarray(draw(ctx, op.min, op.max, avoided, count).astype(kind).reshape(shape)),)
 
 
-def _many(ctx: RunContext, least: int, most: int, taken: Any, count: int) -> Any:
-    """Return the first of all numbers in a random order."""
-    free = np.setdiff1d(np.arange(least, most + 1), taken)
-    return free[np.argsort(ctx.host(ctx.uniform(free.shape)), kind="stable")][:count]
+def _draw_by_permutation(ctx: RunContext, least: int, most: int, avoided: Any, count: int) -> Any:
+    """Return the first numbers of a random permutation of all that are allowed."""
+    allowed = np.setdiff1d(np.arange(least, most + 1), avoided)
+    return allowed[np.argsort(ctx.host(ctx.uniform(allowed.shape)), kind="stable")][:count]
 
 
-def _few(ctx: RunContext, least: int, most: int, taken: Any, count: int) -> Any:
-    """Return numbers of a range much larger than the count: drawn as they come, and those left out that came before."""
+def _draw_by_rejection(ctx: RunContext, least: int, most: int, avoided: Any, count: int) -> Any:
+    """Return numbers of a range much larger than ``count``: drawn independently, without repeats and those avoided."""
     draws = 2 * count + 8
     while True:
         numbers = np.floor(ctx.host(ctx.uniform((draws,))) * (most - least + 1)).astype(np.int64) + least
-        numbers = numbers[~np.isin(numbers, taken)]
+        numbers = numbers[~np.isin(numbers, avoided)]
         _, first = np.unique(numbers, return_index=True)
         if first.size >= count:
             return numbers[np.sort(first)][:count]

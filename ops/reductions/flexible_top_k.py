@@ -1,4 +1,4 @@
-"""FlexibleTopK: the greatest elements of each row, as many as the row's own number says, and the gradient."""
+"""FlexibleTopK: the largest elements of each row, with a k of its own for each row; and its gradient."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ _INT64 = np.dtype(np.int64)
 
 def _check(op: Operator, x: TensorSpec, k: TensorSpec) -> None:
     require_one_float_type(op, X=x)
-    right = x.ndim >= 1 and k.dtype == _INT64 and k.size == math.prod(x.shape[:-1])
+    fits = x.ndim >= 1 and k.dtype == _INT64 and k.size == math.prod(x.shape[:-1])
     text = f"got {k.shape} of {k.dtype} for X of shape {x.shape}"
-    require(right, op, f"K must be int64, a number for each row along the last axis of X; {text}")
+    require(fits, op, f"K must be int64, one number per row along the last axis of X; {text}")
 
 
 def _counts(op: Operator, k: Any, length: int) -> Any:
-    """Return the numbers of elements, checked."""
+    """Return K as a vector.
+
+    Raises:
+        ShapeError: an element is not in [1, length].
+    """
     counts = k.reshape(-1)
     if counts.size and not 1 <= int(counts.min()) <= int(counts.max()) <= length:
         raise ShapeError(f"{op.type}: K must lie in [1, {length}], got {counts.min()} to {counts.max()}")
@@ -39,9 +43,9 @@ def _counts(op: Operator, k: Any, length: int) -> Any:
 @register
 @operator_class(frozen=True)
 class FlexibleTopK(Operator):
-    """The K[i] greatest elements of each row of X, in falling order, one row after another; ties go to the lower index.
+    """The K[i] largest elements of each row i of X, in descending order, row after row; ties go to the lower index.
 
-    Rows are along the last axis. The second output has the positions of the elements in their rows, int64.
+    Rows are along the last axis. The second output is the position of each element in its row.
 
     Inputs:
         X (*S, N): float
@@ -60,7 +64,7 @@ class FlexibleTopK(Operator):
 
     def infer(self, x: TensorSpec, k: TensorSpec) -> tuple[TensorSpec, ...]:
         _check(self, x, k)
-        raise ShapeError("FlexibleTopK: how many elements there are is known only when the net runs")
+        raise ShapeError("FlexibleTopK: the number of elements is known only when the net runs")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("K"), g.d_output("Values"), g.output("Indices")]
@@ -73,7 +77,7 @@ class FlexibleTopK(Operator):
 @register
 @operator_class(frozen=True)
 class FlexibleTopKGradient(Operator):
-    """dX = dV where the elements were, else 0."""
+    """dX = dV at the positions of the elements, else 0."""
 
     inputs = ("X", "K", "dV", "Indices")
     outputs = ("dX",)
@@ -84,8 +88,9 @@ class FlexibleTopKGradient(Operator):
     def infer(self, x: TensorSpec, k: TensorSpec, dv: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
         _check(self, x, k)
         require_one_float_type(self, X=x, dV=dv)
-        right = dv.ndim == 1 and dv.shape == indices.shape and indices.dtype == _INT64
-        require(right, self, f"dV and Indices, int64, must be vectors of one length, got {dv.shape}, {indices.shape}")
+        fits = dv.ndim == 1 and dv.shape == indices.shape and indices.dtype == _INT64
+        text = f"got {dv.shape} and {indices.shape} of {indices.dtype}"
+        require(fits, self, f"dV and Indices, int64, must be vectors of the same length, {text}")
         return (x.plain,)
 
     def flops(self, x: TensorSpec, k: TensorSpec, dv: TensorSpec, indices: TensorSpec) -> int:
@@ -99,9 +104,9 @@ def flexible_top_k(op: FlexibleTopK, ctx: RunContext, x: Any, k: Any) -> tuple[A
     counts = _counts(op, ctx.host(k), length)
     rows = x.reshape(counts.size, length)
     order = xp.argsort(-rows, axis=1, kind="stable")
-    chosen = xp.asarray(np.flatnonzero(np.arange(length) < counts[:, None]))
-    values = xp.take_along_axis(rows, order, axis=1).reshape(-1)[chosen]
-    return values, order.reshape(-1)[chosen].astype(_INT64, copy=False)
+    selected = xp.asarray(np.flatnonzero(np.arange(length) < counts[:, None]))
+    values = xp.take_along_axis(rows, order, axis=1).reshape(-1)[selected]
+    return values, order.reshape(-1)[selected].astype(_INT64, copy=False)
 
 
 @kernel(FlexibleTopKGradient)
@@ -111,7 +116,7 @@ def flexible_top_k_gradient(
     xp, length = ctx.xp, x.shape[-1]
     counts = _counts(op, ctx.host(k), length)
     total = int(counts.sum())
-    require(dv.size == total, op, f"dV must have {total} elements, as K says, got {dv.size}")
+    require(dv.size == total, op, f"dV must have {total} elements, the sum of K, got {dv.size}")
     check_indices(op.type, indices, length)
     starts = xp.asarray(np.repeat(np.arange(counts.size), counts) * length)
     dx = xp.zeros(x.size, dv.dtype)

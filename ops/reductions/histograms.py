@@ -1,4 +1,4 @@
-"""Histograms of values: over given bounds, run after run, or over the range of what there is."""
+"""Histograms of values: between given bounds and accumulated over runs, or over the range of the values."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from netbuilder.proto import ArgumentError
 __all__ = ["AccumulateHistogram", "SelfBinningHistogram"]
 
 _INT64 = np.dtype(np.int64)
-_STRETCH = 1.0001  # of a range, so that the greatest value is below the last edge
+_STRETCH = 1.0001  # the range is extended by this factor, so that the largest value is below the last edge
 
 
 @register
 @operator_class(frozen=True)
 class AccumulateHistogram(Operator):
-    """CurHist = how many values of X fall into each bucket; AccHist = the same over all runs so far, both int64.
+    """CurHist = the number of values of X in each bucket; AccHist = the same over all runs so far. No gradient.
 
-    There are ``num_buckets`` buckets between ``lower_bound`` and ``upper_bound``, each without its upper end; the
-    first number counts the values below them, the last one all others. No gradient.
+    There are ``num_buckets`` buckets of equal width between ``lower_bound`` and ``upper_bound``, each without its upper
+    end. The first count is of the values below them, the last one of all other values.
 
     Inputs:
         X (...): float
@@ -57,10 +57,10 @@ class AccumulateHistogram(Operator):
         return 3 * x.size
 
     def accumulated(self, counts: Any) -> Any:
-        """Return the counts of all runs, those of this one among them, and keep them for the next."""
-        kept = self.__dict__.get("_kept")
-        total = counts.copy() if kept is None else kept + counts
-        object.__setattr__(self, "_kept", total)
+        """Return the counts of all runs including this one, and store them for the next run."""
+        previous = self.__dict__.get("_accumulated")
+        total = counts.copy() if previous is None else previous + counts
+        object.__setattr__(self, "_accumulated", total)
         return total.copy()
 
 
@@ -79,12 +79,12 @@ def accumulate_histogram(op: AccumulateHistogram, ctx: RunContext, x: Any) -> tu
 @register
 @operator_class(frozen=True)
 class SelfBinningHistogram(Operator):
-    """histogram_values = ``num_bins`` + 1 edges, evenly apart, from the least value of all inputs past the greatest.
+    """histogram_values = ``num_bins`` + 1 edges, evenly spaced from the smallest value of all inputs. No gradient.
 
-    The last edge is above the greatest value by a ten-thousandth of the range. histogram_counts, int64, says how many
-    values are at each edge or above it, and below the next; the last number is 0. With ``bin_spacing`` "logarithmic",
-    edges grow by one factor, and values below ``logspace_start`` are taken as that; ``abs``: the values without their
-    signs. No gradient.
+    The last edge is above the largest value by a ten-thousandth of the range. histogram_counts[i] is the number of
+    values v with edge[i] <= v < edge[i + 1]; the last count is 0. With ``bin_spacing`` "logarithmic" the ratio of
+    neighboring edges is constant, and values below ``logspace_start`` are replaced by it. With ``abs`` the histogram is
+    of the absolute values.
 
     Inputs:
         X+ (...): float

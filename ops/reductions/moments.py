@@ -1,4 +1,4 @@
-"""Moments over axes, and BatchMoments per channel; with their gradients."""
+"""Moments over axes and BatchMoments per channel, with their gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BatchMoments", "BatchMomentsGradient", "Moments", "MomentsGradient"]
 @register
 @operator_class(frozen=True)
 class Moments(OverAxes):
-    """Mean and variance (biased) of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1.
+    """Mean and variance (biased) of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1.
 
     Inputs:
         data (...): float
@@ -35,9 +35,9 @@ class Moments(OverAxes):
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, data=x)
-        over = self.over(x.shape)
+        over = self.reduced_axes(x.shape)
         kept = [n for i, n in enumerate(x.shape) if i not in over]
-        stats = x.with_shape(self.kept(x.shape) if self.keepdims else kept)
+        stats = x.with_shape(self.keepdims_shape(x.shape) if self.keepdims else kept)
         return (stats, stats)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -51,16 +51,16 @@ class Moments(OverAxes):
 @register
 @operator_class(frozen=True)
 class MomentsGradient(OverAxes):
-    """dX = (dmean + 2 * (X - mean) * dvariance) / the number of elements of a mean."""
+    """dX = (dmean + 2 * (X - mean) * dvariance) / the number of elements per mean."""
 
     inputs = ("dmean", "dvariance", "data", "mean")
     outputs = ("dX",)
 
     def infer(self, dmean: TensorSpec, dvar: TensorSpec, x: TensorSpec, mean: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, data=x, dmean=dmean, dvariance=dvar, mean=mean)
-        size = math.prod(self.kept(x.shape))
+        size = math.prod(self.keepdims_shape(x.shape))
         for name, spec in (("dmean", dmean), ("dvariance", dvar), ("mean", mean)):
-            require(spec.size == size, self, f"{name} {spec.shape} is no reduction of X {x.shape}")
+            require(spec.size == size, self, f"{name} {spec.shape} is not the reduced shape of X {x.shape}")
         return (x.plain,)
 
     def flops(self, dmean: TensorSpec, dvar: TensorSpec, x: TensorSpec, mean: TensorSpec) -> int:
@@ -69,20 +69,20 @@ class MomentsGradient(OverAxes):
 
 @kernel(Moments)
 def moments(op: Moments, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    values, over, count = widen(x), op.over(x.shape), count_of(op, x.shape)
+    values, over, count = widen(x), op.reduced_axes(x.shape), count_of(op, x.shape)
     mean = ctx.xp.asarray(values.sum(axis=over, keepdims=True)) / values.dtype.type(count)
-    apart = values - mean
-    variance = ctx.xp.asarray((apart * apart).sum(axis=over, keepdims=True)) / values.dtype.type(count)
+    centered = values - mean
+    variance = ctx.xp.asarray((centered * centered).sum(axis=over, keepdims=True)) / values.dtype.type(count)
     shape = mean.shape if op.keepdims else tuple(n for i, n in enumerate(x.shape) if i not in over)
     return narrow(mean, x).reshape(shape), narrow(variance, x).reshape(shape)
 
 
 @kernel(MomentsGradient)
 def moments_gradient(op: MomentsGradient, ctx: RunContext, dmean: Any, dvar: Any, x: Any, mean: Any) -> tuple[Any, ...]:
-    kept = op.kept(x.shape)
-    d_mean, d_var, middle = (widen(a).reshape(kept) for a in (dmean, dvar, mean))
+    kept = op.keepdims_shape(x.shape)
+    d_mean, d_var, center = (widen(a).reshape(kept) for a in (dmean, dvar, mean))
     values = widen(x)
-    return (narrow((d_mean + 2 * (values - middle) * d_var) / values.dtype.type(count_of(op, x.shape)), x),)
+    return (narrow((d_mean + 2 * (values - center) * d_var) / values.dtype.type(count_of(op, x.shape)), x),)
 
 
 @operator_class(frozen=True)
@@ -94,11 +94,11 @@ class _PerChannel(Operator):
 
     def channels(self, x: TensorSpec) -> int:
         """Return the number of channels; raise ShapeError if X has none."""
-        require(x.ndim >= 2, self, f"X must have a batch and a channel axis at least, got shape {x.shape}")
+        require(x.ndim >= 2, self, f"X must have at least a batch and a channel axis, got shape {x.shape}")
         return x.shape[channel_axis(self.order, x.ndim)]
 
-    def over(self, x: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """Return the axes of all but channels, the shape that lays channels along X, and the elements of each."""
+    def geometry(self, x: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Return the axes to reduce, the shape in which channels broadcast over X, and the elements per channel."""
         channel = channel_axis(self.order, x.ndim)
         axes = tuple(i for i in range(x.ndim) if i != channel)
         return axes, tuple(-1 if i == channel else 1 for i in range(x.ndim)), x.size // max(x.shape[channel], 1)
@@ -107,7 +107,7 @@ class _PerChannel(Operator):
 @register
 @operator_class(frozen=True)
 class BatchMoments(_PerChannel):
-    """The means of X and of its squares, channel by channel.
+    """mu = the mean of X, var = the mean of X * X, per channel.
 
     Inputs:
         X (N, C, ...) or (N, ..., C): float, by the order
@@ -135,7 +135,7 @@ class BatchMoments(_PerChannel):
 @register
 @operator_class(frozen=True)
 class BatchMomentsGradient(_PerChannel):
-    """dX = (dmu + 2 * X * dvar) / the elements of a channel."""
+    """dX = (dmu + 2 * X * dvar) / the number of elements per channel."""
 
     inputs = ("dmu", "dvar", "X")
     outputs = ("dX",)
@@ -154,7 +154,7 @@ class BatchMomentsGradient(_PerChannel):
 @kernel(BatchMoments)
 def batch_moments(op: BatchMoments, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     values = widen(x)
-    axes, _, count = op.over(x)
+    axes, _, count = op.geometry(x)
     share = values.dtype.type(1 / max(count, 1))
     return tuple(narrow(v.sum(axis=axes) * share, x) for v in (values, values * values))
 
@@ -162,6 +162,6 @@ def batch_moments(op: BatchMoments, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @kernel(BatchMomentsGradient)
 def batch_moments_gradient(op: BatchMomentsGradient, ctx: RunContext, dmu: Any, dvar: Any, x: Any) -> tuple[Any, ...]:
     values = widen(x)
-    _, laid, count = op.over(x)
-    dx = widen(dmu).reshape(laid) + 2 * values * widen(dvar).reshape(laid)
+    _, shape, count = op.geometry(x)
+    dx = widen(dmu).reshape(shape) + 2 * values * widen(dvar).reshape(shape)
     return (narrow(dx / values.dtype.type(max(count, 1)), x),)

@@ -1,4 +1,4 @@
-"""Percentile, BisectPercentile: values turned into percentiles, by samples of each feature's distribution."""
+"""Percentile and BisectPercentile: values mapped to percentiles, from samples of each feature's distribution."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _check_values(op: Operator, values: TensorSpec) -> None:
     require(values.ndim == 2, op, f"values must be (samples, features), got shape {values.shape}")
 
 
-def _parts(lengths: _Array) -> tuple[_Array, _Array]:
-    """Return where each feature's samples begin and end."""
+def _sample_ranges(lengths: _Array) -> tuple[_Array, _Array]:
+    """Return the begin and the end of each feature's samples."""
     ends = np.cumsum(lengths)
     return ends - lengths, ends
 
 
-def _rises(values: _Array, begin: _Array, *, strictly: bool = False) -> bool:
-    """Whether samples rise within each feature, those of equal value allowed unless ``strictly``."""
+def _ascending(values: _Array, begin: _Array, *, strictly: bool = False) -> bool:
+    """Whether the samples of each feature are in ascending order, without repeats if ``strictly``."""
     steps = np.diff(values)
     within = np.ones(max(len(values) - 1, 0), bool)
     within[begin[1:] - 1] = False
@@ -41,10 +41,10 @@ def _rises(values: _Array, begin: _Array, *, strictly: bool = False) -> bool:
 @register
 @operator_class(frozen=True)
 class Percentile(Operator):
-    """percentile_values = for each value the percentile that value_to_pct gives it, between samples in proportion.
+    """percentile_values = the percentile of each value, interpolated linearly between samples. No gradient.
 
-    value_to_pct holds for one feature after the other rows of a sample, rising, and its percentile; lengths, int32,
-    says how many each feature has. What is below all samples gives 0, what is above them 1. No gradient.
+    The rows of value_to_pct are pairs of a sample and its percentile, feature after feature, each feature's in
+    ascending order; lengths are the numbers of pairs per feature. Values below all samples give 0, above all 1.
 
     Inputs:
         original_values (N, D): float
@@ -64,49 +64,53 @@ class Percentile(Operator):
         _check_values(self, values)
         require_one_float_type(self, original_values=values, value_to_pct=pairs)
         require(pairs.ndim == 2 and pairs.shape[1] == 2, self, f"value_to_pct must be (n, 2), got shape {pairs.shape}")
-        right = lengths.shape == values.shape[1:] and lengths.dtype == np.int32
+        fits = lengths.shape == values.shape[1:] and lengths.dtype == np.int32
         text = f"got {lengths.shape} of {lengths.dtype}"
-        require(right, self, f"lengths must be int32, one for each of {values.shape[1]} features; {text}")
+        require(fits, self, f"lengths must be int32, one for each of {values.shape[1]} features; {text}")
         return (values.plain,)
 
     def gradient(self, g: Any) -> list[OperatorDef]:
         return []  # not differentiable
 
 
-def _checked(op: Operator, values: _Array, lengths: _Array) -> tuple[_Array, _Array]:
-    """Return where the samples of features begin and end."""
+def _checked_ranges(op: Operator, values: _Array, lengths: _Array) -> tuple[_Array, _Array]:
+    """Return the begin and the end of each feature's samples.
+
+    Raises:
+        ShapeError: lengths do not fit the samples, or the samples are not in ascending order.
+    """
     if int(lengths.min(initial=1)) < 1 or int(lengths.sum()) != len(values):
         raise ShapeError(
             f"{op.type}: lengths must be 1 or more and add up to the {len(values)} samples, got {lengths.tolist()}"
         )
-    begin, end = _parts(lengths)
-    require(_rises(values, begin), op, "the samples of each feature must rise")
+    begin, end = _sample_ranges(lengths)
+    require(_ascending(values, begin), op, "the samples of each feature must be in ascending order")
     return begin, end
 
 
 @kernel(Percentile)
 def percentile(op: Percentile, ctx: RunContext, values: Any, pairs: Any, lengths: Any) -> tuple[Any, ...]:
     xp, samples, counts = ctx.xp, ctx.host(pairs), ctx.host(lengths)
-    begin, end = map(xp.asarray, _checked(op, samples[:, 0], counts))
-    known, shares = (xp.asarray(np.ascontiguousarray(column)) for column in samples.T)
+    begin, end = map(xp.asarray, _checked_ranges(op, samples[:, 0], counts))
+    known, percentiles = (xp.asarray(np.ascontiguousarray(column)) for column in samples.T)
     at = first_not_below(xp, known, values, begin, end, int(counts.max(initial=0)))
     here, before = xp.minimum(at, end - 1), xp.maximum(at - 1, begin)
     step = known[here] - known[before]
-    part = (values - known[before]) / xp.where(step > 0, step, values.dtype.type(1))
-    between = shares[before] + part * (shares[here] - shares[before])
-    inside = xp.where(known[here] == values, shares[here], xp.where(at == begin, values.dtype.type(0), between))
+    fraction = (values - known[before]) / xp.where(step > 0, step, values.dtype.type(1))
+    between = percentiles[before] + fraction * (percentiles[here] - percentiles[before])
+    inside = xp.where(known[here] == values, percentiles[here], xp.where(at == begin, values.dtype.type(0), between))
     return (xp.where(at == end, values.dtype.type(1), inside),)
 
 
 @register
 @operator_class(frozen=True)
 class BisectPercentile(Operator):
-    """percentile = for each value the percentile that the arguments give it.
+    """percentile = the percentile of each value, from samples given as arguments. No gradient.
 
-    ``percentile_raw`` holds the samples of one feature after the other, rising, ``lengths`` how many each has. A value
-    that is a sample gives its ``percentile_mapping``; one between two samples lies in proportion between the
-    ``percentile_upper`` of the lower and the ``percentile_lower`` of the higher one; what is below all gives 0, what
-    lies above all 1. No gradient.
+    ``percentile_raw`` are the samples, feature after feature, each feature's in ascending order; ``lengths`` are their
+    numbers per feature. A value equal to a sample gives the sample's ``percentile_mapping``. A value between two
+    samples is interpolated linearly from the ``percentile_upper`` of the lower one to the ``percentile_lower`` of the
+    higher one. Values below all samples give 0, above all 1.
 
     Inputs:
         raw_values (N, D): float
@@ -134,9 +138,9 @@ class BisectPercentile(Operator):
             raise ArgumentError(
                 f"BisectPercentile: lengths must be 1 or more and add up to {count} samples, got {self.lengths}"
             )
-        begin, _ = _parts(np.array(self.lengths, np.int64))
-        if not _rises(np.array(self.percentile_raw), begin, strictly=True):
-            raise ArgumentError("BisectPercentile: percentile_raw must rise within each feature")
+        begin, _ = _sample_ranges(np.array(self.lengths, np.int64))
+        if not _ascending(np.array(self.percentile_raw), begin, strictly=True):
+            raise ArgumentError("BisectPercentile: percentile_raw must be strictly ascending within each feature")
 
     def infer(self, values: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_values(self, values)
@@ -158,11 +162,11 @@ def bisect_percentile(op: BisectPercentile, ctx: RunContext, values: Any) -> tup
         xp.asarray(np.array(column, values.dtype))
         for column in (op.percentile_raw, op.percentile_mapping, op.percentile_lower, op.percentile_upper)
     )
-    begin, end = map(xp.asarray, _parts(np.array(op.lengths, np.int64)))
+    begin, end = map(xp.asarray, _sample_ranges(np.array(op.lengths, np.int64)))
     at = first_not_below(xp, known, values, begin, end, max(op.lengths, default=0))
     here, before = xp.minimum(at, end - 1), xp.maximum(at - 1, begin)
     step = known[here] - known[before]
-    part = (values - known[before]) / xp.where(step > 0, step, values.dtype.type(1))
-    between = upper[before] + part * (lower[here] - upper[before])
+    fraction = (values - known[before]) / xp.where(step > 0, step, values.dtype.type(1))
+    between = upper[before] + fraction * (lower[here] - upper[before])
     inside = xp.where(known[here] == values, mapping[here], xp.where(at == begin, values.dtype.type(0), between))
     return (xp.where(at == end, values.dtype.type(1), inside),)

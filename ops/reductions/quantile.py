@@ -1,4 +1,4 @@
-"""Quantile: a value that a given share of all elements does not exceed."""
+"""Quantile: a value that a given fraction of all elements does not exceed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["Quantile"]
 @register
 @operator_class(frozen=True)
 class Quantile(Operator):
-    """A value, of shape (1,), that at least a share ``quantile`` of the elements of all inputs does not exceed.
+    """A value that at least the fraction ``quantile`` of the elements of all inputs does not exceed. No gradient.
 
-    With ``abs`` their magnitudes count. The value is searched for between the least and the greatest by halving, until
-    just so many do not exceed it or both ends are within ``tol`` times the sum of their magnitudes. NaN is never
-    counted, unless all elements are NaN. No gradient.
+    With ``abs``, of their absolute values. The value is found by bisection between the smallest and the largest
+    element, until exactly that fraction does not exceed it or the ends differ by at most ``tol`` times the sum of their
+    absolute values. NaN is never counted, unless all elements are NaN.
 
     Inputs:
         X+ (...): float
@@ -47,7 +47,7 @@ class Quantile(Operator):
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         for x in xs:
             require_one_float_type(self, X=xs[0], other=x)
-        require(any(x.size for x in xs), self, "the inputs must have an element, got none")
+        require(any(x.size for x in xs), self, "the inputs must have at least one element, got none")
         return (xs[0].with_shape((1,)),)
 
     def flops(self, *xs: TensorSpec) -> int:
@@ -65,24 +65,24 @@ def quantile(op: Quantile, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 def _search(op: Quantile, ctx: RunContext, values: Any) -> Any:
     """Return the quantile of sorted values."""
     number = values.dtype.type
-    numbers = int((values == values).sum())
-    if not numbers:
+    valid = int((values == values).sum())  # those that are not NaN
+    if not valid:
         return number("nan")
-    low, high = (number(ctx.host(values[k])) for k in (0, numbers - 1))
+    low, high = (number(ctx.host(values[k])) for k in (0, valid - 1))
     target = math.ceil(np.float32(values.size) * np.float32(op.quantile))
     if target == 0:
         return low
-    if target >= numbers:
+    if target >= valid:
         return high
 
     def count(bound: Any) -> int:
-        return int(ctx.xp.searchsorted(values[:numbers], bound, side="right"))
+        return int(ctx.xp.searchsorted(values[:valid], bound, side="right"))
 
     if count(low) >= target:
         return low
     while abs(high - low) > number(op.tol) * (abs(high) + abs(low)):
         middle = number(low + (high - low) / 2)
-        if middle in (low, high):  # neighbors: there is nothing between them
+        if middle in (low, high):  # adjacent numbers: there is no other between them
             break
         below = count(middle)
         if below == target:

@@ -1,4 +1,4 @@
-"""Sums and means over all elements, over axes, or down to another tensor's shape."""
+"""Sums and means over all elements, over axes, or to another tensor's shape."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _prepare_sum_elements(op: SumElements, ctx: PlanContext, x: TensorSpec) -> P
 @register
 @operator_class(frozen=True)
 class SumElementsGradient(Operator):
-    """dX = dY in every element; with ``average`` divided by their number."""
+    """dX = dY in every element; with ``average`` divided by the number of elements."""
 
     inputs = ("X", "dY")
     outputs = ("dX",)
@@ -157,7 +157,7 @@ def sum_sqr_elements(op: SumSqrElements, ctx: RunContext, x: Any) -> tuple[Any, 
 @register
 @operator_class(frozen=True)
 class SumReduceLike(Broadcasting):
-    """Y = A summed to the shape of B, which is a run of A's as in Add with ``broadcast``. No gradient.
+    """Y = A summed to the shape of B, which is a part of A's shape as in Add with ``broadcast``. No gradient.
 
     Inputs:
         A (...): float
@@ -198,16 +198,16 @@ class OverAxes(Operator):
     axes: tuple[int, ...] = ()
     keepdims: bool = True
 
-    def over(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the axes to reduce, not negative, ascending; without ``axes`` all."""
+    def reduced_axes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the axes to reduce as ascending non-negative numbers; all if ``axes`` is empty."""
         n = len(shape)
         for axis in self.axes:
             require(-n <= axis < n, self, f"axes must lie in [{-n}, {n}) for X of shape {shape}, got {self.axes}")
         return tuple(sorted({axis % n for axis in self.axes})) if self.axes else tuple(range(n))
 
-    def kept(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the result with the reduced axes kept as 1."""
-        over = self.over(shape)
+    def keepdims_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the result if the reduced axes are kept with extent 1."""
+        over = self.reduced_axes(shape)
         return tuple(1 if i in over else n for i, n in enumerate(shape))
 
 
@@ -226,9 +226,9 @@ class Reduction(OverAxes):
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind in "fi", self, f"needs signed numbers, got {x.dtype}")
-        over = self.over(x.shape)
+        over = self.reduced_axes(x.shape)
         if self.keepdims:
-            return (x.with_shape(self.kept(x.shape)),)
+            return (x.with_shape(self.keepdims_shape(x.shape)),)
         return (x.with_shape([n for i, n in enumerate(x.shape) if i not in over]),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -248,15 +248,19 @@ class ReductionGradient(OverAxes):
 
     def infer(self, dy: TensorSpec, x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.dtype.kind in "fiu", self, f"X must hold numbers, got {x.dtype}")
-        require(dy.size == y.size, self, f"dY {dy.shape} and Y {y.shape} must have as many elements")
-        require(y.size == math.prod(self.kept(x.shape)), self, f"Y {y.shape} is no reduction of X {x.shape}")
+        require(dy.size == y.size, self, f"dY {dy.shape} and Y {y.shape} must have the same number of elements")
+        require(
+            y.size == math.prod(self.keepdims_shape(x.shape)),
+            self,
+            f"Y {y.shape} is not the reduced shape of X {x.shape}",
+        )
         return (x.plain,)
 
 
 @register
 @operator_class(frozen=True)
 class ReduceSum(Reduction):
-    """Y = the sum of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1.
+    """Y = the sum of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1.
 
     Inputs:
         X (...): float|int32|int64
@@ -267,7 +271,7 @@ class ReduceSum(Reduction):
 
 @kernel(ReduceSum)
 def reduce_sum(op: ReduceSum, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    total = ctx.xp.sum(x, axis=op.over(x.shape), dtype=wide_type(x.dtype), keepdims=op.keepdims)
+    total = ctx.xp.sum(x, axis=op.reduced_axes(x.shape), dtype=wide_type(x.dtype), keepdims=op.keepdims)
     return (total.astype(x.dtype),)
 
 
@@ -279,13 +283,13 @@ class ReduceSumGradient(ReductionGradient):
 
 @kernel(ReduceSumGradient)
 def reduce_sum_gradient(op: ReduceSumGradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
-    return (ctx.xp.broadcast_to(dy.reshape(op.kept(x.shape)), x.shape).copy(),)
+    return (ctx.xp.broadcast_to(dy.reshape(op.keepdims_shape(x.shape)), x.shape).copy(),)
 
 
 @register
 @operator_class(frozen=True)
 class ReduceMean(Reduction):
-    """Y = the mean of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1."""
+    """Y = the mean of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         check_float(self, x)
@@ -294,12 +298,12 @@ class ReduceMean(Reduction):
 
 def count_of(op: OverAxes, shape: tuple[int, ...]) -> int:
     """Return how many elements one mean is of, at least 1."""
-    return max(math.prod(shape[i] for i in op.over(shape)), 1)
+    return max(math.prod(shape[i] for i in op.reduced_axes(shape)), 1)
 
 
 @kernel(ReduceMean)
 def reduce_mean(op: ReduceMean, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    total = ctx.xp.sum(x, axis=op.over(x.shape), dtype=wide_type(x.dtype), keepdims=op.keepdims)
+    total = ctx.xp.sum(x, axis=op.reduced_axes(x.shape), dtype=wide_type(x.dtype), keepdims=op.keepdims)
     return ((total / total.dtype.type(count_of(op, x.shape))).astype(x.dtype),)
 
 
@@ -311,5 +315,5 @@ class ReduceMeanGradient(ReductionGradient):
 
 @kernel(ReduceMeanGradient)
 def reduce_mean_gradient(op: ReduceMeanGradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
-    share = dy.reshape(op.kept(x.shape)) / dy.dtype.type(count_of(op, x.shape))
+    share = dy.reshape(op.keepdims_shape(x.shape)) / dy.dtype.type(count_of(op, x.shape))
     return (ctx.xp.broadcast_to(share, x.shape).copy(),)

@@ -1,4 +1,4 @@
-"""Sums, means and maxima over the first or the last axes: ReduceFrontSum and its kin, with their gradients."""
+"""Sums, means and maxima over the first or the last axes: ReduceFrontSum and the like, with their gradients."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _End(Operator):
-    """Reduces ``num_reduce_dim`` axes at one end; with ``lengths``, of each line the first so many elements."""
+    """Base: reduces the first or last ``num_reduce_dim`` axes; ``lengths`` limits the number of elements per result."""
 
     front: ClassVar[bool] = True
     kinds: ClassVar[str] = "fi"
-    least: ClassVar[int] = 0  # elements of a line
+    least: ClassVar[int] = 0  # the smallest number of elements per result
     num_reduce_dim: int = 1
 
     def check(self) -> None:
@@ -45,38 +45,38 @@ class _End(Operator):
             raise ArgumentError(f"{self.type}: num_reduce_dim must not be negative, got {self.num_reduce_dim}")
 
     def split(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-        """Return the axes that stay, and how many elements each result is of."""
+        """Return the extents of the other axes, and the number of elements per result."""
         n = self.num_reduce_dim
         require(n <= len(shape), self, f"num_reduce_dim must be at most {len(shape)} for X of shape {shape}, got {n}")
         cut = n if self.front else len(shape) - n
-        gone, stay = (shape[:cut], shape[cut:]) if self.front else (shape[cut:], shape[:cut])
-        return stay, math.prod(gone)
+        reduced, rest = (shape[:cut], shape[cut:]) if self.front else (shape[cut:], shape[:cut])
+        return rest, math.prod(reduced)
 
     def check_input(self, x: TensorSpec, lengths: TensorSpec | None) -> tuple[int, ...]:
         """Return the shape of Y; raise ShapeError if X or the lengths do not fit."""
         require(x.dtype.kind in self.kinds, self, f"cannot reduce elements of type {x.dtype}")
-        stay, count = self.split(x.shape)
+        rest, count = self.split(x.shape)
         require(count >= self.least, self, f"X of shape {x.shape} has no elements to choose from")
         if lengths is not None:
             require(lengths.dtype.kind in "iu", self, f"lengths must be integers (int32), got {lengths.dtype}")
             require(
-                lengths.size == math.prod(stay),
+                lengths.size == math.prod(rest),
                 self,
-                f"lengths must have one number per element of Y, {math.prod(stay)} in all, got shape {lengths.shape}",
+                f"lengths must have one number per element of Y, {math.prod(rest)} in all, got shape {lengths.shape}",
             )
-        return stay
+        return rest
 
     def matrix(self, x: Any) -> Any:
-        """Return X as a matrix; the axis ``along`` is reduced."""
-        stay, count = self.split(tuple(x.shape))
-        return x.reshape((count, math.prod(stay)) if self.front else (math.prod(stay), count))
+        """Return X as a matrix of which the axis ``along`` is to be reduced."""
+        rest, count = self.split(tuple(x.shape))
+        return x.reshape((count, math.prod(rest)) if self.front else (math.prod(rest), count))
 
     @property
     def along(self) -> int:
         return 0 if self.front else 1
 
-    def counted(self, ctx: RunContext, lengths: Any, count: int) -> tuple[Any, Any]:
-        """Return which elements of the matrix count, and how many of each line.
+    def within_lengths(self, ctx: RunContext, lengths: Any, count: int) -> tuple[Any, Any]:
+        """Return which elements of the matrix are within ``lengths``, and the lengths as a vector.
 
         Raises:
             ShapeError: a length is out of range.
@@ -84,7 +84,7 @@ class _End(Operator):
         flat = lengths.reshape(-1)
         if flat.size and not (int(flat.min()) >= self.least and int(flat.max()) <= count):
             raise ShapeError(
-                f"{self.type}: lengths must lie in [{self.least}, {count}], the elements of X that a result is of; "
+                f"{self.type}: lengths must lie in [{self.least}, {count}], up to the number of elements per result; "
                 f"got {int(flat.min())} to {int(flat.max())}"
             )
         positions = ctx.xp.arange(count)
@@ -97,7 +97,7 @@ class _Reduce(_End):
 
     Inputs:
         X (*A, *B): float|int32|int64
-        lengths? (*L): int32|int64, how many elements of each row or column count
+        lengths? (*L): int32|int64, the number of elements used of each row or column
     Outputs:
         Y (*A) or (*B): as X
     """
@@ -128,7 +128,7 @@ class _ReduceGradient(_End):
     takes_shape: ClassVar[bool] = True
 
     def is_shape(self, x: Any, dy: Any) -> bool:
-        """Whether the second input is not X but its shape: a vector of int64, while the gradient is float."""
+        """Whether the second input is not X but the shape of X: a vector of int64, while dY is floating-point."""
         return self.takes_shape and x.dtype == np.int64 and len(x.shape) == 1 and dy.dtype.kind == "f"
 
     def static_for(self, *inputs: TensorSpec) -> bool:
@@ -137,23 +137,25 @@ class _ReduceGradient(_End):
     def infer(self, dy: TensorSpec, x: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         if self.is_shape(x, dy):
             if x.known is None:
-                raise ShapeError(f"{self.type}: with a shape as second input, that of dX is known when the net runs")
+                raise ShapeError(
+                    f"{self.type}: with the shape as second input, it is known only when the net runs; give X instead"
+                )
             x = TensorSpec(x.known, dy.dtype)
-        stay = self.check_input(x, lengths)
-        require(dy.size == math.prod(stay), self, f"dY must have the shape of Y, {stay}, got {dy.shape}")
+        rest = self.check_input(x, lengths)
+        require(dy.size == math.prod(rest), self, f"dY must have the shape of Y, {rest}, got {dy.shape}")
         return (x.plain,)
 
 
 @register
 @operator_class(frozen=True)
 class ReduceFrontSum(_Reduce):
-    """Y = the sum over the first ``num_reduce_dim`` axes; with ``lengths``, of the first so many elements each."""
+    """Y = the sum over the first ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements."""
 
 
 @register
 @operator_class(frozen=True)
 class ReduceBackSum(_Reduce):
-    """Y = the sum over the last ``num_reduce_dim`` axes; with ``lengths``, of the first so many elements each."""
+    """Y = the sum over the last ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements."""
 
     front = False
 
@@ -161,18 +163,18 @@ class ReduceBackSum(_Reduce):
 @register
 @operator_class(frozen=True)
 class ReduceFrontMean(_Reduce):
-    """Y = the mean over the first ``num_reduce_dim`` axes; with ``lengths``, of the first so many elements each.
+    """Y = the mean over the first ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements.
 
-    The mean of nothing is 0; that of integers is truncated.
+    The mean of no elements is 0; a mean of integers is truncated.
     """
 
 
 @register
 @operator_class(frozen=True)
 class ReduceBackMean(_Reduce):
-    """Y = the mean over the last ``num_reduce_dim`` axes; with ``lengths``, of the first so many elements each.
+    """Y = the mean over the last ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements.
 
-    The mean of nothing is 0; that of integers is truncated.
+    The mean of no elements is 0; a mean of integers is truncated.
     """
 
     front = False
@@ -181,11 +183,11 @@ class ReduceBackMean(_Reduce):
 @register
 @operator_class(frozen=True)
 class ReduceFrontMax(_Reduce):
-    """Y = the greatest along the first ``num_reduce_dim`` axes; with ``lengths``, of the first so many elements.
+    """Y = the maximum over the first ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements.
 
     Inputs:
         X (*A, *B): float
-        lengths? (*B): int32|int64, how many elements of each column count
+        lengths? (*B): int32|int64, the number of elements used of each column
     Outputs:
         Y (*B): as X
     """
@@ -196,11 +198,11 @@ class ReduceFrontMax(_Reduce):
 @register
 @operator_class(frozen=True)
 class ReduceBackMax(_Reduce):
-    """Y = the greatest along the last ``num_reduce_dim`` axes; with ``lengths``, of the first so many elements.
+    """Y = the maximum over the last ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements.
 
     Inputs:
         X (*A, *B): float
-        lengths? (*A): int32|int64, how many elements of each row count
+        lengths? (*A): int32|int64, the number of elements used of each row
     Outputs:
         Y (*A): as X
     """
@@ -212,13 +214,13 @@ class ReduceBackMax(_Reduce):
 @register
 @operator_class(frozen=True)
 class ReduceFrontSumGradient(_ReduceGradient):
-    """dX = dY, repeated; 0 after ``lengths``. In place of X its shape may come, as a vector of int64."""
+    """dX = dY, broadcast; 0 beyond ``lengths``. X may be given by its shape, a vector of int64."""
 
 
 @register
 @operator_class(frozen=True)
 class ReduceBackSumGradient(_ReduceGradient):
-    """dX = dY, repeated; 0 after ``lengths``. In place of X its shape may come, as a vector of int64."""
+    """dX = dY, broadcast; 0 beyond ``lengths``. X may be given by its shape, a vector of int64."""
 
     front = False
 
@@ -226,13 +228,13 @@ class ReduceBackSumGradient(_ReduceGradient):
 @register
 @operator_class(frozen=True)
 class ReduceFrontMeanGradient(_ReduceGradient):
-    """dX = dY / the number of elements of the mean; 0 after ``lengths``. X may be given by its shape, int64."""
+    """dX = dY / the number of elements per mean; 0 beyond ``lengths``. X may be given by its shape, int64."""
 
 
 @register
 @operator_class(frozen=True)
 class ReduceBackMeanGradient(_ReduceGradient):
-    """dX = dY / the number of elements of the mean; 0 after ``lengths``. X may be given by its shape, int64."""
+    """dX = dY / the number of elements per mean; 0 beyond ``lengths``. X may be given by its shape, int64."""
 
     front = False
 
@@ -243,24 +245,24 @@ class _MaxGradient(_ReduceGradient):
     takes_shape = False
     kinds, least = "f", 1
 
-    def infer(  # reads Y, too
+    def infer(  # with Y as another input
         self, dy: TensorSpec, x: TensorSpec, y: TensorSpec, lengths: TensorSpec | None = None
     ) -> tuple[TensorSpec, ...]:
-        stay = self.check_input(x, lengths)
-        require(y.size == math.prod(stay), self, f"Y must have shape {stay} for X of shape {x.shape}, got {y.shape}")
+        rest = self.check_input(x, lengths)
+        require(y.size == math.prod(rest), self, f"Y must have shape {rest} for X of shape {x.shape}, got {y.shape}")
         return super().infer(dy, x, lengths)
 
 
 @register
 @operator_class(frozen=True)
 class ReduceFrontMaxGradient(_MaxGradient):
-    """dX = dY where X is the greatest, of tied elements each, else 0."""
+    """dX = dY where X is the maximum, at each of tied elements, else 0."""
 
 
 @register
 @operator_class(frozen=True)
 class ReduceBackMaxGradient(_MaxGradient):
-    """dX = dY where X is the greatest, of tied elements each, else 0."""
+    """dX = dY where X is the maximum, at each of tied elements, else 0."""
 
     front = False
 
@@ -271,8 +273,8 @@ def _sum(op: Any, ctx: RunContext, x: Any, lengths: Any = None) -> tuple[Any, ..
     count = rows.shape[op.along]
     values, sizes = widen(rows), max(count, 1)
     if lengths is not None:
-        counts, sizes = op.counted(ctx, lengths, count)
-        values = ctx.xp.where(counts, values, values.dtype.type(0))
+        within, sizes = op.within_lengths(ctx, lengths, count)
+        values = ctx.xp.where(within, values, values.dtype.type(0))
         sizes = ctx.xp.maximum(sizes, 1).astype(values.dtype)
     total = ctx.xp.asarray(values.sum(axis=op.along, dtype=values.dtype))
     if mean:
@@ -282,35 +284,35 @@ def _sum(op: Any, ctx: RunContext, x: Any, lengths: Any = None) -> tuple[Any, ..
 
 def _sum_gradient(op: Any, ctx: RunContext, dy: Any, x: Any, lengths: Any = None) -> tuple[Any, ...]:
     xp = ctx.xp
-    whole, dtype = (tuple(ctx.host(x).tolist()), dy.dtype) if op.is_shape(x, dy) else (x.shape, x.dtype)
-    stay, count = op.split(whole)
-    require(dy.size == math.prod(stay), op, f"dY must have the shape of Y, {stay}, got {dy.shape}")
-    shape = (count, math.prod(stay)) if op.front else (math.prod(stay), count)
-    slopes = widen(dy).reshape(-1)
+    x_shape, dtype = (tuple(ctx.host(x).tolist()), dy.dtype) if op.is_shape(x, dy) else (x.shape, x.dtype)
+    rest, count = op.split(x_shape)
+    require(dy.size == math.prod(rest), op, f"dY must have the shape of Y, {rest}, got {dy.shape}")
+    shape = (count, math.prod(rest)) if op.front else (math.prod(rest), count)
+    share = widen(dy).reshape(-1)
     mean = isinstance(op, (ReduceFrontMeanGradient, ReduceBackMeanGradient))
-    counts, sizes = (True, max(count, 1)) if lengths is None else op.counted(ctx, lengths, count)
+    within, sizes = (True, max(count, 1)) if lengths is None else op.within_lengths(ctx, lengths, count)
     if mean:
-        slopes = slopes / slopes.dtype.type(sizes) if lengths is None else slopes / xp.maximum(sizes, 1)
-    laid = slopes[None, :] if op.front else slopes[:, None]
-    dx = xp.broadcast_to(laid, shape) if lengths is None else xp.where(counts, laid, laid.dtype.type(0))
-    return (dx.astype(dtype).reshape(whole),)
+        share = share / share.dtype.type(sizes) if lengths is None else share / xp.maximum(sizes, 1)
+    share = share[None, :] if op.front else share[:, None]
+    dx = xp.broadcast_to(share, shape) if lengths is None else xp.where(within, share, share.dtype.type(0))
+    return (dx.astype(dtype).reshape(x_shape),)
 
 
 def _max(op: Any, ctx: RunContext, x: Any, lengths: Any = None) -> tuple[Any, ...]:
     rows = op.matrix(x)
     if lengths is not None:
-        counts, _ = op.counted(ctx, lengths, rows.shape[op.along])
-        rows = ctx.xp.where(counts, rows, rows.dtype.type(-math.inf))
+        within, _ = op.within_lengths(ctx, lengths, rows.shape[op.along])
+        rows = ctx.xp.where(within, rows, rows.dtype.type(-math.inf))
     return (ctx.xp.asarray(rows.max(axis=op.along)).reshape(op.split(x.shape)[0]),)
 
 
 def _max_gradient(op: Any, ctx: RunContext, dy: Any, x: Any, y: Any, lengths: Any = None) -> tuple[Any, ...]:
     rows = op.matrix(x)
-    line = (1, -1) if op.front else (-1, 1)
-    hits = rows == y.reshape(line)
+    shape = (1, -1) if op.front else (-1, 1)
+    at_maximum = rows == y.reshape(shape)
     if lengths is not None:
-        hits = hits & op.counted(ctx, lengths, rows.shape[op.along])[0]
-    return ((dy.reshape(line) * hits).reshape(x.shape),)
+        at_maximum = at_maximum & op.within_lengths(ctx, lengths, rows.shape[op.along])[0]
+    return ((dy.reshape(shape) * at_maximum).reshape(x.shape),)
 
 
 _KERNELS: dict[Any, tuple[type[Operator], ...]] = {

@@ -26,7 +26,7 @@ __all__ = [
 
 @operator_class(frozen=True)
 class _Extremum(Reduction):
-    """Base of the greatest and least elements over axes.
+    """Base of maxima and minima over axes.
 
     Inputs:
         X (...): float|int32|int64
@@ -35,52 +35,56 @@ class _Extremum(Reduction):
     """
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        count = math.prod(x.shape[i] for i in self.over(x.shape))
-        require(count > 0, self, f"X of shape {x.shape} has no elements to choose from along axes {self.over(x.shape)}")
+        count = math.prod(x.shape[i] for i in self.reduced_axes(x.shape))
+        require(
+            count > 0,
+            self,
+            f"X of shape {x.shape} has no elements to choose from along axes {self.reduced_axes(x.shape)}",
+        )
         return super().infer(x)
 
 
 @register
 @operator_class(frozen=True)
 class ReduceMax(_Extremum):
-    """Y = the greatest element of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1."""
+    """Y = the maximum of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
 
 @register
 @operator_class(frozen=True)
 class ReduceMin(_Extremum):
-    """Y = the least element of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1."""
+    """Y = the minimum of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
 
 @kernel(ReduceMax)
 def reduce_max(op: ReduceMax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    return (ctx.xp.asarray(x.max(axis=op.over(x.shape), keepdims=op.keepdims)),)
+    return (ctx.xp.asarray(x.max(axis=op.reduced_axes(x.shape), keepdims=op.keepdims)),)
 
 
 @kernel(ReduceMin)
 def reduce_min(op: ReduceMin, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    return (ctx.xp.asarray(x.min(axis=op.over(x.shape), keepdims=op.keepdims)),)
+    return (ctx.xp.asarray(x.min(axis=op.reduced_axes(x.shape), keepdims=op.keepdims)),)
 
 
 @register
 @operator_class(frozen=True)
 class ReduceMaxGradient(ReductionGradient):
-    """dX = dY where X is the greatest, else 0; of tied elements each gets all of it."""
+    """dX = dY where X is the maximum, at each of tied elements, else 0."""
 
 
 @register
 @operator_class(frozen=True)
 class ReduceMinGradient(ReductionGradient):
-    """dX = dY where X is the least, else 0; of tied elements each gets all of it."""
+    """dX = dY where X is the minimum, at each of tied elements, else 0."""
 
 
-def _chosen(op: ReductionGradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
-    kept = op.kept(x.shape)
+def _extremum_gradient(op: ReductionGradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    kept = op.keepdims_shape(x.shape)
     return (dy.reshape(kept) * (x == y.reshape(kept)),)
 
 
-kernel(ReduceMaxGradient)(_chosen)
-kernel(ReduceMinGradient)(_chosen)
+kernel(ReduceMaxGradient)(_extremum_gradient)
+kernel(ReduceMinGradient)(_extremum_gradient)
 
 
 @operator_class(frozen=True)
@@ -96,13 +100,13 @@ class _Norm(Reduction):
 @register
 @operator_class(frozen=True)
 class ReduceL1(_Norm):
-    """Y = the sum of magnitudes of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1."""
+    """Y = the sum of abs(X) over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
 
 @register
 @operator_class(frozen=True)
 class ReduceL2(_Norm):
-    """Y = the root of the sum of squares of X over ``axes``, by default all; with ``keepdims`` they stay with extent 1.
+    """Y = the Euclidean norm of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1.
 
     Where Y is 0, its gradient is dY for each element of X, as in Caffe2.
     """
@@ -110,13 +114,13 @@ class ReduceL2(_Norm):
 
 @kernel(ReduceL1)
 def reduce_l1(op: ReduceL1, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    return (narrow(ctx.xp.asarray(abs(widen(x)).sum(axis=op.over(x.shape), keepdims=op.keepdims)), x),)
+    return (narrow(ctx.xp.asarray(abs(widen(x)).sum(axis=op.reduced_axes(x.shape), keepdims=op.keepdims)), x),)
 
 
 @kernel(ReduceL2)
 def reduce_l2(op: ReduceL2, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     values = widen(x)
-    squares = ctx.xp.asarray((values * values).sum(axis=op.over(x.shape), keepdims=op.keepdims))
+    squares = ctx.xp.asarray((values * values).sum(axis=op.reduced_axes(x.shape), keepdims=op.keepdims))
     return (narrow(ctx.xp.sqrt(squares), x),)
 
 
@@ -128,7 +132,7 @@ class ReduceL1Gradient(ReductionGradient):
 
 @kernel(ReduceL1Gradient)
 def reduce_l1_gradient(op: ReduceL1Gradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
-    return (dy.reshape(op.kept(x.shape)) * ctx.xp.sign(x),)
+    return (dy.reshape(op.keepdims_shape(x.shape)) * ctx.xp.sign(x),)
 
 
 @register
@@ -139,8 +143,8 @@ class ReduceL2Gradient(ReductionGradient):
 
 @kernel(ReduceL2Gradient)
 def reduce_l2_gradient(op: ReduceL2Gradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
-    xp, kept = ctx.xp, op.kept(x.shape)
-    norms, slopes = widen(y).reshape(kept), widen(dy).reshape(kept)
+    xp, kept = ctx.xp, op.keepdims_shape(x.shape)
+    norms, d_norms = widen(y).reshape(kept), widen(dy).reshape(kept)
     zero = norms == 0
     ratio = widen(x) / xp.where(zero, norms.dtype.type(1), norms)
-    return (narrow(slopes * xp.where(zero, norms.dtype.type(1), ratio), x),)
+    return (narrow(d_norms * xp.where(zero, norms.dtype.type(1), ratio), x),)

@@ -29,7 +29,7 @@ class _OfMatrices(Operator):
 
 @operator_class(frozen=True)
 class _Max(_OfMatrices):
-    """Base of the greatest element of each row or column of matrices.
+    """Base of the maxima of each row or column of matrices.
 
     Inputs:
         X (N, D, M): float
@@ -66,13 +66,13 @@ class _MaxGradient(_OfMatrices):
 @register
 @operator_class(frozen=True)
 class ColwiseMax(_Max):
-    """Y = the greatest element of each column of each matrix: (B, M, N) -> (B, N)."""
+    """Y = the maximum of each column of each matrix: (B, M, N) -> (B, N)."""
 
 
 @register
 @operator_class(frozen=True)
 class RowwiseMax(_Max):
-    """Y = the greatest element of each row of each matrix: (B, M, N) -> (B, M)."""
+    """Y = the maximum of each row of each matrix: (B, M, N) -> (B, M)."""
 
     reduced = 2
 
@@ -80,27 +80,27 @@ class RowwiseMax(_Max):
 @register
 @operator_class(frozen=True)
 class ColwiseMaxGradient(_MaxGradient):
-    """dX = dY where X is the greatest of its column, of tied elements each, else 0."""
+    """dX = dY where X is the maximum of its column, at each of tied elements, else 0."""
 
 
 @register
 @operator_class(frozen=True)
 class RowwiseMaxGradient(_MaxGradient):
-    """dX = dY where X is the greatest of its row, of tied elements each, else 0."""
+    """dX = dY where X is the maximum of its row, at each of tied elements, else 0."""
 
     reduced = 2
 
 
-def _greatest(op: _Max, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+def _maximum(op: _Max, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (x.max(axis=op.reduced),)
 
 
-def _greatest_gradient(op: _MaxGradient, ctx: RunContext, x: Any, y: Any, dy: Any) -> tuple[Any, ...]:
-    hits = x == ctx.xp.expand_dims(y, op.reduced)
-    return (ctx.xp.expand_dims(dy, op.reduced) * hits,)
+def _maximum_gradient(op: _MaxGradient, ctx: RunContext, x: Any, y: Any, dy: Any) -> tuple[Any, ...]:
+    at_maximum = x == ctx.xp.expand_dims(y, op.reduced)
+    return (ctx.xp.expand_dims(dy, op.reduced) * at_maximum,)
 
 
-kernel(ColwiseMax)(_greatest)
-kernel(RowwiseMax)(_greatest)
-kernel(ColwiseMaxGradient)(_greatest_gradient)
-kernel(RowwiseMaxGradient)(_greatest_gradient)
+kernel(ColwiseMax)(_maximum)
+kernel(RowwiseMax)(_maximum)
+kernel(ColwiseMaxGradient)(_maximum_gradient)
+kernel(RowwiseMaxGradient)(_maximum_gradient)

@@ -1,4 +1,4 @@
-"""TopK: the greatest elements along an axis, and the gradient."""
+"""TopK: the largest elements along an axis; and its gradient."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _AlongAxis(Operator):
     axis: int = -1
 
     def around(self, shape: Sequence[int]) -> tuple[int, int, int]:
-        """Return the extents before the axis, of it, and after it."""
+        """Return the number of elements before the axis, along it and after it."""
         n = len(shape)
         require(
             -n <= self.axis < n, self, f"axis must lie in [{-n}, {n}) for X of shape {tuple(shape)}, got {self.axis}"
@@ -38,7 +38,7 @@ class _AlongAxis(Operator):
         axis = self.axis % n
         return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
-    def chosen_shape(self, shape: Sequence[int], k: int) -> tuple[int, ...]:
+    def result_shape(self, shape: Sequence[int], k: int) -> tuple[int, ...]:
         axis = self.axis % len(shape)
         return (*shape[:axis], k, *shape[axis + 1 :])
 
@@ -46,10 +46,10 @@ class _AlongAxis(Operator):
 @register
 @operator_class(frozen=True)
 class TopK(_AlongAxis):
-    """The ``k`` greatest elements along ``axis``, in descending order, and where they are; ties go to the lower index.
+    """The ``k`` largest elements along ``axis``, in descending order, and their indices; ties go to the lower index.
 
-    ``k`` may come as an input of one element. Flattened_indices has the positions in X read as one line. Where the axis
-    is shorter than ``k``, values of 0 with the index -1 follow.
+    ``k`` may be given as an input of one element. Flattened_indices are the positions in the flattened X. If the axis
+    is shorter than ``k``, the outputs are padded with values of 0 and indices of -1.
 
     Inputs:
         X (*A, N, *B): float
@@ -76,10 +76,10 @@ class TopK(_AlongAxis):
 
     def infer(self, x: TensorSpec, k: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         if k is not None:
-            raise ShapeError("TopK: with k as input the shapes are known only when the net runs")
+            raise ShapeError("TopK: with k as an input the shapes are known only when the net runs")
         require_one_float_type(self, X=x)
         before, _, after = self.around(x.shape)
-        values = x.with_shape(self.chosen_shape(x.shape, self.k))
+        values = x.with_shape(self.result_shape(x.shape, self.k))
         flat = TensorSpec((before * self.k * after,), _INT64)
         return (values, values.with_dtype(_INT64), flat)[: self.n_out]
 
@@ -94,7 +94,7 @@ class TopK(_AlongAxis):
 @register
 @operator_class(frozen=True)
 class TopKGradient(_AlongAxis):
-    """dX = dV where the elements were, else 0."""
+    """dX = dV at the indices of the elements, else 0."""
 
     inputs = ("dV", "Indices", "X")
     outputs = ("dX",)
@@ -107,15 +107,15 @@ class TopKGradient(_AlongAxis):
         require(indices.dtype.kind in "iu", self, f"Indices must be integers, got {indices.dtype}")
         self.around(x.shape)
         k = dv.shape[self.axis % x.ndim] if dv.ndim == x.ndim else 0
-        shape = self.chosen_shape(x.shape, k)
-        require(dv.shape == shape, self, f"dV must have the shape of X {x.shape} but along the axis, got {dv.shape}")
+        shape = self.result_shape(x.shape, k)
+        require(dv.shape == shape, self, f"dV must have the shape of X {x.shape} except along the axis, got {dv.shape}")
         return (x.plain,)
 
 
 def _positions(xp: Any, rows: Any, k: int) -> Any:
-    """Return where the ``k`` greatest elements of each row are, (rows, k), the greatest first, ties to the lower index.
+    """Return the indices of the ``k`` largest elements of each row, (rows, k), the largest first, ties by lower index.
 
-    Elements that are no numbers come last.
+    NaN comes last.
     """
     n = rows.shape[1]
     if xp is np and n >= _LONG and 8 * k <= n:
@@ -126,14 +126,14 @@ def _positions(xp: Any, rows: Any, k: int) -> Any:
 
 
 def _positions_by_bound(rows: Any, k: int) -> Any:
-    """``_positions`` by the k-th greatest element of each row; None if some elements are no numbers."""
+    """Return ``_positions``, found by the k-th largest element of each row; None if there are NaNs."""
     bound = np.partition(rows, rows.shape[1] - k, axis=1)[:, rows.shape[1] - k, None]
     if np.isnan(rows).any():
         return None
     above, equal = rows > bound, rows == bound
-    expected = k - above.sum(axis=1, keepdims=True)
-    taken = above | (equal & (np.cumsum(equal, axis=1) <= expected))
-    positions = np.flatnonzero(taken).reshape(-1, k) % rows.shape[1]
+    equal_needed = k - above.sum(axis=1, keepdims=True)
+    selected = above | (equal & (np.cumsum(equal, axis=1) <= equal_needed))
+    positions = np.flatnonzero(selected).reshape(-1, k) % rows.shape[1]
     order = np.argsort(-np.take_along_axis(rows, positions, axis=1), axis=1, kind="stable")
     return np.take_along_axis(positions, order, axis=1)
 
@@ -145,19 +145,19 @@ def top_k(op: TopK, ctx: RunContext, x: Any, k: Any = None) -> tuple[Any, ...]:
     if count < 1:
         raise ShapeError(f"TopK: k must be at least 1, got {count}")
     require_one_float_type(op, X=spec_of(x))
-    check_extents("TopK: values", op.chosen_shape(x.shape, count), np.int64)
+    check_extents("TopK: values", op.result_shape(x.shape, count), np.int64)
     before, n, after = op.around(x.shape)
     lines = xp.moveaxis(x.reshape(before, n, after), 1, 2).reshape(before * after, n)
-    there = min(count, n)
-    positions = _positions(xp, lines, there)
+    available = min(count, n)
+    positions = _positions(xp, lines, available)
     starts = (xp.arange(before)[:, None] * (n * after) + xp.arange(after)).reshape(-1, 1)
     columns = [xp.take_along_axis(lines, positions, axis=1), positions, starts + positions * after]
     found = []
     for column, dtype, filler in zip(columns, (x.dtype, _INT64, _INT64), (0, -1, -1)):
         full = xp.full((before * after, count), filler, dtype)
-        full[:, :there] = column
+        full[:, :available] = column
         found.append(xp.ascontiguousarray(xp.moveaxis(full.reshape(before, after, count), 1, 2)))
-    shape = op.chosen_shape(x.shape, count)
+    shape = op.result_shape(x.shape, count)
     return found[0].reshape(shape), found[1].reshape(shape), found[2].reshape(-1)
 
 
@@ -165,11 +165,11 @@ def top_k(op: TopK, ctx: RunContext, x: Any, k: Any = None) -> tuple[Any, ...]:
 def top_k_gradient(op: TopKGradient, ctx: RunContext, dv: Any, indices: Any, x: Any) -> tuple[Any, ...]:
     xp = ctx.xp
     before, n, after = op.around(x.shape)
-    there = min(dv.shape[op.axis % x.ndim], n)  # what follows has the index -1
-    slopes = dv.reshape(before, -1, after)[:, :there]
-    positions = indices.reshape(before, -1, after)[:, :there]
+    available = min(dv.shape[op.axis % x.ndim], n)  # the rest is padding, with indices of -1
+    d_values = dv.reshape(before, -1, after)[:, :available]
+    positions = indices.reshape(before, -1, after)[:, :available]
     check_indices("TopKGradient", positions, n)
     flat = xp.arange(before).reshape(-1, 1, 1) * (n * after) + positions * after + xp.arange(after)
     dx = xp.zeros(x.size, dv.dtype)
-    dx[flat.reshape(-1)] = slopes.reshape(-1)
+    dx[flat.reshape(-1)] = d_values.reshape(-1)
     return (dx.reshape(x.shape),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from netbuilder.ops.arrange.concat import joined_slopes
+from netbuilder.ops.arrange.concat import concat_gradients
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.image_order import channel_axis, check_order
@@ -45,7 +45,7 @@ class SplitByLengths(Operator):
         return "host" if index == 1 else "here"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        return joined_slopes(g)
+        return concat_gradients(g)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0

@@ -1,1 +1,1 @@
-"""Convolution and pooling: windows that slide over images."""
+"""Convolution and pooling: operators with windows that slide over images."""

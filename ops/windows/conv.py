@@ -9,7 +9,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.image_order import channel_axis, image_shape
+from netbuilder.ops.core.image_order import channel_axis, image_extents, image_shape
 from netbuilder.ops.core.operator import TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv_geometry import Geometry, WindowArguments
@@ -40,7 +40,7 @@ __all__ = [
 
 @operator_class(frozen=True)
 class ConvArguments(WindowArguments):
-    """What convolution and its gradient have in common.
+    """The arguments and checks of convolutions and their gradients.
 
     With ``no_gradient_to_input`` the gradient operator has no output for X: the first layer of a net need not
     compute the gradient of the images.
@@ -55,29 +55,38 @@ class ConvArguments(WindowArguments):
         if self.group < 1:
             raise ArgumentError(f"{self.type}: group must be at least 1, got {self.group}")
 
+    def kernel_of(self, x: TensorSpec, w: TensorSpec) -> tuple[int, ...]:
+        """Return the extents of the kernel, which are those of the filters W.
+
+        Raises:
+            ShapeError: X or W has the wrong number of axes, or the arguments give another kernel.
+        """
+        axes = self.image_axes(x)
+        require(w.ndim == x.ndim, self, f"W must have the same number of axes as X, got X {x.shape} and W {w.shape}")
+        kernel = image_extents(w.shape, self.order)
+        given = tuple(self.per_axis("kernel", axes))
+        require(
+            not any(given) or given == kernel,
+            self,
+            f"the arguments give a kernel of {given}, but W {w.shape} in order {self.order} has one of {kernel}",
+        )
+        return kernel
+
     def geometry(self, x: TensorSpec, w: TensorSpec) -> Geometry:
         """Return the geometry of the windows for X and W of these shapes.
 
         Raises:
-            ShapeError: X, W and the arguments do not fit each other.
+            ShapeError: X, W and the arguments do not match.
         """
-        axes = self.image_axes(x)
-        require(w.ndim == x.ndim, self, f"W must have as many axes as X, got X {x.shape} and W {w.shape}")
-        given = self.per_axis("kernel", axes)
-        kernel = w.shape[2:] if self.order == "NCHW" else w.shape[1:-1]
-        require(
-            not any(given) or tuple(given) == tuple(kernel),
-            self,
-            f"the arguments say a kernel of {tuple(given)}, but W {w.shape} in order {self.order} has one of {kernel}",
-        )
+        kernel = self.kernel_of(x, w)
         channels, per_group = x.shape[channel_axis(self.order, x.ndim)], w.shape[channel_axis(self.order, w.ndim)]
         require(
             channels == per_group * self.group and w.shape[0] % self.group == 0,
             self,
-            f"X {x.shape} in order {self.order} with group {self.group} needs W with {channels} / {self.group} input "
-            f"channels and a number of filters that {self.group} divides, got W {w.shape}",
+            f"for X {x.shape} in order {self.order} with group {self.group}, W must have {channels} / {self.group} "
+            f"input channels and a number of filters divisible by {self.group}, got W {w.shape}",
         )
-        return self.slide(x, tuple(kernel), self.group)
+        return self.slide(x, kernel, self.group)
 
     def channels_out(self, w: TensorSpec) -> int:
         """Return the channels of Y."""
@@ -87,19 +96,19 @@ class ConvArguments(WindowArguments):
         """Return the shape of Y.
 
         Raises:
-            ShapeError: X, W and the arguments do not fit each other.
+            ShapeError: X, W and the arguments do not match.
         """
-        out = self.geometry(x, w).out  # which checks W before its channels are read
+        out = self.geometry(x, w).out  # first: it checks W, which channels_out reads
         return image_shape(self.order, x.shape[0], self.channels_out(w), out)
 
     def products(self, x: TensorSpec, w: TensorSpec) -> int:
-        """Return the multiplications of one pass over X with all filters."""
+        """Return the number of multiplications of the convolution."""
         return x.shape[0] * math.prod(self.geometry(x, w).out) * w.size
 
 
 @operator_class(frozen=True)
 class ConvForward(ConvArguments):
-    """What convolution and transposed convolution have in common.
+    """Base of convolution and transposed convolution.
 
     Inputs:
         X (N, C, *S) or (N, *S, C): float, by the order
@@ -122,15 +131,15 @@ class ConvForward(ConvArguments):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("W"), g.d_output("Y")]
-        slopes = [g.d_input("W")]
+        outputs = [g.d_input("W")]
         arguments: dict[str, Any] = {}
         if self.n_in == 3:
-            slopes.append(g.d_input("b"))
+            outputs.append(g.d_input("b"))
         else:
             arguments["no_bias"] = 1
         if not self.no_gradient_to_input:
-            slopes.append(g.d_input("X"))
-        return [make_op(self.type + "Gradient", inputs, slopes, **arguments)]
+            outputs.append(g.d_input("X"))
+        return [make_op(self.type + "Gradient", inputs, outputs, **arguments)]
 
     def flops(self, x: TensorSpec, w: TensorSpec, b: TensorSpec | None = None) -> int:
         return 2 * self.products(x, w) + (0 if b is None else math.prod(self.y_shape(x, w)))
@@ -138,7 +147,7 @@ class ConvForward(ConvArguments):
 
 @operator_class(frozen=True)
 class ConvBackward(ConvArguments):
-    """What the gradients of convolution and of transposed convolution have in common."""
+    """Base of the gradients of convolution and of transposed convolution."""
 
     inputs = ("X", "W", "dY")
     outputs = ("dW", "db_or_dX?", "dX?")
@@ -148,17 +157,17 @@ class ConvBackward(ConvArguments):
         shape = self.y_shape(x, w)
         require(dy.shape == shape, self, f"dY must have the shape of Y, {shape}, got {dy.shape}")
         results = (w.plain, x.plain) if self.no_bias else (w.plain, w.with_shape((self.channels_out(w),)), x.plain)
-        require(self.n_out <= len(results), self, f"with no_bias=1 it has the outputs dW and dX, got {self.n_out}")
+        require(self.n_out <= len(results), self, f"with no_bias=1 the outputs are dW and dX, got {self.n_out}")
         return results[: self.n_out]
 
     @property
     def computes_dx(self) -> bool:
-        """Whether the gradient of X is among the outputs asked for."""
+        """Whether the gradient of X is one of the outputs."""
         return self.n_out == (2 if self.no_bias else 3)
 
     @property
     def computes_db(self) -> bool:
-        """Whether the gradient of the bias is among the outputs asked for."""
+        """Whether the gradient of the bias is one of the outputs."""
         return not self.no_bias and self.n_out >= 2
 
     def flops(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> int:
@@ -172,14 +181,14 @@ class Conv(ConvForward):
     """Y[n, m, p] = b[m] + sum over c, k of W[m, c, k] * X[n, c, p * stride + k * dilation - pad].
 
     In order NCHW, X is (N, C, H, W) and the filter W (M, C / group, kH, kW); in order NHWC they are (N, H, W, C) and
-    (M, kH, kW, C / group). Images may have any number of axes from 1 on.
+    (M, kH, kW, C / group). Images may have one or more axes.
     """
 
 
 @register
 @operator_class(frozen=True)
 class ConvGradient(ConvBackward):
-    """Gradients of Conv: of the filter, of the bias unless ``no_bias``, and of X if asked for."""
+    """Gradients of Conv: of the filter, of the bias unless ``no_bias``, and of X if it is an output."""
 
 
 def _bytes_per_image(geometry: Geometry, channels: int, small: Sequence[int], dtype: Any) -> int:
@@ -187,11 +196,12 @@ def _bytes_per_image(geometry: Geometry, channels: int, small: Sequence[int], dt
 
 
 def correlate(xp: Any, x: Any, w: Any, geometry: Geometry, small: Sequence[int]) -> Any:
-    """Return the sums of X under each filter in each of the ``small`` positions, (N, M, *small).
+    """Return the cross-correlation of images and filters, (N, M, *small).
 
     Args:
         x: images (N, C, *extents).
         w: filters (M, C / groups, *kernel).
+        small: the number of windows along each image axis.
     """
     n, groups, m = x.shape[0], geometry.groups, w.shape[0]
     filters = w.reshape(groups, m // groups, math.prod(w.shape[1:]))
@@ -202,7 +212,7 @@ def correlate(xp: Any, x: Any, w: Any, geometry: Geometry, small: Sequence[int])
 
 
 def correlate_input_gradient(xp: Any, dy: Any, w: Any, geometry: Geometry, extents: Sequence[int]) -> Any:
-    """Return the gradient of ``correlate`` by its images, (N, C, *extents).
+    """Return the gradient of ``correlate`` with respect to its images, (N, C, *extents).
 
     Args:
         dy: (N, M, *small).
@@ -219,13 +229,13 @@ def correlate_input_gradient(xp: Any, dy: Any, w: Any, geometry: Geometry, exten
 
 
 def correlate_filter_gradient(xp: Any, x: Any, dy: Any, geometry: Geometry) -> Any:
-    """Return the gradient of ``correlate`` by its filters, (M, C / groups, *kernel)."""
+    """Return the gradient of ``correlate`` with respect to its filters, (M, C / groups, *kernel)."""
     n, groups, m, small = dy.shape[0], geometry.groups, dy.shape[1], dy.shape[2:]
     dw: Any = 0
     for part in batch_parts(n, _bytes_per_image(geometry, x.shape[1], small, x.dtype)):
         columns = column_matrices(xp, x[part], geometry, small)
         rows = dy[part].reshape(columns.shape[0], groups, m // groups, -1)
-        # One product per group over all images, not one per image: the images' positions are one long axis.
+        # One product per group instead of one per image: the positions of all images form one long axis.
         long_columns = columns.transpose(1, 2, 0, 3).reshape(groups, columns.shape[2], -1)
         long_rows = rows.transpose(1, 2, 0, 3).reshape(groups, m // groups, -1)
         dw = dw + xp.matmul(long_rows, long_columns.swapaxes(1, 2))
@@ -235,18 +245,18 @@ def correlate_filter_gradient(xp: Any, x: Any, dy: Any, geometry: Geometry) -> A
 
 
 def add_bias(y: Any, b: Any) -> Any:
-    """Add a number per channel to channels-first images, in place."""
+    """Add one number per channel to channels-first images, in place."""
     y += b.reshape(-1, *(1,) * (y.ndim - 2))
     return y
 
 
 def sum_bias(dy: Any) -> Any:
-    """Return the sums of channels-first images, channel by channel."""
+    """Return the sum of each channel of channels-first images."""
     return dy.sum(axis=(0, *range(2, dy.ndim)))
 
 
 def ready(op: ConvArguments, xp: Any, *arrays: Any) -> list[Any]:
-    """Return images and filters channels-first, in the dtype to calculate in."""
+    """Return images and filters channels-first, float16 as float32."""
     return [channels_first(xp, widen(a), op.order) for a in arrays]
 
 
@@ -263,12 +273,12 @@ def conv(op: Conv, ctx: RunContext, x: Any, w: Any, b: Any = None) -> tuple[Any,
 @kernel(ConvGradient)
 def conv_gradient(op: ConvGradient, ctx: RunContext, x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
     xp, geometry = ctx.xp, op.geometry(spec_of(x), spec_of(w))
-    images, filters, slopes = ready(op, xp, x, w, dy)
-    dw = correlate_filter_gradient(xp, images, slopes, geometry)
+    images, filters, d_images = ready(op, xp, x, w, dy)
+    dw = correlate_filter_gradient(xp, images, d_images, geometry)
     results = [from_channels_first(xp, narrow(dw, w), op.order)]
     if op.computes_db:
-        results.append(narrow(sum_bias(slopes), w))
+        results.append(narrow(sum_bias(d_images), w))
     if op.computes_dx:
-        dx = correlate_input_gradient(xp, slopes, filters, geometry, images.shape[2:])
+        dx = correlate_input_gradient(xp, d_images, filters, geometry, images.shape[2:])
         results.append(from_channels_first(xp, narrow(dx, x), op.order))
     return tuple(results)

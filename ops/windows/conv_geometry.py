@@ -1,6 +1,8 @@
-"""Windows that slide over images: their arguments in all of Caffe2's spellings, and what these come to for a shape."""
+"""Windows that slide over images: their arguments in all of Caffe2's spellings, and their geometry for a shape."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.image_order import check_order, image_extents
@@ -12,27 +14,27 @@ __all__ = [
     "NOTSET",
     "SAME",
     "VALID",
+    "FixedAxes",
     "Geometry",
     "WindowArguments",
 ]
 
 NOTSET, VALID, SAME, CAFFE_LEGACY_POOLING = range(4)
-"""Values of ``legacy_pad``: pads as given; none; as many as make the output ceil(input / stride) long; output lengths
-rounded up, the last window reaching over the edge."""
+"""Values of ``legacy_pad``: the pads given; no pads; pads that make the output extents ceil(input / stride); output
+extents rounded up, so that the last window may extend over the edge."""
 
 
 @operator_class(frozen=True)
 class Geometry:
-    """A window as it slides over one shape; a number per image axis each (outermost first), in elements.
+    """How windows slide over images of one shape: one number per image axis, outermost first, in elements.
 
     Args:
         kernel: extents of the window, without dilation.
         strides: steps between windows.
-        begin, end: zeros (for pooling: nothing) added before and after; negative where some of the input is left
-            out.
+        begin, end: pads before and after; negative where elements of the input are skipped.
         dilations: distances between the elements of a window.
         out: extents of the output.
-        groups: parts that the channels are cut into.
+        groups: number of groups of the channels.
     """
 
     kernel: tuple[int, ...]
@@ -53,9 +55,9 @@ class Geometry:
 class WindowArguments(Operator):
     """Base of convolution and pooling: the arguments of a window.
 
-    An argument for all axes (``stride``), for height and width (``stride_h``, ``stride_w``) or listed for each
-    axis, outermost first (``strides``); of several the most detailed counts. ``pads`` lists the pads before
-    each axis, then those after each.
+    An argument is given for all axes (``stride``), for height and width (``stride_h``, ``stride_w``) or as a list with
+    one number per axis, outermost first (``strides``); if several are given, the most detailed one is used. ``pads``
+    are the pads before each axis, then those after each axis.
     """
 
     kernel: int = 0
@@ -86,14 +88,14 @@ class WindowArguments(Operator):
         padding = (self.pad, self.pad_t, self.pad_l, self.pad_b, self.pad_r, *self.pads)
         if self.legacy_pad in (VALID, SAME) and any(padding):
             raise ArgumentError(
-                f"{self.type}: legacy_pad={self.legacy_pad} sets the pads itself, but pads {padding} are given; "
-                "leave one of the two out"
+                f"{self.type}: legacy_pad={self.legacy_pad} determines the pads, but pads {padding} are given; give "
+                "only one of the two"
             )
         if min(padding) < 0:
             raise ArgumentError(f"{self.type}: pads must not be negative, got {padding}")
 
     def per_axis(self, name: str, axes: int) -> tuple[int, ...]:
-        """Return ``kernel``, ``stride``, ``dilation`` or ``adj`` for each of the image's axes."""
+        """Return ``kernel``, ``stride``, ``dilation`` or ``adj`` for each image axis."""
         listed: tuple[int, ...] = getattr(self, name + "s")
         everywhere: int = getattr(self, name)
         height, width = getattr(self, name + "_h"), getattr(self, name + "_w")
@@ -120,10 +122,10 @@ class WindowArguments(Operator):
         return (self.pad,) * axes, (self.pad,) * axes
 
     def image_axes(self, x: TensorSpec) -> int:
-        """Return how many axes the windows slide over.
+        """Return the number of axes that the windows slide over.
 
         Raises:
-            ShapeError: X has none.
+            ShapeError: X has no such axis.
         """
         require(x.ndim >= 3, self, f"X must have a batch, a channel and at least one image axis, got shape {x.shape}")
         return x.ndim - 2
@@ -132,7 +134,7 @@ class WindowArguments(Operator):
         """Return the geometry of windows of extents ``kernel`` over X.
 
         Raises:
-            ShapeError: a window does not fit, or an argument has the wrong number of values.
+            ShapeError: X is smaller than a window, or an argument has the wrong number of values.
         """
         axes = self.image_axes(x)
         extents = image_extents(x.shape, self.order)
@@ -154,16 +156,16 @@ class WindowArguments(Operator):
         require(
             self.legacy_pad != CAFFE_LEGACY_POOLING or all(e < k for e, k in zip(ends, kernel)),
             self,
-            f"rounded up, the last window of {kernel} with strides {strides} is outside of X {x.shape}; "
-            "use strides up to the kernel, or pads",
+            f"with output extents rounded up, the last window of {kernel} with strides {strides} is outside of X "
+            f"{x.shape}; use strides up to the kernel, or pads",
         )
         return Geometry(kernel, strides, tuple(row[1] for row in found), ends, dilations, out, groups)
 
     def _along(self, extent: int, reach: int, stride: int, begin: int, end: int) -> tuple[int, int, int]:
-        """Return output extent and pads along one axis."""
+        """Return the output extent and the pads along one axis."""
         if self.legacy_pad == SAME:
             out = -(-extent // stride)
-            missing = (out - 1) * stride + reach - extent  # negative where windows are shorter than strides
+            missing = (out - 1) * stride + reach - extent  # negative if windows are shorter than strides
             begin = int(missing / 2)
             return out, begin, missing - begin
         if self.legacy_pad == CAFFE_LEGACY_POOLING:
@@ -172,3 +174,15 @@ class WindowArguments(Operator):
                 out -= 1  # the last window would start in the padding
             return out, begin, (out - 1) * stride + reach - extent - begin
         return (extent + begin + end - reach) // stride + 1, begin, end
+
+
+@operator_class(frozen=True)
+class FixedAxes(WindowArguments):
+    """Base of operators on images with exactly ``axes`` axes."""
+
+    axes: ClassVar[int]
+
+    def image_axes(self, x: TensorSpec) -> int:
+        text = f"X must have a batch, channels and {self.axes} image axes, got shape {x.shape}"
+        require(x.ndim == self.axes + 2, self, text)
+        return self.axes

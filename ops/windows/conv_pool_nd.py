@@ -1,17 +1,14 @@
-"""Convolution and pooling under the names for images with one, two or three axes: Conv2D, MaxPool1D and the like.
+"""Convolution and pooling of images with one, two or three axes: Conv2D, MaxPool1D and the like.
 
-They compute what Conv, MaxPool and AveragePool do, and refuse images with another number of axes.
+They compute what Conv, MaxPool and AveragePool do, and raise ShapeError for images with another number of axes.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv import Conv, ConvGradient, conv, conv_gradient
-from netbuilder.ops.windows.conv_geometry import WindowArguments
+from netbuilder.ops.windows.conv_geometry import FixedAxes
 from netbuilder.ops.windows.pool import (
     AveragePool,
     AveragePoolGradient,
@@ -45,19 +42,9 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
-class _Fixed(WindowArguments):
-    axes: ClassVar[int]
-
-    def image_axes(self, x: TensorSpec) -> int:
-        text = f"X must have a batch, channels and {self.axes} image axes, got shape {x.shape}"
-        require(x.ndim == self.axes + 2, self, text)
-        return self.axes
-
-
 @register
 @operator_class(frozen=True)
-class Conv1D(_Fixed, Conv):
+class Conv1D(FixedAxes, Conv):
     """Conv of images with one axis."""
 
     axes = 1
@@ -65,7 +52,7 @@ class Conv1D(_Fixed, Conv):
 
 @register
 @operator_class(frozen=True)
-class Conv1DGradient(_Fixed, ConvGradient):
+class Conv1DGradient(FixedAxes, ConvGradient):
     """ConvGradient of images with one axis."""
 
     axes = 1
@@ -73,7 +60,7 @@ class Conv1DGradient(_Fixed, ConvGradient):
 
 @register
 @operator_class(frozen=True)
-class Conv2D(_Fixed, Conv):
+class Conv2D(FixedAxes, Conv):
     """Conv of images with two axes."""
 
     axes = 2
@@ -81,7 +68,7 @@ class Conv2D(_Fixed, Conv):
 
 @register
 @operator_class(frozen=True)
-class Conv2DGradient(_Fixed, ConvGradient):
+class Conv2DGradient(FixedAxes, ConvGradient):
     """ConvGradient of images with two axes."""
 
     axes = 2
@@ -89,7 +76,7 @@ class Conv2DGradient(_Fixed, ConvGradient):
 
 @register
 @operator_class(frozen=True)
-class Conv3D(_Fixed, Conv):
+class Conv3D(FixedAxes, Conv):
     """Conv of images with three axes."""
 
     axes = 3
@@ -97,7 +84,7 @@ class Conv3D(_Fixed, Conv):
 
 @register
 @operator_class(frozen=True)
-class Conv3DGradient(_Fixed, ConvGradient):
+class Conv3DGradient(FixedAxes, ConvGradient):
     """ConvGradient of images with three axes."""
 
     axes = 3
@@ -105,7 +92,7 @@ class Conv3DGradient(_Fixed, ConvGradient):
 
 @register
 @operator_class(frozen=True)
-class MaxPool1D(_Fixed, MaxPool):
+class MaxPool1D(FixedAxes, MaxPool):
     """MaxPool of images with one axis."""
 
     axes = 1
@@ -113,7 +100,7 @@ class MaxPool1D(_Fixed, MaxPool):
 
 @register
 @operator_class(frozen=True)
-class MaxPool1DGradient(_Fixed, MaxPoolGradient):
+class MaxPool1DGradient(FixedAxes, MaxPoolGradient):
     """MaxPoolGradient of images with one axis."""
 
     axes = 1
@@ -121,7 +108,7 @@ class MaxPool1DGradient(_Fixed, MaxPoolGradient):
 
 @register
 @operator_class(frozen=True)
-class MaxPool2D(_Fixed, MaxPool):
+class MaxPool2D(FixedAxes, MaxPool):
     """MaxPool of images with two axes."""
 
     axes = 2
@@ -129,7 +116,7 @@ class MaxPool2D(_Fixed, MaxPool):
 
 @register
 @operator_class(frozen=True)
-class MaxPool2DGradient(_Fixed, MaxPoolGradient):
+class MaxPool2DGradient(FixedAxes, MaxPoolGradient):
     """MaxPoolGradient of images with two axes."""
 
     axes = 2
@@ -137,7 +124,7 @@ class MaxPool2DGradient(_Fixed, MaxPoolGradient):
 
 @register
 @operator_class(frozen=True)
-class MaxPool3D(_Fixed, MaxPool):
+class MaxPool3D(FixedAxes, MaxPool):
     """MaxPool of images with three axes."""
 
     axes = 3
@@ -145,7 +132,7 @@ class MaxPool3D(_Fixed, MaxPool):
 
 @register
 @operator_class(frozen=True)
-class MaxPool3DGradient(_Fixed, MaxPoolGradient):
+class MaxPool3DGradient(FixedAxes, MaxPoolGradient):
     """MaxPoolGradient of images with three axes."""
 
     axes = 3
@@ -153,7 +140,7 @@ class MaxPool3DGradient(_Fixed, MaxPoolGradient):
 
 @register
 @operator_class(frozen=True)
-class AveragePool1D(_Fixed, AveragePool):
+class AveragePool1D(FixedAxes, AveragePool):
     """AveragePool of images with one axis."""
 
     axes = 1
@@ -161,7 +148,7 @@ class AveragePool1D(_Fixed, AveragePool):
 
 @register
 @operator_class(frozen=True)
-class AveragePool1DGradient(_Fixed, AveragePoolGradient):
+class AveragePool1DGradient(FixedAxes, AveragePoolGradient):
     """AveragePoolGradient of images with one axis."""
 
     axes = 1
@@ -169,7 +156,7 @@ class AveragePool1DGradient(_Fixed, AveragePoolGradient):
 
 @register
 @operator_class(frozen=True)
-class AveragePool2D(_Fixed, AveragePool):
+class AveragePool2D(FixedAxes, AveragePool):
     """AveragePool of images with two axes."""
 
     axes = 2
@@ -177,7 +164,7 @@ class AveragePool2D(_Fixed, AveragePool):
 
 @register
 @operator_class(frozen=True)
-class AveragePool2DGradient(_Fixed, AveragePoolGradient):
+class AveragePool2DGradient(FixedAxes, AveragePoolGradient):
     """AveragePoolGradient of images with two axes."""
 
     axes = 2
@@ -185,7 +172,7 @@ class AveragePool2DGradient(_Fixed, AveragePoolGradient):
 
 @register
 @operator_class(frozen=True)
-class AveragePool3D(_Fixed, AveragePool):
+class AveragePool3D(FixedAxes, AveragePool):
     """AveragePool of images with three axes."""
 
     axes = 3
@@ -193,7 +180,7 @@ class AveragePool3D(_Fixed, AveragePool):
 
 @register
 @operator_class(frozen=True)
-class AveragePool3DGradient(_Fixed, AveragePoolGradient):
+class AveragePool3DGradient(FixedAxes, AveragePoolGradient):
     """AveragePoolGradient of images with three axes."""
 
     axes = 3

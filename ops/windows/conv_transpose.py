@@ -1,4 +1,4 @@
-"""Transposed convolution, the step back from a convolution's output to its input, and its gradient."""
+"""Transposed convolution, which maps tensors of the shape of a convolution's output to that of its input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["ConvTranspose", "ConvTransposeGradient"]
 
 @operator_class(frozen=True)
 class TransposeArguments(ConvArguments):
-    """What transposed convolution and its gradient have in common."""
+    """The arguments and checks of transposed convolution and of its gradient."""
 
     adj: int = 0
     adj_h: int = 0
@@ -41,42 +41,35 @@ class TransposeArguments(ConvArguments):
     def check(self) -> None:
         super().check()
         if self.legacy_pad != NOTSET:
-            raise ArgumentError(f"{self.type}: legacy_pad is for convolution and pooling; give pads")
+            raise ArgumentError(f"{self.type}: legacy_pad is supported only by convolution and pooling; give pads")
 
     def geometry(self, x: TensorSpec, w: TensorSpec) -> Geometry:
-        """Return the geometry of the windows over Y, a window per position of X; ``out`` holds the image extents of Y.
+        """Return the geometry of the windows over Y, one window per position of X; ``out`` is the image extents of Y.
 
         Raises:
-            ShapeError: X, W and the arguments do not fit each other.
+            ShapeError: X, W and the arguments do not match.
         """
         axes = self.image_axes(x)
-        require(w.ndim == x.ndim, self, f"W must have as many axes as X, got X {x.shape} and W {w.shape}")
-        kernel = tuple(image_extents(w.shape, self.order))
-        given = self.per_axis("kernel", axes)
-        require(
-            not any(given) or given == kernel,
-            self,
-            f"the arguments say a kernel of {given}, but W {w.shape} in order {self.order} has one of {kernel}",
-        )
+        kernel = self.kernel_of(x, w)
         channels = x.shape[channel_axis(self.order, x.ndim)]
         require(
             w.shape[0] == channels and channels % self.group == 0,
             self,
-            f"X {x.shape} in order {self.order} with group {self.group} needs W with {channels} filters, one per "
-            f"channel of X, in parts of equal size, got W {w.shape}",
+            f"for X {x.shape} in order {self.order} with group {self.group}, W must have one filter per channel of X, "
+            f"{channels}, a number divisible by the group, got W {w.shape}",
         )
         strides, adjs = self.per_axis("stride", axes), self.per_axis("adj", axes)
         require(min(strides) >= 1, self, f"stride must be at least 1 along every image axis, got {strides}")
         require(
             all(0 <= a < s for a, s in zip(adjs, strides)), self, f"adj must lie in [0, stride {strides}), got {adjs}"
         )
-        require(self.per_axis("dilation", axes) == (1,) * axes, self, "it has no dilation; leave the argument out")
+        require(self.per_axis("dilation", axes) == (1,) * axes, self, "dilation is not supported; omit the argument")
         begin, end = self.explicit_pads(axes)
         out = tuple(
             (n - 1) * s + k + a - b - e
             for n, k, s, a, b, e in zip(image_extents(x.shape, self.order), kernel, strides, adjs, begin, end)
         )
-        require(min(out) >= 1, self, f"pads {begin} and {end} leave nothing of Y for X {x.shape} and W {w.shape}")
+        require(min(out) >= 1, self, f"pads {begin} and {end} leave no elements of Y for X {x.shape} and W {w.shape}")
         return Geometry(kernel, strides, begin, end, (1,) * axes, out, self.group)
 
     def channels_out(self, w: TensorSpec) -> int:
@@ -89,10 +82,10 @@ class TransposeArguments(ConvArguments):
 @register
 @operator_class(frozen=True)
 class ConvTranspose(TransposeArguments, ConvForward):
-    """Y = b + the gradient, by its input, of the convolution with filter W whose output's gradient is X.
+    """Y = b + the gradient of a convolution with filter W with respect to its input, where X is that of its output.
 
     In order NCHW, X is (N, C, H, W), W (C, M / group, kH, kW) and Y has M channels; in order NHWC they are
-    (N, H, W, C) and (C, kH, kW, M / group). Y extends over ``(H - 1) * stride + kernel + adj - pads``.
+    (N, H, W, C) and (C, kH, kW, M / group). The extents of Y are ``(H - 1) * stride + kernel + adj - pads``.
 
     Inputs:
         X (N, C, *S) or (N, *S, C): float, by the order
@@ -108,7 +101,7 @@ class ConvTranspose(TransposeArguments, ConvForward):
 @register
 @operator_class(frozen=True)
 class ConvTransposeGradient(TransposeArguments, ConvBackward):
-    """Gradients of ConvTranspose: of the filter, of the bias unless ``no_bias``, and of X if asked for."""
+    """Gradients of ConvTranspose: of the filter, of the bias unless ``no_bias``, and of X if it is an output."""
 
 
 @kernel(ConvTranspose)
@@ -124,11 +117,11 @@ def conv_transpose(op: ConvTranspose, ctx: RunContext, x: Any, w: Any, b: Any = 
 @kernel(ConvTransposeGradient)
 def conv_transpose_gradient(op: ConvTransposeGradient, ctx: RunContext, x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
     xp, geometry = ctx.xp, op.geometry(spec_of(x), spec_of(w))
-    images, filters, slopes = ready(op, xp, x, w, dy)
-    results = [from_channels_first(xp, narrow(correlate_filter_gradient(xp, slopes, images, geometry), w), op.order)]
+    images, filters, d_images = ready(op, xp, x, w, dy)
+    results = [from_channels_first(xp, narrow(correlate_filter_gradient(xp, d_images, images, geometry), w), op.order)]
     if op.computes_db:
-        results.append(narrow(sum_bias(slopes), w))
+        results.append(narrow(sum_bias(d_images), w))
     if op.computes_dx:
-        dx = correlate(xp, slopes, filters, geometry, images.shape[2:])
+        dx = correlate(xp, d_images, filters, geometry, images.shape[2:])
         results.append(from_channels_first(xp, narrow(dx, x), op.order))
     return tuple(results)

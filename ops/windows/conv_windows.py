@@ -1,6 +1,6 @@
-"""Windows over arrays of images, for NumPy and CuPy alike: padding, windows as rows of a matrix, and the way back.
+"""Windows of images, for NumPy and CuPy: padding, im2col and its reverse.
 
-Images are channels-first here, (N, C, *extents); other orders come and go as views.
+Images are channels-first here, (N, C, *extents); other orders are converted by views.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "windows",
 ]
 
-_PART = 1 << 26  # upper bound of the im2col buffer, in bytes
+_IM2COL_BYTES = 1 << 26  # upper bound of the im2col buffer, in bytes
 
 
 def channels_first(xp: Any, x: Any, order: str) -> Any:
@@ -39,7 +39,7 @@ def from_channels_first(xp: Any, y: Any, order: str) -> Any:
 
 
 def pad_images(xp: Any, x: Any, geometry: Geometry, value: float = 0.0) -> Any:
-    """Return images with ``value`` around them, or less of them; X itself where the geometry has no pads."""
+    """Return images padded with ``value``, or cropped where pads are negative; X itself if there are no pads."""
     extents, before = x.shape[2:], [max(0, b) for b in geometry.begin]
     seen = x[_inside(_skipped(geometry), extents)] if min(geometry.begin) < 0 else x
     lengths = padded_extents(extents, geometry)
@@ -64,7 +64,7 @@ def _inside(first: Sequence[int], last: Sequence[int]) -> tuple[slice, ...]:
 
 
 def crop(xp: Any, padded: Any, extents: Sequence[int], geometry: Geometry) -> Any:
-    """Return the part of padded images that is inside the pads; zeros for what they left out."""
+    """Return padded images without the pads, and with zeros for the elements that were skipped: undo ``pad_images``."""
     skipped = _skipped(geometry)
     first = [max(0, b) for b in geometry.begin]
     inside = padded[_inside(first, [f + n - s for f, n, s in zip(first, extents, skipped)])]
@@ -76,10 +76,10 @@ def crop(xp: Any, padded: Any, extents: Sequence[int], geometry: Geometry) -> An
 
 
 def taps(geometry: Geometry, small: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-    """Yield for each element of the window its position, and the index of padded images that gives it for all windows.
+    """Yield for each element of the window its position, and the index of this element of all windows in padded images.
 
     Args:
-        small: how many windows there are along each image axis.
+        small: the number of windows along each image axis.
     """
     for position in itertools.product(*(range(k) for k in geometry.kernel)):
         starts = [k * d for k, d in zip(position, geometry.dilations)]
@@ -102,16 +102,16 @@ def windows(xp: Any, padded: Any, geometry: Geometry, small: Sequence[int]) -> A
 
 
 def column_matrices(xp: Any, x: Any, geometry: Geometry, small: Sequence[int]) -> Any:
-    """Return for each image and group a matrix with a window per column, (N, groups, C / groups * kernel, windows)."""
+    """Return a matrix with one column per window for each image and group, (N, groups, C / groups * kernel, small)."""
     view = windows(xp, pad_images(xp, x, geometry), geometry, small)
     rows = x.shape[1] // geometry.groups * math.prod(geometry.kernel)
     return view.reshape(x.shape[0], geometry.groups, rows, math.prod(small))
 
 
 def accumulate(xp: Any, columns: Any, extents: Sequence[int], geometry: Geometry, small: Sequence[int]) -> Any:
-    """Return images (N, C, *extents) that hold at each position the sum over all windows that cover it.
+    """Return images (N, C, *extents), at each position the sum over all windows that cover it.
 
-    The reverse of ``column_matrices``.
+    The adjoint of ``column_matrices``.
     """
     n, channels = columns.shape[0], columns.shape[1] * columns.shape[2] // math.prod(geometry.kernel)
     if math.prod(geometry.kernel) == math.prod(geometry.strides) == 1 and not any(geometry.begin + geometry.end):
@@ -124,7 +124,7 @@ def accumulate(xp: Any, columns: Any, extents: Sequence[int], geometry: Geometry
 
 
 def batch_parts(n: int, bytes_per_image: int) -> Iterator[slice]:
-    """Cut a batch into parts whose unrolled windows stay in the order of 64 MiB."""
-    step = max(1, _PART // max(1, bytes_per_image))
+    """Yield slices of a batch, of which each has im2col columns of at most about 64 MiB."""
+    step = max(1, _IM2COL_BYTES // max(1, bytes_per_image))
     for start in range(0, n, step):
         yield slice(start, min(n, start + step))

@@ -1,4 +1,4 @@
-"""DeformConv: convolution whose windows are bent, element by element, by offsets; and its gradient."""
+"""DeformConv: convolution with an offset for each element of each window; and its gradient."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class _Arguments(WindowArguments):
                 f"{self.type}: group and deformable_group must be 1 or more, got {self.group}, {self.deformable_group}"
             )
 
-    def of(self, x: TensorSpec, offset: TensorSpec, filters: TensorSpec) -> tuple[Geometry, tuple[int, ...]]:
+    def geometry(self, x: TensorSpec, offset: TensorSpec, filters: TensorSpec) -> tuple[Geometry, tuple[int, ...]]:
         """Return the geometry of the windows, and the shape of the result.
 
         Raises:
-            ShapeError: inputs and arguments do not fit each other.
+            ShapeError: the inputs and the arguments do not match.
         """
         require_one_float_type(self, X=x, offset=offset, filter=filters)
         require(x.ndim == 4, self, f"X must be (N, C, H, W), got shape {x.shape}")
@@ -53,23 +53,23 @@ class _Arguments(WindowArguments):
         )
         count = filters.shape[0] if filters.ndim == 4 else 0
         expected = (count, channels // self.group, *geometry.kernel)
-        right = filters.shape == expected and count % self.group == 0
+        fits = filters.shape == expected and count % self.group == 0
         require(
-            right, self, f"filter must have shape (M, {expected[1:]}), M divisible by {self.group}, got {filters.shape}"
+            fits, self, f"filter must have shape (M, {expected[1:]}), M divisible by {self.group}, got {filters.shape}"
         )
-        moves = (x.shape[0], 2 * self.deformable_group * math.prod(geometry.kernel), *geometry.out)
-        require(offset.shape == moves, self, f"offset must have shape {moves}, got {offset.shape}")
+        shape = (x.shape[0], 2 * self.deformable_group * math.prod(geometry.kernel), *geometry.out)
+        require(offset.shape == shape, self, f"offset must have shape {shape}, got {offset.shape}")
         return geometry, (x.shape[0], count, *geometry.out)
 
 
 @register
 @operator_class(frozen=True)
 class DeformConv(_Arguments):
-    """Y = the convolution of X, where element k of the window of a position is read at the distance that offset gives.
+    """Y = the convolution of X, where each element of each window is sampled at its position plus an offset.
 
-    offset is (N, 2 * ``deformable_group`` * kernel, H', W'): for each part of X's channels and each element of the
-    window, line by line, how far down and how far right, in pixels. Reads between positions are bilinear, those outside
-    of [0, H) x [0, W) give 0. The other arguments are Conv's.
+    offset is (N, 2 * ``deformable_group`` * kernel, P, Q): for each group of channels of X and each element of the
+    window, row by row, the offsets down and to the right, in pixels. Samples between pixels are interpolated
+    bilinearly, those outside of [0, H) x [0, W) are 0. The other arguments are those of Conv.
 
     Inputs:
         X (N, C, H, W): float
@@ -88,12 +88,12 @@ class DeformConv(_Arguments):
     def check(self) -> None:
         super().check()
         if self.no_bias and self.n_in > 3:
-            raise ArgumentError(f"DeformConv: takes three inputs with no_bias, got {self.n_in}")
+            raise ArgumentError(f"DeformConv: with no_bias it has three inputs, got {self.n_in}")
 
     def infer(
         self, x: TensorSpec, offset: TensorSpec, filters: TensorSpec, bias: TensorSpec | None = None
     ) -> tuple[TensorSpec, ...]:
-        _, shape = self.of(x, offset, filters)
+        _, shape = self.geometry(x, offset, filters)
         if bias is not None:
             require_one_float_type(self, X=x, bias=bias)
             require(bias.shape == shape[1:2], self, f"bias must have shape {shape[1:2]}, got {bias.shape}")
@@ -116,7 +116,7 @@ class DeformConv(_Arguments):
 @register
 @operator_class(frozen=True)
 class DeformConvGradient(_Arguments):
-    """The gradients of DeformConv for offset, filter, bias (left out with ``no_bias``) and X, from dY."""
+    """The gradients of DeformConv: of offset, of filter, of bias unless ``no_bias``, and of X."""
 
     inputs = ("X", "offset", "filter", "dY")
     outputs = ("d_offset", "d_filter", "d_bias_or_dX?", "dX?")
@@ -124,10 +124,10 @@ class DeformConvGradient(_Arguments):
     def check(self) -> None:
         super().check()
         if self.no_bias and self.n_out > 3:
-            raise ArgumentError(f"DeformConvGradient: gives at most three outputs with no_bias, got {self.n_out}")
+            raise ArgumentError(f"DeformConvGradient: with no_bias it has at most three outputs, got {self.n_out}")
 
     def infer(self, x: TensorSpec, offset: TensorSpec, filters: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        _, shape = self.of(x, offset, filters)
+        _, shape = self.geometry(x, offset, filters)
         require_one_float_type(self, X=x, dY=dy)
         require(dy.shape == shape, self, f"dY must have shape {shape}, got {dy.shape}")
         bias = () if self.no_bias else (x.with_shape(shape[1:2]),)
@@ -143,16 +143,16 @@ def _flops(x: TensorSpec, offset: TensorSpec, filters: TensorSpec) -> int:
 
 
 class _Corner(NamedTuple):
-    """One corner of the squares around reads: (N, parts, kernel * positions, 1) each."""
+    """One of the four pixels around each sample; arrays of shape (N, parts, kernel * positions, 1)."""
 
-    rows: Array  # in the table of X
-    share: Array
-    by_y: Array  # by how much the share grows as the read moves down, and right
+    rows: Array  # the row of the pixel in the table of X
+    weight: Array  # the bilinear weight of the pixel
+    by_y: Array  # derivatives of the weight with respect to the offsets down and to the right
     by_x: Array
 
 
 def _corners(op: _Arguments, xp: Any, offset: Array, geometry: Geometry, extents: tuple[int, int]) -> list[_Corner]:
-    """Return the corners of all reads."""
+    """Return the four corners, each for all samples."""
     (height, width), parts, like = extents, op.deformable_group, offset.dtype.type
     moves = offset.reshape(len(offset), parts, math.prod(geometry.kernel), 2, math.prod(geometry.out))
     at = []
@@ -176,14 +176,14 @@ def _corners(op: _Arguments, xp: Any, offset: Array, geometry: Geometry, extents
 
 
 def _table(op: _Arguments, xp: Any, x: Array) -> Array:
-    """Return images as rows of the channels of a part, (N * parts * H * W, C / parts)."""
+    """Return images as a table of pixels, with a row of channels for each part, (N * parts * H * W, C / parts)."""
     n, channels, height, width = x.shape
     by_part = x.reshape(n, op.deformable_group, channels // op.deformable_group, height * width)
     return xp.ascontiguousarray(by_part.swapaxes(2, 3)).reshape(-1, channels // op.deformable_group)
 
 
 def _columns(op: _Arguments, xp: Any, samples: Array, kernel: int) -> Array:
-    """Return reads, (N, parts, kernel * positions, C / parts), as (N, groups, C / groups * kernel, positions)."""
+    """Return samples, (N, parts, kernel * positions, C / parts), as (N, groups, C / groups * kernel, positions)."""
     n, _, count, _ = samples.shape
     turned = xp.ascontiguousarray(samples.swapaxes(2, 3))
     return turned.reshape(n, op.group, -1, count // kernel)
@@ -193,14 +193,14 @@ def _columns(op: _Arguments, xp: Any, samples: Array, kernel: int) -> Array:
 def deform_conv(
     op: DeformConv, ctx: RunContext, x: Array, offset: Array, filters: Array, bias: Array = None
 ) -> tuple[Array, ...]:
-    xp, (geometry, shape) = ctx.xp, op.of(*map(spec_of, (x, offset, filters)))
+    xp, (geometry, shape) = ctx.xp, op.geometry(*map(spec_of, (x, offset, filters)))
     matrices = filters.reshape(op.group, shape[1] // op.group, math.prod(filters.shape[1:]))
     y = xp.empty(shape, x.dtype)
     for part in batch_parts(len(x), 8 * offset[:1].size * x.shape[1] * x.dtype.itemsize):
         corners, table = _corners(op, xp, offset[part], geometry, x.shape[2:]), _table(op, xp, x[part])
-        samples = sum(corner.share * table[corner.rows[..., 0]] for corner in corners)
-        found = xp.matmul(matrices, _columns(op, xp, samples, math.prod(geometry.kernel)))
-        y[part] = found.reshape(-1, *shape[1:])
+        samples = sum(corner.weight * table[corner.rows[..., 0]] for corner in corners)
+        products = xp.matmul(matrices, _columns(op, xp, samples, math.prod(geometry.kernel)))
+        y[part] = products.reshape(-1, *shape[1:])
     if bias is not None:
         y += bias.reshape(-1, 1, 1)
     return (y,)
@@ -210,28 +210,28 @@ def deform_conv(
 def deform_conv_gradient(
     op: DeformConvGradient, ctx: RunContext, x: Array, offset: Array, filters: Array, dy: Array
 ) -> tuple[Array, ...]:
-    xp, (geometry, shape) = ctx.xp, op.of(*map(spec_of, (x, offset, filters)))
+    xp, (geometry, shape) = ctx.xp, op.geometry(*map(spec_of, (x, offset, filters)))
     kernel_size, positions = math.prod(geometry.kernel), math.prod(geometry.out)
     matrices = filters.reshape(op.group, shape[1] // op.group, math.prod(filters.shape[1:]))
     d_offset, d_filters, dx = (xp.zeros(a.shape, a.dtype) for a in (offset, matrices, x))
     for part in batch_parts(len(x), 16 * offset[:1].size * x.shape[1] * x.dtype.itemsize):
         corners, table = _corners(op, xp, offset[part], geometry, x.shape[2:]), _table(op, xp, x[part])
         seen = [table[corner.rows[..., 0]] for corner in corners]
-        slopes = dy[part].reshape(-1, op.group, shape[1] // op.group, positions)
-        samples = sum(corner.share * values for corner, values in zip(corners, seen))
-        d_filters += xp.matmul(slopes, _columns(op, xp, samples, kernel_size).swapaxes(2, 3)).sum(axis=0)
-        d_columns = xp.matmul(matrices.swapaxes(1, 2), slopes)
-        d_samples = d_columns.reshape(len(slopes), op.deformable_group, -1, kernel_size * positions).swapaxes(2, 3)
+        d_rows = dy[part].reshape(-1, op.group, shape[1] // op.group, positions)
+        samples = sum(corner.weight * values for corner, values in zip(corners, seen))
+        d_filters += xp.matmul(d_rows, _columns(op, xp, samples, kernel_size).swapaxes(2, 3)).sum(axis=0)
+        d_columns = xp.matmul(matrices.swapaxes(1, 2), d_rows)
+        d_samples = d_columns.reshape(len(d_rows), op.deformable_group, -1, kernel_size * positions).swapaxes(2, 3)
         moves = [
             sum((d_samples * getattr(corner, by) * values).sum(axis=3) for corner, values in zip(corners, seen))
             for by in ("by_y", "by_x")
         ]
-        halves = [m.reshape(len(slopes), op.deformable_group, kernel_size, 1, positions) for m in moves]
+        halves = [m.reshape(len(d_rows), op.deformable_group, kernel_size, 1, positions) for m in moves]
         d_offset[part] = xp.concatenate(halves, axis=3).reshape(-1, *offset.shape[1:])
         d_table = xp.zeros(table.shape, table.dtype)
         for corner in corners:
-            add_rows(xp, d_table, corner.rows, corner.share * d_samples)
-        by_part = d_table.reshape(len(slopes), op.deformable_group, -1, table.shape[1]).swapaxes(2, 3)
+            add_rows(xp, d_table, corner.rows, corner.weight * d_samples)
+        by_part = d_table.reshape(len(d_rows), op.deformable_group, -1, table.shape[1]).swapaxes(2, 3)
         dx[part] = by_part.reshape(-1, *x.shape[1:])
     bias = () if op.no_bias else (dy.sum(axis=(0, 2, 3)),)
     return (d_offset, d_filters.reshape(filters.shape), *bias, dx)

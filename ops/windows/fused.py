@@ -1,4 +1,4 @@
-"""ConvRelu and SumRelu: an operator and the Relu after it, under one name; for prediction, without gradients."""
+"""ConvRelu and SumRelu: an operator fused with the Relu after it, for inference only."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PLAIN = ("", "identity")
 @register
 @operator_class(frozen=True)
 class ConvRelu(Conv):
-    """Y = max(convolution of X, 0); arguments are those of Conv."""
+    """Y = max(convolution of X, 0); the arguments are those of Conv."""
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        raise NotImplementedError(f"{self.type}: stands in nets that are run forward only, so it has no gradient")
+        raise NotImplementedError(f"{self.type}: is for inference and has no gradient; use the operator and Relu")
 
 
 @register
@@ -39,17 +39,17 @@ class SumRelu(Sum):
     """
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        raise NotImplementedError(f"{self.type}: stands in nets that are run forward only, so it has no gradient")
+        raise NotImplementedError(f"{self.type}: is for inference and has no gradient; use the operator and Relu")
 
     def flops(self, *x: TensorSpec) -> int:
         return len(x) * x[0].size
 
 
 def as_fused(op: OperatorDef) -> OperatorDef:
-    """Return a Conv that carries a Relu in an argument as a ConvRelu; any other operator as it is.
+    """Return a Conv with the argument ``activation="Relu"`` as a ConvRelu; any other operator unchanged.
 
-    Caffe2's transformation FuseNNPACKConvRelu writes ``activation="Relu"`` into the Conv before, which its engine
-    NNPACK reads.
+    Caffe2's transformation FuseNNPACKConvRelu removes a Relu and sets this argument of the Conv before it, for the
+    engine NNPACK.
 
     Raises:
         ArgumentError: the activation is another one.

@@ -1,4 +1,4 @@
-"""Im2Col and Col2Im: the windows of images as columns, and columns added up to images."""
+"""Im2Col, the windows of images as columns, and Col2Im, which sums columns into images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Columns(WindowArguments):
         return self.slide(x, self.per_axis("kernel", 2))
 
     def columns(self, x: TensorSpec) -> TensorSpec:
-        """Return the spec of the columns: a window's elements take the place of the channels."""
+        """Return the spec of the columns, which have the elements of a window in place of the channels."""
         geometry = self.geometry(x)
         channels = (x.shape[1] if self.order == "NCHW" else x.shape[3]) * math.prod(geometry.kernel)
         return x.with_shape(image_shape(self.order, x.shape[0], channels, geometry.out))
@@ -39,7 +39,7 @@ class _Columns(WindowArguments):
 @register
 @operator_class(frozen=True)
 class Im2Col(_Columns):
-    """Y = the window at each position of the images X, its elements in place of the channels.
+    """Y = the window at each position of the images X, with its elements in place of the channels.
 
     In order NCHW they are ordered by channel, row, column; in order NHWC by row, column, channel.
 
@@ -63,7 +63,7 @@ class Im2Col(_Columns):
 @register
 @operator_class(frozen=True)
 class Col2Im(_Columns):
-    """Z = images of the shape of the second input, each position the sum over all windows of the columns that cover it.
+    """Z = images of the shape of the second input; each pixel is the sum over the windows that cover it.
 
     Inputs:
         columns (N, D, P, Q) or (N, P, Q, D): float, by the order
@@ -88,7 +88,7 @@ class Col2Im(_Columns):
         return inputs[0].size
 
 
-def _split(op: _Columns, geometry: Geometry, columns: Any, channels: int) -> Any:
+def _channels_first_columns(op: _Columns, geometry: Geometry, columns: Any, channels: int) -> Any:
     """Return columns channels-first, (N, 1, channels * window, positions)."""
     n, window = columns.shape[0], math.prod(geometry.kernel)
     if op.order == "NHWC":
@@ -112,5 +112,7 @@ def col2im(op: Col2Im, ctx: RunContext, columns: Any, like: Any) -> tuple[Any, .
     xp, geometry = ctx.xp, op.geometry(TensorSpec(tuple(like.shape), columns.dtype))
     extents = image_extents(like.shape, op.order)
     channels = like.shape[1] if op.order == "NCHW" else like.shape[3]
-    images = accumulate(xp, _split(op, geometry, widen(columns), channels), extents, geometry, geometry.out)
+    images = accumulate(
+        xp, _channels_first_columns(op, geometry, widen(columns), channels), extents, geometry, geometry.out
+    )
     return (from_channels_first(xp, narrow(images, columns), op.order),)

@@ -1,4 +1,4 @@
-"""LC: convolution with filters of its own at each position (locally connected layers), and the gradient."""
+"""LC, a locally connected layer: convolution with different filters at each position; and its gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import image_extents, image_shape
 from netbuilder.ops.core.operator import TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.windows.conv_geometry import Geometry, WindowArguments
+from netbuilder.ops.windows.conv_geometry import FixedAxes, Geometry, WindowArguments
 from netbuilder.ops.windows.conv_windows import accumulate, channels_first, column_matrices, from_channels_first
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -28,14 +28,14 @@ class _Arguments(WindowArguments):
         super().check()
         if self.group < 1 or (self.group > 1 and self.order != "NCHW"):
             raise ArgumentError(
-                f"{self.type}: group must be 1, or more with order NCHW, got {self.group} and {self.order}"
+                f"{self.type}: group must be 1 or, with order NCHW, more, got {self.group} with order {self.order}"
             )
 
-    def of(self, x: TensorSpec, filters: TensorSpec) -> tuple[Geometry, tuple[int, ...]]:
+    def geometry(self, x: TensorSpec, filters: TensorSpec) -> tuple[Geometry, tuple[int, ...]]:
         """Return the geometry of the windows, and the shape of the result.
 
         Raises:
-            ShapeError: X, the filters and the arguments do not fit each other.
+            ShapeError: X, the filters and the arguments do not match.
         """
         require_one_float_type(self, X=x, filter=filters)
         axes = self.image_axes(x)
@@ -44,11 +44,11 @@ class _Arguments(WindowArguments):
         require(
             channels % self.group == 0, self, f"the {channels} channels of X must be divisible by group {self.group}"
         )
-        right = filters.ndim == 2 * axes + 2 and filters.shape[axes] % self.group == 0
-        count = filters.shape[axes] if right else 1
+        fits = filters.ndim == 2 * axes + 2 and filters.shape[axes] % self.group == 0
+        count = filters.shape[axes] if fits else 1
         expected = (*geometry.out, *image_shape(self.order, count, channels // self.group, geometry.kernel))
         text = f"filter must have shape {expected[:axes] + ('M',) + expected[axes + 1 :]}, M divisible by {self.group}"
-        require(right and filters.shape == expected, self, f"{text}, for X of shape {x.shape}, got {filters.shape}")
+        require(fits and filters.shape == expected, self, f"{text}, for X of shape {x.shape}, got {filters.shape}")
         return geometry, image_shape(self.order, x.shape[0], count, geometry.out)
 
 
@@ -57,10 +57,10 @@ class _Forward(_Arguments):
     def check(self) -> None:
         super().check()
         if self.no_bias and self.n_in > 2:
-            raise ArgumentError(f"{self.type}: takes two inputs with no_bias, got {self.n_in}")
+            raise ArgumentError(f"{self.type}: with no_bias it has two inputs, got {self.n_in}")
 
     def infer(self, x: TensorSpec, filters: TensorSpec, bias: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        geometry, shape = self.of(x, filters)
+        geometry, shape = self.geometry(x, filters)
         if bias is not None:
             require_one_float_type(self, X=x, bias=bias)
             expected = (*geometry.out, filters.shape[len(geometry.out)])
@@ -86,15 +86,15 @@ class _Backward(_Arguments):
     def check(self) -> None:
         super().check()
         if self.no_bias and self.n_out > 2:
-            raise ArgumentError(f"{self.type}: gives at most two outputs with no_bias, got {self.n_out}")
+            raise ArgumentError(f"{self.type}: with no_bias it has at most two outputs, got {self.n_out}")
 
     def infer(self, x: TensorSpec, filters: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        geometry, shape = self.of(x, filters)
+        geometry, shape = self.geometry(x, filters)
         require_one_float_type(self, X=x, dY=dy)
         require(dy.shape == shape, self, f"dY must have shape {shape}, got {dy.shape}")
         bias = x.with_shape((*geometry.out, filters.shape[len(geometry.out)]))
-        every = (filters.plain, x.plain) if self.no_bias else (filters.plain, bias, x.plain)
-        return every[: self.n_out]
+        results = (filters.plain, x.plain) if self.no_bias else (filters.plain, bias, x.plain)
+        return results[: self.n_out]
 
     def flops(self, x: TensorSpec, filters: TensorSpec, dy: TensorSpec) -> int:
         return 2 * x.shape[0] * filters.size * max(1, self.n_out - (not self.no_bias))
@@ -107,10 +107,10 @@ _GRADIENT_INPUTS, _GRADIENT_OUTPUTS = ("X", "filter", "dY"), ("d_filter", "d_bia
 @register
 @operator_class(frozen=True)
 class LC(_Forward):
-    """Y = at each position the products of the window with filters of this position, plus its bias.
+    """Y = the convolution of X with different filters and biases at each position.
 
-    The shape of the filters begins with the image extents of Y and goes on as Conv's, (*extents, M, C, *kernel), for
-    NHWC (*extents, M, *kernel, C); that of the bias is (*extents, M). Windows are as Conv's.
+    The shape of the filters is the image extents of Y followed by the shape of Conv's filters, (*extents, M, C,
+    *kernel) or, for NHWC, (*extents, M, *kernel, C); that of the bias is (*extents, M). Windows are those of Conv.
 
     Inputs:
         X (N, C, *S) or (N, *S, C): float, by the order
@@ -128,71 +128,60 @@ class LC(_Forward):
 @register
 @operator_class(frozen=True)
 class LCGradient(_Backward):
-    """The gradients of LC for its filters, its bias (left out with ``no_bias``) and X, from dY."""
+    """The gradients of LC: of the filters, of the bias unless ``no_bias``, and of X."""
 
     inputs, outputs = _GRADIENT_INPUTS, _GRADIENT_OUTPUTS
 
 
+@register
 @operator_class(frozen=True)
-class _Axes1(WindowArguments):
-    def image_axes(self, x: TensorSpec) -> int:
-        return _exactly(self, x, 1)
+class LC1D(FixedAxes, LC):
+    """LC of images with one axis."""
 
-
-@operator_class(frozen=True)
-class _Axes2(WindowArguments):
-    def image_axes(self, x: TensorSpec) -> int:
-        return _exactly(self, x, 2)
-
-
-@operator_class(frozen=True)
-class _Axes3(WindowArguments):
-    def image_axes(self, x: TensorSpec) -> int:
-        return _exactly(self, x, 3)
-
-
-def _exactly(op: WindowArguments, x: TensorSpec, axes: int) -> int:
-    require(x.ndim == axes + 2, op, f"X must have {axes} image axes besides batch and channels, got shape {x.shape}")
-    return axes
+    axes = 1
 
 
 @register
 @operator_class(frozen=True)
-class LC1D(_Axes1, LC):
-    """LC over images with one axis."""
+class LC2D(FixedAxes, LC):
+    """LC of images with two axes."""
+
+    axes = 2
 
 
 @register
 @operator_class(frozen=True)
-class LC2D(_Axes2, LC):
-    """LC over images with two axes."""
+class LC3D(FixedAxes, LC):
+    """LC of images with three axes."""
+
+    axes = 3
 
 
 @register
 @operator_class(frozen=True)
-class LC3D(_Axes3, LC):
-    """LC over images with three axes."""
-
-
-@register
-@operator_class(frozen=True)
-class LC1DGradient(_Axes1, LCGradient):
+class LC1DGradient(FixedAxes, LCGradient):
     """The gradients of LC1D."""
 
+    axes = 1
+
 
 @register
 @operator_class(frozen=True)
-class LC2DGradient(_Axes2, LCGradient):
+class LC2DGradient(FixedAxes, LCGradient):
     """The gradients of LC2D."""
 
+    axes = 2
+
 
 @register
 @operator_class(frozen=True)
-class LC3DGradient(_Axes3, LCGradient):
+class LC3DGradient(FixedAxes, LCGradient):
     """The gradients of LC3D."""
 
+    axes = 3
 
-def _filters_by_place(op: _Arguments, xp: Any, filters: Any, geometry: Geometry) -> Any:
+
+def _filters_by_position(op: _Arguments, xp: Any, filters: Any, geometry: Geometry) -> Any:
     """Return filters as matrices, (positions, groups, M / groups, C / groups * kernel)."""
     axes = len(geometry.out)
     if op.order == "NHWC":
@@ -201,13 +190,13 @@ def _filters_by_place(op: _Arguments, xp: Any, filters: Any, geometry: Geometry)
     return filters.reshape(positions, op.group, count, math.prod(filters.shape[axes + 1 :]))
 
 
-def _windows_by_place(op: _Arguments, xp: Any, x: Any, geometry: Geometry) -> Any:
+def _windows_by_position(op: _Arguments, xp: Any, x: Any, geometry: Geometry) -> Any:
     """Return windows as matrices, (positions, groups, C / groups * kernel, N)."""
     columns = column_matrices(xp, channels_first(xp, x, op.order), geometry, geometry.out)
     return columns.transpose(3, 1, 2, 0)
 
 
-def _by_place(op: _Arguments, xp: Any, y: Any, geometry: Geometry) -> Any:
+def _results_by_position(op: _Arguments, xp: Any, y: Any, geometry: Geometry) -> Any:
     """Return results, (N, M, *extents), as matrices (positions, groups, M / groups, N)."""
     images = channels_first(xp, y, op.order)
     count = images.shape[1] // op.group
@@ -219,23 +208,23 @@ def _by_place(op: _Arguments, xp: Any, y: Any, geometry: Geometry) -> Any:
 @kernel(LC2D)
 @kernel(LC3D)
 def lc(op: LC, ctx: RunContext, x: Any, filters: Any, bias: Any = None) -> tuple[Any, ...]:
-    xp, (geometry, _) = ctx.xp, op.of(spec_of(x), spec_of(filters))
-    rows = _filters_by_place(op, xp, widen(filters), geometry)
-    found = xp.matmul(rows, _windows_by_place(op, xp, widen(x), geometry))
+    xp, (geometry, _) = ctx.xp, op.geometry(spec_of(x), spec_of(filters))
+    rows = _filters_by_position(op, xp, widen(filters), geometry)
+    products = xp.matmul(rows, _windows_by_position(op, xp, widen(x), geometry))
     if bias is not None:
-        found = found + widen(bias).reshape(*rows.shape[:3], 1)
-    images = found.transpose(3, 1, 2, 0).reshape(len(x), rows.shape[1] * rows.shape[2], *geometry.out)
+        products = products + widen(bias).reshape(*rows.shape[:3], 1)
+    images = products.transpose(3, 1, 2, 0).reshape(len(x), rows.shape[1] * rows.shape[2], *geometry.out)
     return (from_channels_first(xp, narrow(images, x), op.order),)
 
 
-def _d_filters(op: LCGradient, xp: Any, x: Any, slopes: Any, geometry: Geometry, shape: tuple[int, ...]) -> Any:
+def _d_filters(op: LCGradient, xp: Any, x: Any, d_rows: Any, geometry: Geometry, shape: tuple[int, ...]) -> Any:
     """Return the gradient of the filters, in their shape."""
-    d_rows = xp.matmul(slopes, _windows_by_place(op, xp, x, geometry).swapaxes(2, 3))
+    d_filters = xp.matmul(d_rows, _windows_by_position(op, xp, x, geometry).swapaxes(2, 3))
     if op.order == "NCHW":
-        return d_rows.reshape(shape)
+        return d_filters.reshape(shape)
     axes = len(geometry.out)
-    first = d_rows.reshape(*shape[: axes + 1], shape[-1], *geometry.kernel)
-    return xp.ascontiguousarray(xp.moveaxis(first, axes + 1, -1))
+    channels_before_kernel = d_filters.reshape(*shape[: axes + 1], shape[-1], *geometry.kernel)
+    return xp.ascontiguousarray(xp.moveaxis(channels_before_kernel, axes + 1, -1))
 
 
 @kernel(LCGradient)
@@ -243,14 +232,14 @@ def _d_filters(op: LCGradient, xp: Any, x: Any, slopes: Any, geometry: Geometry,
 @kernel(LC2DGradient)
 @kernel(LC3DGradient)
 def lc_gradient(op: LCGradient, ctx: RunContext, x: Any, filters: Any, dy: Any) -> tuple[Any, ...]:
-    xp, (geometry, _) = ctx.xp, op.of(spec_of(x), spec_of(filters))
-    slopes = _by_place(op, xp, widen(dy), geometry)
-    results = [_d_filters(op, xp, widen(x), slopes, geometry, filters.shape)]
+    xp, (geometry, _) = ctx.xp, op.geometry(spec_of(x), spec_of(filters))
+    d_rows = _results_by_position(op, xp, widen(dy), geometry)
+    results = [_d_filters(op, xp, widen(x), d_rows, geometry, filters.shape)]
     if not op.no_bias:
-        results.append(slopes.sum(axis=3).reshape(filters.shape[: len(geometry.out) + 1]))
+        results.append(d_rows.sum(axis=3).reshape(filters.shape[: len(geometry.out) + 1]))
     if op.n_out > len(results):
-        rows = _filters_by_place(op, xp, widen(filters), geometry)
-        columns = xp.ascontiguousarray(xp.matmul(rows.swapaxes(2, 3), slopes).transpose(3, 1, 2, 0))
+        rows = _filters_by_position(op, xp, widen(filters), geometry)
+        columns = xp.ascontiguousarray(xp.matmul(rows.swapaxes(2, 3), d_rows).transpose(3, 1, 2, 0))
         dx = accumulate(xp, columns, image_extents(x.shape, op.order), geometry, geometry.out)
         results.append(from_channels_first(xp, dx, op.order))
     return tuple(narrow(a, x) for a in results)

@@ -1,4 +1,4 @@
-"""LpPool: the p-norm of windows, and its gradient."""
+"""LpPool: the p-norm of windows; and its gradient."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class LpPool(_Arguments):
 @register
 @operator_class(frozen=True)
 class LpPoolGradient(_Arguments):
-    """dX = the sum over windows of dY * sign(X) * (|X| / Y)^(p - 1); 0 of windows whose Y is 0."""
+    """dX = the sum over windows of dY * sign(X) * (|X| / Y)^(p - 1), where windows with Y = 0 count as 0."""
 
     inputs = ("X", "Y", "dY")
     outputs = ("dX",)
@@ -77,7 +77,7 @@ class LpPoolGradient(_Arguments):
 
 
 def _power(xp: Any, values: Any, exponent: float) -> Any:
-    """Return values, not negative, to a power, without a logarithm where it can be had."""
+    """Return non-negative values to a power, without a logarithm for common exponents."""
     if exponent in (0.0, 1.0, 2.0):
         return {0.0: xp.ones_like, 1.0: lambda v: v, 2.0: lambda v: v * v}[exponent](values)
     return xp.sqrt(values) if exponent == 0.5 else values ** values.dtype.type(exponent)
@@ -106,17 +106,17 @@ def lp_pool(op: LpPool, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @kernel(LpPoolGradient)
 def lp_pool_gradient(op: LpPoolGradient, ctx: RunContext, x: Any, y: Any, dy: Any) -> tuple[Any, ...]:
     xp = ctx.xp
-    images, norms, slopes = (channels_first(xp, widen(a), op.order) for a in (x, y, dy))
-    nothing = norms == 0
-    shares = slopes / _power(xp, xp.where(nothing, norms.dtype.type(1), norms), op.p - 1)
-    shares = xp.where(nothing, norms.dtype.type(0), shares)
+    images, norms, d_norms = (channels_first(xp, widen(a), op.order) for a in (x, y, dy))
+    zero = norms == 0
+    scaled = d_norms / _power(xp, xp.where(zero, norms.dtype.type(1), norms), op.p - 1)
+    scaled = xp.where(zero, norms.dtype.type(0), scaled)
     if op.global_pooling:
-        spread = xp.broadcast_to(shares, images.shape)
+        spread = xp.broadcast_to(scaled, images.shape)
     else:
         geometry = op.geometry(spec_of(x))
         padded = xp.zeros_like(pad_images(xp, images, geometry))
         for _, index in taps(geometry, geometry.out):
-            padded[index] += shares
+            padded[index] += scaled
         spread = crop(xp, padded, images.shape[2:], geometry)
     dx = xp.sign(images) * _power(xp, abs(images), op.p - 1) * spread
     return (from_channels_first(xp, narrow(dx, x), op.order),)

@@ -1,4 +1,4 @@
-"""MaxPoolWithIndex: the greatest element of each window and where it is, and the gradient."""
+"""MaxPoolWithIndex: the maximum of each window and its position; and its gradient."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ class _Arguments(PoolArguments):
 @register
 @operator_class(frozen=True)
 class MaxPoolWithIndex(_Arguments):
-    """Y = the greatest element of each window; Index, its position in the channel; ties to the first.
-
-    Pads are ignored.
+    """Y = the maximum of each window; Index = its position in the image plane, the first of ties. Pads are ignored.
 
     Inputs:
         X (N, C, H, W): float
@@ -64,7 +62,7 @@ class MaxPoolWithIndex(_Arguments):
 @register
 @operator_class(frozen=True)
 class MaxPoolWithIndexGradient(_Arguments):
-    """dX: each element of dY goes to the position in its channel's plane that Index names."""
+    """dX = each element of dY added at its Index in the image plane."""
 
     inputs = ("X", "dY", "Index")
     outputs = ("dX",)
@@ -76,8 +74,8 @@ class MaxPoolWithIndexGradient(_Arguments):
         require_one_float_type(self, X=x, dY=dy)
         shape = self.pooled(x).shape
         require(dy.shape == shape, self, f"dY must have shape {shape} for X of shape {x.shape}, got {dy.shape}")
-        right = index.shape == shape and index.dtype == _INT32
-        require(right, self, f"Index must be int32 of shape {shape}, got {index.shape} of {index.dtype}")
+        fits = index.shape == shape and index.dtype == _INT32
+        require(fits, self, f"Index must be int32 of shape {shape}, got {index.shape} of {index.dtype}")
         return (x.plain,)
 
     def flops(self, x: TensorSpec, dy: TensorSpec, index: TensorSpec) -> int:
@@ -97,9 +95,9 @@ def max_pool_with_index(op: MaxPoolWithIndex, ctx: RunContext, x: Any) -> tuple[
     best = xp.full((n, channels, *geometry.out), -xp.inf, x.dtype)
     where = xp.full(best.shape, -1, _INT32)
     for _, index in taps(geometry, geometry.out):
-        seen, here = padded[index], padded_positions[index]
-        better = ((seen > best) | (where < 0)) & (here >= 0)
-        best, where = xp.where(better, seen, best), xp.where(better, here, where)
+        values, here = padded[index], padded_positions[index]
+        better = ((values > best) | (where < 0)) & (here >= 0)
+        best, where = xp.where(better, values, best), xp.where(better, here, where)
     return best, where
 
 

@@ -29,33 +29,33 @@ __all__ = ["AveragePool", "AveragePoolGradient", "MaxPool", "MaxPoolGradient"]
 
 @operator_class(frozen=True)
 class PoolArguments(WindowArguments):
-    """What the pooling operators have in common."""
+    """The arguments and checks of the pooling operators."""
 
     global_pooling: bool = False
 
     def check(self) -> None:
         super().check()
         if self.global_pooling and any((self.pad, self.pad_t, self.pad_l, self.pad_b, self.pad_r, *self.pads)):
-            raise ArgumentError(f"{self.type}: global_pooling takes no pads; leave one of the two out")
+            raise ArgumentError(f"{self.type}: global_pooling and pads must not be given together; omit one of the two")
 
     def geometry(self, x: TensorSpec) -> Geometry:
         """Return the geometry of the windows for X of this shape.
 
         Raises:
-            ShapeError: X and the arguments do not fit each other.
+            ShapeError: X and the arguments do not match.
         """
         axes = self.image_axes(x)
         if self.global_pooling:
             ones, zeros = (1,) * axes, (0,) * axes
             return Geometry(image_extents(x.shape, self.order), ones, zeros, zeros, ones, ones)
         kernel = self.per_axis("kernel", axes)
-        require(self.per_axis("dilation", axes) == (1,) * axes, self, "pooling has no dilation; leave the argument out")
+        require(self.per_axis("dilation", axes) == (1,) * axes, self, "dilation is not supported; omit the argument")
         geometry = self.slide(x, kernel)
         begin, end = self.explicit_pads(axes)
         require(
             all(b < k and e < k for b, e, k in zip(begin, end, kernel)),
             self,
-            f"pads must be smaller than the kernel {kernel}, or windows would be outside of X; got {begin} and {end}",
+            f"pads must be smaller than the kernel {kernel}, so that no window is outside of X; got {begin} and {end}",
         )
         return geometry
 
@@ -67,14 +67,14 @@ class PoolArguments(WindowArguments):
         return x.with_shape(image_shape(self.order, x.shape[0], channels, geometry.out))
 
     def visits(self, x: TensorSpec) -> int:
-        """Return how many elements of X all windows see together."""
+        """Return the number of elements of all windows together."""
         geometry = self.geometry(x)
         return math.prod(geometry.kernel) * self.pooled(x).size
 
 
 @operator_class(frozen=True)
 class _Forward(PoolArguments):
-    """Base of pooling: each window of a channel gives one element.
+    """Base of pooling: each window of a channel is reduced to one element.
 
     Inputs:
         X (N, C, *S) or (N, *S, C): float, by the order
@@ -116,19 +116,19 @@ class _Backward(PoolArguments):
 @register
 @operator_class(frozen=True)
 class MaxPool(_Forward):
-    """Y = the greatest element of each window; pads are ignored."""
+    """Y = the maximum of each window; pads are ignored."""
 
 
 @register
 @operator_class(frozen=True)
 class MaxPoolGradient(_Backward):
-    """dX: each element of dY goes to every element of its window that equals the greatest."""
+    """dX = each element of dY added at every element of its window that equals the maximum."""
 
 
 @register
 @operator_class(frozen=True)
 class AveragePool(_Forward):
-    """Y = the mean of each window, of the part inside X or, with ``count_include_pad``, of all of it (pads are 0)."""
+    """Y = the mean of each window, of its part inside X or, with ``count_include_pad``, of all of it with pads of 0."""
 
     count_include_pad: bool = False
 
@@ -136,13 +136,13 @@ class AveragePool(_Forward):
 @register
 @operator_class(frozen=True)
 class AveragePoolGradient(_Backward):
-    """dX: each element of dY, divided by the size of its window, goes to all elements of the window."""
+    """dX = each element of dY, divided by the size of its window, added at all elements of the window."""
 
     count_include_pad: bool = False
 
 
-def _prepare(op: PoolArguments, xp: Any, *arrays: Any) -> list[Any]:
-    """Return arrays channels-first, in the dtype to calculate in."""
+def _ready(op: PoolArguments, xp: Any, *arrays: Any) -> list[Any]:
+    """Return arrays channels-first, float16 as float32."""
     return [channels_first(xp, widen(a), op.order) for a in arrays]
 
 
@@ -151,7 +151,7 @@ def _finish(op: PoolArguments, xp: Any, y: Any, x: Any) -> tuple[Any, ...]:
 
 
 def _along(axis: int, start: int, windows: int, stride: int) -> tuple[slice, ...]:
-    """Index the element ``start`` of all windows along one image axis."""
+    """Return the index of element ``start`` of all windows along one image axis."""
     return (slice(None),) * (axis + 2) + (slice(start, start + (windows - 1) * stride + 1, stride),)
 
 
@@ -168,7 +168,7 @@ def _reduce(padded: Any, geometry: Geometry, combine: Any) -> Any:
 @kernel(MaxPool)
 def max_pool(op: MaxPool, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     xp, geometry = ctx.xp, op.geometry(spec_of(x))
-    (images,) = _prepare(op, xp, x)
+    (images,) = _ready(op, xp, x)
     if op.global_pooling:
         y = images.max(axis=tuple(range(2, x.ndim)), keepdims=True)
     else:
@@ -179,18 +179,18 @@ def max_pool(op: MaxPool, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @kernel(MaxPoolGradient)
 def max_pool_gradient(op: MaxPoolGradient, ctx: RunContext, x: Any, y: Any, dy: Any) -> tuple[Any, ...]:
     xp, geometry = ctx.xp, op.geometry(spec_of(x))
-    images, greatest, slopes = _prepare(op, xp, x, y, dy)
+    images, maxima, d_maxima = _ready(op, xp, x, y, dy)
     if op.global_pooling:
-        return _finish(op, xp, slopes * (images == greatest), x)
+        return _finish(op, xp, d_maxima * (images == maxima), x)
     padded = pad_images(xp, images, geometry, -xp.inf)
-    d_padded = xp.zeros(padded.shape, slopes.dtype)
+    d_padded = xp.zeros(padded.shape, d_maxima.dtype)
     for _, index in taps(geometry, geometry.out):
-        d_padded[index] += slopes * (padded[index] == greatest)
+        d_padded[index] += d_maxima * (padded[index] == maxima)
     return _finish(op, xp, crop(xp, d_padded, images.shape[2:], geometry), x)
 
 
 def _window_sizes(op: AveragePool | AveragePoolGradient, xp: Any, geometry: Geometry, extents: Sequence[int]) -> Any:
-    """Return by how much the sum of each window is divided, (*out) or a number."""
+    """Return the divisor of the sum of each window, of shape (*out) or a single number."""
     if op.count_include_pad or not any(geometry.begin) and max(geometry.end) <= 0:
         return float(math.prod(geometry.kernel))
     sizes = xp.ones((), xp.float32)
@@ -204,7 +204,7 @@ def _window_sizes(op: AveragePool | AveragePoolGradient, xp: Any, geometry: Geom
 @kernel(AveragePool)
 def average_pool(op: AveragePool, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     xp, geometry = ctx.xp, op.geometry(spec_of(x))
-    (images,) = _prepare(op, xp, x)
+    (images,) = _ready(op, xp, x)
     if op.global_pooling:
         y = images.mean(axis=tuple(range(2, x.ndim)), keepdims=True)
     else:
@@ -216,12 +216,12 @@ def average_pool(op: AveragePool, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @kernel(AveragePoolGradient)
 def average_pool_gradient(op: AveragePoolGradient, ctx: RunContext, x: Any, y: Any, dy: Any) -> tuple[Any, ...]:
     xp, geometry = ctx.xp, op.geometry(spec_of(x))
-    images, slopes = _prepare(op, xp, x, dy)
+    images, d_means = _ready(op, xp, x, dy)
     extents = images.shape[2:]
     if op.global_pooling:
-        shared = slopes / float(math.prod(extents))
-        return _finish(op, xp, xp.broadcast_to(shared, images.shape), x)
-    spread = slopes / _window_sizes(op, xp, geometry, extents)
+        share = d_means / float(math.prod(extents))
+        return _finish(op, xp, xp.broadcast_to(share, images.shape), x)
+    spread = d_means / _window_sizes(op, xp, geometry, extents)
     lengths = padded_extents(extents, geometry)
     for axis, (size, stride, out) in enumerate(zip(geometry.kernel, geometry.strides, geometry.out)):
         wider = xp.zeros((*spread.shape[: axis + 2], lengths[axis], *spread.shape[axis + 3 :]), spread.dtype)

@@ -33,7 +33,7 @@ class TestScatter(OperatorSuite):
     no_gradient = "it has none"
     refusals = (
         refusal(Scatter(axis=2), [f32(3, 4), i64(3, 2), f32(3, 2)], r"axis must lie in \[-2, 2\)"),
-        refusal(Scatter(), [f32(3, 4), i64(2, 2), f32(2, 2)], r"the shape of X \(3, 4\) but for axis 1"),
+        refusal(Scatter(), [f32(3, 4), i64(2, 2), f32(2, 2)], r"the shape of X \(3, 4\) except along axis 1"),
         refusal(Scatter(), [f32(3, 4), i64(3, 2), f32(3, 1)], r"updates must have shape \(3, 2\)"),
         refusal(Scatter(), [f32(3, 4), f32(3, 2), f32(3, 2)], "indices must be int32 or int64"),
     )
@@ -60,7 +60,12 @@ class TestCopyRowsToTensor(OperatorSuite):
     operator = CopyRowsToTensor
     no_gradient = "it is that of Y, as in Caffe2, also for rows that were replaced"
     refusals = (
-        refusal(CopyRowsToTensor(), [f32(3, 4), i64(2), f32(3)], r"row must be like a row of X \(3, 4\)", NetError),
+        refusal(
+            CopyRowsToTensor(),
+            [f32(3, 4), i64(2), f32(3)],
+            r"row must have the size and type of a row of X \(3, 4\)",
+            NetError,
+        ),
         refusal(CopyRowsToTensor(), [f32(3, 4), f32(2), f32(4)], "indices must be a vector"),
     )
 
@@ -96,7 +101,7 @@ def test_gradient_of_copied_rows():
 
 @pytest.mark.parametrize(
     ("repeats", "message"),
-    [([2], r"a number for each axis of X \(2, 2\), got \[2\]"), ([1, -1], "must not be negative")],
+    [([2], r"one number per axis of X \(2, 2\), got \[2\]"), ([1, -1], "must not be negative")],
 )
 def test_repeats_that_do_not_fit(repeats, message):
     with pytest.raises(ShapeError, match=message):

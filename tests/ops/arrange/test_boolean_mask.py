@@ -37,7 +37,7 @@ class TestBooleanMask(OperatorSuite):
 
 @pytest.mark.parametrize("mask", [np.array([True]), np.ones((2, 1), bool), np.ones(2, np.int32)])
 def test_masks_that_do_not_fit(mask):
-    with pytest.raises(ShapeError, match="mask must be a vector of bools, 2 long, got"):
+    with pytest.raises(ShapeError, match="mask must be a vector of bools of length 2, got"):
         run_plain(BooleanMask(), [np.ones((2, 3), np.float32), mask])
 
 
@@ -70,8 +70,8 @@ class TestBooleanUnmask(OperatorSuite):
     operator = BooleanUnmask
     no_gradient = "it has none"
     refusals = (
-        refusal(BooleanUnmask(), [bools(2), f32(2), bools(2)], "two each, got 3"),
-        refusal(BooleanUnmask(), [bools(2), f32(2), bools(3), f32(1)], "vector of bools, 2 long"),
+        refusal(BooleanUnmask(), [bools(2), f32(2), bools(2)], "pairs of a mask and its rows, got 3 inputs"),
+        refusal(BooleanUnmask(), [bools(2), f32(2), bools(3), f32(1)], "vector of bools of length 2"),
         refusal(BooleanUnmask(), [bools(2), f32(2), bools(2), i32(1)], "the same shape and type"),
     )
 
@@ -94,7 +94,7 @@ def test_masks_that_leave_a_place_out_or_have_too_many_rows():
     some, x = np.array([True, False]), np.ones(1, np.float32)
     with pytest.raises(NetError, match="no mask is true at position 1"):
         run_plain(BooleanUnmask(), [some, x])
-    with pytest.raises(NetError, match="mask 0 is true 1 times, and has 2 rows"):
+    with pytest.raises(NetError, match="mask 0 is true at 1 position and has 2 rows"):
         run_plain(BooleanUnmask(), [some, np.ones(2, np.float32)])
 
 
@@ -116,5 +116,5 @@ class TestBooleanMaskLengths(OperatorSuite):
 
 
 def test_lengths_that_do_not_add_up():
-    with pytest.raises(ShapeError, match="add up to that of mask, 3; they add up to 2"):
+    with pytest.raises(ShapeError, match="add up to the length of mask, 3; they add up to 2"):
         run_plain(BooleanMaskLengths(), [np.int32([1, 1]), np.ones(3, bool)])

@@ -27,7 +27,9 @@ class TestAsyncNetBarrier(OperatorSuite):
 class TestUnsafeCoalesce(OperatorSuite):
     operator = UnsafeCoalesce
     no_gradient = "as in Caffe2"
-    refusals = (refusal(UnsafeCoalesce(), [f32(2)], "an output for each input, and one for all", NetError, n_out=1),)
+    refusals = (
+        refusal(UnsafeCoalesce(), [f32(2)], "one output per input, and one more for the vector", NetError, n_out=1),
+    )
 
     def draw(self, data):
         return UnsafeCoalesce().with_arity(2, 3), [data.draw(floats((0, 3), 2)), data.draw(floats((0, 4)))]
@@ -88,7 +90,7 @@ def test_types_differ():
     workspace = Workspace()
     workspace.feed("x", np.zeros(2, np.float32))
     workspace.feed("y", np.zeros(2))
-    with pytest.raises(ShapeError, match=r"must be tensors of numbers of one type, got .'float32', 'float64'."):
+    with pytest.raises(ShapeError, match=r"must be numeric tensors of the same type, got .'float32', 'float64'."):
         workspace.run_operator_once(make_op("UnsafeCoalesce", ["x", "y"], ["x", "y", "all"]))
 
 

@@ -43,7 +43,7 @@ class TestFlattenToVec(OperatorSuite):
 class TestResizeLike(OperatorSuite):
     operator = ResizeLike
     no_gradient = "Caffe2 has none"
-    refusals = (refusal(ResizeLike(), [f32(2, 3), i32(7)], "differ in number of elements"),)
+    refusals = (refusal(ResizeLike(), [f32(2, 3), i32(7)], "must have the same number of elements"),)
 
     def draw(self, data):
         x = draw_any(data)

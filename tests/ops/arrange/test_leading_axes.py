@@ -22,8 +22,8 @@ class TestMergeDim(OperatorSuite):
 class TestPrependDim(OperatorSuite):
     operator = PrependDim
     refusals = (
-        refusal(PrependDim(), [f32(3)], "dim_size must be given, 1 or more; got 0", ArgumentError),
-        refusal(PrependDim(dim_size=2), [f32(3)], "the first extent, 3, must divide by dim_size=2"),
+        refusal(PrependDim(), [f32(3)], "dim_size must be given, and be 1 or more, got 0", ArgumentError),
+        refusal(PrependDim(dim_size=2), [f32(3)], "the first extent, 3, must be a multiple of dim_size=2"),
         refusal(PrependDim(dim_size=1), [f32()], "must have an axis"),
     )
 

@@ -43,7 +43,7 @@ class TestTile(OperatorSuite):
 class TestTileGradient(OperatorSuite):
     operator = TileGradient
     no_gradient = "a gradient operator"
-    refusals = (refusal(TileGradient(tiles=2), [f32(3)], "must divide by tiles=2", ShapeError),)
+    refusals = (refusal(TileGradient(tiles=2), [f32(3)], "must be a multiple of tiles=2", ShapeError),)
 
     def draw(self, data):
         op, given, tiles, axis = draw_tiling(data, TileGradient)

@@ -23,7 +23,7 @@ class TestMatMul(OperatorSuite):
     operator = MatMul
     wrt = (0, 1)
     refusals = (
-        refusal(MatMul(), [f32(3, 5), f32(4, 5)], "the inner extents differ"),
+        refusal(MatMul(), [f32(3, 5), f32(4, 5)], "the inner extents must be equal"),
         refusal(MatMul(axis_a=3), [f32(3, 5), f32(5, 4)], r"axis_a must lie in \[-2, 2\]"),
         refusal(MatMul(axis_b=-3), [f32(3, 5), f32(5, 4)], r"axis_b must lie in \[-2, 2\]"),
         refusal(MatMul(), [f32(3, 5), f32(5, 4), f32(11)], "3 x 4 elements"),
@@ -59,10 +59,10 @@ class TestBatchMatMul(OperatorSuite):
     wrt = (0, 1)
     refusals = (
         refusal(BatchMatMul(), [f32(), f32(2, 3)], r"must not be scalars, got \(\) and \(2, 3\)"),
-        refusal(BatchMatMul(), [f32(3), f32(2, 4, 3)], "inner extents .* differ: 3 and 4"),
-        refusal(BatchMatMul(), [f32(2, 3, 5), f32(2, 4, 5)], "inner extents .* differ: 5 and 4"),
-        refusal(BatchMatMul(), [f32(2, 3, 5), f32(1, 5, 4)], "or broadcast=1 be set"),
-        refusal(BatchMatMul(broadcast=True), [f32(2, 3, 5), f32(3, 5, 4)], "cannot be stretched"),
+        refusal(BatchMatMul(), [f32(3), f32(2, 4, 3)], "inner extents .* must be equal, got 3 and 4"),
+        refusal(BatchMatMul(), [f32(2, 3, 5), f32(2, 4, 5)], "inner extents .* must be equal, got 5 and 4"),
+        refusal(BatchMatMul(), [f32(2, 3, 5), f32(1, 5, 4)], "or set broadcast=1"),
+        refusal(BatchMatMul(broadcast=True), [f32(2, 3, 5), f32(3, 5, 4)], "cannot be broadcast together"),
     )
 
     def draw(self, data, broadcast=True):

@@ -105,9 +105,9 @@ class TestDotProductWithPadding(OperatorSuite):
     operator = DotProductWithPadding
     wrt = (0, 1)
     refusals = (
-        refusal(DotProductWithPadding(), [f32(3, 4), f32(2, 4)], "as many samples"),
+        refusal(DotProductWithPadding(), [f32(3, 4), f32(2, 4)], "the same number of samples"),
         refusal(DotProductWithPadding(), [f32(3, 4, 1), f32(3, 4)], "one or two axes"),
-        refusal(DotProductWithPadding(replicate=True), [f32(3, 5), f32(3, 2)], "must divide that of the other"),
+        refusal(DotProductWithPadding(replicate=True), [f32(3, 5), f32(3, 2)], "must be a multiple of the shorter"),
     )
 
     def draw(self, data):

@@ -46,7 +46,12 @@ class TestTT(OperatorSuite):
     wrt = (0, 1, 2)
     rtol, atol = 1e-4, 1e-4
     refusals = (
-        refusal(TT((2,), (3, 1), (1, 1)), [f32(1, 2), f32(3), f32(6)], "as many inp_sizes as out_sizes", ArgumentError),
+        refusal(
+            TT((2,), (3, 1), (1, 1)),
+            [f32(1, 2), f32(3), f32(6)],
+            "inp_sizes and out_sizes must have the same length",
+            ArgumentError,
+        ),
         refusal(TT(), [f32(1, 2), f32(3), f32(6)], r"got \[\], \[\] and \[\]", ArgumentError),
         refusal(TT((2,), (3,), (1, 2)), [f32(1, 2), f32(3), f32(12)], "the first and the last", ArgumentError),
         refusal(TT((2,), (3,), (1, 1)), [f32(1, 5), f32(3), f32(6)], "X must have samples of 2 elements"),

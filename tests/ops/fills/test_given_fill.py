@@ -23,7 +23,7 @@ from suite import OperatorSuite, f32, i64, refusal
 
 def shared_refusals(cls, values):
     return (
-        refusal(cls(shape=(7,), values=values), [], r"shape \(7,\) holds 7 elements"),
+        refusal(cls(shape=(7,), values=values), [], r"as many elements as shape \(7,\), 7, got"),
         refusal(cls(shape=(2, 3), values=values), [f32(2)], "not both", ArgumentError),
         refusal(cls(input_as_shape=True, values=values), [i64(1)], "only when the net runs"),
     )

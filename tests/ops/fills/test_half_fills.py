@@ -18,7 +18,7 @@ class TestFloat16ConstantFill(OperatorSuite):
     rtol = 2**-11
     refusals = (
         refusal(Float16ConstantFill(shape=(2, -1)), [], "extents must not be negative", ArgumentError),
-        refusal(Float16ConstantFill(value=1e5), [], "float16 ends at 65504, got value 100000", ArgumentError),
+        refusal(Float16ConstantFill(value=1e5), [], "float16 holds at most 65504, got value 100000", ArgumentError),
     )
 
     def draw(self, data):
@@ -33,7 +33,7 @@ class TestFloat16UniformFill(OperatorSuite):
     no_gradient = "no inputs"
     refusals = (
         refusal(Float16UniformFill(min=1.0, max=1.0), [], "min must be below max, got min=1.0, max=1.0", ArgumentError),
-        refusal(Float16UniformFill(max=1e5), [], "float16 ends at 65504", ArgumentError),
+        refusal(Float16UniformFill(max=1e5), [], "float16 holds at most 65504", ArgumentError),
     )
 
     def draw(self, data):

@@ -75,7 +75,7 @@ def test_other_steps(dtype, given, want):
     [
         (Range(), [np.int32([5]), np.int32([1]), np.int32([0])], ShapeError, "step must not be 0"),
         (Range(), [np.int32([5, 6])], ShapeError, "one element"),
-        (Range(), [np.int32([5]), np.float32([6])], ShapeError, "one type"),
+        (Range(), [np.int32([5]), np.float32([6])], ShapeError, "the same type"),
         (LengthsRangeFill(), [np.int64([1])], ShapeError, "vector of int32"),
         (LengthsRangeFill(), [np.int32([2, -1])], ShapeError, "must not be negative, got -1"),
         (OneHot(), [np.int64([3]), np.int64([3])], IndexError, r"must lie in \[0, 3\), got 3"),

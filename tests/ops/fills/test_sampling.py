@@ -17,7 +17,13 @@ class TestWeightedSample(OperatorSuite):
     refusals = (
         refusal(WeightedSample(), [f32(2)], r"a matrix of float32, got shape \(2,\)"),
         refusal(WeightedSample(), [f32(2, 3), f32(2, 2)], r"the weights' shape, \(2, 3\)", n_out=2),
-        refusal(WeightedSample(), [f32(2, 3), f32(2, 3)], "an output for each input, got 2 and 1", NetError, n_out=1),
+        refusal(
+            WeightedSample(),
+            [f32(2, 3), f32(2, 3)],
+            "one output per input, got 2 inputs and 1 output",
+            NetError,
+            n_out=1,
+        ),
     )
 
     def draw(self, data):
@@ -87,7 +93,7 @@ class TestWeightedMultiSampling(OperatorSuite):
 
     def test_sums_that_fall(self):
         for cdf in ([0.2, 0.1], [-1, 1]):
-            with pytest.raises(ShapeError, match="the sums must rise, from 0 or more; take the cumulative sum"):
+            with pytest.raises(ShapeError, match="must not decrease; give the cumulative sums of weights"):
                 run_plain(WeightedMultiSampling(num_samples=1), [np.float32(cdf)])
 
 
@@ -98,7 +104,7 @@ class TestUniqueUniformFill(FillOperatorSuite):
         refusal(UniqueUniformFill(shape=(2,)), [], "min and max must be given", ArgumentError),
         refusal(UniqueUniformFill(shape=(2,), min=3, max=3), [], "min below max, got min=3, max=3", ArgumentError),
         refusal(
-            UniqueUniformFill(shape=(2,), min=0, max=2**40), [], "what int32 holds; give dtype INT64", ArgumentError
+            UniqueUniformFill(shape=(2,), min=0, max=2**40), [], "the range of int32; give dtype INT64", ArgumentError
         ),
         refusal(UniqueUniformFill(shape=(2,), min=3, max=9, dtype=1), [], "or INT64 .10., got 1", ArgumentError),
     )
@@ -136,7 +142,7 @@ class TestUniqueUniformFill(FillOperatorSuite):
         with pytest.raises(ShapeError, match="5 numbers are requested, but only 4 may be drawn"):
             run_plain(UniqueUniformFill(min=1, max=4, shape=(5,)), [])
         for avoid in (np.int32([2, 2]), np.int64([2])):
-            with pytest.raises(ShapeError, match="must be a vector of int32, none of it twice"):
+            with pytest.raises(ShapeError, match="must be a vector of int32 without repeats"):
                 run_plain(UniqueUniformFill(min=1, max=9), [np.zeros(2), avoid])
 
 

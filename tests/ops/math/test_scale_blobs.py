@@ -32,7 +32,12 @@ class TestReduceFrontWeightedSum(OperatorSuite):
     refusals = (
         refusal(ReduceFrontWeightedSum(), [f32(3, 2), f32(2)], r"weights must have shape \(3,\)"),
         refusal(ReduceFrontWeightedSum(), [i32(3, 2), f32(3)], "X must hold floating-point numbers"),
-        refusal(ReduceFrontWeightedSum(grad_on_weights=True), [f32(3), f32(3)], "on lengths only", ArgumentError),
+        refusal(
+            ReduceFrontWeightedSum(grad_on_weights=True),
+            [f32(3), f32(3)],
+            "only by operators with lengths",
+            ArgumentError,
+        ),
     )
 
     def draw(self, data):

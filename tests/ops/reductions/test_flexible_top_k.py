@@ -25,7 +25,7 @@ def greatest(x, k):
 class TestFlexibleTopK(OperatorSuite):
     operator = FlexibleTopK
     refusals = (
-        refusal(FlexibleTopK(), [f32(2, 3), i64(3)], "a number for each row"),
+        refusal(FlexibleTopK(), [f32(2, 3), i64(3)], "one number per row"),
         refusal(FlexibleTopK(), [f32(2, 3), i32(2)], "K must be int64"),
         refusal(FlexibleTopK(), [i32(2, 3), i64(2)], "one floating type"),
         refusal(FlexibleTopK(), [f32(2, 3), i64(2)], "only when the net runs"),
@@ -44,7 +44,7 @@ class TestFlexibleTopKGradient(OperatorSuite):
     operator = FlexibleTopKGradient
     no_gradient = "a gradient operator"
     refusals = (
-        refusal(FlexibleTopKGradient(), [f32(2, 3), i64(2), f32(4), i64(3)], "vectors of one length"),
+        refusal(FlexibleTopKGradient(), [f32(2, 3), i64(2), f32(4), i64(3)], "vectors of the same length"),
         refusal(FlexibleTopKGradient(), [f32(2, 3), i64(2), i64(4), i64(4)], "one floating type"),
     )
 
@@ -69,7 +69,7 @@ def test_numbers_out_of_range(k):
 
 def test_gradients_that_do_not_fit():
     x, k = np.ones((2, 3), np.float32), np.int64([1, 1])
-    with pytest.raises(ShapeError, match="dV must have 2 elements, as K says, got 3"):
+    with pytest.raises(ShapeError, match="dV must have 2 elements, the sum of K, got 3"):
         run_plain(FlexibleTopKGradient(), [x, k, np.ones(3, np.float32), np.zeros(3, np.int64)])
     with pytest.raises(IndexError, match=r"indices must lie in \[0, 3\), got 3"):
         run_plain(FlexibleTopKGradient(), [x, k, np.ones(2, np.float32), np.int64([0, 3])])

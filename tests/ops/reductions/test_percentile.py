@@ -49,7 +49,12 @@ class TestBisectPercentile(OperatorSuite):
     refusals = (
         refusal(BisectPercentile(percentile_raw=(1,)), [f32(2, 1)], "as long as percentile_raw, 1", ArgumentError),
         refusal(BisectPercentile(lengths=(2,)), [f32(2, 1)], r"add up to 0 samples, got \(2,\)", ArgumentError),
-        refusal(BisectPercentile((2, 1), (0, 1), (0, 1), (0, 1), (2,)), [f32(2, 1)], "rise within each", ArgumentError),
+        refusal(
+            BisectPercentile((2, 1), (0, 1), (0, 1), (0, 1), (2,)),
+            [f32(2, 1)],
+            "strictly ascending within each",
+            ArgumentError,
+        ),
         refusal(BisectPercentile((1,), (1,), (1,), (1,), (1,)), [f32(2, 2)], "must have 1 features"),
     )
 
@@ -88,7 +93,7 @@ def test_lengths_that_do_not_fit(lengths, text):
 
 
 def test_samples_that_fall():
-    with pytest.raises(ShapeError, match="must rise"):
+    with pytest.raises(ShapeError, match="must be in ascending order"):
         run_plain(Percentile(), [np.ones((2, 1), np.float32), np.float32([[2, 0.1], [1, 0.3]]), np.int32([2])])
 
 

@@ -93,28 +93,28 @@ class TestReduceMaxGradient(_Gradient):
     operator, apart = ReduceMaxGradient, 0.1
     of_row = staticmethod(max)
     slope = staticmethod(lambda row, y: np.eye(len(row))[np.argmax(row)])
-    refusals = (refusal(ReduceMaxGradient(), [f32(2), f32(2, 3), f32(1, 1)], "as many elements"),)
+    refusals = (refusal(ReduceMaxGradient(), [f32(2), f32(2, 3), f32(1, 1)], "the same number of elements"),)
 
 
 class TestReduceMinGradient(_Gradient):
     operator, apart = ReduceMinGradient, 0.1
     of_row = staticmethod(min)
     slope = staticmethod(lambda row, y: np.eye(len(row))[np.argmin(row)])
-    refusals = (refusal(ReduceMinGradient(), [f32(2), f32(2, 3), f32(2)], "is no reduction of X"),)
+    refusals = (refusal(ReduceMinGradient(), [f32(2), f32(2, 3), f32(2)], "is not the reduced shape of X"),)
 
 
 class TestReduceL1Gradient(_Gradient):
     operator, avoid = ReduceL1Gradient, 0.0
     of_row = staticmethod(lambda row: sum(abs(v) for v in row))
     slope = staticmethod(lambda row, y: np.where(row > 0, 1, -1))
-    refusals = (refusal(ReduceL1Gradient(), [f32(2), f32(2, 3), f32(1, 1)], "as many elements"),)
+    refusals = (refusal(ReduceL1Gradient(), [f32(2), f32(2, 3), f32(1, 1)], "the same number of elements"),)
 
 
 class TestReduceL2Gradient(_Gradient):
     operator, avoid = ReduceL2Gradient, 0.0
     of_row = staticmethod(np.linalg.norm)
     slope = staticmethod(lambda row, y: row / y)
-    refusals = (refusal(ReduceL2Gradient(), [f32(2), f32(2, 3), f32(1, 1)], "as many elements"),)
+    refusals = (refusal(ReduceL2Gradient(), [f32(2), f32(2, 3), f32(1, 1)], "the same number of elements"),)
 
 
 @pytest.mark.parametrize("cls", [ReduceMax, ReduceMin])

@@ -57,10 +57,10 @@ class TestConv(OperatorSuite):
     atol = 1e-5
     refusals = (
         refusal(Conv(), [f32(2, 3), f32(4, 3)], "at least one image axis"),
-        refusal(Conv(kernel=3), [f32(2, 3, 8), f32(4, 3, 3, 3)], "as many axes as X"),
+        refusal(Conv(kernel=3), [f32(2, 3, 8), f32(4, 3, 3, 3)], "the same number of axes as X"),
         refusal(Conv(kernel=3), [f32(2, 3, 8, 8), f32(4, 3, 5, 5)], r"a kernel of \(3, 3\), but W .* of \(5, 5\)"),
-        refusal(Conv(), [f32(2, 3, 8, 8), f32(4, 2, 3, 3)], "group 1 needs W with 3 / 1 input channels"),
-        refusal(Conv(group=2), [f32(2, 4, 8, 8), f32(3, 2, 3, 3)], "number of filters that 2 divides"),
+        refusal(Conv(), [f32(2, 3, 8, 8), f32(4, 2, 3, 3)], "group 1, W must have 3 / 1 input channels"),
+        refusal(Conv(group=2), [f32(2, 4, 8, 8), f32(3, 2, 3, 3)], "number of filters divisible by 2"),
         refusal(Conv(), [f32(2, 3, 2, 8), f32(4, 3, 3, 3)], "does not fit X"),
         refusal(Conv(), [f32(2, 3, 8, 8), f32(4, 3, 3, 3), f32(3)], r"b must have shape \(4,\)"),
         refusal(Conv(strides=(1,)), [f32(2, 3, 8, 8), f32(4, 3, 3, 3)], "strides must have 2 numbers"),
@@ -71,7 +71,7 @@ class TestConv(OperatorSuite):
         refusal(Conv(order="CHWN"), [f32(2, 3, 8, 8), f32(4, 3, 3, 3)], "NCHW or NHWC", ArgumentError),
         refusal(Conv(group=0), [f32(2, 3, 8, 8), f32(4, 3, 3, 3)], "group must be at least 1", ArgumentError),
         refusal(Conv(legacy_pad=4), [f32(2, 3, 8, 8), f32(4, 3, 3, 3)], "legacy_pad must be 0 to 3", ArgumentError),
-        refusal(Conv(legacy_pad=2, pad=1), [f32(2, 3, 8, 8), f32(4, 3, 3, 3)], "sets the pads itself", ArgumentError),
+        refusal(Conv(legacy_pad=2, pad=1), [f32(2, 3, 8, 8), f32(4, 3, 3, 3)], "determines the pads", ArgumentError),
         refusal(Conv(pad=-1), [f32(2, 3, 8, 8), f32(4, 3, 3, 3)], "must not be negative", ArgumentError),
     )
 

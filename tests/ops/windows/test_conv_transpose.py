@@ -39,14 +39,16 @@ class TestConvTranspose(OperatorSuite):
     wrt = (0, 1, 2)
     atol = 1e-5
     refusals = (
-        refusal(ConvTranspose(), [f32(2, 3, 8), f32(3, 4, 3, 3)], "as many axes as X"),
+        refusal(ConvTranspose(), [f32(2, 3, 8), f32(3, 4, 3, 3)], "the same number of axes as X"),
         refusal(ConvTranspose(kernel=2), [f32(2, 3, 8, 8), f32(3, 4, 3, 3)], r"a kernel of \(2, 2\)"),
-        refusal(ConvTranspose(), [f32(2, 3, 8, 8), f32(4, 4, 3, 3)], "needs W with 3 filters"),
-        refusal(ConvTranspose(group=2), [f32(2, 3, 8, 8), f32(3, 4, 3, 3)], "needs W with 3 filters"),
+        refusal(ConvTranspose(), [f32(2, 3, 8, 8), f32(4, 4, 3, 3)], "W must have one filter per channel of X, 3"),
+        refusal(
+            ConvTranspose(group=2), [f32(2, 3, 8, 8), f32(3, 4, 3, 3)], "W must have one filter per channel of X, 3"
+        ),
         refusal(ConvTranspose(), [f32(2, 3, 8, 8), f32(3, 4, 3, 3), f32(3)], r"b must have shape \(4,\)"),
         refusal(ConvTranspose(adj=1), [f32(2, 3, 8, 8), f32(3, 4, 3, 3)], "adj must lie in"),
-        refusal(ConvTranspose(dilation=2), [f32(2, 3, 8, 8), f32(3, 4, 3, 3)], "no dilation"),
-        refusal(ConvTranspose(pad=2), [f32(2, 3, 1, 1), f32(3, 4, 3, 3)], "leave nothing of Y"),
+        refusal(ConvTranspose(dilation=2), [f32(2, 3, 8, 8), f32(3, 4, 3, 3)], "dilation is not supported"),
+        refusal(ConvTranspose(pad=2), [f32(2, 3, 1, 1), f32(3, 4, 3, 3)], "leave no elements of Y"),
         refusal(ConvTranspose(legacy_pad=2), [f32(2, 3, 8, 8), f32(3, 4, 3, 3)], "give pads", ArgumentError),
     )
 

@@ -66,7 +66,7 @@ class TestDeformConv(OperatorSuite):
         refusal(DeformConv(kernel=2), [*FITS, f32(2)], r"bias must have shape \(3,\)"),
         refusal(DeformConv(kernel=2, order="NHWC"), FITS, "order must be NCHW", ArgumentError),
         refusal(DeformConv(kernel=2, group=0), FITS, "must be 1 or more", ArgumentError),
-        refusal(DeformConv(kernel=2, no_bias=True), [*FITS, f32(3)], "three inputs with no_bias", ArgumentError),
+        refusal(DeformConv(kernel=2, no_bias=True), [*FITS, f32(3)], "with no_bias it has three inputs", ArgumentError),
     )
 
     def draw(self, data):
@@ -91,7 +91,7 @@ class TestDeformConvGradient(OperatorSuite):
         refusal(
             DeformConvGradient(kernel=2, no_bias=True),
             [*FITS, f32(1, 3, 3, 3)],
-            "at most three",
+            "at most three outputs",
             ArgumentError,
             n_out=4,
         ),

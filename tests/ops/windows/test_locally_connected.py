@@ -85,23 +85,23 @@ class TestLC(_Forward):
         refusal(LC(kernel=2), [*FITS, f32(4, 3, 5)], r"bias must have shape \(4, 3, 6\)"),
         refusal(LC(kernel=2, group=2), FITS, "must be divisible by group 2"),
         refusal(LC(kernel=2, group=3, order="NHWC"), FITS, "or more with order NCHW", ArgumentError),
-        refusal(LC(kernel=2, no_bias=True), [*FITS, f32(4, 3, 6)], "two inputs with no_bias", ArgumentError),
+        refusal(LC(kernel=2, no_bias=True), [*FITS, f32(4, 3, 6)], "with no_bias it has two inputs", ArgumentError),
     )
 
 
 class TestLC1D(_Forward):
     operator, axes = LC1D, 1
-    refusals = (refusal(LC1D(kernel=2), FITS, "X must have 1 image axes"),)
+    refusals = (refusal(LC1D(kernel=2), FITS, "X must have a batch, channels and 1 image axes"),)
 
 
 class TestLC2D(_Forward):
     operator = LC2D
-    refusals = (refusal(LC2D(kernel=2), [f32(2, 3, 4), FITS[1]], "X must have 2 image axes"),)
+    refusals = (refusal(LC2D(kernel=2), [f32(2, 3, 4), FITS[1]], "X must have a batch, channels and 2 image axes"),)
 
 
 class TestLC3D(_Forward):
     operator, axes = LC3D, 3
-    refusals = (refusal(LC3D(kernel=2), FITS, "X must have 3 image axes"),)
+    refusals = (refusal(LC3D(kernel=2), FITS, "X must have a batch, channels and 3 image axes"),)
 
     def draw_gradient(self, data):
         op, inputs = self.draw(data)
@@ -147,17 +147,23 @@ class TestLCGradient(_Backward):
 
 class TestLC1DGradient(_Backward):
     operator, axes = LC1DGradient, 1
-    refusals = (refusal(LC1DGradient(kernel=2), [*FITS, f32(2, 6, 4, 3)], "X must have 1 image axes"),)
+    refusals = (
+        refusal(LC1DGradient(kernel=2), [*FITS, f32(2, 6, 4, 3)], "X must have a batch, channels and 1 image axes"),
+    )
 
 
 class TestLC2DGradient(_Backward):
     operator = LC2DGradient
-    refusals = (refusal(LC2DGradient(kernel=2), [f32(2, 3, 4), *FITS], "X must have 2 image axes"),)
+    refusals = (
+        refusal(LC2DGradient(kernel=2), [f32(2, 3, 4), *FITS], "X must have a batch, channels and 2 image axes"),
+    )
 
 
 class TestLC3DGradient(_Backward):
     operator, axes = LC3DGradient, 3
-    refusals = (refusal(LC3DGradient(kernel=2), [*FITS, f32(2, 6, 4, 3)], "X must have 3 image axes"),)
+    refusals = (
+        refusal(LC3DGradient(kernel=2), [*FITS, f32(2, 6, 4, 3)], "X must have a batch, channels and 3 image axes"),
+    )
 
 
 @pytest.mark.parametrize("outputs", [1, 2])

@@ -58,10 +58,10 @@ POOL_REFUSALS = [
     ({"kernel": 2}, [f32(2, 3)], "at least one image axis", None),
     ({}, [f32(2, 3, 4, 4)], "kernel must be at least 1", None),
     ({"kernel": 5}, [f32(2, 3, 4, 4)], "does not fit X", None),
-    ({"kernel": 2, "dilation": 2}, [f32(2, 3, 4, 4)], "no dilation", None),
+    ({"kernel": 2, "dilation": 2}, [f32(2, 3, 4, 4)], "dilation is not supported", None),
     ({"kernel": 2, "stride": 3, "legacy_pad": 3}, [f32(2, 3, 3, 3)], "is outside of X", None),
     ({"kernel": 2, "pad": 2}, [f32(2, 3, 4, 4)], "pads must be smaller than the kernel", None),
-    ({"global_pooling": True, "pad": 1}, [f32(2, 3, 4, 4)], "takes no pads", ArgumentError),
+    ({"global_pooling": True, "pad": 1}, [f32(2, 3, 4, 4)], "must not be given together", ArgumentError),
 ]
 
 

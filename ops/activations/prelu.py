@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.image_order import channel_axis, channel_shape, check_order, other_axes
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import GradientError, OperatorDef
@@ -97,8 +97,7 @@ def _along_channels(op: PReluArguments, x: Any, slope: Any) -> Any:
     """Return the slope in the shape that broadcasts along the channels of X."""
     if slope.shape == (1,):
         return slope
-    channel = channel_axis(op.order, x.ndim)
-    return slope.reshape(tuple(-1 if i == channel else 1 for i in range(x.ndim)))
+    return slope.reshape(channel_shape(op.order, x.ndim))
 
 
 @kernel(PRelu)
@@ -113,5 +112,4 @@ def prelu_gradient(op: PReluGradient, ctx: RunContext, y: Any, dy: Any, x: Any, 
     below = xp.where(x > 0, xp.zeros((), x.dtype), dy * x)
     if slope.shape == (1,):
         return (dx, below.sum().reshape(1))
-    channel = channel_axis(op.order, x.ndim)
-    return (dx, below.sum(axis=tuple(i for i in range(x.ndim) if i != channel)))
+    return (dx, below.sum(axis=other_axes(op.order, x.ndim)))

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from netbuilder.ops.core.operator import Operator
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError
 
-__all__ = ["channel_axis", "check_order", "image_extents", "image_shape"]
+__all__ = [
+    "channel_axis",
+    "channel_shape",
+    "check_order",
+    "check_per_channel",
+    "image_extents",
+    "image_shape",
+    "other_axes",
+]
 
 
 def check_order(op: Operator, order: str) -> None:
@@ -19,6 +27,36 @@ def check_order(op: Operator, order: str) -> None:
 def channel_axis(order: str, ndim: int) -> int:
     """Return the axis of the channels: 1, or the last one for NHWC."""
     return 1 if order == "NCHW" else ndim - 1
+
+
+def other_axes(order: str, ndim: int) -> tuple[int, ...]:
+    """Return all axes but that of the channels."""
+    channel = channel_axis(order, ndim)
+    return tuple(i for i in range(ndim) if i != channel)
+
+
+def channel_shape(order: str, ndim: int) -> tuple[int, ...]:
+    """Return the shape in which one number per channel broadcasts over images of ``ndim`` axes."""
+    channel = channel_axis(order, ndim)
+    return tuple(-1 if i == channel else 1 for i in range(ndim))
+
+
+def check_per_channel(op: Operator, order: str, x: TensorSpec, **specs: TensorSpec) -> int:
+    """Return the number of channels of X.
+
+    Raises:
+        ShapeError: X has no channel axis, or one of ``specs`` does not have one number per channel.
+    """
+    require(x.ndim >= 2, op, f"X must have at least a batch and a channel axis, got shape {x.shape}")
+    channels = x.shape[channel_axis(order, x.ndim)]
+    for name, spec in specs.items():
+        require(
+            spec.shape == (channels,),
+            op,
+            f"{name} must have shape ({channels},), one number per channel of X {x.shape} in order {order}, "
+            f"got {spec.shape}",
+        )
+    return channels
 
 
 def image_extents(shape: Sequence[int], order: str) -> tuple[int, ...]:

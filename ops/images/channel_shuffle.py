@@ -21,7 +21,7 @@ class _Shuffle(Operator):
     outputs: ClassVar[tuple[str, ...]] = ("Y",)
     group: int = 1
     order: str = "NCHW"
-    kernel: int = 1  # not read; Caffe2 has it
+    kernel: int = 1  # ignored; an argument of Caffe2's operator
 
     def check(self) -> None:
         check_order(self, self.order)
@@ -31,7 +31,8 @@ class _Shuffle(Operator):
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(x.ndim >= 2, self, f"X must have axes of samples and channels, got shape {x.shape}")
         channels = x.shape[channel_axis(self.order, x.ndim)]
-        require(channels % self.group == 0, self, f"{channels} channels do not divide by group={self.group}")
+        text = f"the {channels} channels of {self.inputs[0]} must be divisible by group={self.group}"
+        require(channels % self.group == 0, self, text)
         return (x.plain,)
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -58,14 +59,14 @@ class ChannelShuffle(_Shuffle):
 @register
 @operator_class(frozen=True)
 class ChannelShuffleGradient(_Shuffle):
-    """dX = the channels of dY back in their groups."""
+    """dX = the channels of dY in the order that ChannelShuffle changed."""
 
     inputs = ("dY",)
     outputs = ("dX",)
 
 
 def _swap(op: _Shuffle, ctx: RunContext, x: Any, rows: int) -> tuple[Any, ...]:
-    """Return X with its channels, written row by row into a table of ``rows`` rows, read column by column."""
+    """Return X with its channels written row by row into a table of ``rows`` rows, and read column by column."""
     axis = channel_axis(op.order, x.ndim)
     channels = x.shape[axis]
     table = x.reshape(*x.shape[:axis], rows, channels // rows, *x.shape[axis + 1 :])

@@ -1,4 +1,4 @@
-"""IntegralImage: sums over the upper left part of images, and the gradient."""
+"""IntegralImage: sums over the pixels above and to the left of each position; and its gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["IntegralImage", "IntegralImageGradient"]
 
 
-def _integral(op: Operator, x: TensorSpec) -> TensorSpec:
+def _integral_spec(op: Operator, x: TensorSpec) -> TensorSpec:
     require(x.ndim == 4, op, f"X must be (N, C, H, W), got shape {x.shape}")
     return x.with_shape((*x.shape[:2], x.shape[2] + 1, x.shape[3] + 1))
 
@@ -38,7 +38,7 @@ class IntegralImage(Operator):
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
-        return (_integral(self, x),)
+        return (_integral_spec(self, x),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("IntegralImageGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
@@ -50,7 +50,7 @@ class IntegralImage(Operator):
 @register
 @operator_class(frozen=True)
 class IntegralImageGradient(Operator):
-    """dX[n, c, i, j] = the sum of dY[n, c] below row i and right of column j, where X[n, c, i, j] was added."""
+    """dX[n, c, i, j] = the sum of dY[n, c] over the rows after i and the columns after j."""
 
     inputs = ("X", "dY")
     outputs = ("dX",)
@@ -60,7 +60,7 @@ class IntegralImageGradient(Operator):
 
     def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, dY=dy)
-        shape = _integral(self, x).shape
+        shape = _integral_spec(self, x).shape
         require(dy.shape == shape, self, f"dY must have shape {shape} for X of shape {x.shape}, got {dy.shape}")
         return (x.plain,)
 
@@ -79,5 +79,5 @@ def integral_image(op: IntegralImage, ctx: RunContext, x: Any) -> tuple[Any, ...
 @kernel(IntegralImageGradient)
 def integral_image_gradient(op: IntegralImageGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
     xp = ctx.xp
-    turned = xp.cumsum(xp.cumsum(widen(dy)[:, :, :0:-1, :0:-1], axis=2), axis=3)
-    return (xp.ascontiguousarray(narrow(turned[:, :, ::-1, ::-1], dy)),)
+    flipped = xp.cumsum(xp.cumsum(widen(dy)[:, :, :0:-1, :0:-1], axis=2), axis=3)
+    return (xp.ascontiguousarray(narrow(flipped[:, :, ::-1, ::-1], dy)),)

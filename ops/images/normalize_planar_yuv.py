@@ -1,4 +1,4 @@
-"""NormalizePlanarYUV: images brought to mean 0 and deviation 1, channel by channel, with given numbers."""
+"""NormalizePlanarYUV: images normalized per channel with given means and standard deviations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["NormalizePlanarYUV"]
 @register
 @operator_class(frozen=True)
 class NormalizePlanarYUV(Operator):
-    """Y = (X - M) / S for images (N, C, H, W); the first rows of M and S hold numbers for the channels. No gradient.
+    """Y = (X - M) / S per channel; the first rows of M and S are the means and deviations. No gradient.
 
     Inputs:
         X (N, C, H, W): float
@@ -30,7 +30,9 @@ class NormalizePlanarYUV(Operator):
     inplace = ((0, 0),)
 
     def infer(self, x: TensorSpec, mean: TensorSpec, deviation: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.ndim == 4 and x.dtype.kind == "f", self, f"X must be images of floats, got {x.shape} of {x.dtype}")
+        require(
+            x.ndim == 4 and x.dtype.kind == "f", self, f"X must be (N, C, H, W), floats, got {x.shape} of {x.dtype}"
+        )
         for name, spec in (("M", mean), ("S", deviation)):
             require(
                 spec.ndim == 2 and spec.shape[0] >= 1 and spec.shape[1] == x.shape[1] and spec.dtype == x.dtype,

@@ -1,4 +1,4 @@
-"""PadImage: a border around images, of a constant, mirrored, or of the edge repeated, and its gradient."""
+"""PadImage: a border around images, of a constant, of the mirrored image, or of its edge; and its gradient."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pair = tuple[int, int]
 
 @operator_class(frozen=True)
 class Borders(Operator):
-    """Base of operators with a border around images: one width for all sides, or one for each."""
+    """Base of operators with a border around images, of one width for all sides or one for each side."""
 
     pad: int = 0
     pad_t: int = 0
@@ -46,7 +46,7 @@ class _Padding(Borders):
     value: float = 0.0
     order: str = "NCHW"
 
-    def check(self) -> None:  # negative pads are taken: they crop
+    def check(self) -> None:  # negative pads are allowed: they crop
         check_order(self, self.order)
         if self.mode not in ("constant", "reflect", "edge"):
             raise ArgumentError(f"{self.type}: mode must be constant, reflect or edge, got {self.mode!r}")
@@ -57,7 +57,7 @@ class _Padding(Borders):
         return 2 if self.order == "NCHW" else 1
 
     def resized(self, x: TensorSpec, sign: int) -> TensorSpec:
-        """Return the spec of images with the border put around them (sign 1) or taken off (-1)."""
+        """Return the spec of images with the border added (sign 1) or removed (-1)."""
         require(x.ndim == 4, self, f"{self.inputs[0]} must have 4 axes, got shape {x.shape}")
         shape = list(x.shape)
         for axis, pads in enumerate(self.borders, self.first_axis):
@@ -67,13 +67,13 @@ class _Padding(Borders):
             require(
                 extent >= least,
                 self,
-                f"with mode {self.mode} and pads {pads} along axis {axis}, images need an extent of {least} there, "
-                f"got {extent}",
+                f"with mode {self.mode} and pads {pads} along axis {axis}, images must have an extent of at least "
+                f"{least} there, got {extent}",
             )
             require(
                 min(pads) >= 0 or min(shape[axis], x.shape[axis]) > 0,
                 self,
-                f"pads {pads} along axis {axis} must leave something of images, got shape {x.shape}",
+                f"pads {pads} along axis {axis} must not crop all of the images, got shape {x.shape}",
             )
         return x.with_shape(shape)
 
@@ -81,9 +81,9 @@ class _Padding(Borders):
 @register
 @operator_class(frozen=True)
 class PadImage(_Padding):
-    """Y = the images X with a border: of ``value``, of X mirrored at its edge (``reflect``), or of its ``edge``.
+    """Y = the images X with a border, by ``mode``: of a ``value``, of X mirrored, or of the edge of X repeated.
 
-    A negative pad crops the images at that side.
+    The modes are ``constant``, ``reflect`` and ``edge``. A negative pad crops the images at that side.
 
     Inputs:
         X (N, C, H, W) or (N, H, W, C): float, by the order
@@ -108,7 +108,7 @@ class PadImage(_Padding):
 @register
 @operator_class(frozen=True)
 class PadImageGradient(_Padding):
-    """dX = dY inside the border, and what is in the border added to the pixels that it was copied from."""
+    """dX = dY inside the border, and each element of the border added to the pixel that it was copied from."""
 
     inputs = ("dY",)
     outputs = ("dX",)
@@ -120,30 +120,30 @@ class PadImageGradient(_Padding):
 
 @kernel(PadImage)
 def pad_image(op: PadImage, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    added, cut = _added_and_cut(op)
-    how = {"constant_values": op.value} if op.mode == "constant" else {}
-    y = ctx.xp.pad(x, added, mode=op.mode, **how)
-    inside = tuple(slice(before, extent - after) for (before, after), extent in zip(cut, y.shape))
+    added, cropped = _added_and_cropped(op)
+    options = {"constant_values": op.value} if op.mode == "constant" else {}
+    y = ctx.xp.pad(x, added, mode=op.mode, **options)
+    inside = tuple(slice(before, extent - after) for (before, after), extent in zip(cropped, y.shape))
     return (ctx.xp.ascontiguousarray(y[inside]),)
 
 
-def _added_and_cut(op: _Padding) -> tuple[list[Pair], list[Pair]]:
-    """Return, for each axis of the images, how much is added before and after, and how much is cut off."""
+def _added_and_cropped(op: _Padding) -> tuple[list[Pair], list[Pair]]:
+    """Return for each axis of the images the widths added before and after, and the widths cropped."""
     pads = [(0, 0), *op.borders, (0, 0)] if op.order == "NHWC" else [(0, 0), (0, 0), *op.borders]
     return [(max(a, 0), max(b, 0)) for a, b in pads], [(max(-a, 0), max(-b, 0)) for a, b in pads]
 
 
 @kernel(PadImageGradient)
 def pad_image_gradient(op: PadImageGradient, ctx: RunContext, dy: Any) -> tuple[Any, ...]:
-    added, cut = _added_and_cut(op)
-    slopes = ctx.xp.pad(widen(dy), cut)  # what was cut off has no gradient
+    added, cropped = _added_and_cropped(op)
+    dx = ctx.xp.pad(widen(dy), cropped)  # cropped pixels have a gradient of 0
     for axis, pads in enumerate(added):
-        slopes = _fold(ctx.xp, slopes, axis, pads, op.mode)
-    return (narrow(ctx.xp.ascontiguousarray(slopes), dy),)
+        dx = _fold(ctx.xp, dx, axis, pads, op.mode)
+    return (narrow(ctx.xp.ascontiguousarray(dx), dy),)
 
 
 def _fold(xp: Any, dy: Any, axis: int, pads: Pair, mode: str) -> Any:
-    """Return the gradient along one axis without its border, that of the border added inside."""
+    """Return a gradient with its border along one axis removed and added to the pixels that it was copied from."""
     before, after = pads
     extent = dy.shape[axis] - before - after
     rows = xp.moveaxis(dy, axis, 0)

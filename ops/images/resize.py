@@ -1,7 +1,7 @@
-"""Images made larger or smaller: ResizeNearest, ResizeNearest3D and UpsampleBilinear, with their gradients.
+"""Resizing of images: ResizeNearest, ResizeNearest3D and UpsampleBilinear, with their gradients.
 
-Every axis is resized by itself. Places are taken by index; the gradient adds them up along runs of equal indices, in
-as many steps as the longest run has elements, or, where pixels are mixed, by a product of matrices.
+The axes are resized one after the other. Pixels are gathered by index. The gradient of nearest resizing sums runs of
+equal indices, in as many steps as the longest run has elements; that of bilinear resizing is a product of matrices.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ Scales = tuple[float, ...]
 
 
 def _scaled(extent: int, scale: float) -> int:
-    """Return the extent of an axis after resizing, rounded down as float32 has it."""
+    """Return the extent of an axis after resizing, computed in float32 and rounded down."""
     exact = np.float32(extent) * np.float32(scale)
     return int(exact) if np.isfinite(exact) else 2**62
 
 
 def _nearest(extent: int, out: int, scale: float) -> np.ndarray[Any, Any]:
-    """Return for each pixel of the output the input's, in its order."""
+    """Return the input pixel of each output pixel, in ascending order."""
     positions = (np.arange(out, dtype=np.float32) / np.float32(scale)).astype(np.int64)
     return np.minimum(positions, extent - 1)
 
 
 def _between(extent: int, out: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return for each pixel of the output the two input pixels beside it, and how far it is from the first.
+    """Return for each output pixel the two input pixels next to it, and its distance from the first.
 
-    The first and the last pixel of both fall together.
+    The first and the last pixels of input and output are aligned.
     """
     step = np.float32((extent - 1) / (out - 1)) if out > 1 else np.float32(0)
     exact = np.arange(out, dtype=np.float32) * step
@@ -58,22 +58,22 @@ def _between(extent: int, out: int) -> tuple[np.ndarray[Any, Any], np.ndarray[An
     return first, np.minimum(first + 1, extent - 1), exact - first.astype(np.float32)
 
 
-def _shares(extent: int, out: int) -> np.ndarray[Any, Any]:
-    """Return the matrix that resizes along one axis, (out, extent): what share each input pixel has in each output."""
-    first, second, share = _between(extent, out)
+def _interpolation_matrix(extent: int, out: int) -> np.ndarray[Any, Any]:
+    """Return the matrix that resizes along one axis, (out, extent): the weight of each input pixel in each output."""
+    first, second, weight = _between(extent, out)
     matrix, positions = np.zeros((out, extent), np.float32), np.arange(out)
-    matrix[positions, second] = share
-    matrix[positions, first] += 1 - share
+    matrix[positions, second] = weight
+    matrix[positions, first] += 1 - weight
     return matrix
 
 
 def _along(values: Array, axis: int, ndim: int) -> Array:
-    """Return a vector shaped so that it multiplies along ``axis``."""
+    """Return a vector in the shape that broadcasts along ``axis``."""
     return values.reshape((-1,) + (1,) * (ndim - 1 - axis))
 
 
 def _sum_runs(xp: Any, dy: Array, index: np.ndarray[Any, Any], extent: int, axis: int) -> Array:
-    """Return what is along ``axis`` added up at ``index``, which never falls, in ``extent`` pixels."""
+    """Return the sums along ``axis`` of the elements with equal ``index``, which does not decrease; (extent) sums."""
     counts = np.bincount(index, minlength=extent)
     starts = np.cumsum(counts) - counts
     total: Array = 0
@@ -87,7 +87,7 @@ def _sum_runs(xp: Any, dy: Array, index: np.ndarray[Any, Any], extent: int, axis
 
 @operator_class(frozen=True)
 class _Resizing(Operator):
-    """Base of resizing operators: images, and a scale for each of their axes."""
+    """Base of resizing operators, with one scale per image axis."""
 
     scale_names: ClassVar[tuple[str, ...]] = ("height_scale", "width_scale")
 
@@ -98,7 +98,7 @@ class _Resizing(Operator):
 
     @property
     def scales(self) -> Scales:
-        """One number per image axis, from the arguments."""
+        """The scales in the arguments, one number per image axis."""
         return tuple(getattr(self, name) for name in self.scale_names)
 
     @property
@@ -106,7 +106,7 @@ class _Resizing(Operator):
         return getattr(self, "order", "NCHW")
 
     def given_scales(self, ctx: RunContext, scales: Array | None) -> Scales:
-        """Return the scales of a run: those of the input, where there is one."""
+        """Return the scales of a run: those of the input, if there is one, else those of the arguments."""
         if scales is None:
             return self.scales
         values = tuple(float(v) for v in ctx.host(scales).reshape(-1))
@@ -115,17 +115,19 @@ class _Resizing(Operator):
         return values
 
     def output_shape(self, shape: Sequence[int], scales: Scales) -> tuple[int, ...]:
-        """Return the shape of images of ``shape`` once resized."""
+        """Return the shape of images of ``shape`` after resizing."""
         axes = len(self.scale_names)
         require(len(shape) == axes + 2, self, f"X must have {axes + 2} axes, got shape {tuple(shape)}")
         extents = [_scaled(n, s) for n, s in zip(image_extents(shape, self.layout), scales)]
         require(
-            min(extents) >= 1, self, f"X {tuple(shape)} has nothing left at scales {scales}: extents {tuple(extents)}"
+            min(extents) >= 1,
+            self,
+            f"the resized extents must be 1 or more, got {tuple(extents)} for X {tuple(shape)} at scales {scales}",
         )
         channels = shape[1] if self.layout == "NCHW" else shape[-1]
-        made = image_shape(self.layout, shape[0], channels, extents)
-        check_extents(f"{self.type}: at scales {scales} Y", made, np.float32)
-        return made
+        resized = image_shape(self.layout, shape[0], channels, extents)
+        check_extents(f"{self.type}: at scales {scales} Y", resized, np.float32)
+        return resized
 
     def first_axis(self) -> int:
         return 2 if self.layout == "NCHW" else 1
@@ -177,7 +179,7 @@ class _Forward(_Resizing):
     def infer(self, x: TensorSpec, scales: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
         if scales is not None:
-            raise ShapeError(f"{self.type}: with scales as input the shape is known only when the net runs")
+            raise ShapeError(f"{self.type}: with scales as an input the shape is known only when the net runs")
         return (x.with_shape(self.output_shape(x.shape, self.scales)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -196,10 +198,10 @@ class _Backward(_Resizing):
     def infer(self, dy: TensorSpec, x: TensorSpec, scales: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, dY=dy, X=x)
         if scales is None:
-            self.check_slopes(dy.shape, x.shape, self.scales)
+            self.check_dy(dy.shape, x.shape, self.scales)
         return (x.plain,)
 
-    def check_slopes(self, dy: Sequence[int], x: Sequence[int], scales: Scales) -> None:
+    def check_dy(self, dy: Sequence[int], x: Sequence[int], scales: Scales) -> None:
         shape = self.output_shape(x, scales)
         require(tuple(dy) == shape, self, f"dY must have shape {shape} for X of shape {tuple(x)}, got {tuple(dy)}")
 
@@ -210,9 +212,9 @@ class _Backward(_Resizing):
 @register
 @operator_class(frozen=True)
 class ResizeNearest(_Forward, _Plane):
-    """Y = the images X with their height and width multiplied, each pixel the nearest one of X above and to the left.
+    """Y = the images X with height and width scaled; each pixel is the nearest one of X above and to the left.
 
-    Two scales, for height and width, may come as second input.
+    The second input may give the two scales, for height and width.
 
     Inputs:
         X (N, C, H, W) or (N, H, W, C): float, by the order
@@ -228,13 +230,13 @@ class ResizeNearest(_Forward, _Plane):
 @register
 @operator_class(frozen=True)
 class ResizeNearestGradient(_Backward, _Plane):
-    """dX = the sum of dY over the pixels that were filled from each pixel of X."""
+    """dX = the sum of dY over the copies of each pixel of X."""
 
 
 @register
 @operator_class(frozen=True)
 class ResizeNearest3D(_Forward, _Volume):
-    """Y = the volumes X, (N, C, T, H, W), with their last three extents multiplied, as ResizeNearest does it.
+    """Y = the volumes X with their last three extents scaled, as by ResizeNearest.
 
     Inputs:
         X (N, C, T, H, W): float
@@ -251,7 +253,7 @@ class ResizeNearest3D(_Forward, _Volume):
 @register
 @operator_class(frozen=True)
 class ResizeNearest3DGradient(_Backward, _Volume):
-    """dX = the sum of dY over the pixels that were filled from each pixel of X."""
+    """dX = the sum of dY over the copies of each pixel of X."""
 
     inputs = ("dY", "X")
 
@@ -269,7 +271,7 @@ def _resize_nearest_gradient(
     op: _Backward, ctx: RunContext, dy: Array, x: Array, scales: Array = None
 ) -> tuple[Array, ...]:
     factors = op.given_scales(ctx, scales)
-    op.check_slopes(dy.shape, x.shape, factors)
+    op.check_dy(dy.shape, x.shape, factors)
     sums = widen(dy)
     for axis, scale in enumerate(factors, op.first_axis()):
         sums = _sum_runs(ctx.xp, sums, _nearest(x.shape[axis], dy.shape[axis], scale), x.shape[axis], axis)
@@ -285,9 +287,9 @@ for _gradient in (ResizeNearestGradient, ResizeNearest3DGradient):
 @register
 @operator_class(frozen=True)
 class UpsampleBilinear(_Forward, _PlaneChannelsFirst):
-    """Y = the images X, (N, C, H, W), with height and width multiplied, by bilinear interpolation.
+    """Y = the images X with height and width scaled, by bilinear interpolation.
 
-    The corners of X and Y fall together. Two scales, for height and width, may come as second input.
+    The corner pixels of X and Y are aligned. The second input may give the two scales, for height and width.
 
     Inputs:
         X (N, C, H, W): float
@@ -303,7 +305,7 @@ class UpsampleBilinear(_Forward, _PlaneChannelsFirst):
 @register
 @operator_class(frozen=True)
 class UpsampleBilinearGradient(_Backward, _PlaneChannelsFirst):
-    """dX = dY, each of its pixels shared out to those of X that it was made from."""
+    """dX = each pixel of dY added to the pixels of X that it was interpolated from, by their weights."""
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 8 * inputs[0].size
@@ -315,12 +317,12 @@ def upsample_bilinear(op: UpsampleBilinear, ctx: RunContext, x: Array, scales: A
     shape = op.output_shape(x.shape, op.given_scales(ctx, scales))
     y = widen(x)
     for axis in (3, 2):
-        first, second, share = _between(x.shape[axis], shape[axis])
-        start, rise = y.take(xp.asarray(first), axis=axis), y.take(xp.asarray(second), axis=axis)
-        rise -= start
-        rise *= _along(xp.asarray(share.astype(y.dtype)), axis, 4)
-        rise += start
-        y = rise
+        first, second, weight = _between(x.shape[axis], shape[axis])
+        start, end = y.take(xp.asarray(first), axis=axis), y.take(xp.asarray(second), axis=axis)
+        end -= start
+        end *= _along(xp.asarray(weight.astype(y.dtype)), axis, 4)
+        end += start
+        y = end
     return (narrow(y, x),)
 
 
@@ -329,7 +331,9 @@ def upsample_bilinear_gradient(
     op: UpsampleBilinearGradient, ctx: RunContext, dy: Array, x: Array, scales: Array = None
 ) -> tuple[Array, ...]:
     xp = ctx.xp
-    op.check_slopes(dy.shape, x.shape, op.given_scales(ctx, scales))
-    slopes = widen(dy)
-    down, across = (xp.asarray(_shares(n, out).astype(slopes.dtype)) for n, out in zip(x.shape[2:], dy.shape[2:]))
-    return (narrow(xp.matmul(xp.matmul(down.T, slopes), across), dy),)
+    op.check_dy(dy.shape, x.shape, op.given_scales(ctx, scales))
+    wide = widen(dy)
+    down, across = (
+        xp.asarray(_interpolation_matrix(n, out).astype(wide.dtype)) for n, out in zip(x.shape[2:], dy.shape[2:])
+    )
+    return (narrow(xp.matmul(xp.matmul(down.T, wide), across), dy),)

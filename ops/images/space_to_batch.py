@@ -1,4 +1,4 @@
-"""SpaceToBatch and BatchToSpace: images cut into a grid of smaller ones, as samples of their own, and joined again."""
+"""SpaceToBatch, which splits images into several smaller samples, and BatchToSpace, which joins them again."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class _Blocks(Borders):
 @register
 @operator_class(frozen=True)
 class SpaceToBatch(_Blocks):
-    """Y = every ``block_size``-th row and column of the images X (within a border of zeros), one sample per start.
+    """Y = every ``block_size``-th row and column of the images X, padded with zeros, one sample for each start.
 
-    The samples that begin at row i and column j come as batch number i * block_size + j.
+    The rows and columns that start at i and j are samples (i * block_size + j) * N to (i * block_size + j + 1) * N - 1.
 
     Inputs:
         X (N, C, H, W): any
@@ -53,7 +53,7 @@ class SpaceToBatch(_Blocks):
         self.check_axes(x)
         block = self.block_size
         extents = [n + sum(pads) for n, pads in zip(x.shape[2:], self.borders)]
-        text = f"height and width, with pads {tuple(extents)}, must divide by block_size={block}"
+        text = f"height and width with pads must be multiples of block_size={block}, got {tuple(extents)}"
         require(all(n % block == 0 for n in extents), self, text)
         return (x.with_shape((x.shape[0] * block * block, x.shape[1], *(n // block for n in extents))),)
 
@@ -64,7 +64,7 @@ class SpaceToBatch(_Blocks):
 @register
 @operator_class(frozen=True)
 class BatchToSpace(_Blocks):
-    """Y = the images that SpaceToBatch cuts into X, without their border.
+    """Y = the images that SpaceToBatch splits into X, without their border.
 
     Inputs:
         X (N * block_size * block_size, C, H, W): any
@@ -78,10 +78,10 @@ class BatchToSpace(_Blocks):
         require(
             x.shape[0] % (block * block) == 0,
             self,
-            f"the batch must divide by block_size ** 2, got {x.shape[0]} samples",
+            f"the number of samples must be a multiple of block_size ** 2, {block * block}, got {x.shape[0]}",
         )
         extents = [n * block - sum(pads) for n, pads in zip(x.shape[2:], self.borders)]
-        require(min(extents) >= 0, self, f"the pads are larger than the images: {tuple(extents)} would be left")
+        require(min(extents) >= 0, self, f"the pads must not be larger than the images, got extents {tuple(extents)}")
         return (x.with_shape((x.shape[0] // (block * block), x.shape[1], *extents)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:

@@ -1,4 +1,4 @@
-"""Images of four bytes a pixel (blue, green, red, alpha) made planes of float32, and back: for nets that paint."""
+"""Conversions between images of four bytes per pixel (blue, green, red, alpha) and float32, for style transfer."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["BRGNCHWCToPackedInt8BGRAStylizerDeprocess", "PackedInt8BGRANHWCToNCH
 
 
 def _check(op: Operator, x: TensorSpec, mean: TensorSpec, shape: str, axis: int, channels: int, dtype: Any) -> None:
-    right = x.ndim == 4 and x.shape[axis] == channels and x.dtype == dtype
-    require(right, op, f"X must be {shape} with C = {channels}, of {np.dtype(dtype)}, got {x.shape} {x.dtype}")
-    text = f"mean must hold 3 numbers in float32, got {mean.shape} {mean.dtype}"
+    fits = x.ndim == 4 and x.shape[axis] == channels and x.dtype == dtype
+    require(fits, op, f"X must be {shape} with C = {channels}, of {np.dtype(dtype)}, got {x.shape} {x.dtype}")
+    text = f"mean must be 3 numbers of float32, got {mean.shape} {mean.dtype}"
     require(mean.size == 3 and mean.dtype == np.float32, op, text)
 
 
 @register
 @operator_class(frozen=True)
 class PackedInt8BGRANHWCToNCHWCStylizerPreprocess(Operator):
-    """Y = X - mean + noise for the first three channels of images (N, H, W, 4) of uint8, as (N, 3, H, W).
+    """Y = X - mean + noise for the first three channels of X, as channels-first images.
 
-    The noise is ``noise_size`` normal numbers of deviation ``noise_std``, which go round over all pixels and channels
-    of an image, the same for each image and in each run.
+    The noise is ``noise_size`` normal numbers of standard deviation ``noise_std``, repeated over all pixels and
+    channels of an image, and the same for each image and in each run.
 
     Inputs:
         X (N, H, W, 4): uint8
@@ -69,7 +69,7 @@ def stylizer_preprocess(
 @register
 @operator_class(frozen=True)
 class BRGNCHWCToPackedInt8BGRAStylizerDeprocess(Operator):
-    """Images (N, 3, H, W) of float32 plus ``mean``, truncated to integers in [0, 255], as (N, H, W, 4) of uint8.
+    """Y = X + mean, clipped to [0, 255] and truncated to integers, as channels-last images with a fourth channel.
 
     The fourth channel is 255. NaN becomes 0.
 

@@ -1,4 +1,4 @@
-"""UpsampleNearest: each pixel of images repeated, and the gradient."""
+"""UpsampleNearest: each pixel of images repeated; and its gradient."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Scaling(Operator):
 @register
 @operator_class(frozen=True)
 class UpsampleNearest(_Scaling):
-    """Y = X, (N, C, H, W), with each pixel ``scale`` times down and as often across.
+    """Y = X with each pixel repeated ``scale`` times vertically and horizontally.
 
     Inputs:
         X (N, C, H, W): float
@@ -54,7 +54,7 @@ class UpsampleNearest(_Scaling):
 @register
 @operator_class(frozen=True)
 class UpsampleNearestGradient(_Scaling):
-    """dX = for each pixel the sum of dY over its copies."""
+    """dX = the sum of dY over the copies of each pixel."""
 
     inputs = ("X", "dY")
     outputs = ("dX",)

@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.image_order import channel_shape, check_order, check_per_channel, other_axes
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef
@@ -110,23 +110,6 @@ class _Channels(Operator):
     def check(self) -> None:
         check_order(self, self.order)
 
-    def check_channels(self, x: TensorSpec, **specs: TensorSpec) -> None:
-        """Raise ShapeError unless each of ``specs`` has one number per channel."""
-        require(x.ndim >= 2, self, f"X must have at least a batch and a channel axis, got shape {x.shape}")
-        shape = (x.shape[channel_axis(self.order, x.ndim)],)
-        for name, spec in specs.items():
-            require(
-                spec.shape == shape,
-                self,
-                f"{name} must have shape {shape}, one number per channel of X {x.shape} in order {self.order}, "
-                f"got {spec.shape}",
-            )
-
-    def channel_shape(self, ndim: int) -> tuple[int, ...]:
-        """Return the shape in which one number per channel broadcasts over X."""
-        channel = channel_axis(self.order, ndim)
-        return tuple(-1 if i == channel else 1 for i in range(ndim))
-
 
 @register
 @operator_class(frozen=True)
@@ -149,7 +132,7 @@ class AffineChannel(_Channels):
 
     def infer(self, x: TensorSpec, scale: TensorSpec, bias: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, scale=scale, bias=bias)
-        self.check_channels(x, scale=scale, bias=bias)
+        check_per_channel(self, self.order, x, scale=scale, bias=bias)
         return (x.plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -187,7 +170,7 @@ class AffineChannelGradient(_Channels):
     def infer(self, dy: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
         *x, scale = others
         require_one_float_type(self, dY=dy, scale=scale)
-        self.check_channels(dy, scale=scale)
+        check_per_channel(self, self.order, dy, scale=scale)
         if not x:
             return (dy.plain,)
         require(x[0].shape == dy.shape, self, f"dY must have the shape of X, {x[0].shape}, got {dy.shape}")
@@ -199,16 +182,16 @@ class AffineChannelGradient(_Channels):
 
 @kernel(AffineChannel)
 def affine_channel(op: AffineChannel, ctx: RunContext, x: Any, scale: Any, bias: Any) -> tuple[Any, ...]:
-    shape = op.channel_shape(x.ndim)
+    shape = channel_shape(op.order, x.ndim)
     return (x * scale.reshape(shape) + bias.reshape(shape),)
 
 
 @kernel(AffineChannelGradient)
 def affine_channel_gradient(op: AffineChannelGradient, ctx: RunContext, dy: Any, *others: Any) -> tuple[Any, ...]:
     *x, scale = others
-    shape = op.channel_shape(dy.ndim)
+    shape = channel_shape(op.order, dy.ndim)
     dx = dy * scale.reshape(shape)
     if not x:
         return (dx,)
-    axes, wide = tuple(i for i, n in enumerate(shape) if n == 1), widen(dy)
+    axes, wide = other_axes(op.order, dy.ndim), widen(dy)
     return dx, narrow((wide * widen(x[0])).sum(axis=axes), scale), narrow(wide.sum(axis=axes), scale)

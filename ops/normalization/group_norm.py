@@ -1,4 +1,4 @@
-"""GroupNorm and InstanceNorm: images normalized over groups of channels, or channel by channel; with gradients."""
+"""GroupNorm and InstanceNorm: each image normalized per group of channels or per channel; with gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.image_order import channel_axis, check_order, check_per_channel
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef
@@ -20,7 +20,7 @@ __all__ = ["GroupNorm", "GroupNormGradient", "ImageNorm", "InstanceNorm", "Insta
 
 @operator_class(frozen=True)
 class ImageNorm(Operator):
-    """What normalizations of single images have in common."""
+    """Base of normalizations of single images and of their gradients."""
 
     epsilon: float = 1e-5
     order: str = "NCHW"
@@ -31,34 +31,29 @@ class ImageNorm(Operator):
             raise ArgumentError(f"{self.type}: epsilon must not be negative, got {self.epsilon}")
 
     def groups(self, channels: int) -> int:
-        """Return how many parts the channels of an image are in."""
+        """Return the number of groups of an image's channels."""
         return channels
 
     def parts(self, shape: Sequence[int]) -> tuple[int, int, int, int]:
-        """Return the extents of X: images, groups, channels of a group, positions."""
+        """Return the numbers of images, groups, channels per group, and positions."""
         channels = shape[channel_axis(self.order, len(shape))]
         groups = self.groups(channels)
         return shape[0], groups, channels // groups, math.prod(shape[1:]) // max(channels, 1)
 
     def check_images(self, x: TensorSpec, **per_channel: TensorSpec) -> tuple[int, int]:
-        """Return images and groups; raise ShapeError if X, or what has a number per channel, does not fit."""
-        require(x.ndim >= 2, self, f"X must have a batch and a channel axis at least, got shape {x.shape}")
-        channels = x.shape[channel_axis(self.order, x.ndim)]
+        """Return the numbers of images and groups.
+
+        Raises:
+            ShapeError: X has no images, or one of ``per_channel`` does not have one number per channel.
+        """
+        check_per_channel(self, self.order, x, **per_channel)
         require(math.prod(x.shape[1:]) > 0, self, f"the images of X must have elements, got shape {x.shape}")
-        for name, spec in per_channel.items():
-            require(
-                spec.shape == (channels,),
-                self,
-                f"{name} must have shape ({channels},), one number per channel of X {x.shape} in order {self.order}, "
-                f"got {spec.shape}",
-            )
         return self.parts(x.shape)[:2]
 
-    def lay(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return shapes that lay X, a number per group, and a number per channel so that they broadcast; and axes.
-
-        The axes are those that a group's statistics are taken over.
-        """
+    def broadcast_shapes(
+        self, shape: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return shapes in which X, numbers per group and numbers per channel broadcast, and the axes of a group."""
         n, groups, channels, positions = self.parts(shape)
         if self.order == "NCHW":
             return (n, groups, channels, positions), (n, groups, 1, 1), (1, groups, channels, 1), (2, 3)
@@ -80,9 +75,9 @@ class _Forward(ImageNorm):
 @register
 @operator_class(frozen=True)
 class GroupNorm(_Forward):
-    """Y = gamma * (X - mean) * rsig + beta: each image normalized over ``group`` groups of its channels.
+    """Y = gamma * (X - mean) * rsig + beta: each image normalized in ``group`` groups of its channels.
 
-    Mean and rsig = 1 / sqrt(variance + epsilon), (N, group), are of a group; gamma and beta have a number per channel.
+    There is one mean and one rsig = 1 / sqrt(variance + epsilon) per group, and one gamma and beta per channel.
 
     Inputs:
         X (N, C, *S) or (N, *S, C): float, by the order
@@ -110,14 +105,14 @@ class GroupNorm(_Forward):
         require(
             self.group >= 1 and channels % self.group == 0,
             self,
-            f"group must divide the {channels} channels of X, got group={self.group}",
+            f"the {channels} channels of X must be divisible by group={self.group}",
         )
         return self.group
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         if self.n_out < 3:
             raise GradientError(
-                "GroupNorm: its gradient reads the mean and deviation of groups; give the operator three outputs"
+                "GroupNorm: its gradient reads mean and rsig of the groups; give the operator three outputs"
             )
         inputs = [g.d_output("Y"), *map(g.input, ("X", "gamma", "beta")), g.output("mean"), g.output("rsig")]
         return [make_op("GroupNormGradient", inputs, [g.d_input(i) for i in range(3)])]
@@ -126,9 +121,9 @@ class GroupNorm(_Forward):
 @register
 @operator_class(frozen=True)
 class InstanceNorm(_Forward):
-    """Y = scale * (X - mean) * inv_std + bias: each channel of each image normalized by itself.
+    """Y = scale * (X - mean) * inv_std + bias: each channel of each image normalized on its own.
 
-    Mean and inv_std = 1 / sqrt(variance + epsilon) are (N, C); scale and bias have a number per channel.
+    inv_std = 1 / sqrt(variance + epsilon); there is one scale and one bias per channel.
 
     Inputs:
         X (N, C, *S) or (N, *S, C): float, by the order
@@ -153,9 +148,9 @@ class InstanceNorm(_Forward):
 
 
 def _normalize(op: ImageNorm, ctx: RunContext, x: Any) -> tuple[Any, Any, Any]:
-    """Return X normalized, as it is laid, and mean and inverse deviation of each group."""
-    laid, _, _, axes = op.lay(x.shape)
-    values = widen(x).reshape(laid)
+    """Return X normalized, in the shape that broadcasts, and the mean and inverse deviation of each group."""
+    grouped, _, _, axes = op.broadcast_shapes(x.shape)
+    values = widen(x).reshape(grouped)
     mean = values.mean(axis=axes, keepdims=True)
     normal = values - mean
     variance = (normal * normal).mean(axis=axes, keepdims=True)
@@ -166,7 +161,7 @@ def _normalize(op: ImageNorm, ctx: RunContext, x: Any) -> tuple[Any, Any, Any]:
 
 def _forward(op: ImageNorm, ctx: RunContext, x: Any, scale: Any, bias: Any) -> tuple[Any, ...]:
     normal, mean, inverse = _normalize(op, ctx, x)
-    per_channel, stats = op.lay(x.shape)[2], op.parts(x.shape)[:2]
+    per_channel, stats = op.broadcast_shapes(x.shape)[2], op.parts(x.shape)[:2]
     y = normal * scale.reshape(per_channel) + bias.reshape(per_channel)
     return narrow(y.reshape(x.shape), x), narrow(mean.reshape(stats), scale), narrow(inverse.reshape(stats), scale)
 
@@ -180,7 +175,11 @@ class _Backward(ImageNorm):
     outputs = ("dX", "dscale", "dbias")
 
     def check_gradient(self, x: TensorSpec, dy: TensorSpec, scale: TensorSpec, *saved: TensorSpec) -> Any:
-        """Return the specs of the outputs; raise ShapeError if the inputs do not fit."""
+        """Return the specs of the outputs.
+
+        Raises:
+            ShapeError: the inputs do not match.
+        """
         require_one_float_type(self, mixed_half=True, X=x, dY=dy)
         stats = self.check_images(x, scale=scale)
         require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
@@ -209,7 +208,7 @@ class GroupNormGradient(_Backward):
         require(
             self.group >= 1 and channels % self.group == 0,
             self,
-            f"group must divide the {channels} channels of X, got group={self.group}",
+            f"the {channels} channels of X must be divisible by group={self.group}",
         )
         return self.group
 
@@ -223,7 +222,7 @@ class GroupNormGradient(_Backward):
 @register
 @operator_class(frozen=True)
 class InstanceNormGradient(_Backward):
-    """Gradients of InstanceNorm: of X, scale and bias; statistics that are not given are computed again."""
+    """Gradients of InstanceNorm: of X, scale and bias; statistics are computed again if they are not inputs."""
 
     inputs = ("X", "scale", "bias", "dY", "mean?", "inv_std?")
 
@@ -235,18 +234,18 @@ class InstanceNormGradient(_Backward):
 
 
 def _backward(op: ImageNorm, ctx: RunContext, x: Any, dy: Any, scale: Any, saved: Sequence[Any]) -> tuple[Any, ...]:
-    laid, per_group, per_channel, axes = op.lay(x.shape)
-    slopes = widen(dy).reshape(laid)
+    grouped, per_group, per_channel, axes = op.broadcast_shapes(x.shape)
+    d_values = widen(dy).reshape(grouped)
     if len(saved) == 2:
         mean, inverse = (widen(a).reshape(per_group) for a in saved)
-        normal = (widen(x).reshape(laid) - mean) * inverse
+        normal = (widen(x).reshape(grouped) - mean) * inverse
     else:
         normal, _, inverse = _normalize(op, ctx, x)
-    inner = slopes * widen(scale).reshape(per_channel)
-    along = (inner * normal).mean(axis=axes, keepdims=True)
-    dx = (inner - inner.mean(axis=axes, keepdims=True) - normal * along) * inverse
+    d_normal = d_values * widen(scale).reshape(per_channel)
+    projection = (d_normal * normal).mean(axis=axes, keepdims=True)
+    dx = (d_normal - d_normal.mean(axis=axes, keepdims=True) - normal * projection) * inverse
     over = (0, 3) if op.order == "NCHW" else (0, 1)  # images and positions
-    dscale, dbias = (slopes * normal).sum(axis=over), slopes.sum(axis=over)
+    dscale, dbias = (d_values * normal).sum(axis=over), d_values.sum(axis=over)
     return narrow(dx.reshape(x.shape), x), narrow(dscale.reshape(-1), scale), narrow(dbias.reshape(-1), scale)
 
 

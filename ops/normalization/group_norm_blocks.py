@@ -1,7 +1,7 @@
-"""The gradients of GroupNorm and InstanceNorm for NumPy, a few images at a time, while these are in the cache.
+"""The gradients of GroupNorm and InstanceNorm for NumPy, a few images at a time, so that these stay in the cache.
 
-With a and b the sums over positions of dY and of dY * X, one pair per channel, all that the gradients need of a group
-follows from its channels' pairs, and dX = inverse * scale * dY + slope * X + shift.
+The gradients need only two sums over positions per channel, of dY and of dY * X. From the sums of a group's channels
+follow two numbers for the group, slope and shift, and dX = inverse * scale * dY + slope * X + shift.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from netbuilder.ops.normalization.group_norm import GroupNormGradient, ImageNorm
 
 __all__: list[str] = []
 
-_BLOCK = 1 << 18  # elements of X in a block: dY, X and dX of so many take 3 MiB in float32
+_BLOCK = 1 << 18  # elements of X per block: its parts of dY, X and dX take 3 MiB in float32
 
 
 @prepare(GroupNormGradient, device=CPU)
@@ -33,7 +33,7 @@ def _prepare_instance_norm_gradient(op: InstanceNormGradient, ctx: PlanContext, 
 
 
 def _prepare(op: ImageNorm, specs: Sequence[TensorSpec], read: tuple[int, ...]) -> Prepared | None:
-    """Prepare a gradient; ``read`` says where dY, X, scale, mean and inverse deviation are among the inputs."""
+    """Prepare a gradient; ``read`` are the indices of the inputs dY, X, scale, mean and inverse deviation."""
     if op.order != "NCHW" or not one_float_type(*(specs[i] for i in read)):
         return None
     x, scale = specs[read[1]], specs[read[2]]
@@ -49,7 +49,7 @@ def _prepare(op: ImageNorm, specs: Sequence[TensorSpec], read: tuple[int, ...]) 
         calls = []
         for start in range(0, parts[0], images):
             piece = slice(start, min(start + images, parts[0]))
-            calls.append(block.over([a[piece] for a in (*arrays, *stats)], outputs[1], outputs[2]))
+            calls.append(block.bind([a[piece] for a in (*arrays, *stats)], outputs[1], outputs[2]))
 
         def call() -> None:
             outputs[1].fill(0)
@@ -64,12 +64,12 @@ def _prepare(op: ImageNorm, specs: Sequence[TensorSpec], read: tuple[int, ...]) 
 
 
 class _Block:
-    """Memory for what is computed of some images, and calls over it.
+    """Buffers for the intermediate results of a block of images, shared by the calls of all blocks.
 
     Args:
-        images: how many images there are at most.
-        parts: images of X, groups, channels of a group, positions.
-        weights: the scale, a number per channel.
+        images: the largest number of images in a block.
+        parts: the numbers of images, groups, channels per group, and positions.
+        weights: the scale, one number per channel.
     """
 
     def __init__(self, images: int, parts: tuple[int, int, int, int], weights: Any) -> None:
@@ -83,8 +83,8 @@ class _Block:
         self._groups = [np.empty((images, groups, 1), kind) for _ in range(3)]
         self._term = np.empty((images, groups * width, positions), kind)
 
-    def over(self, arrays: Sequence[Any], dscale: Any, dbias: Any) -> Callable[[], None]:
-        """Return a call that writes dX of some images, and adds to the gradients of scale and bias.
+    def bind(self, arrays: Sequence[Any], dscale: Any, dbias: Any) -> Callable[[], None]:
+        """Return a call that writes dX of a block of images, and adds to the gradients of scale and bias.
 
         Args:
             arrays: dY, X, dX, mean and inverse deviation of the images.

@@ -1,4 +1,4 @@
-"""LayerNorm: each sample normalized over its last axes, and its gradient."""
+"""LayerNorm: each sample normalized over its last axes; and its gradient."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["C10LayerNorm_DontUseThisOpYet", "FromAxis", "LayerNorm", "LayerNormG
 
 @operator_class(frozen=True)
 class FromAxis(Operator):
-    """Normalizes over the axes from ``axis`` on."""
+    """Base of normalizations over the axes from ``axis`` on."""
 
     axis: int = 1
 
     def extents(self, x: TensorSpec) -> tuple[int, int]:
-        """Return rows and columns of X: what is normalized by itself, and how many elements each is of."""
+        """Return the rows and columns of X as a matrix of which each row is normalized."""
         require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
         columns = math.prod(x.shape[self.axis % x.ndim :])
         require(columns > 0, self, f"X of shape {x.shape} has no elements to normalize from axis {self.axis} on")
@@ -55,9 +55,9 @@ class _Arguments(FromAxis):
 @register
 @operator_class(frozen=True)
 class LayerNorm(_Arguments):
-    """Y = (X - mean) / std, over all axes from ``axis`` on; std = sqrt(variance + epsilon).
+    """Y = (X - mean) / std, with statistics over all axes from ``axis`` on; std = sqrt(variance + epsilon).
 
-    With ``elementwise_affine``, Y * gamma + beta. Mean and std have the axes before ``axis``, and one of extent 1.
+    With ``elementwise_affine``, Y = (X - mean) / std * gamma + beta.
 
     Inputs:
         X (*A, *B): float
@@ -78,7 +78,8 @@ class LayerNorm(_Arguments):
         super().check()
         if self.elementwise_affine and self.n_in != 3:
             raise NetError(
-                f"{self.type}: with elementwise_affine=1 it takes the inputs X, gamma and beta, got {self.n_in} inputs"
+                f"{self.type}: with elementwise_affine=1 it needs the inputs X, gamma and beta, got "
+                f"{counted(self.n_in, 'input')}"
             )
 
     def infer(self, x: TensorSpec, *affine: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -104,7 +105,7 @@ class LayerNorm(_Arguments):
 @register
 @operator_class(frozen=True)
 class C10LayerNorm_DontUseThisOpYet(LayerNorm):
-    """LayerNorm under the name of a trial in Caffe2's last releases, without a gradient.
+    """LayerNorm under its name from an experiment in Caffe2's last releases, without a gradient.
 
     Inputs:
         X (*A, *B): float
@@ -117,7 +118,7 @@ class C10LayerNorm_DontUseThisOpYet(LayerNorm):
     """
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        raise NotImplementedError(f"{self.type}: has no gradient; LayerNorm has one")
+        raise NotImplementedError(f"{self.type}: has no gradient; use LayerNorm, which has one")
 
 
 @register
@@ -175,12 +176,13 @@ def layer_norm_gradient(
     op: LayerNormGradient, ctx: RunContext, dy: Any, y: Any, mean: Any, std: Any, x: Any, gamma: Any = None
 ) -> tuple[Any, ...]:
     shape = op.extents(spec_of(x))
-    slopes, deviation = widen(dy).reshape(shape), widen(std).reshape(-1, 1)
+    d_rows, deviation = widen(dy).reshape(shape), widen(std).reshape(-1, 1)
     normal = (widen(x).reshape(shape) - widen(mean).reshape(-1, 1)) / deviation
-    inner = slopes if gamma is None else slopes * widen(gamma).reshape(1, -1)
-    along = (inner * normal).mean(axis=1, keepdims=True)
-    dx = narrow(((inner - inner.mean(axis=1, keepdims=True) - normal * along) / deviation).reshape(x.shape), x)
+    d_normal = d_rows if gamma is None else d_rows * widen(gamma).reshape(1, -1)
+    projection = (d_normal * normal).mean(axis=1, keepdims=True)
+    d_values = (d_normal - d_normal.mean(axis=1, keepdims=True) - normal * projection) / deviation
+    dx = narrow(d_values.reshape(x.shape), x)
     if gamma is None:
         return (dx,)
-    dgamma, dbeta = (slopes * normal).sum(axis=0), slopes.sum(axis=0)
+    dgamma, dbeta = (d_rows * normal).sum(axis=0), d_rows.sum(axis=0)
     return dx, narrow(dgamma.reshape(gamma.shape), gamma), narrow(dbeta.reshape(gamma.shape), gamma)

@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.image_order import channel_axis, check_order, check_per_channel
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -18,7 +18,7 @@ __all__ = ["LRN", "LRNGradient"]
 
 @operator_class(frozen=True)
 class LRNArguments(Operator):
-    """What LRN and its gradient have in common."""
+    """The arguments of LRN and of its gradient."""
 
     size: int = 1
     alpha: float = 0.0
@@ -33,14 +33,14 @@ class LRNArguments(Operator):
 
     @property
     def before(self) -> int:
-        """How many channels before its own a window takes in."""
+        """The number of channels of the window before its center."""
         return (self.size - 1) // 2
 
 
 @register
 @operator_class(frozen=True)
 class LRN(LRNArguments):
-    """Y = X / scale ** beta, with scale = bias + alpha / size * the sum of squares over ``size`` channels around.
+    """Y = X / scale ** beta, with scale = bias + alpha / size * the sum of squares over ``size`` channels around it.
 
     Inputs:
         X (N, C, H, W) or (N, H, W, C): float, by the order
@@ -56,7 +56,7 @@ class LRN(LRNArguments):
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
-        require(x.ndim >= 2, self, f"X must have a batch and a channel axis at least, got shape {x.shape}")
+        check_per_channel(self, self.order, x)
         return (x.plain, x.plain)[: self.n_out]
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -69,7 +69,7 @@ class LRN(LRNArguments):
 @register
 @operator_class(frozen=True)
 class LRNGradient(LRNArguments):
-    """dX of LRN, from X, Y and dY."""
+    """The gradient of LRN."""
 
     inputs = ("X", "Y", "dY")
     outputs = ("dX",)
@@ -88,7 +88,7 @@ class LRNGradient(LRNArguments):
 
 
 def _window_sums(xp: Any, values: Any, axis: int, before: int, size: int) -> Any:
-    """Return at each index of ``axis`` the sum of ``size`` elements, the first ``before`` elements before it."""
+    """Return at each index of ``axis`` the sum of ``size`` elements, beginning ``before`` elements before it."""
     channels = values.shape[axis]
     shape = list(values.shape)
     shape[axis] = channels + size - 1
@@ -118,9 +118,9 @@ def lrn(op: LRN, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @kernel(LRNGradient)
 def lrn_gradient(op: LRNGradient, ctx: RunContext, x: Any, y: Any, dy: Any) -> tuple[Any, ...]:
     xp, axis = ctx.xp, channel_axis(op.order, x.ndim)
-    values, normal, slopes = (widen(a) for a in (x, y, dy))
+    values, normal, d_normal = (widen(a) for a in (x, y, dy))
     scale = _scale(op, xp, values, axis)
     # The channels whose windows contain this one are the mirror image of its own window.
-    through_scale = _window_sums(xp, slopes * normal / scale, axis, op.size - 1 - op.before, op.size)
-    dx = slopes * scale**-op.beta - (2 * op.alpha * op.beta / op.size) * values * through_scale
+    through_scale = _window_sums(xp, d_normal * normal / scale, axis, op.size - 1 - op.before, op.size)
+    dx = d_normal * scale**-op.beta - (2 * op.alpha * op.beta / op.size) * values * through_scale
     return (narrow(dx, x),)

@@ -1,4 +1,4 @@
-"""Vectors brought to length 1 (Normalize, NormalizeL1), and norms of whole tensors (LpNorm); with gradients."""
+"""Vectors divided by their norm (Normalize, NormalizeL1), and norms of whole tensors (LpNorm); with gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from netbuilder.proto.arguments import make_op
 
 __all__ = ["LpNorm", "LpNormGradient", "Normalize", "NormalizeGradient", "NormalizeL1"]
 
-_TINY = 1e-12  # lengths are clamped to this, as in Caffe2
+_TINY = 1e-12  # norms are clamped to this minimum, as in Caffe2
 
 
 @operator_class(frozen=True)
@@ -51,7 +51,7 @@ class _Normalized(_AlongAxis):
 @register
 @operator_class(frozen=True)
 class Normalize(_Normalized):
-    """Y = X / max(the Euclidean length of X along ``axis``, 1e-12)."""
+    """Y = X / max(the Euclidean norm of X along ``axis``, 1e-12)."""
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("NormalizeGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
@@ -60,13 +60,13 @@ class Normalize(_Normalized):
 @register
 @operator_class(frozen=True)
 class NormalizeL1(_Normalized):
-    """Y = X / the sum of magnitudes of X along ``axis``, 0 where that is 0. No gradient."""
+    """Y = X / the sum of abs(X) along ``axis``, 0 where that is 0. No gradient."""
 
 
 @register
 @operator_class(frozen=True)
 class NormalizeGradient(_AlongAxis):
-    """dX = dY / n - X * sum(X * dY) / n^3, where n is the length that Normalize divides by."""
+    """dX = dY / n - X * sum(X * dY) / n^3, where n is the norm that Normalize divides by."""
 
     inputs = ("X", "dY")
     outputs = ("dX",)
@@ -81,7 +81,7 @@ class NormalizeGradient(_AlongAxis):
         return 7 * x.size
 
 
-def _lengths(op: _AlongAxis, ctx: RunContext, values: Any) -> Any:
+def _norms(op: _AlongAxis, ctx: RunContext, values: Any) -> Any:
     squares = (values * values).sum(axis=op.axis, keepdims=True)
     return ctx.xp.maximum(ctx.xp.sqrt(squares), values.dtype.type(_TINY))
 
@@ -89,15 +89,15 @@ def _lengths(op: _AlongAxis, ctx: RunContext, values: Any) -> Any:
 @kernel(Normalize)
 def normalize(op: Normalize, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     values = widen(x)
-    return (narrow(values / _lengths(op, ctx, values), x),)
+    return (narrow(values / _norms(op, ctx, values), x),)
 
 
 @kernel(NormalizeGradient)
 def normalize_gradient(op: NormalizeGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
-    values, slopes = widen(x), widen(dy)
-    n = _lengths(op, ctx, values)
-    normal = values / n  # before the other factors: the cube of a length may be too small for its type
-    return (narrow((slopes - normal * (normal * slopes).sum(axis=op.axis, keepdims=True)) / n, x),)
+    values, d_normal = widen(x), widen(dy)
+    n = _norms(op, ctx, values)
+    normal = values / n  # divided one by one: n^3 may underflow
+    return (narrow((d_normal - normal * (normal * d_normal).sum(axis=op.axis, keepdims=True)) / n, x),)
 
 
 @kernel(NormalizeL1)
@@ -120,9 +120,9 @@ class _Power(Operator):
 @register
 @operator_class(frozen=True)
 class LpNorm(_Power):
-    """Y = the sum of magnitudes (``p`` = 1) or of squares (``p`` = 2) of all of X, (1,); with ``average`` their mean.
+    """Y = the sum of abs(X) (``p`` = 1) or of X * X (``p`` = 2) over all elements; with ``average`` their mean.
 
-    As in Caffe2, the sum of squares is not rooted.
+    As in Caffe2, no square root is taken of the sum of squares.
 
     Inputs:
         X (...): float

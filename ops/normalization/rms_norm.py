@@ -1,4 +1,4 @@
-"""RMSNorm: each sample divided by the root of the mean of its squares, and its gradient."""
+"""RMSNorm: each sample divided by its root mean square; and its gradient."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Arguments(FromAxis):
 @register
 @operator_class(frozen=True)
 class RMSNorm(_Arguments):
-    """Y = X * rrms * gamma + beta; rrms = 1 / sqrt(mean of X^2 + eps), over all axes from ``axis`` on.
+    """Y = X * rrms * gamma + beta, with rrms = 1 / sqrt(mean of X^2 + eps) over all axes from ``axis`` on.
 
     Inputs:
         X (*A, *B): float
@@ -89,9 +89,9 @@ def rms_norm(op: RMSNorm, ctx: RunContext, x: Any, gamma: Any, beta: Any) -> tup
 @kernel(RMSNormGradient)
 def rms_norm_gradient(op: RMSNormGradient, ctx: RunContext, dy: Any, x: Any, gamma: Any, rrms: Any) -> tuple[Any, ...]:
     shape = op.extents(spec_of(x))
-    slopes, inverse = widen(dy).reshape(shape), widen(rrms).reshape(-1, 1)
+    d_rows, inverse = widen(dy).reshape(shape), widen(rrms).reshape(-1, 1)
     normal = widen(x).reshape(shape) * inverse
-    inner = slopes * widen(gamma).reshape(1, -1)
-    dx = (inner - normal * (inner * normal).mean(axis=1, keepdims=True)) * inverse
-    dgamma, dbeta = ((slopes * normal).sum(axis=0), slopes.sum(axis=0))
+    d_normal = d_rows * widen(gamma).reshape(1, -1)
+    dx = (d_normal - normal * (d_normal * normal).mean(axis=1, keepdims=True)) * inverse
+    dgamma, dbeta = ((d_rows * normal).sum(axis=0), d_rows.sum(axis=0))
     return narrow(dx.reshape(x.shape), x), *(narrow(d.reshape(gamma.shape), gamma) for d in (dgamma, dbeta))

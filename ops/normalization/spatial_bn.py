@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.image_order import channel_axis, channel_shape, check_order, check_per_channel, other_axes
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef
@@ -18,7 +18,7 @@ __all__ = ["SpatialBN", "SpatialBNGradient"]
 
 @operator_class(frozen=True)
 class BNArguments(Operator):
-    """What batch normalization and its gradient have in common."""
+    """The arguments of batch normalization and of its gradient."""
 
     is_test: bool = False
     epsilon: float = 1e-5
@@ -35,36 +35,17 @@ class BNArguments(Operator):
         if self.num_batches < 1:
             raise ArgumentError(f"{self.type}: num_batches must be at least 1, got {self.num_batches}")
 
-    def channels(self, x: TensorSpec) -> int:
-        """Return the number of channels.
-
-        Raises:
-            ShapeError: X has no channels.
-        """
-        require(x.ndim >= 2, self, f"X must have a batch and a channel axis at least, got shape {x.shape}")
-        return x.shape[channel_axis(self.order, x.ndim)]
-
-    def check_channels(self, x: TensorSpec, names: tuple[str, ...], specs: tuple[TensorSpec, ...]) -> None:
-        """Raise ShapeError unless each of ``specs`` has one number per channel of X."""
-        channels = self.channels(x)
-        for name, spec in zip(names, specs):
-            require(
-                spec.shape == (channels,),
-                self,
-                f"{name} must have shape ({channels},), one number per channel of X {x.shape} in order {self.order}, "
-                f"got {spec.shape}",
-            )
-
 
 @register
 @operator_class(frozen=True)
 class SpatialBN(BNArguments):
-    """Y = scale * (X - mean) / sqrt(var + epsilon) + bias, channel by channel.
+    """Y = scale * (X - mean) / sqrt(var + epsilon) + bias, per channel.
 
-    In training, mean and variance (biased) are those of the batch, and the running ones become ``momentum * running +
-    (1 - momentum) * batch``, the variance unbiased in this; an empty batch leaves them alone, and its saved ones are
-    0. With ``num_batches`` > 1, X is one of so many shares of a batch, and ``sums`` and ``sumsq`` are the sums of X
-    and of its squares over all of them. In test mode the running mean and variance are used, and Y is the only output.
+    In training, the mean and the (biased) variance are those of the batch, and the running statistics become
+    ``momentum * running + (1 - momentum) * batch``, with the unbiased variance of the batch; an empty batch does not
+    change them, and its saved statistics are 0. With ``num_batches`` > 1, X is one of ``num_batches`` parts of a batch,
+    and ``sums`` and ``sumsq`` are the sums of X and of its squares over all of them. In test mode the running mean and
+    variance are used, and Y is the only output.
 
     Inputs:
         X (N, C, *S) or (N, *S, C): float, by the order
@@ -92,12 +73,12 @@ class SpatialBN(BNArguments):
     def infer(self, x: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
         names = ("scale", "bias", "mean", "var", "sums", "sumsq")
         require_one_float_type(self, mixed_half=True, X=x, **dict(zip(names, others)))
-        self.check_channels(x, names, others)
+        check_per_channel(self, self.order, x, **dict(zip(names, others)))
         if self.num_batches > 1 and not self.is_test:
             require(
                 len(others) == 6,
                 self,
-                f"with num_batches={self.num_batches} it also takes the inputs sums and sumsq",
+                f"with num_batches={self.num_batches} it also needs the inputs sums and sumsq",
             )
         channels = others[0].with_shape(others[0].shape)
         return (x.plain, channels, channels, channels, channels)[: self.n_out]
@@ -110,7 +91,7 @@ class SpatialBN(BNArguments):
         else:
             if self.n_out < 5:
                 raise GradientError(
-                    "SpatialBN: its gradient reads the batch's mean and deviation; give the operator five outputs, "
+                    "SpatialBN: its gradient reads the saved statistics of the batch; give the operator five outputs, "
                     "or is_test=1"
                 )
             inputs += [g.output("saved_mean"), g.output("saved_inv_std")]
@@ -127,9 +108,9 @@ class SpatialBN(BNArguments):
 class SpatialBNGradient(BNArguments):
     """Gradients of SpatialBN: of X, of the scale and of the bias.
 
-    ``mean`` and ``inv_std`` are what SpatialBN saved; in test mode, the running mean and variance. With
-    ``num_batches`` > 1 the gradients of scale and bias come in, summed over all shares of the batch, and each share
-    gives out its part, the sums divided by ``num_batches``.
+    ``mean`` and ``inv_std`` are those that SpatialBN saved; in test mode, the running mean and variance. With
+    ``num_batches`` > 1 the inputs have the gradients of scale and bias summed over all parts of the batch, and the
+    outputs are these divided by ``num_batches``.
     """
 
     inputs = ("X", "scale", "dY", "mean", "inv_std", "dscale_sum?", "dbias_sum?")
@@ -140,12 +121,12 @@ class SpatialBNGradient(BNArguments):
         require_one_float_type(self, mixed_half=True, X=x, scale=scale, dY=dy)
         require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
         names = ("scale", "mean", "inv_std", "dscale_sum", "dbias_sum")
-        self.check_channels(x, names, (scale, *others))
+        check_per_channel(self, self.order, x, **dict(zip(names, (scale, *others))))
         if self.num_batches > 1 and not self.is_test:
             require(
                 len(others) == 4,
                 self,
-                f"with num_batches={self.num_batches} it also takes the summed gradients of scale and bias",
+                f"with num_batches={self.num_batches} it also needs the summed gradients of scale and bias",
             )
         return (x.plain, scale.plain, scale.plain)
 
@@ -153,12 +134,10 @@ class SpatialBNGradient(BNArguments):
         return 9 * x.size
 
 
-def _over_channels(op: BNArguments, x: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return the axes that statistics are taken over, the shape that lays channels along X, and the count."""
-    channel = channel_axis(op.order, x.ndim)
-    axes = tuple(i for i in range(x.ndim) if i != channel)
-    laid = tuple(-1 if i == channel else 1 for i in range(x.ndim))
-    return axes, laid, x.size // max(1, x.shape[channel])
+def _channel_geometry(op: BNArguments, x: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return the axes of the statistics, the shape in which channels broadcast over X, and the elements per channel."""
+    count = x.size // max(1, x.shape[channel_axis(op.order, x.ndim)])
+    return other_axes(op.order, x.ndim), channel_shape(op.order, x.ndim), count
 
 
 @kernel(SpatialBN)
@@ -174,7 +153,7 @@ def spatial_bn(
     sumsq: Any = None,
 ) -> tuple[Any, ...]:
     xp = ctx.xp
-    axes, laid, count = _over_channels(op, x)
+    axes, shape, count = _channel_geometry(op, x)
     if x.size == 0 and not op.is_test:
         return (x, mean, var, xp.zeros_like(mean), xp.zeros_like(var))
     values = widen(x)
@@ -187,13 +166,13 @@ def spatial_bn(
             batch_var = sumsq / count - batch_mean * batch_mean
         else:
             batch_mean = values.mean(axis=axes)
-            batch_var = xp.square(values - batch_mean.reshape(laid)).mean(axis=axes)
+            batch_var = xp.square(values - batch_mean.reshape(shape)).mean(axis=axes)
         unbiased = count / (count - 1) if count > 1 else 1.0
         old, new = op.momentum, 1.0 - op.momentum
         running = (old * mean + new * batch_mean, old * var + (new * unbiased) * batch_var)
     inv_std = 1.0 / xp.sqrt(batch_var + op.epsilon)
     factor = scale * inv_std
-    y = values * factor.reshape(laid) + (bias - batch_mean * factor).reshape(laid)
+    y = values * factor.reshape(shape) + (bias - batch_mean * factor).reshape(shape)
     return (narrow(y, x), *running, batch_mean, inv_std)
 
 
@@ -210,20 +189,20 @@ def spatial_bn_gradient(
     dbias_sum: Any = None,
 ) -> tuple[Any, ...]:
     xp = ctx.xp
-    axes, laid, count = _over_channels(op, x)
+    axes, shape, count = _channel_geometry(op, x)
     if x.size == 0:
         return (x, xp.zeros_like(scale), xp.zeros_like(scale))
-    values, slopes = (widen(a) for a in (x, dy))
+    values, d_values = (widen(a) for a in (x, dy))
     if op.is_test:
-        inv_std = 1.0 / xp.sqrt(inv_std + op.epsilon)  # the input is the running variance then
-    normal = (values - mean.reshape(laid)) * inv_std.reshape(laid)
-    factor = (scale * inv_std).reshape(laid)
+        inv_std = 1.0 / xp.sqrt(inv_std + op.epsilon)  # in test mode the input is the running variance
+    normal = (values - mean.reshape(shape)) * inv_std.reshape(shape)
+    factor = (scale * inv_std).reshape(shape)
     if op.num_batches > 1 and not op.is_test:
         dscale, dbias = dscale_sum / op.num_batches, dbias_sum / op.num_batches
     else:
-        dscale, dbias = (slopes * normal).sum(axis=axes), slopes.sum(axis=axes)
+        dscale, dbias = (d_values * normal).sum(axis=axes), d_values.sum(axis=axes)
     if op.is_test:
-        dx = factor * slopes
+        dx = factor * d_values
     else:
-        dx = factor * (slopes - (dbias / count).reshape(laid) - normal * (dscale / count).reshape(laid))
+        dx = factor * (d_values - (dbias / count).reshape(shape) - normal * (dscale / count).reshape(shape))
     return (narrow(dx, x), dscale, dbias)

@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.image_order import channel_axis, channel_shape, check_order, check_per_channel, other_axes
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.reductions.reduce import OverAxes, count_of
@@ -92,16 +92,9 @@ class _PerChannel(Operator):
     def check(self) -> None:
         check_order(self, self.order)
 
-    def channels(self, x: TensorSpec) -> int:
-        """Return the number of channels; raise ShapeError if X has none."""
-        require(x.ndim >= 2, self, f"X must have at least a batch and a channel axis, got shape {x.shape}")
-        return x.shape[channel_axis(self.order, x.ndim)]
-
-    def geometry(self, x: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """Return the axes to reduce, the shape in which channels broadcast over X, and the elements per channel."""
-        channel = channel_axis(self.order, x.ndim)
-        axes = tuple(i for i in range(x.ndim) if i != channel)
-        return axes, tuple(-1 if i == channel else 1 for i in range(x.ndim)), x.size // max(x.shape[channel], 1)
+    def count(self, x: Any) -> int:
+        """Return the number of elements per channel, at least 1."""
+        return max(1, x.size // max(x.shape[channel_axis(self.order, x.ndim)], 1))
 
 
 @register
@@ -121,7 +114,7 @@ class BatchMoments(_PerChannel):
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
-        stats = x.with_shape((self.channels(x),))
+        stats = x.with_shape((check_per_channel(self, self.order, x),))
         return (stats, stats)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -142,9 +135,7 @@ class BatchMomentsGradient(_PerChannel):
 
     def infer(self, dmu: TensorSpec, dvar: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, dmu=dmu, dvar=dvar)
-        shape = (self.channels(x),)
-        for name, spec in (("dmu", dmu), ("dvar", dvar)):
-            require(spec.shape == shape, self, f"{name} must have shape {shape} for X {x.shape}, got {spec.shape}")
+        check_per_channel(self, self.order, x, dmu=dmu, dvar=dvar)
         return (x.plain,)
 
     def flops(self, dmu: TensorSpec, dvar: TensorSpec, x: TensorSpec) -> int:
@@ -154,14 +145,13 @@ class BatchMomentsGradient(_PerChannel):
 @kernel(BatchMoments)
 def batch_moments(op: BatchMoments, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     values = widen(x)
-    axes, _, count = op.geometry(x)
-    share = values.dtype.type(1 / max(count, 1))
+    axes, share = other_axes(op.order, x.ndim), values.dtype.type(1 / op.count(x))
     return tuple(narrow(v.sum(axis=axes) * share, x) for v in (values, values * values))
 
 
 @kernel(BatchMomentsGradient)
 def batch_moments_gradient(op: BatchMomentsGradient, ctx: RunContext, dmu: Any, dvar: Any, x: Any) -> tuple[Any, ...]:
     values = widen(x)
-    _, shape, count = op.geometry(x)
+    shape = channel_shape(op.order, x.ndim)
     dx = widen(dmu).reshape(shape) + 2 * values * widen(dvar).reshape(shape)
-    return (narrow(dx / values.dtype.type(max(count, 1)), x),)
+    return (narrow(dx / values.dtype.type(op.count(x)), x),)

@@ -31,7 +31,7 @@ def matrices(op, x, w):
 
 
 REFUSED = [
-    ({}, [f32(2, 3), f32(4, 5), f32(4)], r"X \(2, 3\) flattened at axis 1 has rows of 3, W \(4, 5\)"),
+    ({}, [f32(2, 3), f32(4, 5), f32(4)], r"X \(2, 3\) flattened at axis 1 has rows of 3, but W \(4, 5\)"),
     ({"axis": 3}, [f32(2, 3), f32(4, 3), f32(4)], r"axis must lie in \[-2, 2\]"),
     ({"axis_w": 3}, [f32(2, 3), f32(4, 3), f32(4)], r"axis_w must lie in \[-2, 2\]"),
 ]

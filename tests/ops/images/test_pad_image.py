@@ -46,9 +46,9 @@ class TestPadImage(OperatorSuite):
     refusals = (
         refusal(PadImage(pad=1), [f32(2, 3, 3)], "X must have 4 axes"),
         refusal(PadImage(pad=1), [i32(1, 1, 3, 3)], "one floating type"),
-        refusal(PadImage(pad=3, mode="reflect"), [f32(1, 1, 3, 4)], r"need an extent of 4 there, got 3"),
+        refusal(PadImage(pad=3, mode="reflect"), [f32(1, 1, 3, 4)], r"must have an extent of at least 4 there, got 3"),
         refusal(PadImage(mode="wrap"), [f32(1, 1, 3, 3)], "constant, reflect or edge, got 'wrap'", ArgumentError),
-        refusal(PadImage(pad_t=-1, pad_b=-2), [f32(1, 1, 3, 3)], "must leave something of images"),
+        refusal(PadImage(pad_t=-1, pad_b=-2), [f32(1, 1, 3, 3)], "must not crop all of the images"),
         refusal(PadImage(order="HW"), [f32(1, 1, 3, 3)], "NCHW or NHWC", ArgumentError),
     )
 
@@ -65,7 +65,7 @@ class TestPadImageGradient(OperatorSuite):
     no_gradient = "a gradient operator"
     refusals = (
         refusal(PadImageGradient(pad=1), [f32(2, 3)], "dY must have 4 axes"),
-        refusal(PadImageGradient(pad=2), [f32(1, 1, 3, 9)], "need an extent of 0 there, got -1"),
+        refusal(PadImageGradient(pad=2), [f32(1, 1, 3, 9)], "must have an extent of at least 0 there, got -1"),
     )
 
     def draw(self, data):

@@ -22,7 +22,7 @@ class TestChannelStats(OperatorSuite):
     no_gradient = "Caffe2 has none: SpatialBN's gradient covers it"
     atol = 1e-5
     refusals = (
-        refusal(ChannelStats(), [f32(3)], "a batch and a channel axis at least"),
+        refusal(ChannelStats(), [f32(3)], "at least a batch and a channel axis"),
         refusal(ChannelStats(order="HW"), [f32(3, 4)], "NCHW or NHWC", ArgumentError),
     )
 

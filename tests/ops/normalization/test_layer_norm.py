@@ -33,7 +33,7 @@ class TestLayerNorm(OperatorSuite):
     refusals = (
         refusal(LayerNorm(axis=2), [f32(3, 4)], r"axis must lie in \[-2, 2\)", n_out=3),
         refusal(LayerNorm(epsilon=-1.0), [f32(3, 4)], "epsilon must not be negative", ArgumentError, n_out=3),
-        refusal(LayerNorm(elementwise_affine=True), [f32(3, 4)], "X, gamma and beta, got 1 inputs", n_out=3),
+        refusal(LayerNorm(elementwise_affine=True), [f32(3, 4)], "X, gamma and beta, got 1 input", n_out=3),
         refusal(LayerNorm(elementwise_affine=True), [f32(3, 4), f32(3), f32(4)], "gamma must have one number", n_out=3),
         refusal(LayerNorm(), [f32(3, 0)], "no elements to normalize", n_out=3),
     )

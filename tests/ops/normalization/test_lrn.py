@@ -43,7 +43,7 @@ def back(op, y):
 class TestLRN(OperatorSuite):
     operator = LRN
     refusals = (
-        refusal(LRN(), [f32(3)], "a batch and a channel axis at least"),
+        refusal(LRN(), [f32(3)], "at least a batch and a channel axis"),
         refusal(LRN(size=0), [f32(3, 4)], "size, in channels, must be at least 1", ArgumentError),
         refusal(LRN(order="HW"), [f32(3, 4)], "NCHW or NHWC", ArgumentError),
     )

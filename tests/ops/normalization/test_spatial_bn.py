@@ -49,10 +49,10 @@ class TestSpatialBN(OperatorSuite):
     rtol, atol = 1e-4, 1e-4
     gradient_atol = 1e-5
     refusals = (
-        refusal(SpatialBN(), [f32(3), C, C, C, C], "a batch and a channel axis at least"),
+        refusal(SpatialBN(), [f32(3), C, C, C, C], "at least a batch and a channel axis"),
         refusal(SpatialBN(), [X, C, f32(4), C, C], r"bias must have shape \(3,\), one number per channel"),
         refusal(SpatialBN(order="NHWC"), [X, C, C, C, C], r"scale must have shape \(4,\)"),
-        refusal(SpatialBN(num_batches=2), [X, C, C, C, C], "also takes the inputs sums and sumsq"),
+        refusal(SpatialBN(num_batches=2), [X, C, C, C, C], "also needs the inputs sums and sumsq"),
         refusal(SpatialBN(order="CHW"), [X, C, C, C, C], "NCHW or NHWC", ArgumentError),
         refusal(SpatialBN(momentum=1.5), [X, C, C, C, C], r"momentum must lie in \[0, 1\]", ArgumentError),
         refusal(SpatialBN(epsilon=-1.0), [X, C, C, C, C], "epsilon must not be negative", ArgumentError),
@@ -89,7 +89,7 @@ class TestSpatialBNGradient(OperatorSuite):
     refusals = (
         refusal(SpatialBNGradient(), [X, C, f32(2, 3, 4, 5), C, C], "dY must have the shape of X"),
         refusal(SpatialBNGradient(), [X, C, X, C, f32(2)], r"inv_std must have shape \(3,\)"),
-        refusal(SpatialBNGradient(num_batches=2), [X, C, X, C, C], "also takes the summed gradients"),
+        refusal(SpatialBNGradient(num_batches=2), [X, C, X, C, C], "also needs the summed gradients"),
     )
 
     def draw(self, data):

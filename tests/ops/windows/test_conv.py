@@ -102,7 +102,7 @@ class TestConvGradient(OperatorSuite):
         refusal(
             ConvGradient(no_bias=True),
             [f32(2, 3, 8, 8), f32(4, 3, 3, 3), f32(2, 4, 6, 6)],
-            "outputs dW and dX, got 3",
+            "outputs are dW and dX, got 3",
             n_out=3,
         ),
     )

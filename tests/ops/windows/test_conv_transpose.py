@@ -89,7 +89,7 @@ class TestConvTransposeGradient(OperatorSuite):
         refusal(
             ConvTransposeGradient(no_bias=True),
             [f32(2, 3, 8, 8), f32(3, 4, 3, 3), f32(2, 4, 10, 10)],
-            "outputs dW and dX, got 3",
+            "outputs are dW and dX, got 3",
             n_out=3,
         ),
     )

@@ -84,7 +84,7 @@ class TestLC(_Forward):
         refusal(LC(kernel=2), [FITS[0], f32(4, 4, 6, 3, 2, 2)], r"filter must have shape \(4, 3, 'M', 3, 2, 2\)"),
         refusal(LC(kernel=2), [*FITS, f32(4, 3, 5)], r"bias must have shape \(4, 3, 6\)"),
         refusal(LC(kernel=2, group=2), FITS, "must be divisible by group 2"),
-        refusal(LC(kernel=2, group=3, order="NHWC"), FITS, "or more with order NCHW", ArgumentError),
+        refusal(LC(kernel=2, group=3, order="NHWC"), FITS, "with order NCHW, more", ArgumentError),
         refusal(LC(kernel=2, no_bias=True), [*FITS, f32(4, 3, 6)], "with no_bias it has two inputs", ArgumentError),
     )
 
